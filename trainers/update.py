@@ -492,7 +492,7 @@ def off_policy_correction(
     mode, cap = section.importance_correction, section.tis_cap
     weights = off_policy.importance_weights(mode, old, rollout, offsets, cap)
     band = section.rejection_low, section.rejection_high
-    kept = off_policy.kept(section.rejection, old, rollout, offsets, *band, section.rejection_kl)
+    kept = off_policy.acceptance_mask(section.rejection, old, rollout, offsets, *band, section.rejection_kl)
     metrics = off_policy.mismatch(old, rollout)
     if weights is not None:
         metrics |= off_policy.weight_metrics(weights, mode, cap)

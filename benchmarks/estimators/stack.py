@@ -135,7 +135,7 @@ class Coefficients:
             self._advantages[key] = self._stack.advantages(way)
         bounds = correction.low, correction.high, correction.most
         if (cut := (correction.rejection, *bounds)) not in self._kept:
-            self._kept[cut] = off_policy.kept(correction.rejection, *self._policies, *bounds)
+            self._kept[cut] = off_policy.acceptance_mask(correction.rejection, *self._policies, *bounds)
         result = restrict(self._advantages[key], self._kept[cut])
         if way.norm_adv:
             advantages, mask = result.advantages, result.policy_mask

@@ -148,8 +148,8 @@ def test_the_last_iterations_and_those_after_a_checkpoint_stay(tmp_path: Path) -
 
 def test_elsewhere_all_stay(tmp_path: Path) -> None:
     files = EpisodeFiles(tmp_path / "run", Pieces(TOKENIZER), 0, {"rollout_data_dir": str(tmp_path / "all")})
-    assert files.wanted("train")
-    assert not files.wanted("validation")
+    assert files.writes("train")
+    assert not files.writes("validation")
     for number in (1, 2, 3, 1):
         files.write("train", number, [])
     assert len(list((tmp_path / "all").iterdir())) == 3

@@ -67,7 +67,7 @@ def test_a_reward_of_the_first_of_three_turns_is_learned(tmp_path, estimator):
 
 
 @pytest.mark.slow  # a table as policy shows it in test_algorithms_learning.py
-def test_the_same_reward_credited_to_the_last_turns_words_is_not_learned(tmp_path):
+def test_reward_on_last_turn_is_not_learned(tmp_path):
     """The control: it is paid at the last turn, and ``gamma=0`` keeps it there, with words that did not earn it."""
     more = ["algorithm.adv_estimator=turn_grpo", "algorithm.gamma=0.0", "env.kwargs.paid_at=2"]
     before, after = learned(tmp_path, *more)

@@ -1,4 +1,4 @@
-"""Who earned the reward: advantage estimators, all with one signature, all pure.
+"""Advantage estimators: pure functions with one signature.
 
 ``estimator(batch, **hyperparameters) -> Advantages``, by name in :data:`ESTIMATORS`. Three rules hold for all of them:
 
@@ -117,15 +117,15 @@ def bilevel_gae(
 
 
 def _critic(batch: ActionBatch) -> tuple[Floats, Floats]:
-    """The values, and the value after each episode's last token: 0 if it terminated."""
+    """Return the values, and the value after each episode's last token: 0 if it terminated."""
     if batch.values is None:
         raise ValueError("this estimator needs a critic: give the batch values [N], or choose rloo, grpo or turn_grpo")
-    goes_on = batch.truncated & ~batch.terminated
+    continues = batch.truncated & ~batch.terminated
     if batch.bootstrap is not None:
-        return batch.values, np.where(goes_on, batch.bootstrap, 0.0)
-    if goes_on.any():
+        return batch.values, np.where(continues, batch.bootstrap, 0.0)
+    if continues.any():
         raise ValueError(
-            f"episode {int(np.argmax(goes_on))} was truncated: give the batch bootstrap [E], the value of the state "
+            f"episode {int(np.argmax(continues))} was truncated: give the batch bootstrap [E], the value of the state "
             "that each truncated episode ended in"
         )
     return batch.values, np.zeros(batch.num_episodes)
@@ -150,8 +150,8 @@ def grpo(
     ``R`` is the episode's total reward; mean and population standard deviation are over its group, itself included.
     Every token of the episode gets ``A``. Without ``norm_by_std`` this is :func:`dr_grpo`.
     """
-    kept = kept_episodes(batch, truncated)
-    return _to_tokens(batch, kept, _relative(_totals(batch)[kept], batch.group[kept], norm_by_std, eps))
+    counted = kept_episodes(batch, truncated)
+    return _to_tokens(batch, counted, _relative(_totals(batch)[counted], batch.group[counted], norm_by_std, eps))
 
 
 def dr_grpo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
@@ -171,11 +171,11 @@ def opo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     episode's score; the paper takes that to grow with the length. The sums hold the episode itself, with its own
     length: biased, less the larger the group.
     """
-    kept = kept_episodes(batch, truncated)
-    group, returns = batch.group[kept], _totals(batch)[kept]
-    lengths = np.diff(batch.token_offsets)[kept].astype(np.float64)
+    counted = kept_episodes(batch, truncated)
+    group, returns = batch.group[counted], _totals(batch)[counted]
+    lengths = np.diff(batch.token_offsets)[counted].astype(np.float64)
     moved = returns - any_of(returns, group)  # so that equal returns become 0 to the last bit
-    return _to_tokens(batch, kept, moved - sums(lengths * moved, group) / sums(lengths, group))
+    return _to_tokens(batch, counted, moved - sums(lengths * moved, group) / sums(lengths, group))
 
 
 def gdpo(
@@ -200,20 +200,20 @@ def gdpo(
     weights = np.ones(batch.terms.shape[1]) if gdpo_reward_weights is None else np.array(gdpo_reward_weights, float)
     if weights.shape != batch.terms.shape[1:]:
         raise ValueError(f"gdpo_reward_weights has {len(weights)} numbers for {batch.terms.shape[1]} terms")
-    kept = kept_episodes(batch, truncated)
-    total = np.zeros(int(kept.sum()))
+    counted = kept_episodes(batch, truncated)
+    total = np.zeros(int(counted.sum()))
     for weight, term in zip(weights, batch.terms.T, strict=True):
-        total += weight * _relative(term[kept], batch.group[kept], norm_by_std, eps)
-    return normalize(_to_tokens(batch, kept, total))
+        total += weight * _relative(term[counted], batch.group[counted], norm_by_std, eps)
+    return normalize(_to_tokens(batch, counted, total))
 
 
 def grpo_passk(
     batch: ActionBatch, *, norm_by_std: bool = True, truncated: Truncated = "count", eps: float = 1e-6
 ) -> Advantages:
-    """The best episode's lead over the second best of its group; 0 for the others (arXiv 2503.19595, verl's form).
+    """Credit the best episode of a group with its lead over the second best; 0 for the others (arXiv 2503.19595).
 
-    Without ``norm_by_std`` this is unbiased for the expected best return of a whole group, divided by its size: each is
-    compared with the best of the *others*. A group whose best are equal gets 0.
+    This is verl's form. Without ``norm_by_std`` it is unbiased for the expected best return of a whole group, over its
+    size: each is compared with the best of the *others*. A group whose best are equal gets 0.
     """
     return _by_group(
         batch, truncated, lambda returns: best_over_second(returns) / (returns.std() + eps if norm_by_std else 1.0)
@@ -250,9 +250,9 @@ def reinforce_pp(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated
     are not needed. It holds the episode itself and divides by a deviation: biased, less the larger the batch.
     ``gamma`` discounts a token.
     """
-    kept = kept_episodes(batch, truncated)[batch.episode_of_token]
+    counted = kept_episodes(batch, truncated)[batch.episode_of_token]
     to_go = discounted_sums(batch.token_rewards, batch.token_offsets, gamma)
-    return normalize(Advantages(np.where(kept, to_go, 0.0), kept))
+    return normalize(Advantages(np.where(counted, to_go, 0.0), counted))
 
 
 def reinforce_pp_baseline(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
@@ -273,8 +273,8 @@ def remax(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     """
     if batch.greedy is None:
         raise ValueError("remax needs greedy [E], the total reward of a greedy episode of each episode's task")
-    kept = kept_episodes(batch, truncated)
-    return _to_tokens(batch, kept, (_totals(batch) - batch.greedy)[kept])
+    counted = kept_episodes(batch, truncated)
+    return _to_tokens(batch, counted, (_totals(batch) - batch.greedy)[counted])
 
 
 def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncated = "count") -> Advantages:
@@ -293,12 +293,12 @@ def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncat
             how uncertain they were up to there (:func:`.baselines.optimal_token`). All leave the episode out, so all
             are unbiased.
     """
-    kept = kept_episodes(batch, truncated)
+    counted = kept_episodes(batch, truncated)
     if baseline == "optimal_token":
-        return _less_optimal_token(batch, kept, _totals(batch)[batch.episode_of_token], by_turn=False)
-    group, returns = batch.group[kept], _totals(batch)[kept]
-    expected = mean_baseline(returns, group, np.zeros_like(group), batch.sides[kept], baseline)
-    return _to_tokens(batch, kept, returns - expected)
+        return _less_optimal_token(batch, counted, _totals(batch)[batch.episode_of_token], by_turn=False)
+    group, returns = batch.group[counted], _totals(batch)[counted]
+    expected = mean_baseline(returns, group, np.zeros_like(group), batch.sides[counted], baseline)
+    return _to_tokens(batch, counted, returns - expected)
 
 
 def turn_grpo(
@@ -331,14 +331,14 @@ def turn_grpo(
             episode this is GRPO; like there, it weighs tasks by their difficulty and so is not unbiased.
     """
     check_factors(gamma=gamma, outcome_mix=outcome_mix)
-    kept = kept_episodes(batch, truncated)
+    counted = kept_episodes(batch, truncated)
     episode = batch.episode_of_turn
     to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)
     if baseline == "optimal_token":
         if zero_pad or outcome_mix or norm_by_std:
             raise ValueError("baseline optimal_token goes without zero_pad, outcome_mix and norm_by_std")
-        return _less_optimal_token(batch, kept, to_go[batch.turn_of_token], by_turn=True)
-    turns = np.flatnonzero(kept[episode])
+        return _less_optimal_token(batch, counted, to_go[batch.turn_of_token], by_turn=True)
+    turns = np.flatnonzero(counted[episode])
     group, turn = batch.group[episode[turns]], turns - batch.turn_offsets[episode[turns]]
     to_go = to_go[turns]
     by_turn = to_go - mean_baseline(to_go, group, turn, batch.sides[episode[turns]], baseline, zero_pad)
@@ -348,7 +348,7 @@ def turn_grpo(
         by_turn = _divide_by_rms(by_turn, group, eps)
     advantages = np.zeros(len(episode))
     advantages[turns] = by_turn
-    return Advantages(advantages[batch.turn_of_token], kept[batch.episode_of_token])
+    return Advantages(advantages[batch.turn_of_token], counted[batch.episode_of_token])
 
 
 def gigpo(
@@ -364,7 +364,7 @@ def gigpo(
 
     ``A_t = A^E + step_weight A^S_t``. ``A^E`` is :func:`grpo`'s. For ``A^S_t``, the turns of the group that began in
     the same *anchor state*, in whichever episode and at whichever turn, are compared like the episodes of a group:
-    ``A^S_t = (G_t - mean(G)) / (std(G) + eps)`` with ``G_t = r_t + gamma G_{t+1}``. A turn whose state nobody else met
+    ``A^S_t = (G_t - mean(G)) / (std(G) + eps)`` with ``G_t = r_t + gamma G_{t+1}``. A turn alone in its state
     has ``A^S_t = 0``; where no state is met twice, GiGPO is GRPO.
 
     Biased: by the deviations, and because a state met twice in one episode is compared with its own future.
@@ -377,8 +377,8 @@ def gigpo(
     if not 0.0 <= step_weight < float("inf"):
         raise ValueError(f"step_weight must be at least 0 and finite, not {step_weight!r}")
     of_episode = grpo(batch, norm_by_std=norm_by_std, truncated=truncated, eps=eps)
-    kept = kept_episodes(batch, truncated)
-    turns = np.flatnonzero(kept[batch.episode_of_turn])
+    counted = kept_episodes(batch, truncated)
+    turns = np.flatnonzero(counted[batch.episode_of_turn])
     to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)
     state = (batch.group[batch.episode_of_turn] * (batch.anchor.max(initial=0) + 1) + batch.anchor)[turns]
     of_turn = np.zeros(len(to_go))
@@ -392,26 +392,26 @@ def _totals(batch: ActionBatch) -> Floats:
     return np.asarray(totals, np.float64)
 
 
-def _to_tokens(batch: ActionBatch, kept: Bools, by_episode: Floats) -> Advantages:
+def _to_tokens(batch: ActionBatch, counted: Bools, by_episode: Floats) -> Advantages:
     advantages = np.zeros(batch.num_episodes)
-    advantages[kept] = by_episode
-    return Advantages(advantages[batch.episode_of_token], kept[batch.episode_of_token])
+    advantages[counted] = by_episode
+    return Advantages(advantages[batch.episode_of_token], counted[batch.episode_of_token])
 
 
-def _less_optimal_token(batch: ActionBatch, kept: Bools, credited: Floats, by_turn: bool) -> Advantages:
-    mask = kept[batch.episode_of_token]
-    return Advantages(np.where(mask, credited - optimal_token(batch, credited, kept, by_turn), 0.0), mask)
+def _less_optimal_token(batch: ActionBatch, counted: Bools, credited: Floats, by_turn: bool) -> Advantages:
+    mask = counted[batch.episode_of_token]
+    return Advantages(np.where(mask, credited - optimal_token(batch, credited, counted, by_turn), 0.0), mask)
 
 
 def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Floats], Floats]) -> Advantages:
     """One number an episode, from the returns of its group's episodes that count."""
-    kept = kept_episodes(batch, truncated)
-    returns, group = _totals(batch)[kept], batch.group[kept]
+    counted = kept_episodes(batch, truncated)
+    returns, group = _totals(batch)[counted], batch.group[counted]
     out = np.zeros(len(returns))
     for number in np.unique(group):
         members = np.flatnonzero(group == number)
         out[members] = of_returns(returns[members])
-    return _to_tokens(batch, kept, out)
+    return _to_tokens(batch, counted, out)
 
 
 def _relative(x: Floats, key: Ints, norm_by_std: bool, eps: float) -> Floats:
@@ -422,7 +422,7 @@ def _relative(x: Floats, key: Ints, norm_by_std: bool, eps: float) -> Floats:
 
 
 def _divide_by_rms(x: Floats, group: Ints, eps: float) -> Floats:
-    """For centred ``x``, the population standard deviation; at most ``sqrt(n)`` comes out, so nothing explodes."""
+    """Divide centred ``x`` by its population standard deviation; at most ``sqrt(n)`` comes out, so nothing explodes."""
     return x / (np.sqrt(sums(x * x, group) / np.bincount(group)[group]) + eps)
 
 
@@ -445,9 +445,9 @@ def normalize(result: Advantages, eps: float = 1e-8) -> Advantages:
     return replace(result, advantages=np.where(mask, centred / (deviation + eps), 0.0))
 
 
-def restrict(result: Advantages, kept: Bools) -> Advantages:
+def restrict(result: Advantages, counted: Bools) -> Advantages:
     """Train the policy on these tokens only (bool ``[N]``), of those that it would be trained on."""
-    mask = result.policy_mask & kept
+    mask = result.policy_mask & counted
     return replace(result, advantages=np.where(mask, result.advantages, 0.0), policy_mask=mask)
 
 
@@ -480,7 +480,7 @@ _MIXED = frozenset({"gdpo", "grpo_passk", "passk", "gigpo"})
 
 
 def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[str, Any]) -> MadeOf:
-    """What the advantages of estimator ``name`` are made of: ``(return - baseline)``, up to a scale."""
+    """Split the advantages of estimator ``name`` into ``(return - baseline)``, up to a scale."""
     by_fork: Floats | None = None
     returns: Floats
     if name in NEEDS_CRITIC:
@@ -507,8 +507,8 @@ def made_of(name: str, batch: ActionBatch, result: Advantages, options: Mapping[
 def _unscaled(name: str, batch: ActionBatch, result: Advantages, returns: Floats, options: Mapping[str, Any]) -> Floats:
     mask = result.policy_mask
     if name in ("reinforce_pp", "reinforce_pp_baseline") and mask.any():  # the batch's mean is in the baseline, too
-        given = returns if name == "reinforce_pp" else ESTIMATORS["dr_grpo"](batch, **options).advantages
-        return np.where(mask, given - given[mask].mean(), 0.0)
+        base_advantages = returns if name == "reinforce_pp" else ESTIMATORS["dr_grpo"](batch, **options).advantages
+        return np.where(mask, base_advantages - base_advantages[mask].mean(), 0.0)
     if name == "grpo" or options.get("norm_by_std"):
         return ESTIMATORS[name](batch, **{**options, "norm_by_std": False}).advantages
     return result.advantages

@@ -1,4 +1,4 @@
-"""What other episodes say an episode, a turn or a token is worth: the ``baseline`` of ``rloo`` and ``turn_grpo``.
+"""Baselines from other episodes for an episode, a turn or a token: the ``baseline`` of ``rloo`` and ``turn_grpo``.
 
 Each leaves the episode itself out, so each is independent of its actions and keeps the gradient unbiased.
 """
@@ -19,7 +19,7 @@ ENERGY_FLOOR = 1e-6
 
 
 def score_norms(logprobs: Floats) -> Floats:
-    """The squared norm of each token's score in the logits, ``|e_a - pi|^2``, from its own probability alone.
+    """Return the squared norm of each token's score in the logits, ``|e_a - pi|^2``, from its own probability alone.
 
     ``(1 - pi_a)^2`` is a lower bound, and the norm is at most twice as large: ``|e_a - pi|^2 = (1 - pi_a)^2 +
     sum_{v != a} pi_v^2``. The proxy of arXiv 2602.07078 is that norm exactly, but needs the whole distribution.
@@ -29,8 +29,8 @@ def score_norms(logprobs: Floats) -> Floats:
     return np.asarray(np.square(np.expm1(np.minimum(logprobs, 0.0))), np.float64)
 
 
-def optimal_token(batch: ActionBatch, x: Floats, kept: Bools, by_turn: bool) -> Floats:
-    """The optimal token baseline (arXiv 2602.07078), leaving the episode itself out.
+def optimal_token(batch: ActionBatch, x: Floats, counted: Bools, by_turn: bool) -> Floats:
+    """Return the optimal token baseline (arXiv 2602.07078), leaving the episode itself out.
 
     ``B_i(k) = sum_j W_j(k) x_j(k) / sum_j W_j(k)`` over the siblings ``j != i`` that have a token at the same place
     ``k``; ``W_j(k)``, the energy, is the sum of ``score_norms`` of episode ``j`` up to there. Where no sibling has that
@@ -41,15 +41,15 @@ def optimal_token(batch: ActionBatch, x: Floats, kept: Bools, by_turn: bool) -> 
     :func:`score_norms`). Its released code counts places through all turns.
 
     ``x`` ``[N]`` is what each token is credited with: the same number for all tokens of a turn (``by_turn``: a place is
-    a token's number in its turn) or of an episode; ``kept``, bool ``[E]``, are the episodes that count. Returns
+    a token's number in its turn) or of an episode; ``counted``, bool ``[E]``, are the episodes that count. Returns
     ``[N]``, 0 in others; ``ValueError``: ``score_norms`` is missing.
     """
     if batch.score_norms is None:
         raise ValueError("baseline optimal_token needs score_norms [N], see trainers.algorithms.baselines.score_norms")
-    tokens = np.flatnonzero(kept[batch.episode_of_token])
-    found = np.zeros(batch.num_tokens)
+    tokens = np.flatnonzero(counted[batch.episode_of_token])
+    baseline = np.zeros(batch.num_tokens)
     if not tokens.size:
-        return found
+        return baseline
     episode = batch.episode_of_token[tokens]
     unit = batch.turn_of_token[tokens] if by_turn else episode  # of which all tokens have one x
     turn = batch.turn_index[tokens] if by_turn else np.zeros(len(tokens), np.int64)
@@ -64,26 +64,26 @@ def optimal_token(batch: ActionBatch, x: Floats, kept: Bools, by_turn: bool) -> 
     mean, reached = _weighed_others(moved, energy, _dense(cell, tokens - first))
     last = np.flatnonzero(np.diff(unit, append=-1))
     end, ended = _weighed_others(moved[last], energy[last], cell[last])
-    mine = np.searchsorted(last, np.arange(len(tokens)))
-    found[tokens] = np.where(reached, base + mean, np.where(ended[mine], base + end[mine], 0.0))
-    return found
+    last_of_turn = np.searchsorted(last, np.arange(len(tokens)))
+    baseline[tokens] = np.where(reached, base + mean, np.where(ended[last_of_turn], base + end[last_of_turn], 0.0))
+    return baseline
 
 
 def _dense(first: Ints, second: Ints) -> Ints:
-    """A number from 0 for each pair that there is."""
+    """Assign a number from 0 to each distinct pair; return each entry's."""
     _, number = np.unique(first * (int(second.max(initial=0)) + 1) + second, return_inverse=True)
     return np.asarray(number, np.int64)
 
 
 def _weighed_others(x: Floats, weight: Floats, key: Ints) -> tuple[Floats, Bools]:
-    """The weighed mean of the other entries with each entry's key, 0 where there is none; and whether there is one."""
-    others = np.bincount(key)[key] > 1
-    left = np.where(others, sums(weight, key) - weight, 1.0)
-    return np.where(others, (sums(weight * x, key) - weight * x) / left, 0.0), others
+    """Return the weighed mean of the other entries with each entry's key, 0 without any; and whether there is one."""
+    has_others = np.bincount(key)[key] > 1
+    remaining = np.where(has_others, sums(weight, key) - weight, 1.0)
+    return np.where(has_others, (sums(weight * x, key) - weight * x) / remaining, 0.0), has_others
 
 
 def mean_baseline(x: Floats, group: Ints, turn: Ints, side: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
-    """What the other entries at the same turn say of each: those of the group, or these and all of its side."""
+    """Return the mean of the other entries at each entry's turn: those of its group, or these and all of its side."""
     if kind not in ("group", "mixed", "shrunk"):
         raise ValueError(f'baseline must be "group", "mixed", "shrunk" or "optimal_token", not {kind!r}')
     size = len(x)
@@ -91,11 +91,11 @@ def mean_baseline(x: Floats, group: Ints, turn: Ints, side: Ints, kind: Baseline
         x, group, turn, side = _padded(x, group, turn, side)
     siblings, has_sibling = _mean_of_others(x, group, turn)
     if kind == "mixed":
-        others, _ = _mean_of_others(x, side, turn)
-        siblings = np.where(has_sibling, (siblings + others) / 2.0, others)
+        side_mean, _ = _mean_of_others(x, side, turn)
+        siblings = np.where(has_sibling, (siblings + side_mean) / 2.0, side_mean)
     elif kind == "shrunk":
-        others, distance = _other_groups(x, group, turn + side * (turn.max(initial=0) + 1))
-        siblings = np.where(has_sibling, siblings + distance * (others - siblings), others)
+        other_groups, distance = _other_groups(x, group, turn + side * (turn.max(initial=0) + 1))
+        siblings = np.where(has_sibling, siblings + distance * (other_groups - siblings), other_groups)
     return siblings[:size]
 
 
@@ -104,10 +104,12 @@ def _padded(x: Floats, group: Ints, turn: Ints, side: Ints) -> tuple[Floats, Int
     starts = np.flatnonzero(turn == 0)
     lengths = np.diff(np.append(starts, len(turn)))
     missing = turn.max(initial=-1) + 1 - lengths
-    more = np.arange(missing.sum()) - np.repeat(np.cumsum(missing) - missing, missing) + np.repeat(lengths, missing)
-    padded = np.concatenate([x, np.zeros(len(more))])
-    groups, sides = (np.concatenate([each, np.repeat(each[starts], missing)]) for each in (group, side))
-    return padded, groups, np.concatenate([turn, more]), sides
+    padding_turns = (
+        np.arange(missing.sum()) - np.repeat(np.cumsum(missing) - missing, missing) + np.repeat(lengths, missing)
+    )
+    padded = np.concatenate([x, np.zeros(len(padding_turns))])
+    groups, sides = (np.concatenate([numbers, np.repeat(numbers[starts], missing)]) for numbers in (group, side))
+    return padded, groups, np.concatenate([turn, padding_turns]), sides
 
 
 def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:
@@ -116,14 +118,14 @@ def _mean_of_others(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Bools]:
     The mean of equal entries is that entry, to the last bit: AdamW makes steps of what rounding leaves, too.
     """
     key = group * (turn.max(initial=0) + 1) + turn
-    others = np.bincount(key)[key] - 1
+    count_others = np.bincount(key)[key] - 1
     base = any_of(x, key)
     total = sums(x - base, key) - (x - base)
-    return np.where(others > 0, base + total / np.maximum(others, 1), 0.0), others > 0
+    return np.where(count_others > 0, base + total / np.maximum(count_others, 1), 0.0), count_others > 0
 
 
 def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
-    """For each entry, the mean of the other groups' means at its turn, and how far to go there from its siblings'.
+    """Return, for each entry, the mean of the other groups' means at its turn, and the weight of that mean.
 
     ``s / (s + t)``: the variance ``s`` that the mean of its siblings has by chance, and ``t`` of what groups are truly
     worth, both as the other groups have them. 0 where fewer than two others are there, or none has two entries.
@@ -136,35 +138,35 @@ def _other_groups(x: Floats, group: Ints, turn: Ints) -> tuple[Floats, Floats]:
     inside = np.asarray(np.bincount(cell, (x - base - centre[cell]) ** 2), np.float64)
     at = turn[first]
 
-    def others(values: Floats) -> Floats:
+    def sum_others(values: Floats) -> Floats:
         return sums(values, at) - values
 
-    groups, freedom = others(np.ones(len(at))), others(count - 1)
+    groups, freedom = sum_others(np.ones(len(at))), sum_others(count - 1)
     many = np.maximum(groups, 1.0)
-    mean = others(centre) / many
-    noise = others(inside) / np.maximum(freedom, 1.0)
-    spread = np.maximum(others(centre**2) - groups * mean**2, 0.0) / np.maximum(groups - 1.0, 1.0)
-    true = np.maximum(spread - noise * others(1.0 / count) / many, 0.0)
+    mean = sum_others(centre) / many
+    noise = sum_others(inside) / np.maximum(freedom, 1.0)
+    spread = np.maximum(sum_others(centre**2) - groups * mean**2, 0.0) / np.maximum(groups - 1.0, 1.0)
+    true = np.maximum(spread - noise * sum_others(1.0 / count) / many, 0.0)
     chance = noise / np.maximum(count - 1, 1)
-    known = (groups > 1) & (freedom > 0) & (chance + true > 0)
-    distance = np.where(known, chance / np.where(known, chance + true, 1.0), 0.0)
+    estimable = (groups > 1) & (freedom > 0) & (chance + true > 0)
+    distance = np.where(estimable, chance / np.where(estimable, chance + true, 1.0), 0.0)
     return np.where(groups > 0, base[first] + mean, 0.0)[cell], distance[cell]
 
 
 def any_of(x: Floats, key: Ints) -> Floats:
-    """For each entry one of the entries with its key, the same for all of them."""
+    """Return one of the entries with its key for each entry, the same for all of them."""
     chosen = np.zeros(int(key.max(initial=0)) + 1)
     chosen[key] = x
     return chosen[key]
 
 
 def sums(x: Floats, key: Ints) -> Floats:
-    """Each entry's sum over the entries with its key."""
+    """Return each entry's sum over the entries with its key."""
     return np.asarray(np.bincount(key, x), np.float64)[key]
 
 
 def best_over_second(returns: Floats) -> Floats:
-    """The best episode's lead over the second best, 0 for others: leave-one-out of ``max@n`` (arXiv 2503.19595)."""
+    """Credit the best episode with its lead over the second best: leave-one-out of ``max@n`` (arXiv 2503.19595)."""
     gains = np.zeros(len(returns))
     if len(returns) > 1:
         ordered = np.sort(returns)
@@ -173,7 +175,7 @@ def best_over_second(returns: Floats) -> Floats:
 
 
 def best_of_k(returns: Floats, k: int) -> tuple[Floats, float]:
-    """Over all sets of ``k`` of the ``n`` episodes: what is gained where an episode is in the set, and the deviation.
+    """Return, over all sets of ``k`` of ``n`` episodes, each episode's gain where it is in the set, and the deviation.
 
     With ``M(S) = max over S of R``: ``E[M(S) | i in S] - E[M(S)]`` for each episode ``i``, and the standard deviation
     of ``M(S)``, exactly, by counting: the ``j``-th smallest return is the best of ``C(j - 1, k - 1)`` sets, and of

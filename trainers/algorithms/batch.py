@@ -1,4 +1,4 @@
-"""A batch of episodes as the estimators see it: action tokens only, concatenated, with offsets.
+"""Batches for the estimators: the episodes' action tokens only, concatenated, with offsets.
 
 Observation tokens are left out here, once, for every estimator. What remains is ragged in two levels (episodes of
 turns, turns of tokens) and is kept as flat arrays with offsets, without padding. ``E`` episodes, ``K`` turns and ``N``
@@ -67,10 +67,10 @@ class ActionBatch:
     side: Ints | None = None
 
     @classmethod
-    def from_trajectories(cls, trajectories: Sequence[Trajectory], **more: ArrayLike | None) -> ActionBatch:
+    def from_trajectories(cls, trajectories: Sequence[Trajectory], **arrays: ArrayLike | None) -> ActionBatch:
         """Leave out the observations. An empty ``group_id`` means that the episode is a group of its own.
 
-        ``more`` are the optional arrays of the class, from ``values`` on (:func:`gather`). ``ValueError``: an episode
+        ``arrays`` are the optional arrays of the class, from ``values`` on (:func:`gather`). ``ValueError``: an episode
         failed, a fork is without the episode that it was forked from, or see the class.
         """
         for number, trajectory in enumerate(trajectories):
@@ -91,7 +91,7 @@ class ActionBatch:
             group=np.array([numbers[name] for name in names], np.int64),
             **_origins(trajectories),
             budgeted=np.array([t.status is Status.TRUNCATED_TURNS for t in trajectories], np.bool_),
-            **{name: _array(name, each) for name, each in more.items()},
+            **{name: _array(name, values) for name, values in arrays.items()},
         )
 
     def __post_init__(self) -> None:
@@ -155,7 +155,7 @@ class ActionBatch:
             self._refuse(bad, np.arange(episodes), "was truncated and has a bootstrap value that is not finite")
 
     def _check_turns(self) -> None:
-        """Every turn has tokens, in order: so a turn's first and last token exist, and its reward has a place."""
+        """Check that every turn has tokens, in order: so its first and last token exist, and its reward has a place."""
         of_token = self.turn_of_token
         outside = (self.turn_index < 0) | (self.turn_index >= np.diff(self.turn_offsets)[self.episode_of_token])
         self._refuse(
@@ -172,7 +172,7 @@ class ActionBatch:
         )
 
     def _check_forks(self) -> None:
-        """A fork begins in a state that a root, an episode of the same group that is no fork, has met."""
+        """Check that a fork begins in a state that a root (an episode of the same group that is no fork) has met."""
         if (self.forked_from is None) != (self.forked_turn is None):
             raise ValueError("forked_from and forked_turn come together")
         forks = np.flatnonzero(self.tree != np.arange(self.num_episodes))
@@ -252,7 +252,7 @@ class ActionBatch:
 
 
 def tree_of(trajectories: Sequence[Trajectory]) -> Ints:
-    """Which of ``E`` episodes each was forked from, int ``[E]``, or itself; ``ValueError`` where that is missing."""
+    """Return the episode that each of ``E`` was forked from, or itself, int ``[E]``; ``ValueError``: it is missing."""
     places = {t.episode_id: place for place, t in enumerate(trajectories) if not t.forked_from}
     tree = np.arange(len(trajectories))
     for place, trajectory in enumerate(trajectories):
@@ -281,7 +281,7 @@ Anchor = Literal["observation", "history"]
 
 
 def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observation") -> Ints:
-    """Number the states that turns begin in, by what the policy was shown; equal states have equal numbers.
+    """Return a number for the state each turn begins in, by the tokens the policy saw; equal states have equal numbers.
 
     Identity is that of token ids. ``observation``: the tokens since the turn before (for a first turn, the opening;
     where history was rewritten, the whole new rendering). ``history``: everything that the policy sees at that point,
@@ -312,7 +312,7 @@ class TermsError(ValueError):
 def episode_terms(
     trajectories: Sequence[Trajectory], names: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], Floats]:
-    """What each episode earned by name, summed over its turns: the ``M`` names, and float ``[E, M]``.
+    """Sum each episode's rewards by term over its turns: return the ``M`` names, and float ``[E, M]``.
 
     ``names`` of ``None`` takes all that any episode has, sorted; TermsError: no episode has any of them.
     """
@@ -327,7 +327,7 @@ def episode_terms(
 
 
 def shared_anchors(batch: ActionBatch) -> Bools:
-    """Whether another turn of the same group began in the same state, bool ``[K]``; the batch has ``anchor``."""
+    """Return whether another turn of the same group began in the same state, bool ``[K]``; the batch has ``anchor``."""
     assert batch.anchor is not None
     states = np.stack([batch.group[batch.episode_of_turn], batch.anchor])
     _, number, count = np.unique(states, axis=1, return_inverse=True, return_counts=True)
@@ -365,7 +365,7 @@ Truncated = Literal["count", "drop"]
 
 @dataclass(frozen=True, eq=False)
 class MadeOf:
-    """What advantages are made of, before the batch is normalised; see :func:`.advantages.made_of`."""
+    """Returns and baselines that advantages consist of, before normalisation; see :func:`.advantages.made_of`."""
 
     returns: Floats  #: float ``[N]``; what is compared
     #: Float ``[N]``; with what, NaN where the policy is not trained; ``None`` where there is no one number
@@ -377,21 +377,21 @@ class MadeOf:
 
 @dataclass(frozen=True, eq=False)
 class Advantages:
-    """What an estimator makes of a batch of ``N`` action tokens."""
+    """Advantages of a batch of ``N`` action tokens, as an estimator returns them."""
 
     advantages: Floats  #: float ``[N]``; 0 where ``policy_mask`` is false
     policy_mask: Bools  #: bool ``[N]``; the tokens that the policy is trained on (false in an episode that is left out)
-    returns: Floats | None = None  #: float ``[N]``; what the critic should have said; ``None`` without a critic
+    returns: Floats | None = None  #: float ``[N]``; the critic's target; ``None`` without a critic
     #: Bool ``[N]``; the tokens that the critic is trained on; ``None`` without a critic
     value_mask: Bools | None = None
     #: Float ``[N]``, at least 0; what each token counts in the loss, where episodes share a state; ``None`` counts
     #: every token as 1. See :mod:`~trainers.algorithms.fork`.
     weights: Floats | None = None
-    made_of: MadeOf | None = None  #: for people, where it was asked for
+    made_of: MadeOf | None = None  #: for reports, where requested
 
 
 def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
-    """``y_i = x_i + factor * y_{i+1}`` within each episode, without a loop over steps.
+    """Return ``y_i = x_i + factor * y_{i+1}`` within each episode, without a loop over steps.
 
     By doubling: once ``y_i`` covers ``s`` steps from ``i`` on, adding ``factor**s * y_{i+s}`` makes them ``2 s``, so an
     episode of ``T`` steps takes ``log2 T`` passes. All powers are at most 1: nothing can overflow.
@@ -400,10 +400,10 @@ def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
     """
     check_factors(factor=factor)
     lengths = np.diff(offsets)
-    left = np.repeat(offsets[1:], lengths) - np.arange(len(x))  # steps from i to the end of its episode
+    remaining = np.repeat(offsets[1:], lengths) - np.arange(len(x))  # steps from i to the end of its episode
     y, span, longest = x.astype(np.float64), 1, int(lengths.max(initial=0))
     while span < longest:
-        y[:-span] += np.where(left[:-span] > span, factor**span * y[span:], 0.0)
+        y[:-span] += np.where(remaining[:-span] > span, factor**span * y[span:], 0.0)
         span *= 2
     return y
 
@@ -416,7 +416,7 @@ def check_factors(**factors: float) -> None:
 
 
 def kept_episodes(batch: ActionBatch, truncated: Truncated) -> Bools:
-    """The episodes that count. One without an action says nothing about the policy and never does."""
+    """Return the episodes that count. One without an action says nothing about the policy and never does."""
     if truncated not in ("count", "drop"):
         raise ValueError(f'truncated must be "count" or "drop", not {truncated!r}')
     acted = np.diff(batch.token_offsets) > 0

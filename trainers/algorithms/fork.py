@@ -1,4 +1,4 @@
-"""Credit by forks: what a turn changed, estimated from other samples of the very state that it began in.
+"""Credit by forks: a turn's effect, estimated from other samples of the very state that it began in.
 
 A *root* is an episode from the opening on. A *fork* begins in a state that its root met, before the root's reply at
 turn ``t``, and is played to its end. With ``K`` forks there are ``1 + K`` samples of the reply at that state: a *branch
@@ -47,7 +47,7 @@ def fork(
     baseline: Literal["group", "mixed"] = "group",
     truncated: Truncated = "count",
 ) -> Advantages:
-    """Each turn's value against other replies in the same state; see the module. Unbiased at ``gamma = 1``.
+    """Return each turn's value against other replies in the same state; see the module. Unbiased at ``gamma = 1``.
 
     Where nothing is forked, this is ``turn_grpo`` with that baseline. Where there is nothing to compare with, it is 0.
 
@@ -59,17 +59,17 @@ def fork(
             their forks. A budget of the environment's own is part of the state: such episodes count as they are.
     """
     check_factors(gamma=gamma)
-    kept = _kept_trees(batch, truncated)
-    trees = _trees(batch, kept)
+    counted = _kept_trees(batch, truncated)
+    trees = _trees(batch, counted)
     q, weight = _values(batch, trees, gamma)
     advantages = _against_others(batch, trees, q, weight, baseline)
-    mask = kept[batch.episode_of_token]
+    mask = counted[batch.episode_of_token]
     weights = np.where(mask, weight[batch.turn_of_token], 0.0)
     return Advantages(advantages[batch.turn_of_token], mask, weights=weights)
 
 
 def fork_values(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "count") -> tuple[Floats, Floats]:
-    """``Q`` of every turn ``[K]``, and ``V`` of the state that it began in, NaN where that was not forked ``[K]``."""
+    """Return every turn's ``Q`` ``[K]``, and ``V`` of the state that it began in ``[K]``, NaN where not forked."""
     trees = _trees(batch, _kept_trees(batch, truncated))
     q, _ = _values(batch, trees, gamma)
     values = np.full(len(q), np.nan)
@@ -82,7 +82,7 @@ def fork_values(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated 
 
 
 def continuing_share(forks: int, following: float) -> float:
-    """The share of a branch point's mass that its root keeps: ``(1 + K') / (1 + K' + K)``.
+    """Return the share of a branch point's mass that its root keeps: ``(1 + K') / (1 + K' + K)``.
 
     Any share is unbiased. With ``K'`` forks at the root's next turn, this one weighs all samples there alike. ``K'`` is
     what the other roots of the batch have on average; it must not depend on this root.
@@ -91,30 +91,32 @@ def continuing_share(forks: int, following: float) -> float:
 
 
 def _kept_trees(batch: ActionBatch, truncated: Truncated) -> Bools:
-    kept = kept_episodes(batch, "count")
+    counted = kept_episodes(batch, "count")
     if truncated == "drop":
         cut = batch.truncated & ~batch.terminated
-        kept = kept & (~cut if batch.budgeted is None else ~cut | batch.budgeted)
+        counted = counted & (~cut if batch.budgeted is None else ~cut | batch.budgeted)
     elif truncated != "count":
         raise ValueError(f'truncated must be "count" or "drop", not {truncated!r}')
-    return kept & kept[batch.tree]
+    return counted & counted[batch.tree]
 
 
 #: A root's turns by their places in the batch, and the forks that begin in each of its states, likewise.
 _Tree: TypeAlias = tuple[range, list[list[range]]]
 
 
-def _trees(batch: ActionBatch, kept: Bools) -> list[_Tree]:
+def _trees(batch: ActionBatch, counted: Bools) -> list[_Tree]:
     turns = [range(start, end) for start, end in itertools.pairwise(batch.turn_offsets.tolist())]
     branches: dict[int, list[list[range]]]
-    branches = {root: [[] for _ in turns[root]] for root in np.flatnonzero(kept).tolist() if batch.tree[root] == root}
-    for each in np.flatnonzero(kept & (batch.tree != np.arange(batch.num_episodes))).tolist():
-        branches[int(batch.tree[each])][int(batch.first_turn[each])].append(turns[each])
+    branches = {
+        root: [[] for _ in turns[root]] for root in np.flatnonzero(counted).tolist() if batch.tree[root] == root
+    }
+    for episode in np.flatnonzero(counted & (batch.tree != np.arange(batch.num_episodes))).tolist():
+        branches[int(batch.tree[episode])][int(batch.first_turn[episode])].append(turns[episode])
     return [(turns[root], forks) for root, forks in branches.items()]
 
 
 def _values(batch: ActionBatch, trees: list[_Tree], gamma: float) -> tuple[Floats, Floats]:
-    """The estimated ``Q`` and the weight of every turn."""
+    """Return the estimated ``Q`` and the weight of every turn."""
     q = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)
     weight = np.zeros(len(q))
     longest = max((len(root) for root, _ in trees), default=0)
@@ -129,10 +131,10 @@ def _values(batch: ActionBatch, trees: list[_Tree], gamma: float) -> tuple[Float
             samples = [at, *(fork[0] for fork in forks)]
             value = q[at] + float(np.mean(q[samples] - q[at]))  # of equal values, that value to the last bit
         for turn, (at, forks) in enumerate(zip(root, branches, strict=True)):
-            goes_on = turn + 1 < len(root)
-            others = reached[turn + 1] - goes_on
-            theirs = made[turn + 1] - (len(branches[turn + 1]) if goes_on else 0)
-            share = continuing_share(len(forks), theirs / others if others else len(forks))
+            continues = turn + 1 < len(root)
+            other_roots = reached[turn + 1] - continues
+            other_forks = made[turn + 1] - (len(branches[turn + 1]) if continues else 0)
+            share = continuing_share(len(forks), other_forks / other_roots if other_roots else len(forks))
             for fork in forks:
                 weight[fork.start : fork.stop] = mass * (1.0 - share) / len(forks)
             weight[[at, *(fork[0] for fork in forks)]] = mass / (1 + len(forks))
@@ -143,7 +145,7 @@ def _values(batch: ActionBatch, trees: list[_Tree], gamma: float) -> tuple[Float
 def _against_others(
     batch: ActionBatch, trees: list[_Tree], q: Floats, weight: Floats, kind: Literal["group", "mixed"]
 ) -> Floats:
-    """``Q`` of every turn minus its baseline; a number of steps in proportion to the turns of roots and forks."""
+    """Return ``Q`` of every turn minus its baseline, in time proportional to the turns of roots and forks."""
     episode = batch.episode_of_turn
     turn = np.arange(len(q)) - batch.turn_offsets[episode] + batch.first_turn[episode]
     key = batch.group[episode] * (turn.max(initial=0) + 1) + turn
@@ -156,56 +158,56 @@ def _against_others(
     advantages = np.zeros_like(q)
 
     def parted_at_opening(these: Sequence[int]) -> float | None:
-        """The mean of all at this turn but these, of the tree: of the group, and of the batch."""
+        """Return the mean of all at this turn but these, of the tree: of the group, and of the batch."""
         at = these[0]
-        siblings = _others(total, mass, key[at], [(heavy[each], moved[each]) for each in these])
+        siblings = _others(total, mass, key[at], [(heavy[place], moved[place]) for place in these])
         if kind == "group":
             return siblings
-        others = _others(total_all, mass_all, turn[at], [(heavy[each], moved_all[each]) for each in these])
-        if others is None:
+        batch_mean = _others(total_all, mass_all, turn[at], [(heavy[place], moved_all[place]) for place in these])
+        if batch_mean is None:
             return siblings
-        return others + apart[at] if siblings is None else (siblings + others + apart[at]) / 2.0
+        return batch_mean + apart[at] if siblings is None else (siblings + batch_mean + apart[at]) / 2.0
 
     def settle(at: int, baseline: float | None) -> None:
         # The baseline is 0 where there is nothing to compare with.
         advantages[at] = q[at] if baseline is None else moved[at] - baseline
 
     for root, branches in trees:
-        ends = [first + len(fork) for first, here in enumerate(branches) for fork in here]
+        ends = [first + len(fork) for first, starting in enumerate(branches) for fork in starting]
         for number in range(max(len(root), *ends, 0)):
             # Those that reach this turn: in the root's state, and by the state at which they left the root.
             cell = [root[number], *(fork[0] for fork in branches[number])] if number < len(root) else []
-            left = [
-                [fork[number - first] for fork in here if number - first < len(fork)]
-                for first, here in enumerate(branches[:number])
+            departed = [
+                [fork[number - first] for fork in starting if number - first < len(fork)]
+                for first, starting in enumerate(branches[:number])
             ]
             if number == 0:
                 for at in cell:
                     settle(at, parted_at_opening([at]))
                 continue
-            for at in left[0]:
+            for at in departed[0]:
                 settle(at, parted_at_opening([at]))
-            later = [*itertools.chain.from_iterable(left[1:]), *cell]
+            later = [*itertools.chain.from_iterable(departed[1:]), *cell]
             if not later:
                 continue
             baseline = parted_at_opening(later)
             # Of those who left later, and of the root's state, whose mean is one value: their sum and number.
             behind = [(sum(moved[at] for at in cell) / len(cell), 1) if cell else (0.0, 0)]
-            for these in reversed(left[2:]):
+            for these in reversed(departed[2:]):
                 behind.append((behind[-1][0] + sum(moved[at] for at in these), behind[-1][1] + len(these)))
-            for these, (after, count) in zip(left[1:], reversed(behind), strict=False):
-                here = sum(moved[at] for at in these)
+            for these, (after, count) in zip(departed[1:], reversed(behind), strict=False):
+                departed_sum = sum(moved[at] for at in these)
                 for at in these:
-                    settle(at, _mean(baseline, here - moved[at] + after, len(these) - 1 + count))
-                baseline = _mean(baseline, here, len(these))
-            here = sum(moved[at] for at in cell)
+                    settle(at, _mean(baseline, departed_sum - moved[at] + after, len(these) - 1 + count))
+                baseline = _mean(baseline, departed_sum, len(these))
+            cell_sum = sum(moved[at] for at in cell)
             for at in cell:
-                settle(at, _mean(baseline, here - moved[at], len(cell) - 1))
+                settle(at, _mean(baseline, cell_sum - moved[at], len(cell) - 1))
     return advantages
 
 
 def _sums(q: Floats, weight: Floats, key: Ints) -> tuple[Floats, Floats, Floats]:
-    """By key: one of its values, the weighted sum of the differences from it, and the sum of the weights."""
+    """Return by key: one of its values, the weighted sum of the differences from it, and the sum of the weights."""
     base = np.zeros(int(key.max(initial=0)) + 1)
     base[key[weight > 0]] = q[weight > 0]
     total, mass = np.zeros_like(base), np.zeros_like(base)
@@ -215,15 +217,15 @@ def _sums(q: Floats, weight: Floats, key: Ints) -> tuple[Floats, Floats, Floats]
 
 
 def _others(total: Floats, mass: Floats, key: int, these: Sequence[tuple[float, float]]) -> float | None:
-    """The weighted mean of all with this key but these, pairs of weight and value; ``None`` where there are none."""
-    others = float(mass[key]) - sum(weight for weight, _ in these)
+    """Return the weighted mean of all with this key but these pairs of weight and value; ``None`` without any."""
+    rest = float(mass[key]) - sum(weight for weight, _ in these)
     # What weighs next to nothing beside the rest cannot be told from rounding.
-    if others <= 1e-9 * mass[key]:
+    if rest <= 1e-9 * mass[key]:
         return None
-    return (float(total[key]) - sum(weight * value for weight, value in these)) / others
+    return (float(total[key]) - sum(weight * value for weight, value in these)) / rest
 
 
 def _mean(before: float | None, total: float, count: int) -> float | None:
-    """The mean of so many values and of the one before, if there is any."""
+    """Return the mean of ``count`` values and of the one before, if there is any."""
     count += before is not None
     return (total + (before or 0.0)) / count if count else None

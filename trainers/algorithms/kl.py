@@ -1,4 +1,4 @@
-"""How far the policy is from its reference: estimators, the two ways to use them; controllers of both, and of entropy.
+"""KL estimators of policy and reference, the two ways to use them; controllers of the KL and of entropy.
 
 All estimators see only the sampled token. With ``l = log ref(x) - log pi(x)`` and ``x ~ pi``, the estimated quantity is
 ``KL(pi, ref) = E[-l]`` (J. Schulman, "Approximating KL divergence", 2020):
@@ -83,13 +83,13 @@ class FixedKL:
         self.beta = beta
 
     def update(self, kl: float, episodes: int) -> None:
-        """Stay as it is."""
+        """Keep the coefficient."""
 
     def state_dict(self) -> dict[str, float]:
         return {}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Refuse an adaptive controller's state: the run would go on with another coefficient."""
+        """Refuse an adaptive controller's state: the run would resume with another coefficient."""
         if state:
             raise ValueError(f"the checkpoint has the state of an adaptive KL controller: {dict(state)}")
 
@@ -113,7 +113,7 @@ class AdaptiveKL:
         if not 0 <= episodes < 5 * self.horizon:
             raise ValueError(f"{episodes} episodes a batch need a horizon above {episodes / 5}, not {self.horizon}")
         if not abs(kl) < float("inf"):
-            raise ValueError(f"the batch's KL is {kl!r}: look at its log-probabilities before going on")
+            raise ValueError(f"the batch's KL is {kl!r}: look at its log-probabilities before you continue")
         error = min(max(kl / self.target - 1.0, -0.2), 0.2)
         self.beta *= 1.0 + error * episodes / self.horizon
 
@@ -154,10 +154,10 @@ class EntropyBonus:
             self.weight = max(0.0, self.weight + (self.step if self.below else -self.step))
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint keeps: nothing of a constant weight."""
+        """Return the state for a checkpoint: empty for a constant weight."""
         return {} if self.target is None else {"weight": self.weight, "below": float(self.below)}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from a checkpoint; one of a run without a target has nothing to say, and the weight starts anew."""
+        """Restore the state of a checkpoint; where it is empty (a run without a target), the weight starts anew."""
         if self.target is not None and state:
             self.weight, self.below = float(state["weight"]), bool(state["below"])

@@ -6,8 +6,8 @@ is here corrects from the behaviour policy to the proximal one, once a batch, fr
 of each token:
 
 * :func:`importance_weights` multiply the loss;
-* :func:`kept` leaves tokens or whole episodes out, from the loss and from its denominators;
-* :func:`mismatch` says how far apart the two are.
+* :func:`acceptance_mask` leaves tokens or whole episodes out, from the loss and from its denominators;
+* :func:`mismatch` measures their distance.
 
 Pure NumPy, over the action tokens of a whole batch. An episode is a sequence, with all its turns.
 """
@@ -61,7 +61,7 @@ def importance_weights(
 
 
 def batch_normalized(weights: Floats, token_offsets: Ints, mode: Importance) -> Floats:
-    """Importance weights divided by their mean: over tokens, or for ``sequence_tis`` over episodes with tokens.
+    """Divide importance weights by their mean: over tokens, or for ``sequence_tis`` over episodes with tokens.
 
     The mean weight is 1 in expectation; dividing by what it came out as keeps the size of a step apart from how stale a
     batch is. Biased by the order of ``1 / batch``. ``weights`` ``[N]`` are of the *global* batch.
@@ -73,7 +73,7 @@ def batch_normalized(weights: Floats, token_offsets: Ints, mode: Importance) -> 
     return weights / mean if mean > 0 else weights
 
 
-def kept(
+def acceptance_mask(
     mode: Rejection,
     proximal: Floats,
     behaviour: Floats,
@@ -82,7 +82,7 @@ def kept(
     high: float = 5.0,
     most: float | None = None,
 ) -> Bools:
-    """Which tokens to train on: those whose proximal and behaviour policies are near each other.
+    """Return the tokens to train on: those whose proximal and behaviour policies are near each other.
 
     The first three modes keep ratios of proximal to behaviour policy in ``[low, high]``.
     ``token``: the token's own ratio (with ``decoupled`` weights this is IcePop, arXiv 2510.18855; 0.5 to 5 is usual).
@@ -121,21 +121,21 @@ def kept(
 
 
 def _divergence(mode: str, log_ratio: Floats, token_offsets: Ints) -> Floats:
-    """For each token what is bounded: its own estimate, or one for its whole episode."""
+    """Return, for each token, the bounded divergence: its own estimate, or one for its whole episode."""
     scope, _, kind = mode.rpartition("_")
     clamped = log_ratio.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    found = 0.5 * clamped**2 if kind == "k2" else np.expm1(clamped) - clamped
-    if scope == "token" or not found.size:
-        return np.asarray(found, np.float64)
+    divergence = 0.5 * clamped**2 if kind == "k2" else np.expm1(clamped) - clamped
+    if scope == "token" or not divergence.size:
+        return np.asarray(divergence, np.float64)
     lengths = np.diff(token_offsets)
     if scope == "seq_max":
-        return np.repeat(np.maximum.reduceat(found, token_offsets[:-1][lengths > 0]), lengths[lengths > 0])
-    total = _sequence_sum(found, token_offsets)
+        return np.repeat(np.maximum.reduceat(divergence, token_offsets[:-1][lengths > 0]), lengths[lengths > 0])
+    total = _sequence_sum(divergence, token_offsets)
     return total / np.repeat(lengths, lengths) if scope == "seq_mean" else total
 
 
 def mismatch(proximal: Floats, behaviour: Floats) -> dict[str, float]:
-    """How far the policy that sampled is from the one that the update starts from; 0 without tokens.
+    """Measure the distance of the policy that sampled from the one that the update starts from; 0 without tokens.
 
     ``engine_logprob_gap``, the greatest ``|l|``; and ``mismatch_kl``, the mean of ``exp(l) - 1 - l``: KL(behaviour,
     proximal) in nats a token, unbiased, by the ``k3`` of :mod:`trainers.algorithms.kl`.
@@ -147,7 +147,7 @@ def mismatch(proximal: Floats, behaviour: Floats) -> dict[str, float]:
 
 
 def weight_metrics(weights: Floats, mode: Importance, cap: float | None) -> dict[str, float]:
-    """What to report of :func:`importance_weights`, where there are tokens.
+    """Return the metrics of :func:`importance_weights`; empty without tokens.
 
     ``importance_mean`` and ``importance_max``; ``importance_clipped``, the share of tokens that the cap cut or dropped;
     ``importance_ess``, the effective share of the sample, ``(sum w)^2 / (N sum w^2)``.

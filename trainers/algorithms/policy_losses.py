@@ -31,7 +31,7 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, eq=False)
 class TokenLoss:
-    """Losses and what to report about them."""
+    """Losses of tokens and their statistics."""
 
     loss: Tensor  #: ``[n]``, differentiable
     stats: Mapping[str, Tensor]  #: name to ``[n]``, detached; see :func:`summarize`
@@ -47,7 +47,7 @@ def ppo_clip(
     dual_clip: float | None = None,
     importance: Tensor | None = None,
 ) -> TokenLoss:
-    """The clipped surrogate of PPO (arXiv 1707.06347), to be minimised.
+    """Return the clipped surrogate of PPO (arXiv 1707.06347), to be minimised.
 
     With the ratio ``rho = exp(logprobs - old_logprobs)``: ``-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)``.
     A higher ``clip_high`` lets unlikely tokens grow faster (DAPO, arXiv 2503.14476).
@@ -282,7 +282,7 @@ def kl_cov(
     kl_coef: float = 1.0,
     importance: Tensor | None = None,
 ) -> TokenLoss:
-    """The unclipped surrogate with a penalty on the selected tokens (KL-Cov, arXiv 2505.22617).
+    """Return the unclipped surrogate with a penalty on the selected tokens (KL-Cov, arXiv 2505.22617).
 
     ``-rho A``, plus ``kl_coef |logprobs - old_logprobs|`` on the tokens of
     :func:`kl_cov_tokens`: the absolute value is the released code's estimate of the KL
@@ -330,7 +330,7 @@ def policy_loss(
     importance: Tensor | None = None,
     **options: float | None,
 ) -> TokenLoss:
-    """The loss of this name.
+    """Compute the policy loss of this name.
 
     ``ppo`` is :func:`ppo_clip`, ``gspo_token`` is :func:`gspo` by token, ``dppo_tv`` and ``dppo_kl`` are :func:`dppo`;
     the others are the functions of their names. ``options`` are those of :data:`LOSS_OPTIONS`.
@@ -340,20 +340,20 @@ def policy_loss(
         raise ValueError(f"unknown policy loss {name!r}: choose one of {', '.join(LOSS_OPTIONS)}")
     if wrong := sorted(set(options) - set(LOSS_OPTIONS[name])):
         raise ValueError(f"the loss {name} does not read {', '.join(wrong)}; it reads {', '.join(LOSS_OPTIONS[name])}")
-    given = (logprobs, old_logprobs, advantages)
-    more: dict[str, Any] = {**options, "importance": importance}
+    tensors = (logprobs, old_logprobs, advantages)
+    keywords: dict[str, Any] = {**options, "importance": importance}
     if name in OF_SELECTED:
         if selected is None:
             raise ValueError(f"the loss {name} needs selected [n], see trainers.algorithms.policy_losses")
-        return (clip_cov if name == "clip_cov" else kl_cov)(*given, selected, **more)
+        return (clip_cov if name == "clip_cov" else kl_cov)(*tensors, selected, **keywords)
     if name in ("gspo", "gspo_token"):
-        return gspo(*given, sequence, by_token=name == "gspo_token", **more)
+        return gspo(*tensors, sequence, by_token=name == "gspo_token", **keywords)
     if name == "geo_mean":
-        return geo_mean(*given, sequence, **more)
+        return geo_mean(*tensors, sequence, **keywords)
     if name in ("dppo_tv", "dppo_kl"):
-        return dppo(*given, divergence="tv" if name == "dppo_tv" else "kl", **more)
+        return dppo(*tensors, divergence="tv" if name == "dppo_tv" else "kl", **keywords)
     plain: Mapping[str, Callable[..., TokenLoss]] = {"ppo": ppo_clip, "cispo": cispo, "sapo": sapo}
-    return plain[name](*given, **more)
+    return plain[name](*tensors, **keywords)
 
 
 def _log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
@@ -366,7 +366,7 @@ def _check_clip(clip_low: float, clip_high: float) -> None:
 
 
 def _sequence_mean(x: Tensor, sequence: Tensor) -> Tensor:
-    """For each token the mean over its sequence, differentiably."""
+    """Return each token's mean over its sequence, differentiably."""
     number = sequence.unique(return_inverse=True)[1]
     count = torch.bincount(number).to(x.dtype)
     total = torch.zeros_like(count).index_add(0, number, x)
@@ -378,7 +378,7 @@ def _weighed(loss: Tensor, importance: Tensor | None) -> Tensor:
 
 
 def _stats(log_ratio: Tensor, ratio: Tensor, clipped: Tensor, outside: Tensor | None = None) -> dict[str, Tensor]:
-    """What losses report: ratio, where they clipped, what is outside a clip range, how far each token has moved."""
+    """Return the losses' statistics: ratio, clipping, tokens outside the clip range, KL of each token's move."""
     log_ratio, ratio = log_ratio.detach(), ratio.detach()
     ranged = {} if outside is None else {"outside_clip": outside.to(ratio.dtype)}
     return ranged | {
@@ -390,7 +390,7 @@ def _stats(log_ratio: Tensor, ratio: Tensor, clipped: Tensor, outside: Tensor | 
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float | None = None) -> TokenLoss:
-    """Half the squared error, with the clipping of PPO2.
+    """Return half the squared error, with the clipping of PPO2.
 
     ``max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) / 2``: moving a value further than ``clip`` in one
     batch earns nothing.
@@ -411,14 +411,14 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: flo
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """``H = -sum_v p_v log p_v`` in nats ``[n]``, differentiable, of ``logits`` ``[n, V]`` at the temperature."""
+    """Return ``H = -sum_v p_v log p_v`` in nats ``[n]``, differentiable, of ``logits`` ``[n, V]``."""
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     logprobs = logits.log_softmax(-1)
     return -(logprobs.exp() * logprobs).sum(-1)
 
 
 def summarize(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """Mean statistics over the tokens of all micro-batches, and ``ratio_min`` and ``ratio_max`` of a ``ratio``."""
+    """Return mean statistics over all micro-batches' tokens, and ``ratio_min`` and ``ratio_max`` of a ``ratio``."""
     out: dict[str, float] = {}
     for name in parts[0] if parts else ():
         values = torch.cat([part[name].flatten() for part in parts])
@@ -445,7 +445,7 @@ def token_weights(
     weights: Floats | None = None,
     tree: Ints | None = None,
 ) -> Floats:
-    """The weight of every action token: ``loss = sum_i w_i loss_i``, which parts of the global batch add up to.
+    """Return the weight of every action token: ``loss = sum_i w_i loss_i``, which parts of the global batch add up to.
 
     With ``n_e`` counted tokens in episode ``e`` and ``S`` episodes that have any (a sequence is a whole episode,
     all its turns together):
@@ -499,7 +499,7 @@ def token_weights(
 
 
 def covariances(logprobs: Floats, advantages: Floats, mask: Bools) -> Floats:
-    """Each trained token's share ``c_i = (log p_i - mean(log p)) (A_i - mean(A))``, ``[N]``; 0 where not ``mask``.
+    """Return each trained token's share ``c_i = (log p_i - mean(log p)) (A_i - mean(A))``, ``[N]``; 0 outside ``mask``.
 
     After a small step the entropy falls by the covariance of log-probability and advantage (arXiv 2505.22617, "The
     entropy mechanism"). ``log p`` is of before the batch's first update, so the choice does not depend on how it is
@@ -523,10 +523,10 @@ def clip_cov_tokens(
     high: float = 5.0,
     rng: np.random.Generator,
 ) -> Bools:
-    """Tokens drawn at random among those with ``low < c < high``: a share ``ratio`` of the trained ones, at least one.
+    """Draw tokens at random among those with ``low < c < high``: a share ``ratio`` of the trained ones, at least one.
 
     The bounds are meant for advantages of variance 1; the greatest covariances are left in: they are outliers. Returns
-    bool ``[N]``, fewer than asked for where fewer are in the range.
+    bool ``[N]``, fewer than requested where fewer are in the range.
     """
     if not low < high:
         raise ValueError(f"low must be below high, not {low!r} and {high!r}")
@@ -539,7 +539,7 @@ def clip_cov_tokens(
 
 
 def kl_cov_tokens(logprobs: Floats, advantages: Floats, mask: Bools, *, ratio: float = 2e-4) -> Bools:
-    """The tokens with the greatest ``c``: a share ``ratio`` of the trained ones, at least one; first of equals."""
+    """Select the tokens of greatest ``c``: a share ``ratio`` of the trained ones, at least one; first of equals."""
     shares = covariances(logprobs, advantages, mask)
     trained = np.flatnonzero(mask)
     selected = np.zeros(len(mask), np.bool_)

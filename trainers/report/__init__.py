@@ -1,1 +1,1 @@
-"""What a run shows: metrics of episodes and phases, loggers, curves, sample conversations."""
+"""Reports of a run: metrics of episodes and phases, loggers, curves, sample conversations."""

@@ -1,8 +1,8 @@
-"""The verdicts on a run. docs/doctor.md has the table of what they found among planted faults, and in healthy runs.
+"""The checks of a run. docs/doctor.md has the table of their verdicts on planted faults and on healthy runs.
 
-Each function's first line says what it watches, the rest its threshold and where that comes from. Several speak only
-where the reward does not grow meanwhile (:meth:`History.gain`): what would be a fault in a run that gets nowhere is how
-a healthy run looks that learns fast. Thresholds without a derivation are multiples of what healthy runs of
+Each function's first line says what it detects, the rest its threshold and where that comes from. Several report only
+where the reward does not grow meanwhile (:meth:`History.gain`): a healthy run that learns fast may look like a run with
+a fault that learns nothing. Thresholds without a derivation are multiples of what healthy runs of
 ``python -m benchmarks.doctor`` show.
 """
 
@@ -37,7 +37,7 @@ def _check(
 
 @_check("expert", "reference/expert", "reference/expert_solved")
 def expert(history: History) -> Symptom | None:
-    """The scripted expert earns less than can be earned.
+    """Detect a scripted expert that earns less than is possible.
 
     It solves fewer than 95 % of its tasks (99 % interval; where any is solved at all: not every environment says so),
     earns no more than random replies, or less than the policy on validation by 5 standard errors.
@@ -77,7 +77,7 @@ def expert(history: History) -> Symptom | None:
 
 @_check("null policy", "reference/null", "reference/null_limit")
 def null_policy(history: History) -> Symptom | None:
-    """A reply that knows nothing of the task earns nearly what the expert earns.
+    """Detect that a reply which ignores the task earns nearly what the expert earns.
 
     The best of the environment's attacks (silence, filler, parrot, ... and its own) earns more than the limit that
     ``textenvs audit`` holds it to, the expert's return less ``attack_margin`` of the range above random replies, by 3
@@ -97,7 +97,7 @@ def null_policy(history: History) -> Symptom | None:
 
 @_check("no signal", "train/groups_tied")
 def no_signal(history: History) -> Symptom | None:
-    """All episodes of a group earned the same, in most groups: nothing tells one reply from another.
+    """Detect that all episodes of a group earned the same, in most groups: no reward tells replies apart.
 
     The share of such groups over the last 3 iterations (5 at the start), those among them that
     ``rollout.filter_zero_variance`` dropped, is above 75 % by its 99 % interval; or it is all of 5. Not where the run
@@ -132,7 +132,7 @@ def no_signal(history: History) -> Symptom | None:
 
 @_check("held-out check", "val/reward")
 def held_out(history: History) -> Symptom | None:
-    """The training reward rises and the held-out check does not.
+    """Detect that the training reward rises and the held-out check does not.
 
     Since the first or one of the last 6 validations training has gained 5 standard errors, validation less than a
     quarter of that, and the difference of both gains is above 5 standard errors. Training is the mean of 3 iterations.
@@ -167,7 +167,7 @@ def held_out(history: History) -> Symptom | None:
 
 @_check("entropy", "actor/entropy")
 def entropy(history: History) -> Symptom | None:
-    """The entropy of the policy's tokens collapses, or erupts.
+    """Detect that the entropy of the policy's tokens collapses, or erupts.
 
     Collapse: 3 iterations below a third of what it was; eruption: 2 iterations above twice what it was and 0.2 nats
     more. By 5 robust standard deviations without a gain of 2 standard errors in the reward, or with a loss of as many:
@@ -186,8 +186,8 @@ def entropy(history: History) -> Symptom | None:
                 "(trainer.resume_from_path)",
             )
     for shift in shifts(history.train["actor/entropy"], 2):
-        more, gain = shift.before * shift.ratio - shift.before, history.gain(shift.where)
-        if shift.ratio > 2 and more > 0.2 and (gain < -_GAINED or (shift.z > RARE and gain < _GAINED)):
+        rise, gain = shift.before * shift.ratio - shift.before, history.gain(shift.where)
+        if shift.ratio > 2 and rise > 0.2 and (gain < -_GAINED or (shift.z > RARE and gain < _GAINED)):
             return Symptom(
                 "the entropy erupts: the policy falls apart into noise",
                 f"{shift.latest:.3f} nats a token, {shift.before:.3f} in {shift.name}",
@@ -199,21 +199,21 @@ def entropy(history: History) -> Symptom | None:
 
 @_check("template", "train/task_found", "train/task_chance")
 def template(history: History) -> Symptom | None:
-    """Replies no longer depend on the task (template collapse).
+    """Detect that replies no longer depend on the task (template collapse).
 
-    How often an episode's replies show which task it is of (:func:`~.measures.task_found`), above chance and as a share
+    How often an episode's replies show which task it is of (:func:`~.metrics.task_found`), above chance and as a share
     of what is possible: in 3 iterations below a third of what it was, by 5 robust standard deviations, with a reward
     that does not gain. Entropy does not show it: replies may differ as much as before (arXiv 2604.06268).
     """
-    found, chance = (np.array(history.train[name]) for name in ("train/task_found", "train/task_chance"))
-    above = (found - chance) / (1 - chance)
+    share, chance = (np.array(history.train[name]) for name in ("train/task_found", "train/task_chance"))
+    above = (share - chance) / (1 - chance)
     for shift in shifts(above.tolist(), 3, least=0.02):
         lost = shift.before > 0.2 and shift.ratio < 1 / 3 and shift.z < -RARE
         if lost and history.gain(shift.where) < _GAINED:
-            bits = _fano(float(found[-3:].mean()), float(chance[-1]))
+            bits = _fano(float(share[-3:].mean()), float(chance[-1]))
             return Symptom(
                 "replies no longer depend on the task (template collapse)",
-                f"an episode's replies show its task in {found[-1]:.1%} of cases (chance {chance[-1]:.1%}), "
+                f"an episode's replies show its task in {share[-1]:.1%} of cases (chance {chance[-1]:.1%}), "
                 f"{shift.before:.1%} above chance in {shift.name}; at least {bits:.2f} bits of information about it",
                 "Read replies to different tasks side by side; take tasks with a signal "
                 "(rollout.filter_zero_variance=true), lower actor.kl_loss_coef and actor.entropy_coeff, and see "
@@ -223,7 +223,7 @@ def template(history: History) -> Symptom | None:
 
 
 def _fano(share: float, chance: float) -> float:
-    """Bits about the task that a share found proves, of Fano's inequality."""
+    """Return the bits about the task that such a share of matches proves, by Fano's inequality."""
     tasks = 1 / chance
     if share <= chance or tasks < 2:
         return 0.0
@@ -234,7 +234,7 @@ def _fano(share: float, chance: float) -> float:
 
 @_check("mismatch", "actor/rollout_kl")
 def mismatch(history: History) -> Symptom | None:
-    """Rollout and learner disagree about the probabilities of the same tokens, by the same weights.
+    """Detect that rollout and learner disagree about the probabilities of the same tokens, by the same weights.
 
     KL between them before the first optimizer step above 0.01 nats a token in 2 iterations: four times what bfloat16
     makes of it (docs/engines.md, precision); with ``rollout.staleness`` the weights differ too, so there it must be
@@ -259,7 +259,7 @@ def mismatch(history: History) -> Symptom | None:
 
 @_check("staleness", "rollout/staleness_mean")
 def staleness(history: History) -> Symptom | None:
-    """Episodes are as old as ``rollout.staleness`` allows, and the learner does not wait for them.
+    """Detect that episodes are as old as ``rollout.staleness`` allows, and the learner does not wait for them.
 
     With a bound of 2 or more, the mean age of 5 iterations is within a quarter version of it, and the learner waits for
     episodes less than 10 % of the time: then a smaller bound gives fresher episodes at the same speed.
@@ -280,16 +280,16 @@ def staleness(history: History) -> Symptom | None:
 
 @_check("cut replies", "train/cut_paid")
 def cut_replies(history: History) -> Symptom | None:
-    """Replies that were cut at their length limit are paid as if they had ended.
+    """Detect that replies which were cut at their length limit are rewarded as if they had ended.
 
     At least one turn of 20 is both cut and paid more than 0, by the lower end of the 99 % interval over 3 iterations:
     then talking on is rewarded.
     """
-    paid, episodes, per = (history.latest(f"train/{name}", 3) for name in ("cut_paid", "episodes", "turns"))
-    if len(paid) < 3:
+    cut_rewarded, episodes, per = (history.latest(f"train/{name}", 3) for name in ("cut_paid", "episodes", "turns"))
+    if len(cut_rewarded) < 3:
         return None
     turns = float((episodes * per).sum()) if len(episodes) == len(per) == 3 else 3.0
-    share = float(paid.mean())
+    share = float(cut_rewarded.mean())
     if wilson(share * turns, turns, 2.6)[0] <= 0.05:
         return None
     cut = history.latest("rollout/replies_cut", 1)
@@ -302,7 +302,7 @@ def cut_replies(history: History) -> Symptom | None:
 
 @_check("length", "train/turn_tokens")
 def length(history: History) -> Symptom | None:
-    """Replies get longer or shorter and earn no more for it.
+    """Detect that replies get longer or shorter and earn no more for it.
 
     In 3 iterations half as long again, or shorter than 0.6 times, what they were, by 5 robust standard deviations, with
     a gain of less than 2 standard errors.
@@ -325,7 +325,7 @@ def length(history: History) -> Symptom | None:
 
 @_check("kl", "actor/approx_kl_k3")
 def kl(history: History) -> Symptom | None:
-    """The policy runs away: from the one that sampled, within an update, or from the reference.
+    """Detect that the policy runs away: from the one that sampled, within an update, or from the reference.
 
     In 2 iterations: KL of an update above 0.1 nats a token (PPO's usual targets are 0.01 to 0.05), or above 0.03 and
     five times what it was; or KL to the reference above three times ``algorithm.kl_ctrl.target_kl`` where the
@@ -369,7 +369,7 @@ def kl(history: History) -> Symptom | None:
 
 @_check("gradient", "actor/grad_norm")
 def gradient(history: History) -> Symptom | None:
-    """The norm of the gradient spikes (one that is not finite ends the run).
+    """Detect that the norm of the gradient spikes (one that is not finite ends the run).
 
     Above eight times the median of the iterations before, by 5 robust standard deviations of the logarithm, of which
     one is at least a quarter; or by 3 in 2 iterations, or with an advantage of four times what is usual.
@@ -391,7 +391,7 @@ def gradient(history: History) -> Symptom | None:
 
 @_check("dead environments", "rollout/env_made")
 def dead_environments(history: History) -> Symptom | None:
-    """Environments hang, or episodes fail.
+    """Detect that environments hang, or episodes fail.
 
     In 3 iterations one hangs that did not before (``rollout/env_hung`` counts all), or more than 2 % of the episodes
     failed, by the lower end of the 99 % interval.
@@ -400,8 +400,8 @@ def dead_environments(history: History) -> Symptom | None:
     counts = {s.value: history.latest_sum(f"rollout/episodes_{s.value}", 3) for s in Status if s is not Status.ABORTED}
     failed, total = sum(counts[name] for name in names), sum(counts.values())
     hung = history.latest("rollout/env_hung", 4)
-    known = hung[0] if len(hung) == 4 and hung[0] <= hung[-1] else 0.0  # a run that resumes counts from 0
-    hangs = bool(hung.size) and hung[-1] > known
+    baseline = hung[0] if len(hung) == 4 and hung[0] <= hung[-1] else 0.0  # a run that resumes counts from 0
+    hangs = bool(hung.size) and hung[-1] > baseline
     if not hangs and wilson(failed, total, 2.6)[0] <= 0.02:
         return None
     worst = max(names, key=counts.__getitem__)
@@ -422,7 +422,7 @@ def dead_environments(history: History) -> Symptom | None:
 
 @_check("slow environments", "rollout/time_step_s", "rollout/time_generate_s")
 def slow_environments(history: History) -> Symptom | None:
-    """Episodes spend more time in the environment than in the engine.
+    """Detect that episodes spend more time in the environment than in the engine.
 
     In the median of 5 iterations resets and steps take twice as long as generation, and 0.3 s an episode: below that it
     is the event loop that they wait for.
@@ -443,7 +443,7 @@ def slow_environments(history: History) -> Symptom | None:
 
 @_check("policy stands still", "actor/approx_kl_k3", "actor/grad_norm")
 def frozen(history: History) -> Symptom | None:
-    """Optimizer steps do not change the policy, though there is something to learn from.
+    """Detect that optimizer steps do not change the policy, though there is something to learn from.
 
     For 5 iterations the gradient is 0 or the KL of an update with several steps below 1e-9, with groups that differ:
     float32's own rounding makes about 1e-13 of it, and a learning rate that does anything more than 1e-7.
@@ -476,7 +476,7 @@ _GENTLER = (
 
 @_check("reward falls", "train/reward")
 def reward_falls(history: History) -> Symptom | None:
-    """The reward falls far below what it was.
+    """Detect that the reward falls far below what it was.
 
     The mean of 3 iterations is below the best mean of 5 before by 5 standard errors and half a standard deviation of an
     episode's reward; or the last validation is below the best one by 5 standard errors and a quarter of that deviation.
@@ -511,7 +511,7 @@ def reward_falls(history: History) -> Symptom | None:
 
 @_check("learns nothing", "train/reward", "train/reward_std")
 def learns_nothing(history: History) -> Symptom | None:
-    """Neither the reward nor the held-out check has a trend, after 20 iterations or more.
+    """Detect that neither reward nor held-out check has a trend, after 20 iterations or more.
 
     The straight line through all iterations rises by less than 0.3 standard deviations of an episode's
     reward, with 97.5 % confidence, and by no more than twice its error; validation has not gained 1.3 standard errors.

@@ -1,6 +1,6 @@
-"""The console: a line an iteration, what is being done now, and conversations to read.
+"""The console: a line an iteration, the current phase, and conversations to read.
 
-What a model or a user said is never read as markup, and its control characters are escaped.
+The text of a model or a user is never read as markup, and its control characters are escaped.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Now(ProgressColumn):
 
 
 class ConsoleLogger:
-    """Prints metrics as lines, and shows what is being done; ``total`` are the iterations of the whole run.
+    """Prints metrics as lines, and shows the current phase; ``total`` are the iterations of the whole run.
 
     On a terminal that is a line that is drawn anew; elsewhere it is printed where nothing else was for a while.
     """
@@ -128,12 +128,12 @@ def _times(metrics: Mapping[str, float]) -> str:
 
 
 def pick(trajectories: Iterable[Trajectory], count: int = 3) -> list[Trajectory]:
-    """At most ``count`` episodes that differ: one of each outcome and number of turns, earlier ones first."""
+    """Pick at most ``count`` episodes that differ: one of each outcome and number of turns, earlier ones first."""
     kinds: defaultdict[tuple[bool, int], list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
         kinds[solved(trajectory), trajectory.num_turns].append(trajectory)
     rounds = zip_longest(*kinds.values())
-    return [episode for each in rounds for episode in each if episode is not None][:count]
+    return [episode for round_ in rounds for episode in round_ if episode is not None][:count]
 
 
 def print_conversations(trajectories: Sequence[Trajectory], console: Console, title: str = "") -> None:
@@ -144,7 +144,7 @@ def print_conversations(trajectories: Sequence[Trajectory], console: Console, ti
 
 
 def conversation(trajectory: Trajectory, title: str = "") -> Panel:
-    """One episode as a panel: every message, and below each of the last ``num_turns`` replies its reward by terms."""
+    """Render an episode as a panel: every message, and below the last ``num_turns`` replies their rewards by terms."""
     assistants = [i for i, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
     turns = {place: turn for turn, place in enumerate(assistants[max(0, len(assistants) - trajectory.num_turns) :])}
     parts: list[Text] = []

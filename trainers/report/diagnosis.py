@@ -1,6 +1,6 @@
-"""Why a run does not learn: verdicts on the metrics of its iterations, each with cause, evidence and advice.
+"""Diagnosis of a run that does not learn: verdicts on its metrics, each with cause, evidence and advice.
 
-A check (:mod:`.checks`) is a pure function of what was measured so far, the :class:`History`, and of the configuration.
+A check (:mod:`.checks`) is a pure function of the measurements so far, the :class:`History`, and of the configuration.
 :class:`Doctor` feeds it row by row, live or from ``metrics.jsonl``, and says which verdicts begin. It has no other
 state, so a run that resumes reads its own metrics and continues.
 """
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 class Symptom(NamedTuple):
-    """What a check found: what is wrong, the numbers, and what to do."""
+    """Result of a check: the cause, the numbers, and what to do."""
 
     cause: str
     evidence: str
@@ -49,13 +49,13 @@ class Symptom(NamedTuple):
 
 @dataclass
 class History:
-    """What was measured so far, and what the configuration says."""
+    """Measurements so far, and the configuration."""
 
     config: Mapping[str, Any] = field(default_factory=dict)  #: the resolved one, as nested mappings
     #: Of each metric a value for each iteration; NaN where it was not measured.
     train: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     val: dict[int, Mapping[str, float]] = field(default_factory=dict)  #: the rows of validations, by step
-    reference: dict[str, float] = field(default_factory=dict)  #: what an environment's scripts earn, where measured
+    reference: dict[str, float] = field(default_factory=dict)  #: rewards of an environment's scripts, where measured
     tied: Sequence[str] = ()  #: tasks of the last iteration all of whose episodes earned the same
     steps: list[int] = field(default_factory=list)  #: the iterations of ``train``
 
@@ -73,27 +73,27 @@ class History:
             self.tied = tied
 
     def has(self, name: str) -> bool:
-        """Whether a metric was ever measured."""
+        """Return whether a metric was ever measured."""
         return name in self.train or name in self.reference or any(name in row for row in self.val.values())
 
     def latest(self, name: str, count: int) -> Floats:
-        """The last ``count`` values that were measured, fewer where there are no more."""
+        """Return the last ``count`` measured values, fewer where there are fewer."""
         values = self.train.get(name, ())
         return np.array([value for value in values[-2 * count :] if math.isfinite(value)][-count:], np.float64)
 
     def latest_sum(self, name: str, count: int) -> float:
-        """The sum over the last ``count`` iterations; one in which it was not measured counts 0."""
+        """Sum the last ``count`` iterations; one in which it was not measured counts 0."""
         return float(np.nansum(self.train.get(name, ())[-count:]))
 
     def option(self, key: str, default: Any = None) -> Any:
-        """A value of the configuration, ``default`` where it has none."""
+        """Return a value of the configuration, ``default`` where it has none."""
         value: Any = self.config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return default if value is None else value
 
     def comparable(self, name: str) -> Floats | None:
-        """``train/<name>`` of each iteration, as if all had played the same; ``None`` where that is not known.
+        """Return ``train/<name>`` of each iteration, as if all had played the same; ``None`` where that is unknown.
 
         A curriculum plays harder tasks as the policy gets better: ``train/reward`` may fall while all levels improve.
         With ``kind=signal`` the components of a mixture are weighed by their weights, whatever
@@ -107,7 +107,9 @@ class History:
         if moving and (reverse or passed):
             return None
         if moving and mixture:
-            parts = {f"train/mixture/{part}/{name}": given.get("weight", 1.0) for part, given in mixture.items()}
+            parts = {
+                f"train/mixture/{part}/{name}": component.get("weight", 1.0) for part, component in mixture.items()
+            }
         elif reverse:
             parts = {f"train/begun/opening/{name}": 1.0}
         else:
@@ -118,13 +120,13 @@ class History:
         return np.average([column for column, _ in columns], axis=0, weights=[weight for _, weight in columns])
 
     def solved(self) -> float:
-        """The share of episodes solved lately."""
+        """Return the share of episodes solved lately."""
         shares = self.comparable("solved")
         lately = self.latest("train/solved", 3) if shares is None else shares[np.isfinite(shares)][-3:]
         return float(lately.mean()) if lately.size else 0.0
 
     def gain(self, before: slice) -> float:
-        """How much more the last 3 iterations earned than those of ``before``, in standard errors of the difference.
+        """Return the gain of the last 3 iterations over those of ``before``, in standard errors of the difference.
 
         The errors are the metrics' own (``train/reward_se``, siblings as clusters), but no smaller than the iterations'
         spread says: tasks differ from batch to batch. Where iterations cannot be compared, validations are.
@@ -135,8 +137,8 @@ class History:
         parts = []
         for where in (before, slice(-3, None)):
             reward, error = rewards[where], errors[where] if errors.size else np.zeros(0)
-            known = error[np.isfinite(error)]
-            own = float(np.sqrt(np.mean(known**2))) if known.size else 0.0
+            finite = error[np.isfinite(error)]
+            own = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
             spread = float(np.std(np.diff(rewards)) / math.sqrt(2.0))  # a trend does not count
             parts.append((float(reward.mean()), max(own, spread) / math.sqrt(len(reward))))
         (old, old_se), (new, new_se) = parts
@@ -144,7 +146,7 @@ class History:
 
     def _gain_in_validation(self, step: int) -> float:
         """Return the gain of the last validation over the last one at a step, in standard errors; 0 without two."""
-        earlier = [each for each in self.val if each <= step] or list(self.val)[:1]
+        earlier = [validated for validated in self.val if validated <= step] or list(self.val)[:1]
         if not earlier or (last := max(self.val)) == (first := max(earlier)):
             return 0.0
         new, old = self.val[last], self.val[first]
@@ -153,17 +155,17 @@ class History:
 
 
 def carried(values: Sequence[float]) -> Floats:
-    """The values, each that was not measured (NaN) as the one before, or where there is none, as the first."""
-    given = np.array(values, np.float64)
-    known = np.flatnonzero(np.isfinite(given))
-    if not known.size:
-        return given
-    last = np.searchsorted(known, np.arange(len(given)), side="right") - 1
-    return given[known[np.maximum(last, 0)]]
+    """Fill each value that was not measured (NaN) with the one before, or where there is none, with the first."""
+    array = np.array(values, np.float64)
+    measured = np.flatnonzero(np.isfinite(array))
+    if not measured.size:
+        return array
+    last = np.searchsorted(measured, np.arange(len(array)), side="right") - 1
+    return array[measured[np.maximum(last, 0)]]
 
 
 class Shift(NamedTuple):
-    """How far the latest values are from earlier ones."""
+    """Distance of the latest values from earlier ones."""
 
     ratio: float  #: the one of the latest that is nearest to the earlier ones' median, over this
     z: float  #: the same in robust standard deviations of the logarithm, signed
@@ -174,24 +176,24 @@ class Shift(NamedTuple):
     recent: bool  #: whether they are those just before, not the first of the run
 
 
-def shifts(given: Sequence[float], last: int, *, floor: float = 0.1, least: float = 1e-9) -> Iterator[Shift]:
+def shifts(values: Sequence[float], last: int, *, floor: float = 0.1, least: float = 1e-9) -> Iterator[Shift]:
     """Compare the ``last`` values of a positive metric with the first of the run, and with those just before.
 
-    ``given`` has a value for each iteration, NaN where it was not measured; values below ``least`` count as that, and
+    ``values`` has one for each iteration, NaN where it was not measured; values below ``least`` count as that, and
     logarithms are compared. Medians and median absolute deviations, so that one odd iteration neither hides a shift nor
     makes one; a robust standard deviation is at least ``floor``, since of few values it may be 0 by accident. All of
     the latest have to be beyond.
     """
-    count = len(given)
+    count = len(values)
     recent = slice(max(0, count - RECENT - last), max(0, count - last))
     windows = [(recent, f"the {RECENT} iterations before")]
     if count >= START + last:
         windows.append((slice(0, START), f"the first {START} iterations"))
-    latest = np.array(given[-last:], np.float64)
+    latest = np.array(values[-last:], np.float64)
     if len(latest) < last or not np.isfinite(latest).all():
         return
     for where, name in windows:
-        before = np.array(given[where], np.float64)
+        before = np.array(values[where], np.float64)
         before = before[np.isfinite(before)]
         if len(before) < START:
             continue
@@ -206,17 +208,17 @@ def shifts(given: Sequence[float], last: int, *, floor: float = 0.1, least: floa
 
 
 def wilson(hits: float, count: float, z: float) -> tuple[float, float]:
-    """The score interval of a share (Wilson 1927), ``z`` standard errors wide on either side; (0, 1) of nothing."""
+    """Return the score interval of a share (Wilson 1927), ``z`` standard errors on either side; (0, 1) of nothing."""
     if count <= 0:
         return 0.0, 1.0
-    share, more = hits / count, z * z / count
-    centre = (share + more / 2) / (1 + more)
-    half = z * math.sqrt(share * (1 - share) / count + more / (4 * count)) / (1 + more)
+    share, correction = hits / count, z * z / count
+    centre = (share + correction / 2) / (1 + correction)
+    half = z * math.sqrt(share * (1 - share) / count + correction / (4 * count)) / (1 + correction)
     return centre - half, centre + half
 
 
 def trend(values: Floats) -> tuple[float, float]:
-    """The change of a straight line from the first value to the last, and its standard error.
+    """Return the change of a straight line from the first value to the last, and its standard error.
 
     Least squares; the error is of residuals, widened by their correlation at lag 1, ``(1 + r) / (1 - r)``, where that
     is positive: neighbouring iterations share the policy.
@@ -244,12 +246,12 @@ class Check:
 
     @property
     def says(self) -> str:
-        """What it watches."""
+        """Summary of what it detects."""
         return (self.find.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 class Doctor:
-    """Says which verdicts begin, of these checks; ``config`` is the run's resolved one, as nested mappings."""
+    """Reports which verdicts begin, of these checks; ``config`` is the run's resolved one, as nested mappings."""
 
     def __init__(self, checks: Iterable[Check], config: Mapping[str, Any]) -> None:
         self.checks = tuple(checks)
@@ -258,7 +260,7 @@ class Doctor:
         self._held: dict[str, int] = {}  # when a verdict held last
 
     def observe(self, step: int, metrics: Mapping[str, float], tied: Sequence[str] = ()) -> list[Finding]:
-        """The verdicts that begin with a row of metrics; ``tied`` are tasks all of whose episodes earned the same."""
+        """Return the verdicts that begin with a row of metrics; ``tied`` are tasks of equal rewards in all episodes."""
         self.history.add(step, metrics, tied)
         begun = []
         for check in self.checks:
@@ -271,6 +273,6 @@ class Doctor:
         return begun
 
     def unmeasured(self) -> dict[str, list[str]]:
-        """Checks that cannot be made, and which metrics they lack."""
+        """Return the checks that cannot be made, and which metrics they lack."""
         lacking = {check.name: [name for name in check.needs if not self.history.has(name)] for check in self.checks}
         return {name: lacks for name, lacks in lacking.items() if lacks}

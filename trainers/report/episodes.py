@@ -1,4 +1,4 @@
-"""Files of episodes with what the learner made of them; :mod:`textenvs.records` has the schema and reads them.
+"""Files of episodes with the learner's numbers for them; :mod:`textenvs.records` has the schema and reads them.
 
 The last iterations stay in the run's folder, so that the one in which something went wrong can be looked at; and so do
 those that follow a checkpoint, which :mod:`trainers.replay` can compute again.
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     import pyarrow
 
 _NO_IDS = np.zeros(0, np.int32)
-_ROW_GROUP = 128  # episodes that who reads one of them has to read
+_ROW_GROUP = 128  # episodes that a reader of one of them has to read
 _NUMBERS = [name for name, column in (PLAYED | EXPLAINED).items() if column.per == "token" and column.type == "float32"]
 _BROKEN = "\ufffd"
 
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """What the learner made of a batch of ``N`` action tokens in ``K`` turns."""
+    """The learner's numbers for a batch of ``N`` action tokens in ``K`` turns."""
 
     #: Per-token columns of the schema, and ``learner_logprobs``; float ``[N]``, NaN where nothing was computed
     columns: Mapping[str, NDArray[np.floating]]
-    paid: Sequence[Trajectory]  #: the episodes as the estimator saw them
+    credited: Sequence[Trajectory]  #: the episodes as the estimator saw them
     unscaled: Floats  #: float ``[N]``; the advantages before the batch was normalised
     mask: NDArray[np.bool_]  #: bool ``[N]``; the tokens that the policy is trained on
     by_fork: Floats | None = None  #: float ``[K]``; see :class:`~trainers.algorithms.batch.MadeOf`
-    greedy: Mapping[str, float] = field(default_factory=dict)  #: what a greedy episode earned, by group
+    greedy: Mapping[str, float] = field(default_factory=dict)  #: total reward of a greedy episode, by group
     #: Float ``[N]``; the number of the optimizer step in which the token was first computed
     first_step: Floats = field(default_factory=lambda: np.zeros(0))
     steps: Sequence[Mapping[str, float]] = ()  #: numbers of each optimizer step, by name
@@ -69,12 +69,12 @@ class EpisodeFiles:
         self._own = {kind: folder_of(run, kind, {}) for kind in ("train", "validation")}
         self._folders = {kind: folder_of(run, kind, {"trainer": settings}) for kind in self._own}
 
-    def wanted(self, kind: str) -> bool:
-        """Whether files of this kind, ``train`` or ``validation``, are written."""
+    def writes(self, kind: str) -> bool:
+        """Return whether files of this kind, ``train`` or ``validation``, are written."""
         return self._keep > 0 or self._folders[kind] != self._own[kind]
 
     def path(self, kind: str, number: int) -> Path:
-        """The file of an iteration, or of the validation after it."""
+        """Return the file of an iteration, or of the validation after it."""
         return self._folders[kind] / f"{number:06d}.parquet"
 
     def write(
@@ -85,7 +85,7 @@ class EpisodeFiles:
         explained: Explained | None = None,
         **info: Any,
     ) -> None:
-        """Write a file; in the run's folder, those that are old, or of an abandoned course of the run, go."""
+        """Write a file; in the run's folder, delete those that are old, or of an abandoned branch of the run."""
         table = table_of(trajectories, self._pieces, explained)
         steps = [] if explained is None else list(explained.steps)
         info = {"kind": kind, "iteration": number, "environment": self._environments.get(kind), **info, "steps": steps}
@@ -118,7 +118,7 @@ def write_episodes(path: Path, table: pyarrow.Table) -> None:
 
 
 def _varies(column: pyarrow.ChunkedArray) -> bool:
-    """Whether a list column's numbers are mostly different."""
+    """Return whether a list column's numbers are mostly different."""
     import pyarrow.compute as pc
 
     values = pc.list_flatten(column).drop_null()
@@ -144,28 +144,28 @@ def _leaves(name: str, kind: pyarrow.DataType) -> Iterator[str]:
 
 
 def table_of(trajectories: Sequence[Trajectory], pieces: Pieces, explained: Explained | None = None) -> pyarrow.Table:
-    """A row an episode: what was played, the text of each token, and what the learner made of it."""
+    """Build a table with a row an episode: the episode, the text of each token, and the learner's numbers."""
     import pyarrow as pa
 
     table = to_table(trajectories)
-    sizes = np.cumsum([0, *(len(each.token_ids) for each in trajectories)])
-    mask = np.concatenate([np.zeros(0, np.bool_), *(each.action_mask for each in trajectories)])
-    vocabulary, texts = pieces([each.token_ids for each in trajectories])
-    given: dict[str, Any] = {"token_text": texts}
+    sizes = np.cumsum([0, *(len(episode.token_ids) for episode in trajectories)])
+    mask = np.concatenate([np.zeros(0, np.bool_), *(episode.action_mask for episode in trajectories)])
+    vocabulary, texts = pieces([episode.token_ids for episode in trajectories])
+    columns: dict[str, Any] = {"token_text": texts}
     if trajectories:
-        given["vocabulary"] = [list(vocabulary.items()), *[None] * (len(trajectories) - 1)]
+        columns["vocabulary"] = [list(vocabulary.items()), *[None] * (len(trajectories) - 1)]
     if explained is not None:
-        given |= _of_tokens(explained, trajectories, sizes, mask) | _of_groups(explained, trajectories)
-        given["credit_moved"] = [
-            None if paid is played else paid.turn_rewards.tolist()
-            for paid, played in zip(explained.paid, trajectories, strict=True)
+        columns |= _of_tokens(explained, trajectories, sizes, mask) | _of_groups(explained, trajectories)
+        columns["credit_moved"] = [
+            None if credited is played else credited.turn_rewards.tolist()
+            for credited, played in zip(explained.credited, trajectories, strict=True)
         ]
         if explained.by_fork is not None:
-            turns = np.cumsum([0, *(each.num_turns for each in trajectories)])
-            given["fork_value"] = _lists(turns, _nulls(explained.by_fork, np.float64))
-        given["checksums"] = [list(each.items()) for each in checksums(explained, trajectories)]
+            turns = np.cumsum([0, *(episode.num_turns for episode in trajectories)])
+            columns["fork_value"] = _lists(turns, _nulls(explained.by_fork, np.float64))
+        columns["checksums"] = [list(crcs.items()) for crcs in checksums(explained, trajectories)]
     for name, field_ in zip(EXPLAINED, arrow_schema(EXPLAINED), strict=True):
-        column = given.get(name)
+        column = columns.get(name)
         array = column if isinstance(column, pa.Array) else pa.array(column or [None] * len(trajectories), field_.type)
         table = table.append_column(field_, array)
     return table
@@ -176,20 +176,20 @@ def _of_tokens(
 ) -> dict[str, Any]:
     columns = dict(explained.columns)
     if (logprobs := columns.pop("learner_logprobs", None)) is not None:
-        columns["mismatch"] = logprobs - gather(trajectories, [each.logprobs for each in trajectories])
-    found = {}
+        columns["mismatch"] = logprobs - gather(trajectories, [episode.logprobs for episode in trajectories])
+    arrays = {}
     for name, flat in columns.items():
         whole = np.full(len(mask), np.nan, np.float32)
         whole[mask] = rounded(flat, EXPLAINED[name].bits) if EXPLAINED[name].bits else flat
         values = _nulls(whole, np.float32)
-        found[name] = _lists(sizes, values.cast("bool") if EXPLAINED[name].type == "bool" else values)
-    return found
+        arrays[name] = _lists(sizes, values.cast("bool") if EXPLAINED[name].type == "bool" else values)
+    return arrays
 
 
 def _of_groups(explained: Explained, trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
     members: defaultdict[str, list[int]] = defaultdict(list)
-    for number, each in enumerate(trajectories):
-        members[each.group_id or each.episode_id].append(number)
+    for number, episode in enumerate(trajectories):
+        members[episode.group_id or episode.episode_id].append(number)
     offsets = action_offsets(trajectories)
     rows: dict[str, list[Any]] = {
         name: [None] * len(trajectories) for name in ("group_mean", "group_std", "greedy_reward", "signal")
@@ -215,7 +215,7 @@ def _of_groups(explained: Explained, trajectories: Sequence[Trajectory]) -> dict
 
 
 def checksums(explained: Explained, trajectories: Sequence[Trajectory]) -> list[dict[str, int]]:
-    """Of each episode's exact numbers, by column; of two runs that computed the same they are the same."""
+    """Return CRC-32 of each episode's exact numbers, by column; equal in two runs that computed the same."""
     offsets = action_offsets(trajectories)
     bounds = list(zip(offsets[:-1], offsets[1:], strict=True))
     exact = {name: np.ascontiguousarray(flat) for name, flat in explained.columns.items()}
@@ -223,11 +223,11 @@ def checksums(explained: Explained, trajectories: Sequence[Trajectory]) -> list[
 
 
 def rounded(values: NDArray[np.floating], bits: int) -> NDArray[np.float32]:
-    """The nearest float32 with so many significant bits, which compresses; what is not finite stays."""
-    given = np.ascontiguousarray(values, np.float32)
+    """Round to the nearest float32 with so many significant bits, which compresses; what is not finite stays."""
+    exact = np.ascontiguousarray(values, np.float32)
     dropped = 24 - bits  # a float32 has 24
-    near = (given.view(np.uint32) + np.uint32(1 << (dropped - 1))) & np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)
-    return np.where(np.isfinite(given), near.view(np.float32), given)
+    near = (exact.view(np.uint32) + np.uint32(1 << (dropped - 1))) & np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)
+    return np.where(np.isfinite(exact), near.view(np.float32), exact)
 
 
 def _nulls(values: NDArray[Any], dtype: type[np.generic]) -> pyarrow.Array:
@@ -259,11 +259,11 @@ class Pieces:
         self._skip = len(self._decode(self._before))
 
     def __call__(self, sequences: Sequence[NDArray[np.int32]]) -> tuple[dict[int, str], list[list[str] | None]]:
-        """The text of each token id, and of each token of those sequences for which these do not tell."""
+        """Return the text of each token id, and of each token of sequences where these do not suffice."""
         texts = {token: self._alone(token) for token in np.unique(np.concatenate([_NO_IDS, *sequences])).tolist()}
         # A token without a text (outside the tokenizer's vocabulary) may stand within a character.
         parts = np.array([token for token, text in texts.items() if not text or _BROKEN in text], np.int32)
-        return texts, [self._joined(each, texts, np.isin(each, parts)) for each in sequences]
+        return texts, [self._joined(sequence, texts, np.isin(sequence, parts)) for sequence in sequences]
 
     def _alone(self, token: int) -> str:
         if (text := self._known.get(token)) is None:
@@ -271,20 +271,20 @@ class Pieces:
         return text
 
     def _joined(self, ids: NDArray[np.int32], texts: Mapping[int, str], broken: NDArray[np.bool_]) -> list[str] | None:
-        """Where tokens are no text by themselves: each character with its last token, nothing before."""
+        """Join tokens that are no text by themselves: each character stands with its last token."""
         where = np.flatnonzero(broken)
         if not where.size:
             return None
-        found = [texts[each] for each in ids.tolist()]
+        pieces = [texts[token] for token in ids.tolist()]
         for run in np.split(where, np.flatnonzero(np.diff(where) > 1) + 1):
             begin = 0
             for n, at in enumerate(run.tolist()):
                 text = self._decode([*self._before, *ids[run[begin] : at + 1].tolist()])[self._skip :]
                 whole = not text.endswith(_BROKEN) or n == len(run) - 1
-                found[at] = text if whole else ""
+                pieces[at] = text if whole else ""
                 if whole:
                     begin = n + 1
-        return found
+        return pieces
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))

@@ -1,6 +1,6 @@
-"""Where metrics go: console, JSONL, TensorBoard, wandb, MLflow, trackio. One protocol, and a bundle that feeds several.
+"""Loggers of metrics: console, JSONL, TensorBoard, wandb, MLflow, trackio. One protocol, and a bundle of several.
 
-What earlier runs in the folder logged from a logger's first step on is dropped when the first row comes, and not
+Rows that earlier runs in the folder logged from a logger's first step on are dropped when the first row comes, and not
 before.
 """
 
@@ -37,15 +37,15 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 
 class MetricsError(ValueError):
-    """Metrics cannot be logged, or what was logged cannot be read; the message says where and what to do."""
+    """Metrics cannot be logged, or logged ones cannot be read; the message says where and what to do."""
 
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What loggers get of a run.
+    """A run, as loggers need it.
 
-    ``first_step`` is the first that will be logged: 0 starts a new run, any other resumes the one of this folder; what
-    was logged from it on is dropped when the first row comes. ``None`` drops nothing.
+    ``first_step`` is the first that will be logged: 0 starts a new run, any other resumes the one of this folder; rows
+    logged from it on are dropped when the first row comes. ``None`` drops nothing.
     """
 
     folder: Path
@@ -55,17 +55,17 @@ class LoggedRun:
     first_step: int | None = 0
 
     def resumed_id(self, note: Path) -> str | None:
-        """The service's id of the run that this one resumes, as a file in the run's folder has it."""
+        """Return the service's id of the run that this one resumes, from a file in the run's folder."""
         return note.read_text(encoding="utf-8").strip() if self.first_step != 0 and note.is_file() else None
 
 
 class Logger(Protocol):
-    """Takes metrics. Steps (iterations; 0 is before the first) never go back; one may be given in several parts."""
+    """Takes metrics. Steps (iterations; 0 is before the first) never go back; one may come in several parts."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None:
-        """Write out what is left."""
+        """Write out buffered metrics."""
 
 
 def _missing(logger: str, extra: str) -> ImportError:
@@ -84,14 +84,14 @@ class JsonlLogger:
         self._file: TextIO | None = None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.touch()
-        list(read_jsonl(self.path))  # what is wrong with it is to be known now
+        list(read_jsonl(self.path))  # a damaged file is reported now
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._file is None:
             first = math.inf if self._first_step is None else self._first_step
             fresh = self.path.with_name(self.path.name + ".new")
-            kept = "".join(_line(step, metrics) for step, metrics in read_jsonl(self.path) if step < first)
-            fresh.write_text(kept, encoding="utf-8")
+            earlier = "".join(_line(step, metrics) for step, metrics in read_jsonl(self.path) if step < first)
+            fresh.write_text(earlier, encoding="utf-8")
             os.replace(fresh, self.path)  # a crash in between leaves the old file
             self._file = self.path.open("a", encoding="utf-8")
         self._file.write(_line(step, metrics))
@@ -103,7 +103,7 @@ class JsonlLogger:
 
 
 def read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """The steps and metrics of a file that :class:`JsonlLogger` wrote; ``MetricsError`` names a damaged line."""
+    """Yield the steps and metrics of a file that :class:`JsonlLogger` wrote; ``MetricsError`` names a damaged line."""
     try:
         yield from read_metrics(path)
     except ValueError as error:
@@ -153,9 +153,9 @@ class WandbLogger:
         run.folder.mkdir(parents=True, exist_ok=True)
         note = run.folder / "wandb_run.txt"
         old = run.resumed_id(note)
-        given: dict[str, Any] = {"project": run.project, "name": run.name, "config": dict(run.config)}
+        options: dict[str, Any] = {"project": run.project, "name": run.name, "config": dict(run.config)}
         try:
-            self._run = wandb.init(**given, dir=str(run.folder), id=old, resume="allow" if old else None)
+            self._run = wandb.init(**options, dir=str(run.folder), id=old, resume="allow" if old else None)
         except wandb.Error as error:
             raise MetricsError(
                 f"trainer.logger has wandb, which says: {error} (WANDB_API_KEY gives it a key; WANDB_MODE=offline does "
@@ -194,12 +194,12 @@ class MLflowLogger:
             self._id = old
             self._client.update_run(old, status="RUNNING")
             return
-        known = self._client.get_experiment_by_name(run.project)
-        experiment = known.experiment_id if known is not None else self._client.create_experiment(run.project)
+        existing = self._client.get_experiment_by_name(run.project)
+        experiment = existing.experiment_id if existing is not None else self._client.create_experiment(run.project)
         self._id = self._client.create_run(experiment, run_name=run.name).info.run_id
         note.write_text(self._id + "\n", encoding="utf-8")
-        given = [Param(key, str(value)[:6000]) for key, value in flattened(run.config)]  # it takes no longer ones
-        self._client.log_batch(self._id, params=given)
+        parameters = [Param(key, str(value)[:6000]) for key, value in flattened(run.config)]  # it takes no longer ones
+        self._client.log_batch(self._id, params=parameters)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
@@ -265,7 +265,7 @@ class Loggers(contextlib.AbstractContextManager["Loggers"]):
 
 
 def open_loggers(names: Sequence[str], run: LoggedRun, before: Sequence[Logger] = ()) -> Loggers:
-    """The loggers that ``trainer.logger`` names but for ``console``, as one, after ``before``; or ImportError."""
+    """Open the loggers that ``trainer.logger`` names but for ``console``, as one, after ``before``; or ImportError."""
     makers: dict[str, Callable[[], Logger]] = {
         "jsonl": lambda: JsonlLogger(run.folder / METRICS_FILE, run.first_step),
         "tensorboard": lambda: TensorBoardLogger(run.folder / TENSORBOARD_FOLDER, run.first_step),
@@ -288,7 +288,7 @@ _SUMMARY = (
 )
 
 
-#: What a person reads of an iteration's phases.
+#: Phases of an iteration, as people read them.
 _PHASES = {"rollout": "collecting", "learn": "learning", "publish": "new weights to the engine"}
 
 
@@ -344,8 +344,8 @@ class Reporter:
             self._console.print(text)
 
     def explains(self) -> bool:
-        """Whether what the learner makes of a batch is written with it."""
-        return self._episodes is not None and self._episodes.wanted("train")
+        """Return whether the learner's numbers for a batch are written with it."""
+        return self._episodes is not None and self._episodes.writes("train")
 
     def iteration(
         self,
@@ -379,12 +379,12 @@ class Reporter:
                 print_conversations(pick(trajectories), Console(file=file, width=100), f"validation, iteration {step},")
 
     def _write(self, kind: str, step: int, *rows: Any, **info: Any) -> None:
-        if self._episodes is not None and self._episodes.wanted(kind):
+        if self._episodes is not None and self._episodes.writes(kind):
             with _optional(f"{kind} episodes of iteration {step}", self._episodes.path(kind, step)):
                 self._episodes.write(kind, step, *rows, **info)
 
     def conclude(self, trained_s: float, *, conversations: bool = True) -> None:
-        """Draw the curves, and print sample conversations where wanted, before and after, and where everything is."""
+        """Draw the curves; print sample conversations if requested, scores before and after, and all places."""
         curves = None
         if self._has_jsonl and (rows := list(read_jsonl(self.folder / METRICS_FILE))):
             curves = plot(rows, self.folder / CURVES, title=self.folder.name)
@@ -414,7 +414,7 @@ class Reporter:
 
 @contextlib.contextmanager
 def _optional(what: str, path: Path) -> Iterator[None]:
-    """Write something that the run can do without: a full disk is only a warning."""
+    """Write an optional file: a full disk is only a warning."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -424,7 +424,7 @@ def _optional(what: str, path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def profiled(folder: Path, step: int) -> Iterator[None]:
-    """Torch's profiler in all threads; a Chrome trace, ``profile/iteration_NNNNNN.json.gz`` in the run's folder."""
+    """Run torch's profiler in all threads; write the Chrome trace ``folder/profile/iteration_NNNNNN.json.gz``."""
     import torch
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity, profile

@@ -1,7 +1,7 @@
-"""Numbers of an iteration: what the episodes were like, and where the time went.
+"""Metrics of an iteration: its episodes, and its time by phase.
 
 Names are paths: ``train/reward``, ``val/solved``, ``time/rollout_s``. Averages are over episodes, each counting once,
-and only over those that are trainable (``Status.trainable``). What cannot be said (the mean of no episodes) is absent,
+and only over those that are trainable (``Status.trainable``). What is undefined (the mean of no episodes) is absent,
 not 0.
 """
 
@@ -19,14 +19,14 @@ from ..trajectory import Status, Trajectory, solved, tied
 
 
 def first_reply_solved(trajectory: Trajectory) -> bool:
-    """Whether the first assistant turn was the last and solved the task; false where it began in the middle."""
+    """Return whether the first assistant turn was the last and solved the task; false if it began in the middle."""
     return solved(trajectory) and trajectory.num_turns == 1 and not trajectory.metrics.get("start_turn")
 
 
 def episode_metrics(
     trajectories: Sequence[Trajectory], prefix: str, ended: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Averages over episodes; ``ended`` says how many ended, by status, where failed ones are not among them.
+    """Average over episodes; ``ended`` says how many ended, by status, where failed ones are not among them.
 
     Returns:
         Under ``prefix/``: ``episodes`` (all of ``trajectories``), ``left_out`` (share of those that ended that is not
@@ -60,7 +60,7 @@ def episode_metrics(
 
 
 def groups_tied(groups: Sequence[Sequence[Trajectory]], *, by_term: bool = False) -> float:
-    """Share of groups without a signal: all episodes earned the same, in all (``by_term``: in every term).
+    """Return the share of groups without a signal: all episodes earned the same, in all (``by_term``: in every term).
 
     Groups of one are compared with each other, as one group.
     """
@@ -72,7 +72,7 @@ def groups_tied(groups: Sequence[Sequence[Trajectory]], *, by_term: bool = False
 def mixture_metrics(
     parts: Mapping[str, Sequence[Sequence[Trajectory]]], prefix: str, *, by_term: bool = False
 ) -> dict[str, float]:
-    """What the groups of each part of a batch (a mixture's components, say) were like, as ``<prefix>/<name>/...``.
+    """Average the groups of each part of a batch (a mixture's components, say), as ``<prefix>/<name>/...``.
 
     ``share`` (of all episodes); over its trainable ones ``reward``, ``solved`` and ``first_reply``; and ``signal``, the
     share of its groups whose episodes did not all earn the same.
@@ -183,27 +183,27 @@ _SHOWN = 5
 def health_metrics(
     groups: Sequence[Sequence[Trajectory]], longest: int, stop_token_ids: Collection[int] = ()
 ) -> dict[str, float]:
-    """Numbers of a batch of groups of siblings, from the opening on; ``longest`` is ``rollout.max_response_length``.
+    """Measure a batch of groups of siblings, from the opening on; ``longest`` is ``rollout.max_response_length``.
 
     ``train/cut_paid`` (share of turns cut at a length limit and paid more than 0; one that ends with a stop token was
     not cut), and, where groups can be compared, ``train/task_found`` and ``train/task_chance`` (:func:`task_found`).
     """
-    paid = turns = 0
+    rewarded = turns = 0
     for episode in (episode for group in groups for episode in group):
         lengths = np.bincount(episode.turn_id[episode.action_mask], minlength=episode.num_turns)
         cut = lengths >= longest
         if episode.status is Status.TRUNCATED_CONTEXT:
             cut[-1:] = True
         cut &= ~np.isin(episode.token_ids[episode.turn_ends()], list(stop_token_ids))
-        paid += int((cut & (episode.turn_rewards > 0)).sum())
+        rewarded += int((cut & (episode.turn_rewards > 0)).sum())
         turns += episode.num_turns
-    metrics = {"train/cut_paid": paid / turns} if turns else {}
-    found = task_found(groups)
-    return metrics | ({} if found is None else {"train/task_found": found[0], "train/task_chance": found[1]})
+    metrics = {"train/cut_paid": rewarded / turns} if turns else {}
+    match = task_found(groups)
+    return metrics | ({} if match is None else {"train/task_found": match[0], "train/task_chance": match[1]})
 
 
 def task_found(groups: Sequence[Sequence[Trajectory]]) -> tuple[float, float] | None:
-    """How often an episode's replies show which task it is of, and how often chance would.
+    """Measure how often an episode's replies show which task it is of, and how often chance would.
 
     Each episode is matched with the task whose other episodes make its sampled tokens likeliest: a multinomial of
     hashed tokens and pairs of tokens, with one episode left out of every group. By Fano's inequality, replies about
@@ -216,18 +216,18 @@ def task_found(groups: Sequence[Sequence[Trajectory]]) -> tuple[float, float] | 
     for group in groups:
         for episode in group:
             by_task[episode.task_key or episode.group_id].append(_features(episode))
-    tasks = [np.array(each) for each in by_task.values() if len(each) >= 2][:_MOST]
+    tasks = [np.array(features) for features in by_task.values() if len(features) >= 2][:_MOST]
     if len(tasks) < 2:
         return None
-    size = min(map(len, tasks))  # equal, so that none is better known than another
-    counts = np.array([each[:size] for each in tasks])  # [N, size, buckets]
+    size = min(map(len, tasks))  # equal, so that no estimate is better than another
+    counts = np.array([features[:size] for features in tasks])  # [N, size, buckets]
     totals = counts.sum(1, keepdims=True)
     prior = totals.sum((0, 1))
     prior = _PRIOR * len(prior) * (prior + 1e-3) / (prior + 1e-3).sum()
     hits = 0.0
     for left_out in range(size):
-        known = totals[:, 0] - counts[:, left_out] + prior
-        scores = counts[:, left_out] @ np.log(known / known.sum(-1, keepdims=True)).T  # [episode, task]
+        frequencies = totals[:, 0] - counts[:, left_out] + prior
+        scores = counts[:, left_out] @ np.log(frequencies / frequencies.sum(-1, keepdims=True)).T  # [episode, task]
         best = np.isclose(scores, scores.max(-1, keepdims=True), rtol=0, atol=1e-6)
         hits += float((best.diagonal() / best.sum(-1)).sum())
     return hits / (len(tasks) * size), 1 / len(tasks)
@@ -241,6 +241,6 @@ def _features(episode: Trajectory) -> NDArray[np.float64]:
 
 
 def tied_tasks(groups: Sequence[Sequence[Trajectory]]) -> list[str]:
-    """Some tasks whose episodes all earned the same, with what that was."""
-    found = [group for group in groups if len(group) > 1 and tied(group)]
-    return [f"{group[0].task_key or group[0].group_id} ({group[0].total_reward:+g})" for group in found[:_SHOWN]]
+    """Name some tasks whose episodes all earned the same, with that reward."""
+    tied_groups = [group for group in groups if len(group) > 1 and tied(group)]
+    return [f"{group[0].task_key or group[0].group_id} ({group[0].total_reward:+g})" for group in tied_groups[:_SHOWN]]

@@ -39,7 +39,7 @@ _PANELS: Mapping[str, tuple[_Line, ...]] = {
 
 
 def curves_of(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Curves:
-    """Steps and values of each metric; where a step gives a metric twice, the later value counts."""
+    """Collect steps and values of each metric; where a step gives a metric twice, the later value counts."""
     points: dict[str, dict[int, float]] = {}
     for step, metrics in rows:
         for name, value in metrics.items():
@@ -104,7 +104,7 @@ def _lines(lines: Sequence[_Line], axes: Axes, curves: Curves) -> None:
 
 
 def _phases(axes: Axes, curves: Curves) -> None:
-    """Stacked seconds; a phase that an iteration did not have took none."""
+    """Draw stacked seconds; a phase that an iteration did not have took none."""
     names = sorted((name for name in curves if _is_phase(name)), key=lambda name: -float(np.nansum(curves[name][1])))
     steps = np.unique(np.concatenate([curves[name][0] for name in names]))
     stacked = np.zeros((len(names), len(steps)))
@@ -122,7 +122,7 @@ def _is_phase(name: str) -> bool:
 
 
 def _smooth(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A centred running mean over about a tenth of the points, over what there is of the window at the ends."""
+    """Return a centred running mean over about a tenth of the points; at the ends the window is cut."""
     half = max(1, len(values) // 20)
     window = np.ones(2 * half + 1)
     return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")

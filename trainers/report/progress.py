@@ -1,4 +1,4 @@
-"""The phase of a run, as one line: how much is done, the rate, the time left, and the memory of the process."""
+"""The phase of a run, as one line: its progress, the rate, the time left, and the memory of the process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _GIB = 2**30
 
 @dataclass(eq=False)
 class Phase:
-    """Something that takes its time; ``total`` is how many ``units`` of it there are, where that is known."""
+    """A phase that takes time; ``total`` is its number of ``units``, where that is known."""
 
     name: str
     began: float
     total: int | None = None
     units: str = ""
-    count: Callable[[], int] | None = None  #: asked for what is done, in the place of :meth:`advance`
+    count: Callable[[], int] | None = None  #: returns the number done, in place of :meth:`advance`
     detail: str = ""
     done: int = 0
 
@@ -70,7 +70,7 @@ class Progress:
 
     @classmethod
     def silent(cls) -> Progress:
-        """One that nobody reads."""
+        """Return one that prints nothing."""
         return cls(lambda line: None, every_s=None)
 
     def enter(
@@ -105,11 +105,11 @@ class Progress:
         return phases[0].line(self._clock(), self._memory()) if phases else ""
 
     def spoke(self) -> None:
-        """Something else was printed: no line is due for a while."""
+        """Note that something else was printed: no line is due for a while."""
         self._last = self._clock()
 
     def due(self) -> None:
-        """Say the line where it is time."""
+        """Print the line if it is due."""
         if self._every_s is None or self._clock() - self._last < self._every_s:
             return
         if line := self.line:
@@ -126,7 +126,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: ``8 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    """Format seconds: ``8 s``, ``3 min 20 s``, ``2 h 5 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -136,7 +136,7 @@ def duration(seconds: float) -> str:
 
 
 def memory_in_words() -> str:
-    """The memory that this process holds, and what torch holds of its GPU."""
+    """Describe the memory that this process holds, and that torch holds of its GPU."""
     parts = [_size(resident_bytes())]
     torch = sys.modules.get("torch")  # nothing is imported for a line
     if torch is not None and torch.cuda.is_initialized():

@@ -47,7 +47,7 @@ _LOOK_EVERY = 1.0  # seconds between two looks at the engine's load
 
 @dataclass(frozen=True)
 class Batch:
-    """What the trainer gets."""
+    """A batch for the trainer: groups, their forks, and statistics."""
 
     number: int  #: of this batch in the run, from 0
     version: int  #: the weights it is to be trained on: no token is more than ``staleness`` versions older
@@ -80,18 +80,18 @@ class Batch:
 
 
 class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
-    """Collects episodes for training, and plays others for evaluation.
+    """Collects episodes for training, and plays episodes of evaluation.
 
     The engine and the backend stay the caller's: closing the collector closes neither.
 
     Args:
-        engine: What replies. Its weights are updated through :meth:`update_weights` alone.
+        engine: The engine that samples replies. Its weights are updated through :meth:`update_weights` alone.
         renderer: The renderer of the engine's model.
         backend: The environments; of a mixture, by the name of the component.
         tasks: How many tasks there are (played in a new order every epoch), ``None`` for an endless set, a function
             from group number to task index, or a curriculum, with a backend for each of its components.
-        groups: What a group and a batch are, and what may be in flight.
-        limits: What an episode may take; the timeouts of reset and step are the backend's.
+        groups: Sizes of groups and batches, and limits of what may be in flight.
+        limits: Limits of an episode; the timeouts of reset and step are the backend's.
         sampling: How to sample a reply; its ``seed`` is not used.
         rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
         credit: From an episode to the same with other turn rewards, for the estimator alone
@@ -131,11 +131,11 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         self._backends = dict(backend) if isinstance(backend, Mapping) else {"": backend}
         self._on_trajectory, self._credit, self._trace = on_trajectory, credit, trace
         self._player = Player(engine, renderer, limits, rewards)
-        self._slots = GroupScheduler(groups, engine.version)
-        self._concurrency = Concurrency(self._slots.capacity) if groups.max_running == "auto" else None
+        self._scheduler = GroupScheduler(groups, engine.version)
+        self._concurrency = Concurrency(self._scheduler.capacity) if groups.max_running == "auto" else None
         if self._concurrency is not None:
-            self._slots.max_running = self._concurrency.limit
-        self._guests, self._pin = EvalGate(self._slots, self._pump), WeightLock()
+            self._scheduler.max_running = self._concurrency.limit
+        self._eval_gate, self._weight_lock = EvalGate(self._scheduler, self._pump), WeightLock()
         self._curriculum = tasks if isinstance(tasks, Curriculum) else None
         if isinstance(tasks, Curriculum):
             self._choose, what = tasks.choose, tasks.identity
@@ -147,9 +147,9 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         if sorted(self._backends) != sorted(components):
             raise ValueError(f"there are backends for {sorted(self._backends)}, and components {sorted(components)}")
         self._identity = {"seed": seed, "tasks": what}
-        self._load = Load(engine_slots or self._slots.max_running or self._slots.capacity)
+        self._load = Load(engine_slots or self._scheduler.max_running or self._scheduler.capacity)
         self._lag = None if lag_interval is None else LoopLag(lag_interval)
-        self._tally, self._length_bias = Stats(), LengthBias()
+        self._stats, self._length_bias = Stats(), LengthBias()
         self._credited: dict[str, tuple[int, Trajectory]] = {}  # by episode, with its group's number
         roots = groups.group_size * groups.groups_per_batch
         self._forks = None if forks is None else ForkPlan(forks, roots, seed)
@@ -167,9 +167,9 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
     # ------------------------------------------------------------------ the trainer's side
 
     async def next_batch(self) -> Batch:
-        """The next batch; waits until it is complete. The first call starts collecting.
+        """Return the next batch; wait until it is complete. The first call starts collecting.
 
-        May be called ahead of the update that the batch before is owed, while the trainer trains. CollectionError: too
+        May be called ahead of the update that the batch before requires, while the trainer trains. CollectionError: too
         many unusable episodes or filtered groups in a row, or the collector is closed. StalenessError: the bound does
         not hold. EngineDeadError.
         """
@@ -181,60 +181,60 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
             self._lag.start()
         self._begin_steering()
         self._pump()
-        await self._forget_points([key for key in self._points if self._slots.gone(key[0])])  # of withdrawn groups
+        await self._forget_points([key for key in self._points if self._scheduler.is_done(key[0])])  # withdrawn
         while True:
             self._check()
             self._changed.clear()
-            version = self._slots.training_version
-            if (groups := self._slots.take()) is not None:
+            version = self._scheduler.training_version
+            if (groups := self._scheduler.take()) is not None:
                 break
             await self._changed.wait()
-        withdrawn = set(self._slots.withdrawn())
+        withdrawn = set(self._scheduler.withdrawn())
         for task, ticket in self._episodes.items():
             if ticket in withdrawn:
                 self._dismissed.add(task)
                 task.cancel()
-        greedy = {trajectory.group_id: trajectory for trajectory in self._slots.taken_greedy}
-        forks = self._slots.taken_forks
+        greedy = {trajectory.group_id: trajectory for trajectory in self._scheduler.taken_greedy}
+        forks = self._scheduler.taken_forks
         if self._forks is not None:
-            self._forks.observe(groups, [fork for each in forks for fork in each])
+            self._forks.observe(groups, [fork for group_forks in forks for fork in group_forks])
         self._note_dropped()  # those that were withdrawn now
         choices = list[Choice]()
         if self._curriculum is not None:
-            choices = self._curriculum.observe(dict(zip(self._slots.taken, groups, strict=True)))
-        stats, problems = self._measured(groups, version, began), self._tally.problems
-        self._tally = Stats()
-        number, credited = self._slots.batches - 1, self._take_credited()
-        users = [user for group in self._slots.taken for user in self._users.pop(group, ())]
-        self._users = {group: those for group, those in self._users.items() if not self._slots.gone(group)}
+            choices = self._curriculum.observe(dict(zip(self._scheduler.taken_groups, groups, strict=True)))
+        stats, problems = self._measured(groups, version, began), self._stats.problems
+        self._stats = Stats()
+        number, credited = self._scheduler.batches - 1, self._take_credited()
+        users = [user for group in self._scheduler.taken_groups for user in self._users.pop(group, ())]
+        self._users = {group: those for group, those in self._users.items() if not self._scheduler.is_done(group)}
         return Batch(number, version, groups, stats, problems, greedy, credited, forks, users, choices)
 
     @property
     def collected(self) -> int:
         """Episodes of the next batch that have ended, of about ``groups_per_batch * group_size``."""
-        return self._slots.collected
+        return self._scheduler.collected
 
     def _note_dropped(self) -> None:
-        for number, reason, siblings in self._slots.dropped():
+        for number, reason, siblings in self._scheduler.dropped():
             if self._curriculum is not None:
                 self._curriculum.drop(number, siblings, unplayed=reason == "surplus")
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
-        """Give the engine new weights: the update that the oldest batch taken is owed. Waits for evaluations that run.
+        """Give the engine new weights: the update for the oldest batch taken. Waits for evaluations that run.
 
-        ``version`` is one more than before; replies that ``mode`` aborts go on (``partial``), or their episodes are
+        ``version`` is one more than before; replies that ``mode`` aborts continue (``partial``), or their episodes are
         played again with the same seeds, which does not count against their retries. Raises ``ValueError``: the version
         does not fit (see :meth:`GroupScheduler.update`), or the engine refuses the weights; nothing has changed then,
         and the update may be tried again. EngineError: the engine failed half-way; collecting stops. (One that lost a
         part is a warning.)
         """
         self._check()
-        self._slots.check_update(version)
-        async with self._pin.moved():
+        self._scheduler.check_update(version)
+        async with self._weight_lock.exclusive():
             self._check()
-            self._slots.check_update(version)  # another update may have come first
+            self._scheduler.check_update(version)  # another update may have come first
             await self._update_engine(weights, version, mode)
-            self._slots.update(version)
+            self._scheduler.update(version)
         if self._concurrency is not None:
             self._concurrency.updated()
         if self._trace is not None:
@@ -246,10 +246,10 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         try:
             with cutting:
                 await self._engine.update_weights(weights, version, mode)
-        except PartialUpdateError as error:  # what is left of the engine has them
+        except PartialUpdateError as error:  # the remaining parts of the engine have them
             log.warning("%s", error)
         except Exception as error:
-            if self._engine.version != self._slots.version:
+            if self._engine.version != self._scheduler.version:
                 self._failure = EngineError(
                     f"an update to version {version} failed half-way, with the engine at version "
                     f"{self._engine.version}: its weights are unknown; start again from a checkpoint"
@@ -281,7 +281,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         called as each one ends.
         """
         self._evaluations += 1
-        name, given = f"eval{self._evaluations - 1}", backend or next(iter(self._backends.values()))
+        name, environments = f"eval{self._evaluations - 1}", backend or next(iter(self._backends.values()))
         places = asyncio.Semaphore(max_running or 2**31)
 
         async def play(task: int | Mapping[str, Any], place: int, sample: int) -> Trajectory:
@@ -295,13 +295,13 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
                 sampling_seed=derive_seed(seed, "evaluate sampling", key, sample),
                 training=False,
             )
-            async with places, self._guests.place():
-                played = await self._player.play(given, episode, self._timeline("evaluation", episode))
+            async with places, self._eval_gate.place():
+                played = await self._player.play(environments, episode, self._timeline("evaluation", episode))
             on_end()
             return played
 
         self._begin_steering()
-        async with self._pin.held():
+        async with self._weight_lock.shared():
             running = [
                 asyncio.ensure_future(play(task, place, sample))
                 for place, task in enumerate(tasks)
@@ -313,34 +313,34 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
                 await _cancel(running, timeout=5.0)
 
     def frontier(self) -> dict[str, Any]:
-        """Where collecting stands, as JSON: batches taken count as done; groups in flight will be played again."""
-        frontier = {"identity": dict(self._identity), "slots": self._slots.frontier()}
+        """Return the state of collecting (JSON): batches taken count as done; groups in flight will be played again."""
+        frontier = {"identity": dict(self._identity), "slots": self._scheduler.frontier()}
         if self._curriculum is not None:
-            frontier["curriculum"] = self._curriculum.state(self._slots.in_flight)
+            frontier["curriculum"] = self._curriculum.state(self._scheduler.in_flight)
         return frontier if self._forks is None else frontier | {"forks": self._forks.state()}
 
     def restore(self, frontier: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`frontier`; ``ValueError`` where it is of another run, or collecting has begun."""
+        """Resume from a :meth:`frontier`; ``ValueError`` where it is of another run, or collecting has begun."""
         if dict(frontier["identity"]) != self._identity:
             raise ValueError(
                 f"this frontier is of a run with {frontier['identity']}, but this one has {self._identity}: "
                 "the groups' numbers would mean other tasks"
             )
-        self._slots.restore(frontier["slots"])
+        self._scheduler.restore(frontier["slots"])
         if self._curriculum is not None:
-            self._curriculum.restore(frontier["curriculum"], self._slots.in_flight)
+            self._curriculum.restore(frontier["curriculum"], self._scheduler.in_flight)
         if self._forks is not None:
             self._forks.restore(frontier.get("forks", ()))
 
     def stats(self) -> dict[str, float]:
-        """How collecting goes. docs/collector.md defines every name exactly.
+        """Return the statistics of collecting. docs/collector.md defines every name exactly.
 
         Now: episodes ``running`` (of training) and ``evaluating``, groups ``ready`` and ``in_flight``; what waits, as
-        ``queue_*``; totals of the books (``groups_*``, ``retries*``, ``siblings_lost``) and the environments'
+        ``queue_*``; totals of the scheduler (``groups_*``, ``retries*``, ``siblings_lost``) and the environments'
         (``env_*``). A batch's stats have more, over the time since the batch before.
         """
-        slots, phases = self._slots, self._load.phases
-        now = {"running": slots.running, "evaluating": self._guests.inside}
+        slots, phases = self._scheduler, self._load.phases
+        now = {"running": slots.running, "evaluating": self._eval_gate.inside}
         now |= {"ready": slots.ready, "in_flight": len(slots.in_flight)}
         now |= {"queue_episodes": slots.queued, "queue_environments": phases["queue"]}
         now |= {"queue_rewards": phases["rewards"]}
@@ -357,7 +357,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         return stats
 
     def generating_s(self) -> float:
-        """Seconds so far in which at least one episode waited for a reply of the engine's, evaluation included."""
+        """Return the seconds in which at least one episode waited for a reply of the engine, evaluation included."""
         return self._load.generating_s()
 
     async def close(self, timeout: float = 5.0) -> None:
@@ -376,12 +376,12 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
     # ------------------------------------------------------------------ episodes
 
     def _pump(self) -> None:
-        """Start every episode that may, a few at a time: each opening holds the event loop a little."""
-        self._guests.admit()
+        """Start every episode that may start, a few at a time: each opening blocks the event loop for a moment."""
+        self._eval_gate.admit()
         if self._delivered_at is None:
             return
         for _ in range(_STARTS_AT_ONCE):
-            if self._failure is not None or self._closed or (ticket := self._slots.start()) is None:
+            if self._failure is not None or self._closed or (ticket := self._scheduler.start()) is None:
                 return
             self._choose(ticket.group)  # now: the order of admission is that of the curriculum's choices
             task = asyncio.ensure_future(self._play(ticket))
@@ -398,8 +398,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         try:
             while self._failure is None and not self._closed:
                 await asyncio.sleep(_LOOK_EVERY)
-                running = self._slots.running + self._guests.inside
-                self._slots.max_running = concurrency.observe(self._engine.stats(), running)
+                running = self._scheduler.running + self._eval_gate.inside
+                self._scheduler.max_running = concurrency.observe(self._engine.stats(), running)
                 self._pump()
         except Exception as error:
             self._failure = self._failure or error
@@ -421,7 +421,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
                 user = await self._with_credit(self._credit, ticket, user, timeline)  # noqa: PLW2901
             if user.status.trainable:
                 self._users.setdefault(ticket.group, []).append(user)
-        self._tally.end(trajectory, timeline)
+        self._stats.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)
         excused = trajectory.status is Status.ABORTED and self._player.interrupted_since(moment)
@@ -430,44 +430,46 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         if points:
             self._points[ticket.group, ticket.sibling] = points
         forks = [(point.turn, sample) for point in points for sample in range(point.samples)]
-        dropped = self._slots.finish(ticket, trajectory, excused=excused, own=own, forks=forks)
+        dropped = self._scheduler.finish(ticket, trajectory, excused=excused, own=own, forks=forks)
         self._note_dropped()
         if dropped == "zero_variance":
             self._length_bias.forget(ticket.group)
-        if not self._slots.forks_left(ticket):
+        if not self._scheduler.forks_left(ticket):
             await self._forget_points([(ticket.group, ticket.sibling)])
 
     async def _forget_points(self, keys: Iterable[tuple[int, int]]) -> None:
-        """No fork of these siblings is to be played any more."""
+        """Release these siblings' fork points: no fork of them is to be played any more."""
         for key in keys:
             if points := self._points.pop(key, None):
                 await self._player.release(points[0].episode_id)
 
     def _measure_length(self, ticket: Ticket, trajectory: Trajectory | None, timeline: Timeline) -> None:
-        if not ticket.fork and not self._slots.is_greedy(ticket):  # that one is not trained on
+        if not ticket.fork and not self._scheduler.is_greedy(ticket):  # that one is not trained on
             self._length_bias.attempt(ticket.group, ticket.sibling, trajectory, timeline)
 
     async def _with_credit(
         self, credit: Callable[[Trajectory], Trajectory], ticket: Ticket, trajectory: Trajectory, timeline: Timeline
     ) -> Trajectory:
-        """The episode itself, or failed, where its rewards cannot be moved."""
+        """Store the episode's credited copy and return the episode; failed, where its rewards cannot be moved."""
         try:
-            moved = await asyncio.to_thread(credit, trajectory)
+            credited = await asyncio.to_thread(credit, trajectory)
         except Exception as error:  # a function of the user's: it costs this episode, as any other reward would
             timeline.cause = "credit"
             return replace(trajectory, status=Status.ERROR_REWARD, error=f"{type(error).__name__}: {error}")
-        self._credited[trajectory.episode_id] = (ticket.group, moved)
+        self._credited[trajectory.episode_id] = (ticket.group, credited)
         return trajectory
 
     def _take_credited(self) -> dict[str, Trajectory]:
-        """Those of the groups that were delivered just now; those of groups that are gone are forgotten."""
-        taken = set(self._slots.taken)
-        found = {name: moved for name, (group, moved) in self._credited.items() if group in taken}
-        self._credited = {name: kept for name, kept in self._credited.items() if not self._slots.gone(kept[0])}
-        return found
+        """Return the credited episodes of the groups just delivered; drop those of groups that are done."""
+        taken_groups = set(self._scheduler.taken_groups)
+        delivered = {name: credited for name, (group, credited) in self._credited.items() if group in taken_groups}
+        self._credited = {
+            name: entry for name, entry in self._credited.items() if not self._scheduler.is_done(entry[0])
+        }
+        return delivered
 
     def _episode(self, ticket: Ticket) -> Episode:
-        group, sibling, greedy = ticket.group, ticket.sibling, self._slots.is_greedy(ticket)
+        group, sibling, greedy = ticket.group, ticket.sibling, self._scheduler.is_greedy(ticket)
         name, begin, numbers = "greedy" if greedy else f"s{sibling}", None, [group, sibling, ticket.draw]
         if ticket.fork:
             begin = next(point for point in self._points[group, sibling] if point.turn == ticket.turn)
@@ -507,20 +509,22 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         return Timeline(self._load, self._trace, track, episode.episode_id)
 
     def _measured(self, groups: list[list[Trajectory]], version: int, began: float) -> dict[str, float]:
-        """The stats of the batch that goes out now, which :meth:`next_batch` has waited for since ``began``."""
+        """Return the stats of the batch to deliver, which :meth:`next_batch` has waited for since ``began``."""
         assert self._delivered_at is not None  # collecting has begun
         now = loop_time()
         passed, self._delivered_at = now - self._delivered_at, now
-        stats = self.stats() | self._load.take() | ages([*groups, *self._slots.taken_forks], version)
+        stats = self.stats() | self._load.take() | ages([*groups, *self._scheduler.taken_forks], version)
         stats["wait_s"] = now - began
-        if passed > 0:  # who waits may have begun to before the batch before went out
+        if passed > 0:  # the wait may have begun before the batch before went out
             stats["bubble_trainer"] = min(1.0, stats["wait_s"] / passed)
         if self._lag is not None:
             stats |= self._lag.take()
-        bias = self._length_bias.deliver(dict(zip(self._slots.taken, groups, strict=True)), self._slots.gone)
+        bias = self._length_bias.deliver(
+            dict(zip(self._scheduler.taken_groups, groups, strict=True)), self._scheduler.is_done
+        )
         if bias is not None:
             stats["length_bias"] = bias
-        stats |= self._tally.stats()
+        stats |= self._stats.stats()
         if self._trace is not None:
             self._trace.counter("collector", {name: stats[name] for name in ("running", "ready", "in_flight")})
         return stats
@@ -533,7 +537,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]], timeout: float) -> None:
-    """Cancel tasks and wait for them, but not for ever."""
+    """Cancel tasks and wait for them, for ``timeout`` seconds at most."""
     pending = [task for task in tasks if not task.done()]
     for task in pending:
         task.cancel()

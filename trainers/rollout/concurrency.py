@@ -1,4 +1,4 @@
-"""How many episodes to run at a time: found from what the engine says of itself.
+"""The number of episodes to run at a time, steered by the engine's statistics.
 
 A pure state machine: the collector calls :meth:`Concurrency.observe` at steady intervals. The goal is the point where
 the engine is busy and nothing waits: above it, an engine preempts requests and computes them again, or those in its
@@ -40,19 +40,19 @@ class Concurrency:
         self._high, self._settle = high, settle
         self.limit = self._bounded(initial)  # episodes that may run now
         self.cuts = 0  # decreases so far
-        self._known: float = math.inf  # quick increases end here
+        self._fast_until: float = math.inf  # quick increases end here
         self._queued = 0  # observations in a row with too many that wait
         self._since = settle  # observations since the last change
         self._draining = False
         self._preemptions: float | None = None
-        self._excused = 0  # observations whose preemptions are not for want of memory
+        self._excused = 0  # observations whose preemptions are not caused by a lack of memory
 
     def updated(self) -> None:
-        """New weights are out: some engines preempt what they have in flight for them, which says nothing of memory."""
+        """Excuse preemptions by a weight update: some engines preempt requests in flight for it."""
         self._excused = 2  # an engine's numbers may be one observation old
 
     def observe(self, stats: Mapping[str, float], running: int) -> int:
-        """The limit from now on, with the engine's ``stats`` (names that it lacks count as 0) and episodes running."""
+        """Return the new limit, given the engine's ``stats`` (missing names count as 0) and the episodes running."""
         preemptions, kv_use, waiting = (_number(stats, name) for name in ("preemptions", "kv_use", "waiting"))
         preempted = not self._excused and self._preemptions is not None and preemptions > self._preemptions
         self._preemptions, self._excused = preemptions, max(0, self._excused - 1)
@@ -71,7 +71,7 @@ class Concurrency:
 
     def _decrease(self, running: int, factor: float) -> None:
         before = min(self.limit, max(running, 1))  # what did not run did not overload it
-        self._known = 0.9 * before
+        self._fast_until = 0.9 * before
         self.limit = self._bounded(math.floor(max(factor, _CUT) * before))
         self.cuts += 1
         self._since = self._queued = 0
@@ -79,9 +79,9 @@ class Concurrency:
 
     def _increase(self, kv_use: float) -> None:
         slow = self.limit + max(1, math.floor(_STEP * self.limit))
-        wanted = max(slow, min(math.floor(_FAST * self.limit), self._known))
+        target = max(slow, min(math.floor(_FAST * self.limit), self._fast_until))
         reach = self.limit * _KV_FULL / kv_use if kv_use > 0 else math.inf
-        limit = self._bounded(math.floor(min(wanted, max(reach, self.limit + 1))))
+        limit = self._bounded(math.floor(min(target, max(reach, self.limit + 1))))
         if limit != self.limit:
             self.limit, self._since = limit, 0
 

@@ -1,10 +1,10 @@
-"""What the next group plays: which component of a mixture, which of its tasks, and from which state on.
+"""The curriculum: which component of a mixture the next group plays, which of its tasks, and from which state on.
 
 A pure state machine. The collector asks :meth:`Curriculum.choose` once for every group, when it is admitted, and
-reports what groups came to when a batch is taken (:meth:`Curriculum.observe`).
+reports the groups' results when a batch is taken (:meth:`Curriculum.observe`).
 
-**What a choice depends on.** On the run's seed, the choices before it, and the results of all batches taken before the
-group was admitted; never on the order in which episodes end within a batch. With staleness, which batches those are
+**Dependence.** A choice depends on the run's seed, the choices before it, and the results of all batches taken before
+the group was admitted; never on the order in which episodes end within a batch. With staleness, which batches those are
 depends on time; the choice is recorded, and a resumed run plays groups that were in flight as they were chosen.
 
 **Components** take turns by smooth weighted round robin: each choice adds every component's share to its credit, and
@@ -46,21 +46,21 @@ _AT_ONCE = 64  # environments, where their backend has no limit of its own
 
 
 def derive_seed(*parts: int | str, bits: int = 63) -> int:
-    """A seed in ``[0, 2**bits)``, the same in every process; ``1`` and ``"1"`` are different parts."""
+    """Derive a seed in ``[0, 2**bits)``, the same in every process; ``1`` and ``"1"`` are different parts."""
     digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - bits)
 
 
 def environment_seed(seed: int, group: int) -> int:
-    """Of the environments of this group's episodes, in a run with this seed."""
+    """Return the seed of the environments of this group's episodes, in a run with this seed."""
     return derive_seed(seed, "environment", group, bits=32)
 
 
 class TaskOrder:
-    """The task of group ``n``: every epoch a new permutation of all tasks, or the tasks in their own order.
+    """Order of tasks: every epoch a new permutation of all tasks, or the tasks in their own order.
 
-    ``size`` is how many tasks there are; ``None`` is an endless set, whose group ``n`` plays task ``n``. Tasks
-    ``without`` are taken out of the order of all. ``ValueError``: no task is left, or ``without`` has others.
+    ``size`` is the number of tasks; ``None`` is an endless set, whose group ``n`` plays task ``n``. Tasks
+    ``without`` are left out. ``ValueError``: no task remains, or ``without`` has indices that are no task's.
     """
 
     def __init__(self, size: int | None, *, seed: int = 0, shuffle: bool = True, without: Collection[int] = ()) -> None:
@@ -72,24 +72,24 @@ class TaskOrder:
         if size is not None and len(self.without) == size:
             raise ValueError(f"none of the {size} tasks is left")
         self.size, self.seed, self.shuffle = size, seed, shuffle
-        self._kept = np.delete(np.arange(size), list(self.without)) if size is not None and self.without else None
+        self._indices = np.delete(np.arange(size), list(self.without)) if size is not None and self.without else None
 
     @property
     def identity(self) -> str:
-        """What the numbers of groups mean depends on which tasks are left out."""
+        """Identity of the order, for checkpoints: which tasks the groups' numbers mean, given those left out."""
         if not self.without:
             return "custom"  # as every order, to checkpoints of before
         digest = hashlib.blake2b(json.dumps(sorted(self.without)).encode(), digest_size=6).hexdigest()
         return f"custom, {len(self.without)} of {self.size} left out ({digest})"
 
     def __call__(self, group: int) -> int:
-        """The index of the task that group number ``group`` plays."""
+        """Return the index of the task that group number ``group`` plays."""
         if self.size is None:
             return group
         epoch, place = divmod(group, self.size - len(self.without))
         if self.shuffle:
             return int(_permutation(self.size, self.seed, epoch, self.without)[place])
-        return place if self._kept is None else int(self._kept[place])
+        return place if self._indices is None else int(self._indices[place])
 
 
 @lru_cache(maxsize=4)
@@ -101,7 +101,7 @@ def _permutation(size: int, seed: int, epoch: int, without: frozenset[int]) -> N
 async def measure_openings(
     backend: Backend, renderer: Renderer, tasks: Sequence[int], *, seed: int, forks: bool = False
 ) -> tuple[dict[int, int], dict[int, str]]:
-    """The tokens of each task's opening, up to where the model speaks; and why others are not known.
+    """Count the tokens of each task's opening, up to the first reply; return also the errors of those that failed.
 
     The environment's seed is a function of ``seed`` and the task. With ``forks``, each is also forked, so that it is
     known that the environment's snapshots go where forks are played.
@@ -143,7 +143,7 @@ class Component:
     success_reward: float | None = None
 
     def succeeded(self, trajectory: Trajectory, start: Start | None = None) -> bool:
-        """Whether an episode succeeded; one that began at ``start`` has earned what its replayed replies did, too."""
+        """Return whether an episode succeeded; one that began at ``start`` has earned its replayed replies' rewards."""
         if self.success_reward is None:
             return solved(trajectory)
         before = () if start is None else start.rewards[: start.turn]
@@ -152,7 +152,7 @@ class Component:
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumRules:
-    """How components and starts are chosen."""
+    """Rules by which components and starts are chosen."""
 
     kind: CurriculumKind = "fixed"  #: ``fixed`` weights, or moved by their ``signal``
     floor: float = 0.1  #: with ``signal``, this part of the shares stays as the weights have it, in (0, 1]
@@ -173,13 +173,13 @@ class Start:
 
     @classmethod
     def of(cls, trajectory: Trajectory, task: int, env_seed: int) -> Start:
-        """The state before the last reply of an episode with at least two, that began at its opening."""
+        """Return the state before the last reply of an episode with at least two, that began at its opening."""
         first = [int(np.flatnonzero(trajectory.turn_id == turn)[0]) for turn in range(trajectory.num_turns)]
         starts = trajectory.segment_starts
         contexts = [trajectory.token_ids[starts[starts <= end][-1] : end] for end in first[1:]]
         replies = [trajectory.token_ids[trajectory.turn_id == turn].tolist() for turn in range(len(contexts))]
         rewards = trajectory.turn_rewards[: len(contexts)].tolist()
-        return cls(task, env_seed, replies, [context_digest(each) for each in contexts], len(contexts), rewards)
+        return cls(task, env_seed, replies, [context_digest(context) for context in contexts], len(contexts), rewards)
 
 
 def context_digest(token_ids: Sequence[int] | np.ndarray[Any, Any]) -> str:
@@ -188,7 +188,7 @@ def context_digest(token_ids: Sequence[int] | np.ndarray[Any, Any]) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a group plays: a component's task, from the opening or from a start."""
+    """The choice for a group: a component's task, from the opening or from a start."""
 
     component: str
     task: int
@@ -196,21 +196,21 @@ class Choice:
 
 
 @dataclass
-class _Standing:
-    """Where a component stands."""
+class _ComponentState:
+    """State of a component."""
 
     credit: float = 0.0
     due: float = 0.0  # starts that may be chosen
     admitted: int = 0  # groups that began at the opening; the number of the next one
     passed: int = 0  # tasks that were passed over
-    seen: int = 0  # groups that the estimates know of
+    seen: int = 0  # groups in the estimates
     success: float = 0.5
-    signal: float = 1.0  # what is not known is worth trying
+    signal: float = 1.0  # optimistic: nothing is known yet
     tasks: dict[int, float] = field(default_factory=dict)  # the signal of each, where they repeat
     starts: deque[Start] = field(default_factory=deque)  # the next one first
 
 
-#: Of a group: its number, successes, episodes, and a new start.
+#: A group's number, successes, episodes, and a new start.
 _Result = tuple[int, int, int, Start | None]
 
 
@@ -218,24 +218,24 @@ class Curriculum:
     """Chooses among ``components``; see the module. ``ValueError``: none, two of one name, or a weight not positive."""
 
     def __init__(self, components: Sequence[Component], rules: CurriculumRules, seed: int = 0) -> None:
-        self.components, self.rules = {each.name: each for each in components}, rules
+        self.components, self.rules = {component.name: component for component in components}, rules
         if not components or len(self.components) < len(components) or min(c.weight for c in components) <= 0:
             raise ValueError(f"at least one component, of unique names and weights above 0, not {components}")
         self._seed, self._next = seed, 0
-        total = sum(each.weight for each in components)
-        self._weights = {each.name: each.weight / total for each in components}
-        self._standing = {name: _Standing() for name in self.components}
+        total = sum(component.weight for component in components)
+        self._weights = {component.name: component.weight / total for component in components}
+        self._states = {name: _ComponentState() for name in self.components}
         self._chosen: dict[int, Choice] = {}  # of groups that were not observed
         self._dropped: list[_Result] = []  # of groups that were dropped since the last batch was taken
 
     @property
     def identity(self) -> Any:
-        """What the numbers of tasks mean depends on it (JSON)."""
-        return {name: getattr(each.tasks, "identity", "custom") for name, each in self.components.items()}
+        """Identity of the components' task orders, for checkpoints (JSON)."""
+        return {name: getattr(component.tasks, "identity", "custom") for name, component in self.components.items()}
 
     def shares(self) -> dict[str, float]:
-        """The share of groups that each component has now; they sum to 1."""
-        gains = {name: weight * self._standing[name].signal for name, weight in self._weights.items()}
+        """Return the share of groups that each component has now; they sum to 1."""
+        gains = {name: weight * self._states[name].signal for name, weight in self._weights.items()}
         total = sum(gains.values())
         if self.rules.kind == "fixed" or total <= 0:
             return dict(self._weights)
@@ -245,21 +245,21 @@ class Curriculum:
     # ------------------------------------------------------------------ groups
 
     def choose(self, group: int) -> Choice:
-        """What this group plays. The first call for a group decides; new groups come in the order of their numbers."""
+        """Choose what this group plays. The first call for a group decides; new groups come in order of number."""
         if group in self._chosen:
             return self._chosen[group]
         if group != self._next:
             raise ValueError(f"group {group} is not the next to choose for, which is {self._next}")
         self._next += 1
         for name, share in self.shares().items():
-            self._standing[name].credit += share
-        name = max(self._standing, key=lambda name: self._standing[name].credit)
-        standing = self._standing[name]
-        standing.credit -= 1.0
-        standing.due = min(1.0, standing.due + self.rules.reverse_share)
-        if standing.starts and standing.due >= 1.0:
-            standing.due -= 1.0
-            start = standing.starts.popleft()
+            self._states[name].credit += share
+        name = max(self._states, key=lambda name: self._states[name].credit)
+        state = self._states[name]
+        state.credit -= 1.0
+        state.due = min(1.0, state.due + self.rules.reverse_share)
+        if state.starts and state.due >= 1.0:
+            state.due -= 1.0
+            start = state.starts.popleft()
             choice = Choice(name, start.task, start)
         else:
             choice = Choice(name, self._next_task(name))
@@ -267,24 +267,24 @@ class Curriculum:
         return choice
 
     def drop(self, group: int, siblings: Sequence[Trajectory], *, unplayed: bool = False) -> None:
-        """A group was dropped; it counts in the next batch, unless it was withdrawn before its end (``unplayed``)."""
+        """Record a dropped group; it counts in the next batch, unless it was withdrawn unfinished (``unplayed``)."""
         if unplayed:
             choice = self._chosen.pop(group)
-            starts, start = self._standing[choice.component].starts, choice.start
-            # In the meantime others may have come, and this one is the oldest.
-            if start is not None and len(starts) < _STARTS and all(each.task != start.task for each in starts):
+            starts, start = self._states[choice.component].starts, choice.start
+            # In the meantime newer starts may have come, and this one is the oldest.
+            if start is not None and len(starts) < _STARTS and all(other.task != start.task for other in starts):
                 starts.appendleft(start)
         else:
             self._dropped.append(self._result(group, siblings))
 
     def observe(self, groups: Mapping[int, Sequence[Trajectory]]) -> list[Choice]:
-        """A batch was taken, of these groups; returns what each of them played."""
+        """Record a batch of these groups; return what each of them played."""
         choices = [self._chosen[number] for number in groups]
         results = [self._result(number, siblings) for number, siblings in groups.items()]
         for number, successes, count, new in sorted([*results, *self._dropped], key=lambda result: result[0]):
             choice = self._chosen.pop(number)
             if not count:
-                continue  # all failed: nothing is known, and its start may be why
+                continue  # all failed: no result, and its start may be the cause
             if choice.start is None:
                 self._learn(choice, successes, count)
                 if new is not None:
@@ -297,49 +297,54 @@ class Curriculum:
     # ------------------------------------------------------------------ resuming, reporting
 
     def state(self, in_flight: Iterable[int]) -> dict[str, Any]:
-        """Where it stands, for a checkpoint (JSON), with what the groups in flight play."""
+        """Return the state for a checkpoint (JSON), with what the groups in flight play."""
         return {
             "next": self._next,
-            "components": {name: asdict(each) | {"starts": _listed(each)} for name, each in self._standing.items()},
+            "components": {
+                name: asdict(component) | {"starts": _listed(component)} for name, component in self._states.items()
+            },
             "chosen": {str(number): asdict(self._chosen[number]) for number in [*in_flight, *self._unobserved]},
             "dropped": [[*result[:3], result[3] and asdict(result[3])] for result in self._dropped],
         }
 
     def restore(self, state: Mapping[str, Any], in_flight: Iterable[int]) -> None:
-        """Go on from a :meth:`state`; ``ValueError``: of other components, or without a group that is in flight."""
+        """Resume from a :meth:`state`; ``ValueError``: of other components, or without a group that is in flight."""
         if state["components"].keys() != self.components.keys():
             raise ValueError(
                 f"this is of a mixture of {', '.join(state['components'])}, not of {', '.join(self.components)}"
             )
         self._next = int(state["next"])
-        for name, given in state["components"].items():
-            tasks = {int(task): float(signal) for task, signal in given["tasks"].items()}
-            self._standing[name] = _Standing(**{**given, "tasks": tasks, "starts": deque(map(_start, given["starts"]))})
+        for name, saved in state["components"].items():
+            tasks = {int(task): float(signal) for task, signal in saved["tasks"].items()}
+            self._states[name] = _ComponentState(
+                **{**saved, "tasks": tasks, "starts": deque(map(_start, saved["starts"]))}
+            )
         chosen = {
-            int(number): Choice(**{**each, "start": _start(each["start"])}) for number, each in state["chosen"].items()
+            int(number): Choice(**{**choice, "start": _start(choice["start"])})
+            for number, choice in state["chosen"].items()
         }
         if missing := [number for number in in_flight if number not in chosen]:
             raise ValueError(f"it does not say what the groups {missing} play, which are in flight")
         self._chosen = chosen
-        self._dropped = [(*map(int, given[:3]), _start(given[3])) for given in state["dropped"]]  # type: ignore[misc]
+        self._dropped = [(*map(int, result[:3]), _start(result[3])) for result in state["dropped"]]  # type: ignore[misc]
 
     def stats(self) -> dict[str, float]:
-        """For each component: its ``share`` of groups now, its estimates, ``starts`` there are and ``tasks_passed``.
+        """Return each component's ``share`` of groups now, its estimates, number of ``starts`` and ``tasks_passed``.
 
         As ``<name>/share``; the only one without a name has ``share``.
         """
         shares = self.shares()
-        found: dict[str, float] = {}
-        for name, each in self._standing.items():
-            begin = f"{name}/" if name else ""
-            found[f"{begin}share"] = shares[name]
-            if each.seen:
-                found |= {f"{begin}success": each.success, f"{begin}signal": each.signal}
+        stats: dict[str, float] = {}
+        for name, state in self._states.items():
+            prefix = f"{name}/" if name else ""
+            stats[f"{prefix}share"] = shares[name]
+            if state.seen:
+                stats |= {f"{prefix}success": state.success, f"{prefix}signal": state.signal}
             if self.rules.reverse_share:
-                found[f"{begin}starts"] = float(len(each.starts))
-            if each.passed:
-                found[f"{begin}tasks_passed"] = float(each.passed)
-        return found
+                stats[f"{prefix}starts"] = float(len(state.starts))
+            if state.passed:
+                stats[f"{prefix}tasks_passed"] = float(state.passed)
+        return stats
 
     # ------------------------------------------------------------------ inside
 
@@ -348,47 +353,47 @@ class Curriculum:
         return [result[0] for result in self._dropped]
 
     def _next_task(self, name: str) -> int:
-        standing, order, floor = self._standing[name], self.components[name].tasks, self.rules.floor
-        last = standing.passed + _PASSED + len(standing.tasks)
+        state, order, floor = self._states[name], self.components[name].tasks, self.rules.floor
+        last = state.passed + _PASSED + len(state.tasks)
         while True:
-            number, standing.admitted = standing.admitted, standing.admitted + 1
+            number, state.admitted = state.admitted, state.admitted + 1
             task = order(number)
-            signal = standing.tasks.get(task)
-            if signal is None or standing.passed == last:
+            signal = state.tasks.get(task)
+            if signal is None or state.passed == last:
                 return task
             drawn = derive_seed(self._seed, "pass over", name, number, bits=53) / 2.0**53
             if drawn < floor + (1 - floor) * min(1.0, signal):
                 return task
-            standing.passed += 1
+            state.passed += 1
 
     def _result(self, group: int, siblings: Sequence[Trajectory]) -> _Result:
         choice = self._chosen[group]
         component = self.components[choice.component]
-        succeeded = [each for each in siblings if component.succeeded(each, choice.start)]
+        succeeded = [episode for episode in siblings if component.succeeded(episode, choice.start)]
         new = None
         if self.rules.reverse_share and choice.start is None and len(succeeded) < len(siblings):
-            longer = (each for each in succeeded if each.num_turns > 1)
-            if (found := next(longer, None)) is not None:
-                new = Start.of(found, choice.task, environment_seed(self._seed, group))
+            longer = (episode for episode in succeeded if episode.num_turns > 1)
+            if (source := next(longer, None)) is not None:
+                new = Start.of(source, choice.task, environment_seed(self._seed, group))
         return group, len(succeeded), len(siblings), new
 
     def _learn(self, choice: Choice, successes: int, count: int) -> None:
-        standing = self._standing[choice.component]
-        standing.seen += 1
-        rate = 1.0 / min(standing.seen + 1, self.rules.memory + 1)
-        standing.success += rate * (successes / count - standing.success)
+        state = self._states[choice.component]
+        state.seen += 1
+        rate = 1.0 / min(state.seen + 1, self.rules.memory + 1)
+        state.success += rate * (successes / count - state.success)
         if count < 2:
-            return  # one alone says nothing of its task
+            return  # one episode alone gives no estimate for its task
         signal = 4.0 * successes * (count - successes) / (count * (count - 1))
-        standing.signal += rate * (signal - standing.signal)
+        state.signal += rate * (signal - state.signal)
         tasks = self.components[choice.component].tasks
         if self.rules.kind == "signal" and isinstance(tasks, TaskOrder) and tasks.size is not None:
-            standing.tasks[choice.task] = (standing.tasks.get(choice.task, 1.0) + signal) / 2
+            state.tasks[choice.task] = (state.tasks.get(choice.task, 1.0) + signal) / 2
 
     def _keep(self, name: str, start: Start, *, instead: bool = False) -> None:
-        """Put a start last. There is one a task: the one that was there, or the new one ``instead``."""
-        starts = self._standing[name].starts
-        if old := next((each for each in starts if each.task == start.task), None):
+        """Append a start. There is one a task: the one that is stored, or the new one ``instead``."""
+        starts = self._states[name].starts
+        if old := next((other for other in starts if other.task == start.task), None):
             if not instead:
                 return
             starts.remove(old)
@@ -398,7 +403,7 @@ class Curriculum:
 
 
 def _moved(start: Start, successes: int, count: int) -> Start | None:
-    """The start after a group that began there: one reply earlier or later; ``None`` where there is none."""
+    """Return the start after a group that began there: one reply earlier or later; ``None`` where there is none."""
     if 2 * successes >= count:
         return replace(start, turn=start.turn - 1) if start.turn > 1 else None
     if start.turn < len(start.replies):
@@ -406,9 +411,9 @@ def _moved(start: Start, successes: int, count: int) -> Start | None:
     return start if successes else None
 
 
-def _listed(standing: _Standing) -> list[dict[str, Any]]:
-    return [asdict(start) for start in standing.starts]
+def _listed(state: _ComponentState) -> list[dict[str, Any]]:
+    return [asdict(start) for start in state.starts]
 
 
-def _start(given: Mapping[str, Any] | None) -> Start | None:
-    return None if given is None else Start(**given)
+def _start(saved: Mapping[str, Any] | None) -> Start | None:
+    return None if saved is None else Start(**saved)

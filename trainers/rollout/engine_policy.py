@@ -21,8 +21,8 @@ class NoRoomError(Exception):
 
 
 @dataclass(frozen=True)
-class Said:
-    """A reply, as text and as the engine gave it, and how long the context before it was."""
+class Reply:
+    """A reply, as text and as the engine returned it, and the length of the context before it."""
 
     text: str
     prompt_tokens: int
@@ -48,8 +48,8 @@ class Speaker:
         self._policy, self._seed = policy, seed
         self._tokens: EpisodeTokens | None = None
 
-    async def reply(self, conversation: Messages, tools: Any = None) -> Said:
-        """The next words; a reply that a weight update cut is said again from its start, by the new weights.
+    async def reply(self, conversation: Messages, tools: Any = None) -> Reply:
+        """Return the next reply; one that a weight update cut is sampled again from its start, by the new weights.
 
         ``conversation`` is all of it, and begins with that of the call before; the chat template shows ``tools``
         (schemas) in the first call. Raises NoRoomError: the context is full; RendererError: the conversation does not
@@ -73,4 +73,4 @@ class Speaker:
         generation = await policy.engine.generate(self._tokens.context, sampling)
         while generation.finish_reason == "abort":
             generation = await policy.engine.generate(self._tokens.context, sampling)
-        return Said(self._tokens.reply(generation), size, generation)
+        return Reply(self._tokens.reply(generation), size, generation)

@@ -39,7 +39,7 @@ _WORKERS: dict[str, Callable[[], Worker]] = {
 
 
 def tools_of(env: Any) -> Sequence[Mapping[str, Any]] | None:
-    """The tools that the chat template must describe, because messages do not; ``ValueError``: replies call none."""
+    """Return the tools that the chat template must describe, as messages do not; ``ValueError``: replies call none."""
     if isinstance(getattr(env, "format", None), Native) and env.tools:
         raise ValueError(
             "call_format=native reads calls from a message's tool_calls alone, and a model that is played token by "
@@ -77,7 +77,7 @@ class Lease:
             return self._seen, float(reward), bool(terminated), bool(truncated and not terminated), info
 
     async def snapshot(self) -> Any:
-        """The episode as it stands, picklable: ``env.snapshot()``. Raises EnvError."""
+        """Return the episode's state, picklable: ``env.snapshot()``. Raises EnvError."""
         return await self._worker.call("snapshot", self._step_timeout)
 
     async def restore(self, state: Any, seen: Messages, seed: int | None = None) -> None:
@@ -86,7 +86,7 @@ class Lease:
         self._seen = seen
 
     async def conversation_score(self) -> dict[str, float]:
-        """How good the conversation is, by named scores: ``env.conversation_score()``. Raises EnvError."""
+        """Score the conversation, by name: ``env.conversation_score()``. Raises EnvError."""
         scores = await self._worker.call("conversation_score", self._step_timeout)
         try:
             return checked_scores(scores, "conversation_score")
@@ -105,7 +105,7 @@ class Lease:
 class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
     """A pool of equal environments, made when they are first needed; an async context manager that closes them.
 
-    ``tools`` are what :func:`tools_of` says of such an environment. There are at most ``workers`` at a time; more
+    ``tools`` are those that :func:`tools_of` returns for such an environment. At most ``workers`` are lent; more
     leases wait. ``None`` is no limit, and, for processes, one a CPU; actors must have a limit. ``kind`` is where they
     run. ``make_timeout`` (for a process: its start included), ``reset_timeout`` and ``step_timeout`` are in seconds;
     ``None`` is no limit. ``beside`` is another backend, whose ``workers`` limit both; each keeps what it made.
@@ -143,7 +143,7 @@ class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
 
     @contextlib.asynccontextmanager
     async def lease(self) -> AsyncIterator[Lease]:
-        """An environment of one's own until the block ends; waits while all are lent. EnvError: none could be made."""
+        """Lend an environment until the block ends; wait while all are lent. EnvError: none could be made."""
         async with self._places or contextlib.nullcontext():
             if self._closed:
                 raise RuntimeError("this environment backend is closed")
@@ -163,7 +163,7 @@ class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
                     self._retire(worker)
 
     def stats(self) -> dict[str, float]:
-        """``made`` environments; ``hung`` ones (killed or abandoned); and now: ``leased``, ``idle``, ``ending``."""
+        """Return counts: ``made``, ``hung`` (killed or abandoned); and now: ``leased``, ``idle``, ``ending``."""
         counts = {"made": self._made, "hung": self._hung}
         counts |= {"leased": len(self._leased), "idle": len(self._idle), "ending": len(self._retired)}
         return {name: float(count) for name, count in counts.items()}
@@ -209,5 +209,5 @@ def _conversation(value: Any, seen: Messages = ()) -> Messages:
         raise ValueError(f"an observation is a tuple of at least one message, not {quoted(value)}")
     value = tuple(value)
     # Mostly the last one with a little more at its end; long conversations are not checked anew on every turn.
-    known = seen if value[: len(seen)] == seen else ()
-    return (*known, *check_conversation(value[len(known) :], "the observation", known))
+    checked_part = seen if value[: len(seen)] == seen else ()
+    return (*checked_part, *check_conversation(value[len(checked_part) :], "the observation", checked_part))

@@ -1,6 +1,6 @@
-"""Forks of episodes: where they are made, the state that they begin in, and what earlier batches say of the turns.
+"""Forks of episodes: where they are made, the state that they begin in, and estimates of turns from earlier batches.
 
-**What a decision may know.** Whether a root is forked before turn ``t`` is a function of the run's seed, of the numbers
+**Dependence.** Whether a root is forked before turn ``t`` is a function of the run's seed, of the numbers
 of group, root and turn, and of the batches delivered before; never of what this root or another episode of its batch
 samples, which would bias the estimate of :mod:`trainers.algorithms.fork` (a test shows by how much).
 """
@@ -45,16 +45,16 @@ class ForkPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ForkRules:
-    """Where and how often roots are forked."""
+    """Rules of where and how often roots are forked."""
 
     samples: int = 1  #: forks at each state that is chosen, at least 1
-    #: ``every``: all turns alike. ``variance``: the turns with the highest variance of what a reply leads to.
+    #: ``every``: all turns alike. ``variance``: the turns with the highest variance of the return after a reply.
     where: Where = "every"
     budget: int | None = None  #: tokens that the forks of a batch are expected to sample at most; ``None`` for no limit
-    gamma: float = 1.0  #: the estimator's discount a turn, in what a reply leads to
+    gamma: float = 1.0  #: the estimator's discount a turn, in that return
 
 
-#: Of one turn in one batch: how many roots reached it, the tokens that they sampled from there on, and squared
+#: Of one turn in one batch: number of roots that reached it, the tokens that they sampled from there on, and squared
 #: deviations with their degrees of freedom of the reward-to-go, among samples of one state and among roots of a group.
 _TurnSums: TypeAlias = tuple[float, float, float, float, float, float]
 
@@ -78,7 +78,7 @@ class ForkPlan:
         self._chances: list[float] | None = None  # by turn
 
     def samples(self, group: int, root: int, turn: int) -> int:
-        """How many forks of this root begin before its reply at this turn."""
+        """Return how many forks of this root begin before its reply at this turn."""
         chance = self.chance(turn)
         if chance >= 1.0:
             return self.rules.samples
@@ -86,7 +86,7 @@ class ForkPlan:
         return self.rules.samples if drawn < chance else 0
 
     def chance(self, turn: int) -> float:
-        """The probability that a root which reaches this turn is forked there."""
+        """Return the probability that a root which reaches this turn is forked there."""
         if self._chances is None:
             return 1.0 if self.rules.budget is None else 0.0
         if turn < len(self._chances):
@@ -112,8 +112,8 @@ class ForkPlan:
         sums = np.array(padded).reshape(len(padded), turns, 6).sum(0)
         reached, tokens, within, within_freedom, among, among_freedom = sums.T
         # Fewer degrees of freedom say too little; a group's variance is an upper bound.
-        known = within_freedom >= 2
-        variance = np.where(known, within, among) / np.maximum(np.where(known, within_freedom, among_freedom), 1.0)
+        enough = within_freedom >= 2
+        variance = np.where(enough, within, among) / np.maximum(np.where(enough, within_freedom, among_freedom), 1.0)
         deviation = np.sqrt(variance)
         cost = self.rules.samples * tokens / np.maximum(reached, 1.0)  # a state
         share = reached / len(padded) / self._roots  # of the roots
@@ -123,14 +123,14 @@ class ForkPlan:
                 chances = (deviation >= float(np.dot(share, deviation)) / max(share.sum(), 1e-12) - 1e-12).astype(float)
         else:
             expected = self._roots * share * cost  # of all forks at a turn
-            left = float(self.rules.budget)
+            remaining = float(self.rules.budget)
             if self.rules.where == "every":
-                chances *= min(1.0, left / max(float(expected.sum()), 1e-12))
+                chances *= min(1.0, remaining / max(float(expected.sum()), 1e-12))
             else:
                 chances[:] = 0.0
                 for turn in np.argsort(-deviation / np.maximum(cost, 1e-12), kind="stable").tolist():
-                    chances[turn] = min(1.0, left / max(float(expected[turn]), 1e-12))
-                    left = max(0.0, left - float(expected[turn]))
+                    chances[turn] = min(1.0, remaining / max(float(expected[turn]), 1e-12))
+                    remaining = max(0.0, remaining - float(expected[turn]))
         self._chances = chances.tolist()
 
 
@@ -150,8 +150,8 @@ def _turn_sums(groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajector
             tokens = np.cumsum(sampled[::-1])[::-1]
             for turn in range(root.num_turns):
                 sums[turn, :2] += 1.0, tokens[turn]
-                others = at_state.get((root.episode_id, turn), [])
-                sums[turn, 2:4] += _deviations([to_go[turn], *others])
+                fork_returns = at_state.get((root.episode_id, turn), [])
+                sums[turn, 2:4] += _deviations([to_go[turn], *fork_returns])
                 in_group[turn].append(to_go[turn])
         for turn, returns in enumerate(in_group):
             sums[turn, 4:] += _deviations(returns)
@@ -164,7 +164,7 @@ def _to_go(episode: Trajectory, gamma: float) -> list[float]:
 
 
 def _deviations(values: Sequence[float]) -> tuple[float, float]:
-    """The sum of squared deviations from the mean, and its degrees of freedom."""
+    """Return the sum of squared deviations from the mean, and its degrees of freedom."""
     if len(values) < 2:
         return 0.0, 0.0
     return float(np.var(values) * len(values)), len(values) - 1.0

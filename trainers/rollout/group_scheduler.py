@@ -1,4 +1,4 @@
-"""The collector's books: which episode may start, which groups the trainer gets, and how old their tokens can be.
+"""The collector's scheduler: which episode may start, which groups the trainer gets, and how old their tokens can be.
 
 A pure state machine. The shell calls :meth:`GroupScheduler.start` until it answers ``None``,
 :meth:`GroupScheduler.finish` when an episode has ended, :meth:`GroupScheduler.take` for a batch and
@@ -6,8 +6,8 @@ A pure state machine. The shell calls :meth:`GroupScheduler.start` until it answ
 
 Vocabulary. A *group* is ``group_size`` episodes (siblings) of one task, and their *forks*, which begin in a state of a
 sibling that has ended (:meth:`GroupScheduler.finish`); it has a number, in the order of admission. A group is *in
-flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. A batch is *owed*
-an update from the moment it is taken until the weights trained on it are out.
+flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. Its update is
+*due* from the moment it is taken until the weights trained on it are out.
 
 A group may begin in a state that an earlier episode reached (:mod:`trainers.rollout.curriculum`): what was sampled
 before is context, not trained on, and has no version.
@@ -19,31 +19,31 @@ Invariants
        ``window`` (W); so a long episode is overtaken by at most W-1 groups, and W = 1 is strict order of admission.
        With a ``surplus`` (S > 0) groups are delivered as they complete, and one is overtaken by at most (η+1)·G others.
     3. **Once.** Every group number is delivered once or dropped once with a counted reason, never both, never neither.
-    4. **Progress.** When all episodes that may start have started and ended, and no update is owed, there is a batch.
+    4. **Progress.** When all episodes that may start have started and ended, and no update is due, there is a batch.
 
 Why 1 holds. An update is published for each batch taken, one version each, so a batch with ``k`` batches before it that
-are not taken yet will be trained on version ``version + owed + k``. A group is admitted only while::
+are not taken yet will be trained on version ``version + due + k``. A group is admitted only while::
 
-    in flight + (W - 1) < (staleness + 1 - owed) * G                                                               (*)
+    in flight + (W - 1) < (staleness + 1 - due) * G                                                                (*)
 
 The groups in flight are those that will be delivered before it, except that up to W-1 later ones may overtake it. So it
-is in a batch with ``k <= (in flight + W - 1) // G <= staleness - owed`` before it, and is trained on at most ``version
+is in a batch with ``k <= (in flight + W - 1) // G <= staleness - due`` before it, and is trained on at most ``version
 + staleness``, where ``version`` is that of its admission; its tokens are sampled later, hence are no older. A group
 dropped before it only moves it forward; a retried sibling samples later still, and so does a fork, which starts when
-its sibling has ended; taking a batch lowers ``in flight`` by G and raises ``owed`` by one, which leaves (*) as it was,
-and an update lowers ``owed``.
+its sibling has ended; taking a batch lowers ``in flight`` by G and raises ``due`` by one, which leaves (*) as it was,
+and an update lowers ``due``.
 
 With a surplus, (*) admits S groups more, and the argument does not hold for them. So a group is *withdrawn* as soon as
 it could not be in the next batch any more: whenever a batch is taken, those with an episode begun from weights more
 than η versions older than the next one will be trained on are dropped, and what runs of them is to be cancelled
 (:meth:`GroupScheduler.withdrawn`). The version that the next batch is trained on changes only when a batch is taken, so
-what is left is young enough until then. While more than η updates are owed nothing is admitted: it would be too old at
+what is left is young enough until then. While more than η updates are due nothing is admitted: it would be too old at
 birth.
 
 The plain rule "capacity (η+1)·batch, freed when the trainer takes a batch" is (*) without its two corrections, and
 breaks the bound.
 
-Why 4 holds. With no update owed, (*) admits until ``in flight >= (staleness + 1) * G - (W - 1)``, which is at least G
+Why 4 holds. With no update due, (*) admits until ``in flight >= (staleness + 1) * G - (W - 1)``, which is at least G
 because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, none is left to wait for.
 """
 
@@ -66,11 +66,11 @@ _NOT_ITS_OWN = frozenset({Status.ABORTED, Status.ERROR_ENGINE, Status.ERROR_REWA
 
 
 class StalenessError(RuntimeError):
-    """A batch has tokens older than the bound: the books or the engine's version numbers are wrong."""
+    """A batch has tokens older than the bound: the scheduler or the engine's version numbers are wrong."""
 
 
 class CollectionError(RuntimeError):
-    """Collecting cannot go on; the message says why and what to do."""
+    """Collecting cannot continue; the message says why and what to do."""
 
 
 class ConsecutiveErrorsError(CollectionError):
@@ -103,7 +103,7 @@ class Ticket:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Which episode of the group it is, whatever the attempt."""
+        """Place in the group: sibling, turn and sample, whatever the attempt."""
         return self.sibling, self.turn, self.sample
 
 
@@ -120,7 +120,7 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRules:
-    """What a group and a batch are, and what may be in flight. Raises ``ValueError``: a value outside its range."""
+    """Sizes of groups and batches, and limits of what may be in flight. ``ValueError``: a value outside its range."""
 
     group_size: int  #: episodes of one task that are compared with each other, at least 1
     groups_per_batch: int  #: groups a batch, at least 1
@@ -132,7 +132,7 @@ class GroupRules:
     #: and those that get too old meanwhile are withdrawn. That makes batches sooner and throws work away, that of long
     #: episodes above all: what is trained on is shorter than what is played. Not with a window.
     surplus: int = 0
-    #: How often one sibling is played again after a failure. After that its group goes on without it, as long as two
+    #: How often one sibling is played again after a failure. After that its group continues without it, as long as two
     #: siblings are left (one, in groups of one), and is dropped otherwise.
     retries: int = 1
     #: At most this many episodes at a time, those of evaluation among them; ``None`` for as many as the capacity has
@@ -181,14 +181,14 @@ _LOWEST = {
 
 
 class GroupScheduler:
-    """The books; see the module's docstring for what they promise, and ``version`` is that of the engine's weights."""
+    """The scheduler; the module's docstring has its invariants, and ``version`` is that of the engine's weights."""
 
     def __init__(self, rules: GroupRules, version: int = 0) -> None:
         self.rules = rules
         self.version = version
         self.max_running = None if isinstance(rules.max_running, str) else rules.max_running
-        self.guests = self.owed = self.batches = 0
-        self.taken: list[int] = []
+        self.evaluations = self.updates_due = self.batches = 0
+        self.taken_groups: list[int] = []
         self.taken_greedy: list[Trajectory] = []
         self.taken_forks: list[list[Trajectory]] = []
         self.counters: Counter[str] = Counter()
@@ -206,29 +206,29 @@ class GroupScheduler:
 
     @property
     def capacity(self) -> int:
-        """Episodes that may be in flight when no update is owed."""
+        """Episodes that may be in flight when no update is due."""
         return self._room(0) * self.rules.episodes_per_group
 
     def is_greedy(self, ticket: Ticket) -> bool:
         return ticket.sibling == self.rules.group_size
 
     def forks_left(self, ticket: Ticket) -> bool:
-        """Whether a fork of this ticket's sibling is to be played yet."""
+        """Return whether a fork of this ticket's sibling is still to be played."""
         group = self._groups.get(ticket.group)
         return group is not None and group.forking[ticket.sibling] > 0
 
     @property
     def training_version(self) -> int:
         """The version of the weights that the next batch will be trained on, if each batch gives one update."""
-        return self.version + self.owed
+        return self.version + self.updates_due
 
     @property
     def in_flight(self) -> list[int]:
         """The numbers of the groups in flight, ascending (those to admit again included)."""
         return [*self._groups, *self._again]
 
-    def gone(self, number: int) -> bool:
-        """Whether the group of this number was delivered or dropped."""
+    def is_done(self, number: int) -> bool:
+        """Return whether the group of this number was delivered or dropped."""
         return number < self._next and number not in self._groups and number not in self._again
 
     @property
@@ -253,8 +253,8 @@ class GroupScheduler:
     # ------------------------------------------------------------------ episodes
 
     def start(self) -> Ticket | None:
-        """The next episode to start now, or ``None`` when there is none before something else happens."""
-        if self.max_running is not None and len(self._running) + self.guests >= self.max_running:
+        """Return the next episode to start now, or ``None`` when none may start before something else happens."""
+        if self.max_running is not None and len(self._running) + self.evaluations >= self.max_running:
             return None
         if len(self._running) >= self.capacity:  # forks are more than the siblings that they take the places of
             return None
@@ -275,7 +275,7 @@ class GroupScheduler:
         own: bool = False,
         forks: Iterable[tuple[int, int]] = (),
     ) -> str | None:
-        """The episode of ``ticket`` has ended as ``trajectory``, which is kept, played again, or given up.
+        """Record that the episode of ``ticket`` has ended as ``trajectory``: keep it, play it again, or give it up.
 
         Each ticket of :meth:`start` ends once, and one that was withdrawn not at all. An episode is usable when its
         status is trainable and it has a token to train on. If it is not: ``excused``, a weight update aborted it, which
@@ -325,7 +325,7 @@ class GroupScheduler:
     # ------------------------------------------------------------------ the trainer's side
 
     def take(self) -> list[list[Trajectory]] | None:
-        """The next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if it is not complete."""
+        """Return the next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if incomplete."""
         rules = self.rules
         unready = next((number for number, group in self._groups.items() if not group.ready), None)
         limit = inf if rules.surplus or unready is None else unready + rules.window
@@ -336,27 +336,27 @@ class GroupScheduler:
         groups = [self._groups.pop(number) for number in numbers]
         batch = [[group.played[s] for s in sorted(group.played)] for group in groups]
         self.taken_forks = [[group.forks[place] for place in sorted(group.forks)] for group in groups]
-        for number, siblings, others in zip(numbers, batch, self.taken_forks, strict=True):
-            for trajectory in (*siblings, *others):
+        for number, siblings, group_forks in zip(numbers, batch, self.taken_forks, strict=True):
+            for trajectory in (*siblings, *group_forks):
                 self._check_age(number, trajectory)
         # The greedy one has the greatest number, and a group without it was dropped.
-        self.taken, self.taken_greedy = numbers, [group.pop() for group in batch] if rules.greedy else []
+        self.taken_groups, self.taken_greedy = numbers, [group.pop() for group in batch] if rules.greedy else []
         self.counters["groups_delivered"] += len(numbers)
         if forks := sum(map(len, self.taken_forks)):
             self.counters["forks_delivered"] += forks
         self.batches += 1
-        self.owed += 1
+        self.updates_due += 1
         if rules.surplus:
             self._withdraw()
         return batch
 
     def withdrawn(self) -> list[Ticket]:
-        """The running episodes whose groups were withdrawn since the last call: cancel them. They do not end."""
+        """Return the running episodes of groups withdrawn since the last call: cancel them. They do not end."""
         tickets, self._withdrawn = self._withdrawn, []
         return tickets
 
     def dropped(self) -> list[tuple[int, str, list[Trajectory]]]:
-        """The groups dropped since the last call: number, reason, and the siblings played, in order."""
+        """Return the groups dropped since the last call: number, reason, and the siblings played, in order."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
@@ -365,22 +365,23 @@ class GroupScheduler:
         step = version - self.version
         if step < 1:
             raise ValueError(f"the version must grow: it is {self.version}, and the update says {version}")
-        if step > self.owed and self._groups:
+        if step > self.updates_due and self._groups:
             raise ValueError(
-                f"an update from version {self.version} to {version} with {self.owed} batch(es) taken since: what is "
-                f"in flight would get older than staleness={self.rules.staleness} allows. Publish one version a batch"
+                f"an update from version {self.version} to {version} with {self.updates_due} batch(es) taken since: "
+                f"what is in flight would get older than staleness={self.rules.staleness} allows. Publish one version "
+                "a batch"
             )
 
     def update(self, version: int) -> None:
-        """The update of the oldest batch that was owed one is out; ``ValueError`` where ``version`` does not fit."""
+        """Record the update of the oldest batch that awaits one; ``ValueError`` where ``version`` does not fit."""
         self.check_update(version)
-        self.owed = max(0, self.owed - (version - self.version))
+        self.updates_due = max(0, self.updates_due - (version - self.version))
         self.version = version
 
     # ------------------------------------------------------------------ resuming
 
     def frontier(self) -> dict[str, Any]:
-        """Where the run stands, for JSON: all groups below ``next_group`` are done, except those ``in_flight``."""
+        """Return the run's state, for JSON: all groups below ``next_group`` are done, except those ``in_flight``."""
         return {
             "next_group": self._next,
             "in_flight": self.in_flight,
@@ -390,9 +391,9 @@ class GroupScheduler:
         }
 
     def restore(self, frontier: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`frontier`: groups that were in flight are played again, first, then new ones.
+        """Resume from a :meth:`frontier`: groups that were in flight are played again, first, then new ones.
 
-        Tokens will be sampled from the weights of now. ``ValueError``: in use, or the frontier is malformed.
+        Tokens will be sampled from the current weights. ``ValueError``: in use, or the frontier is malformed.
         """
         if self._next or self._groups or self._again:
             raise ValueError("restore a frontier before the first episode starts")
@@ -406,12 +407,12 @@ class GroupScheduler:
 
     # ------------------------------------------------------------------ inside
 
-    def _room(self, owed: int) -> int:
-        """How many groups may be in flight while so many updates are owed: (*)."""
+    def _room(self, updates_due: int) -> int:
+        """Return how many groups may be in flight while so many updates are due: (*)."""
         rules = self.rules
-        if owed > rules.staleness:
+        if updates_due > rules.staleness:
             return 0
-        return (rules.staleness + 1 - owed) * rules.groups_per_batch - (rules.window - 1) + rules.surplus
+        return (rules.staleness + 1 - updates_due) * rules.groups_per_batch - (rules.window - 1) + rules.surplus
 
     def _withdraw(self) -> None:
         """Drop the groups that have become too old for the next batch, and so for any."""
@@ -427,7 +428,7 @@ class GroupScheduler:
         heapq.heapify(self._waiting)
 
     def _admit(self) -> bool:
-        if len(self._groups) >= self._room(self.owed):
+        if len(self._groups) >= self._room(self.updates_due):
             return False
         if self._again:
             number = self._again.popleft()
@@ -440,7 +441,7 @@ class GroupScheduler:
         return True
 
     def _settle(self, number: int, group: _Group) -> str | None:
-        """All siblings have ended: the group is ready, or dropped; returns why it was dropped."""
+        """Mark the group, whose siblings have all ended, as ready, or drop it; return why it was dropped."""
         rules = self.rules
         if rules.greedy and rules.group_size not in group.played:
             return self._drop(number, "no_greedy")
@@ -479,13 +480,13 @@ class GroupScheduler:
 
 
 class EvalGate:
-    """Places for episodes of evaluation, taken before those of the books: weight updates wait for it.
+    """Places for episodes of evaluation, given before those of training: weight updates wait for it.
 
-    While guests wait, no episode of the books starts; ``left`` is called when a guest's place is free again.
+    While evaluations wait, no training episode starts; ``on_leave`` is called when a place is free again.
     """
 
-    def __init__(self, slots: GroupScheduler, left: Callable[[], None]) -> None:
-        self._slots, self._left = slots, left
+    def __init__(self, scheduler: GroupScheduler, on_leave: Callable[[], None]) -> None:
+        self._scheduler, self._on_leave = scheduler, on_leave
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.inside = 0
 
@@ -494,22 +495,22 @@ class EvalGate:
         """Wait for a place, first come, first served, and keep it until the end of the block."""
         place = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
-        self._slots.guests += 1
+        self._scheduler.evaluations += 1
         try:
             self.admit()
             await place
             yield
         finally:
-            self._slots.guests -= 1
-            if not place.cancelled():  # that is how waiting ends when it ends for nothing
+            self._scheduler.evaluations -= 1
+            if not place.cancelled():  # cancelled while it waited: it never had a place
                 self.inside -= 1
             self.admit()
-            self._left()
+            self._on_leave()
 
     def admit(self) -> None:
-        """Let in whom there is room for; to be called when an episode has ended or the limit has grown."""
-        limit = self._slots.max_running
-        while self._waiting and (limit is None or self._slots.running + self.inside < limit):
+        """Admit those that there is room for; to be called when an episode has ended or the limit has grown."""
+        limit = self._scheduler.max_running
+        while self._waiting and (limit is None or self._scheduler.running + self.inside < limit):
             place = self._waiting.popleft()
             if not place.cancelled():
                 self.inside += 1
@@ -517,9 +518,9 @@ class EvalGate:
 
 
 class WeightLock:
-    """Keeps the weights at one version: many may hold them, and an update waits until nobody does.
+    """A readers-writer lock of the weights: many may hold them at one version, and an update waits for all of these.
 
-    First come, first served: who comes while an update waits is after it, so none waits for ever.
+    First come, first served: a reader that comes while an update waits is served after it, so nothing starves.
     """
 
     def __init__(self) -> None:
@@ -528,8 +529,8 @@ class WeightLock:
         self._free = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """No update while in the block."""
+    async def shared(self) -> AsyncIterator[None]:
+        """Keep the weights as they are: no update while in the block."""
         async with self._turn:
             self._holders += 1
         try:
@@ -539,8 +540,8 @@ class WeightLock:
             self._free.set()
 
     @contextlib.asynccontextmanager
-    async def moved(self) -> AsyncIterator[None]:
-        """Nobody else is in such a block, nor holds the weights."""
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Hold the weights alone: nothing else is in such a block, nor shares them."""
         async with self._turn:
             while self._holders:
                 self._free.clear()

@@ -31,7 +31,7 @@ from .stats import Load, Timeline
 
 @dataclass(frozen=True)
 class Episode:
-    """What to play."""
+    """An episode to play."""
 
     episode_id: str  #: unique within a run
     group_id: str  #: shared by the siblings of a group
@@ -39,20 +39,20 @@ class Episode:
     env_seed: int  #: for the environment's reset
     sampling: Sampling  #: how to sample; its own seed is not used
     sampling_seed: int  #: each turn's seed is derived from it and the turn's number
-    training: bool = True  #: whether it is for training; rewards that come later may leave others alone
+    training: bool = True  #: whether it is for training; rewards that come later may skip other episodes
     begin: ForkPoint | None = None  #: where a fork begins, in place of a reset
     start: Start | None = None  #: where the episode begins, otherwise than at its opening; its seed is ``env_seed``
     #: Turns of a *future*, which is played to be scored (:class:`~trainers.rollout.rewards.Futures`): it begins with
     #: randomness of ``env_seed``, no reward comes later in it, and the environment scores its conversation. ``None``
     #: for an episode.
     window: int | None = None
-    #: How many forks are to be made of this episode before its reply at a turn; ``None`` for none
+    #: Number of forks to make of this episode before its reply at a turn; ``None`` for none
     forks: Callable[[int], int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeLimits:
-    """What an episode may take."""
+    """Limits of an episode."""
 
     #: Prompt and replies of an episode together have at most this many tokens; ``None`` for what the engine can hold,
     #: which is the limit in any case
@@ -64,7 +64,7 @@ class EpisodeLimits:
     episode_timeout: float | None = None  #: seconds for an episode, once it has its environment; ``None`` for no limit
     #: Seconds from a turn until a reward that comes later must be there; ``None`` for no limit
     reward_timeout: float | None = 600.0
-    #: A reply that a weight update (``mode="abort"``) cut goes on from its tokens under the new weights, in the same
+    #: A reply that a weight update (``mode="abort"``) cut continues from its tokens under the new weights, in the same
     #: turn; otherwise its episode ends as aborted, and is played again from the start. The staleness bound holds either
     #: way, because it holds from a group's admission on.
     partial: bool = False
@@ -92,7 +92,7 @@ class _End:
 
 @dataclass
 class _Progress:
-    """How far an episode has come, for whoever has to end it."""
+    """Progress of an episode, for the code that ends it."""
 
     timeline: Timeline
     rewards: PendingRewards
@@ -102,7 +102,7 @@ class _Progress:
     messages: Messages = ()
     user_messages: Messages = ()
     sides: dict[str, EpisodeTokens] = field(default_factory=dict)  # by who speaks, where the user is played, too
-    refused: bool = False  # no message of that user would do
+    refused: bool = False  # no message of that user was acceptable
     points: list[ForkPoint] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class _TooSlowError(EpisodeError):
 
 
 class FutureError(EpisodeError):
-    """A future failed, and says nothing of the turn that it was played for."""
+    """A future failed, and gives no estimate for the turn that it was played for."""
 
     def __init__(self, status: Status, message: str, cause: str) -> None:
         super().__init__(f"{status.value}: {message}", cause)
@@ -129,7 +129,7 @@ class FutureError(EpisodeError):
 
 
 class _AbortedError(EpisodeError):
-    """A weight update cut a reply that is not to go on."""
+    """A weight update cut a reply that does not continue."""
 
     status = Status.ABORTED
 
@@ -157,7 +157,7 @@ class Player:
 
     @contextlib.contextmanager
     def interrupting(self, version: int) -> Iterator[None]:
-        """Inside, the engine takes weights of this version, and cuts what is running."""
+        """Mark that the engine takes weights of this version and cuts what is running, until the block ends."""
         self._interruptions += 1
         self._interrupting += 1
         self._newest = version
@@ -171,7 +171,7 @@ class Player:
         return self._interruptions
 
     def interrupted_since(self, moment: int) -> bool:
-        """Whether a weight update may have cut a request made at that moment or later."""
+        """Return whether a weight update may have cut a request made at that moment or later."""
         return self._interruptions != moment or self._interrupting > 0
 
     async def play(
@@ -182,7 +182,7 @@ class Player:
         points: list[ForkPoint] | None = None,
         users: list[Trajectory] | None = None,
     ) -> Trajectory:
-        """Play ``episode`` in an environment of ``backend``; ``timeline`` notes what the time went on.
+        """Play ``episode`` in an environment of ``backend``; ``timeline`` records the time of each phase.
 
         ``points`` gets the states to fork it in, where it ends well; the engine then keeps what it computed until
         :meth:`release`. ``users`` gets the user's side, where the policy plays both (:mod:`textenvs.two_sides`) and the
@@ -207,20 +207,20 @@ class Player:
         return self._finish(episode, progress, end)
 
     async def play_future(
-        self, backend: Backend, future: Episode, asked: Callable[[], None], began: Callable[[], None], over: bool
+        self, backend: Backend, future: Episode, on_reply: Callable[[], None], on_start: Callable[[], None], over: bool
     ) -> Played:
-        """Play a future, again where a weight update cut it; ``asked`` is called for each reply. Raises EpisodeError.
+        """Play a future, again where a weight update cut it; ``on_reply`` is called for each reply. EpisodeError.
 
-        ``began`` is called once it has an environment. ``over``: the episode that it begins in is over.
+        ``on_start`` is called once it has an environment. ``over``: the episode that it begins in is over.
         """
         async with backend.lease() as env:
-            began()
+            on_start()
             while True:
                 progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend.spec)
                 end = await self._whole(backend, future, progress, env)
                 turns = 0 if progress.tokens is None else progress.tokens.num_turns
                 for _ in range(turns):
-                    asked()
+                    on_reply()
                 if end.status is not Status.ABORTED:
                     break
         if not end.status.trainable:
@@ -229,14 +229,14 @@ class Player:
         return Played(progress.messages, lambda: progress.scores, turns, over)
 
     async def release(self, episode_id: str) -> None:
-        """The engine may forget what it computed for this episode."""
+        """Let the engine forget what it computed for this episode."""
         with contextlib.suppress(EngineError):
             await self.engine.release(f"{self._name}/{episode_id}")
 
     async def _whole(
         self, backend: Backend, episode: Episode, progress: _Progress, leased: Lease | None = None
     ) -> _End:
-        """The turns, then the rewards still awaited; whatever goes wrong is an end too."""
+        """Play the turns, then await the pending rewards; a failure is returned as an end, too."""
         session = f"{self._name}/{episode.episode_id}"
         clock: asyncio.Timeout | None = None
         try:
@@ -259,7 +259,7 @@ class Player:
             return end
         except EpisodeError as error:
             return _End(error.status, error=str(error), cause=error.cause)
-        except RendererError as error:  # of this conversation: others can be shown, or there would be no run
+        except RendererError as error:  # of this conversation: the template can render others, or there would be no run
             return _End(Status.ERROR_ENV, error=str(error), cause="not_shown")
         except EngineDeadError:
             raise
@@ -268,8 +268,8 @@ class Player:
         except TimeoutError:
             if clock is None or not clock.expired():
                 raise
-            said = f"the episode took longer than {self.limits.episode_timeout:g} s"
-            return _End(Status.TRUNCATED_TIME, error=said, cause="episode_timeout")
+            message = f"the episode took longer than {self.limits.episode_timeout:g} s"
+            return _End(Status.TRUNCATED_TIME, error=message, cause="episode_timeout")
         except Exception as error:
             error.add_note(f"in episode {episode.episode_id}, task_index {episode.options.get('task_index')}")
             raise
@@ -278,7 +278,7 @@ class Player:
         if progress.rewards.pending:
             progress.timeline.phase("rewards")
         for turn, terms in await progress.rewards.settle():
-            assert progress.tokens is not None  # or nothing would have been asked for
+            assert progress.tokens is not None  # or no reward would have been requested
             progress.tokens.add_reward(turn - progress.first_turn, terms)
 
     async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress, backend: Backend) -> _End:
@@ -294,8 +294,8 @@ class Player:
         if episode.start is not None:  # also of a fork, whose turns are counted from there, too
             progress.metrics["start_turn"] = float(episode.start.turn)
         if (size := opening if episode.start is None else tokens.context_size) >= limit:
-            said = f"the opening takes {size} tokens, and the context has room for {limit}"
-            return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
+            message = f"the opening takes {size} tokens, and the context has room for {limit}"
+            return _End(Status.TRUNCATED_CONTEXT, error=message, cause="no_room")
         for turn in itertools.count(point.turn):
             if episode.window is not None:
                 if tokens.context_size >= limit:
@@ -306,8 +306,8 @@ class Player:
                 enter("step")
                 state = await env.snapshot()
                 enter("own")
-                here = replace(point, turn=turn, state=state, tokens=tokens.fork(), messages=progress.messages)
-                progress.points.append(replace(here, samples=samples))
+                fork_point = replace(point, turn=turn, state=state, tokens=tokens.fork(), messages=progress.messages)
+                progress.points.append(replace(fork_point, samples=samples))
             cut_before = progress.timeline.counts["cut"]
             text = await self._reply(episode, turn, limit, session, tokens, progress.timeline)
             response_tokens = tokens.context_size - opening
@@ -338,9 +338,9 @@ class Player:
                     enter("step")
                     state = await env.snapshot()
                     enter("own")
-                    here = replace(point, turn=turn + 1, state=state, tokens=tokens.fork(), messages=conversation)
+                    next_point = replace(point, turn=turn + 1, state=state, tokens=tokens.fork(), messages=conversation)
                     over = end is not None and end.status is not Status.TRUNCATED_CONTEXT
-                    futures = _Futures(self, backend, episode, here, progress.rewards, over)
+                    futures = _Futures(self, backend, episode, next_point, progress.rewards, over)
                 so_far = TurnContext(
                     episode_id=episode.episode_id,
                     **names,
@@ -364,7 +364,7 @@ class Player:
         raise AssertionError("unreachable")
 
     async def _sides(self, env: Lease, episode: Episode, session: str, progress: _Progress, backend: Backend) -> _End:
-        """The turns of assistant and user (:class:`~textenvs.two_sides.TwoSides`), each side in tokens of its own."""
+        """Play the turns of assistant and user (:class:`~textenvs.two_sides.TwoSides`), each side in its own tokens."""
         enter, sides, limits = progress.timeline.phase, progress.sides, dict[str, int]()
         enter("reset")
         conversation, info = await env.reset(episode.env_seed, episode.options)
@@ -388,8 +388,10 @@ class Player:
                 if side == "assistant" and tokens.num_turns:
                     return _End(Status.TRUNCATED_CONTEXT)
                 # The reward of the assistant's turn that the user would answer is not known.
-                said = f"the {side}'s conversation takes {tokens.context_size} tokens; there is room for {limits[side]}"
-                return _End(Status.ERROR_ENV, error=said, cause=f"no_room_{side}")
+                message = (
+                    f"the {side}'s conversation takes {tokens.context_size} tokens; there is room for {limits[side]}"
+                )
+                return _End(Status.ERROR_ENV, error=message, cause=f"no_room_{side}")
             cut_before = progress.timeline.counts["cut"]
             own_session = session if side == main else f"{session}/{side}"
             text = await self._reply(episode, turn, limits[side], own_session, tokens, progress.timeline)
@@ -417,7 +419,7 @@ class Player:
         raise AssertionError("unreachable")
 
     def _end_of_user(self, user: EpisodeTokens, end: _End, refused: bool, episode: Episode) -> Trajectory:
-        """The user's side of an episode; where no message of it would do, that is its end, and paid for."""
+        """Return the user's side of an episode; where no message of it was accepted, that is its end, and rewarded."""
         if refused:
             end = _End(Status.COMPLETED, terminated=True, stop=end.stop)
         how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
@@ -437,11 +439,11 @@ class Player:
         if episode.start is not None and episode.begin is None:
             conversation = await self._replay(env, episode.start, tokens)
             tokens = tokens.fork(episode_id=episode.episode_id, **names)
-        here = (episode.episode_id, 0, 0, None, tokens, conversation, opening, limit, names)
-        return ForkPoint(*here, progress.rewards)
+        values = (episode.episode_id, 0, 0, None, tokens, conversation, opening, limit, names)
+        return ForkPoint(*values, progress.rewards)
 
     async def _replay(self, env: Lease, start: Start, tokens: EpisodeTokens) -> Messages:
-        """Take an episode from its opening to ``start``; the conversation there, or EnvError if it is another one."""
+        """Replay an episode up to ``start``; return the conversation there, or raise EnvError if it differs."""
         for ids in start.replies[: start.turn]:
             zeros = np.zeros(len(ids), np.float32)
             text = tokens.reply(Generation(np.array(ids, np.int32), zeros, zeros.astype(np.int32), "stop"))
@@ -456,40 +458,40 @@ class Player:
     async def _reply(
         self, episode: Episode, turn: int, limit: int, session: str, tokens: EpisodeTokens, timeline: Timeline
     ) -> str:
-        """The policy's words: one generation, or more where weight updates cut it and it may go on."""
+        """Sample a reply: one generation, or several where weight updates cut it and it may continue."""
         stops = tuple(dict.fromkeys((*episode.sampling.stop_token_ids, *self.renderer.stop_token_ids)))
-        left = min(episode.sampling.max_new_tokens, limit - tokens.context_size)
+        remaining = min(episode.sampling.max_new_tokens, limit - tokens.context_size)
         seed = derive_seed(episode.sampling_seed, turn)
         timeline.phase("generate")
         try:
             async with asyncio.timeout(self.limits.generation_timeout) as clock:
                 for piece in itertools.count(1):
                     context, moment = tokens.context, self.moment()
-                    sampling = replace(episode.sampling, max_new_tokens=left, stop_token_ids=stops, seed=seed)
+                    sampling = replace(episode.sampling, max_new_tokens=remaining, stop_token_ids=stops, seed=seed)
                     generation = await self.engine.generate(context, sampling, session)
                     count = len(generation.token_ids)
                     timeline.generated(len(context), count, generation.metrics)
                     if generation.finish_reason != "abort":
                         if not count:
-                            said = f"the engine returned no token, with finish_reason {generation.finish_reason!r}"
-                            raise EngineError(said)
+                            message = f"the engine returned no token, with finish_reason {generation.finish_reason!r}"
+                            raise EngineError(message)
                         break
-                    text = tokens.reply(generation)  # also where it does not go on: how long it was is measured
+                    text = tokens.reply(generation)  # also where it does not continue: its length is measured
                     if not self.limits.partial or not self.interrupted_since(moment):
                         raise _AbortedError("the engine aborted the generation", "aborted")
-                    left -= count
-                    if left <= 0:  # it was cut behind the last token that it could have
+                    remaining -= count
+                    if remaining <= 0:  # it was cut behind the last token that it could have
                         timeline.replied(cut=True)
                         return text
                     self._check_age(tokens.oldest_version)
-                    # Not the seed of before: an engine may count its random numbers from a request's first token.
+                    # A new seed: an engine may count its random numbers from a request's first token.
                     seed = derive_seed(episode.sampling_seed, turn, piece)
                     timeline.counts["continued"] += 1
         except TimeoutError:
             if not clock.expired():
                 raise
-            said = f"the generation took longer than {self.limits.generation_timeout:g} s"
-            raise _TooSlowError(said, "generation_timeout") from None
+            message = f"the generation took longer than {self.limits.generation_timeout:g} s"
+            raise _TooSlowError(message, "generation_timeout") from None
         timeline.phase("own")
         timeline.replied(cut=generation.finish_reason == "length")
         return tokens.reply(generation)
@@ -497,8 +499,8 @@ class Player:
     def _check_age(self, oldest: int | None) -> None:
         most, age = self.limits.partial_max_age, 0 if oldest is None else self._newest - oldest
         if most is not None and age > most:
-            said = f"its oldest token is {age} versions old, more than partial_max_age={most}: it is played again"
-            raise _AbortedError(said, "too_old")
+            message = f"its oldest token is {age} versions old, more than partial_max_age={most}: it is played again"
+            raise _AbortedError(message, "too_old")
 
     def _finish(self, episode: Episode, progress: _Progress, end: _End) -> Trajectory:
         if progress.tokens is None:  # it did not even open
@@ -510,7 +512,7 @@ class Player:
             stop=end.stop,
             error=end.error,
             metrics=progress.metrics,
-            messages=progress.messages or None,  # those of its tokens, of a user
+            messages=progress.messages or None,  # of a user: those of its tokens
             user_messages=progress.user_messages,
             **_origin(episode),
         )
@@ -525,7 +527,7 @@ async def _restore(env: Lease, episode: Episode, begin: ForkPoint) -> ForkPoint:
 
 @dataclass(frozen=True, eq=False)
 class _Futures:
-    """See :class:`~trainers.rollout.rewards.Futures`."""
+    """Implements :class:`~trainers.rollout.rewards.Futures`."""
 
     player: Player
     backend: Backend
@@ -539,8 +541,8 @@ class _Futures:
         number: int,
         turns: int,
         sampling: Sampling | None,
-        asked: Callable[[], None],
-        began: Callable[[], None],
+        on_reply: Callable[[], None],
+        on_start: Callable[[], None],
     ) -> Played:
         name = f"t{self.point.turn}-future{number}"
         seeds = self.episode.sampling_seed, "future", self.point.turn, number
@@ -554,7 +556,7 @@ class _Futures:
             window=0 if self.over else turns,
             forks=None,
         )
-        return await self.player.play_future(self.backend, future, asked, began, self.over)
+        return await self.player.play_future(self.backend, future, on_reply, on_start, self.over)
 
 
 def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:

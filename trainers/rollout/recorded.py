@@ -1,4 +1,4 @@
-"""Recorded replies in the place of an engine's: what was sampled is given again, as long as it was asked for."""
+"""Recorded replies in place of an engine's: each is returned while its context is the recorded one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..trajectory import Trajectory
 
 
 class RecordedEngine:
-    """An engine that gives the recorded replies, as long as it is shown what the run's engine was shown."""
+    """An engine that returns the recorded replies while it gets the contexts of the recorded run."""
 
     version = 0
 
     def __init__(self, episodes: Sequence[Trajectory], max_context: int) -> None:
         self.max_context = max_context
-        self._episodes = {each.episode_id: each for each in episodes}
+        self._episodes = {episode.episode_id: episode for episode in episodes}
         self._turns = dict.fromkeys(self._episodes, 0)
-        self.problems: dict[str, int] = {}  # the turn before whose reply an episode was shown something else
+        self.problems: dict[str, int] = {}  # the turn at which an episode's context differed
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         assert session is not None
@@ -33,18 +33,18 @@ class RecordedEngine:
             raise EngineError(f"turn {turn} was not recorded with this context")
         where = episode.turn_id == turn
         ids = episode.token_ids[where]
-        kept: dict[str, Any] = {}
+        mask: dict[str, Any] = {}
         if len(episode.kept_counts):
             ends = np.cumsum(episode.kept_counts)
             first, last = np.flatnonzero(where)[[0, -1]]
             kept_ids = episode.kept_ids[ends[first] - episode.kept_counts[first] : ends[last]]
-            kept = {"kept_ids": kept_ids, "kept_counts": episode.kept_counts[where]}
-            kept["sampled_logprobs"] = episode.logprobs[where]
+            mask = {"kept_ids": kept_ids, "kept_counts": episode.kept_counts[where]}
+            mask["sampled_logprobs"] = episode.logprobs[where]
         reason: Any = "stop" if int(ids[-1]) in sampling.stop_token_ids else "length"
-        return Generation(ids, episode.logprobs[where], episode.weight_version[where], reason, **kept)
+        return Generation(ids, episode.logprobs[where], episode.weight_version[where], reason, **mask)
 
     async def release(self, session: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is stored."""
 
     async def update_weights(self, weights: Any, version: int, mode: Any = "keep") -> None:
         raise EngineError("recorded replies have no weights")
@@ -53,11 +53,11 @@ class RecordedEngine:
         return {}
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 def context_of(episode: Trajectory, turn: int) -> NDArray[np.int32]:
-    """What the engine was given for a turn's reply."""
+    """Return the context that the engine got for a turn's reply, ``[T]``."""
     first = int(np.flatnonzero(episode.turn_id == turn)[0])
     start = episode.segment_starts[np.searchsorted(episode.segment_starts, first, side="right") - 1]
     return episode.token_ids[start:first]

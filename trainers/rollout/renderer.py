@@ -1,4 +1,4 @@
-r"""From conversations to tokens: a chat template rendered whole once, and after that only what is new.
+r"""Conversations as tokens: a chat template rendered whole once, and after that only the new messages.
 
 After a reply, the new messages are rendered as a *bridge*: the template's own text between the end of the sampled reply
 and the next generation point. It is found by differencing, with a two-message probe before the new messages, so its
@@ -10,7 +10,7 @@ cost grows with what is new. The bridge of ChatML::
 Rules:
 
 * The first special token of a bridge *ends the turn* (``<|im_end|>``). Where the reply ended with that very token, it
-  was sampled, and the bridge goes on behind it. Otherwise the bridge starts with it, and it is not an action: the reply
+  was sampled, and the bridge continues after it. Otherwise the bridge starts with it, and it is no action: the reply
   was cut by its length, or it stopped by another stop token. That other token stays where it was sampled, so the
   context then differs from a whole rendering by exactly this one token (which ``rewritten`` counts as a difference).
 * A special token stands at the boundary, and tokenizers split text at special tokens first, so no merge can cross it:
@@ -25,7 +25,7 @@ Rules:
   channels of gpt-oss) leaves them to the model, which ends each of several messages in a turn; it is refused.
 * On construction all this is proved for the template at hand: probe conversations are played by bridging and compared
   with whole renderings. Where they differ, the template *rewrites history* (drops old reasoning, trims replies, moves
-  the system prompt); ``rewrites_history`` is then true and :meth:`Renderer.rewritten` tells, turn by turn, whether it
+  the system prompt); ``rewrites_history`` is then true and :meth:`Renderer.rewritten` checks, turn by turn, whether it
   does so for the conversation at hand.
 """
 
@@ -79,10 +79,10 @@ _T = TypeVar("_T")
 class Renderer:
     """Renders conversations as token ids for one ``tokenizer`` and its chat template; or RendererError.
 
-    ``template_kwargs`` are variables for the template, in every rendering. ``stop_token_ids``, those given and the
+    ``template_kwargs`` are variables for the template, in every rendering. ``stop_token_ids``, the argument's and the
     template's and tokenizer's own, end a reply. ``rewrites_history``: the template changes earlier turns, at least for
-    some conversations. ``forms``: how each kind of message is put to the template. ``reasoning``: what the template
-    tells about the model's private reasoning.
+    some conversations. ``forms``: the form of each kind of message for the template. ``reasoning``: what the template
+    supports of the model's private reasoning.
     """
 
     stop_token_ids: tuple[int, ...]
@@ -133,7 +133,7 @@ class Renderer:
     # ------------------------------------------------------------------ what the rollout calls
 
     def render(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
-        """The whole conversation as token ids, ending at the generation point; RendererError where it is rejected."""
+        """Render the conversation as token ids, up to the generation point; RendererError where it is rejected."""
         if not messages:
             raise RendererError("a conversation without messages cannot be rendered")
         key = json.dumps((messages, tools))
@@ -144,28 +144,28 @@ class Renderer:
         return list(ids)
 
     def bridge(self, new: Sequence[Message], *, after: int | None, tools: Tools = None) -> list[int]:
-        """The template's tokens between the end of a sampled reply and the next generation point.
+        """Return the template's tokens between the end of a sampled reply and the next generation point.
 
         ``new`` are the messages that follow the reply, ``after`` its last token, if any. RendererError: the template
         rejects them, or puts no special token there.
         """
         key = json.dumps((new, tools))
-        if (known := self._bridges.get(key)) is None:
+        if (cached := self._bridges.get(key)) is None:
             text = self._bridge_text(tuple(new), tools)
-            known = self._control.encode(text), self._turn_end(text)
-            _remember(self._bridges, key, known, _KNOWN_BRIDGES)
-        ids, end = known
+            cached = self._control.encode(text), self._turn_end(text)
+            _remember(self._bridges, key, cached, _KNOWN_BRIDGES)
+        ids, end = cached
         return ids[ids.index(end) + 1 :] if after == end else list(ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of a sampled reply, without the stop token at its end (one at most; others stay visible)."""
+        """Decode a sampled reply, without the stop token at its end (one at most; further ones stay visible)."""
         ids = [int(i) for i in token_ids]
         if ids and ids[-1] in self.stop_token_ids:
             ids.pop()
         return self._decode(ids)
 
     def rewritten(self, token_ids: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> list[int] | None:
-        """The rendering of ``messages`` where it reads differently (as text) from ``token_ids``, else ``None``.
+        """Return the rendering of ``messages`` where it differs as text from ``token_ids``, else ``None``.
 
         The time grows with the whole conversation, so ask only where ``rewrites_history``.
         """
@@ -178,7 +178,7 @@ class Renderer:
         return None if ids == list(token_ids) or self._decode(ids) == old else ids
 
     def written(self, before: Sequence[Message], reply: Message, tools: Tools = None) -> tuple[str, int]:
-        """A reply with calls or reasoning as its model writes it: its text behind the generation point, and its end.
+        """Return a reply with calls or reasoning as its model writes it: text after the generation point, and end.
 
         The text is the chat template's, without what ends the turn; the end is a stop token. RendererError: the
         template does not show the reply there, or leaves something of it out.
@@ -201,14 +201,14 @@ class Renderer:
         return text, end
 
     def following(self, token_ids: Sequence[int], messages: Sequence[Message], tools: Tools = None) -> list[int] | None:
-        """The tokens behind ``token_ids`` in the rendering of ``messages``; ``None`` where that reads differently."""
+        """Return the tokens after ``token_ids`` in the rendering of ``messages``; ``None`` where the two differ."""
         text, old = self._text(messages, tools), self._decode(token_ids)
         if text.marks is not None or not text.marked.startswith(old):
             return None
         return self._control.encode(text.after(len(old)))
 
     def warn_once(self, about: str, message: str) -> None:
-        """Log ``message`` as a warning, the first time something is said ``about`` this."""
+        """Log ``message`` as a warning, once for each ``about``."""
         if about not in self._warned:
             self._warned.add(about)
             logger.warning(message)
@@ -220,9 +220,9 @@ class Renderer:
         values: list[tuple[Any, re.Pattern[str]]] = [
             (message, self._turn_special if message["role"] == "assistant" else every) for message in messages
         ]
-        (*marked, shown), marks = self._control.mark([*values, (tools, every)])
+        (*marked, marked_tools), marks = self._control.mark([*values, (tools, every)])
         try:
-            return MarkedText(self._show(self.forms.put(marked), shown, generate=generate), marks)
+            return MarkedText(self._show(self.forms.put(marked), marked_tools, generate=generate), marks)
         except RejectedError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise RejectedError(f"the chat template rejects the conversation ({roles}): {error}") from error
@@ -236,7 +236,7 @@ class Renderer:
         return text.after(place_of(_REPLY, text.marked) + len(_REPLY))
 
     def _turn_end(self, text: MarkedText) -> int:
-        """The special token that ends the turn before a bridge."""
+        """Return the special token that ends the turn before a bridge."""
         first = self._control.pattern.search(text.marked)
         if first is None:
             raise RendererError(
@@ -268,7 +268,7 @@ class Renderer:
     # ------------------------------------------------------------------ the proof
 
     def _prove(self) -> bool:
-        """Play the probe conversations by bridging; whether any of them reads differently when rendered as a whole.
+        """Play the probe conversations by bridging; return whether any of them differs from a whole rendering.
 
         A probe that the template does not show (tools) proves nothing: such a conversation is an error when it comes.
         """
@@ -284,8 +284,8 @@ class Renderer:
         return bool(differ)
 
     def _probes(self) -> Iterator[tuple[str, Messages, Tools]]:
-        def talk(*replies: str, asked: str = "Is it so?", head: Messages = ()) -> Messages:
-            return (*head, user(asked), *(m for reply in replies for m in (assistant(reply), user(asked))))
+        def talk(*replies: str, query: str = "Is it so?", head: Messages = ()) -> Messages:
+            return (*head, user(query), *(m for reply in replies for m in (assistant(reply), user(query))))
 
         yield "plain text", talk("Yes.", "No, it is not.", "Perhaps"), None
         yield "system message", talk("Yes.", "No.", head=(system("Be brief."),)), None
@@ -294,23 +294,23 @@ class Renderer:
         again = (assistant("Look again."), tool("41", "zqcall002", "probe"), tool("43", "zqcall003", "probe"))
         for tools in (None, PROBE_TOOLS):
             yield "tool messages", (user("What is x?"), assistant("Look it up."), *answered, *again), tools
-        yield "unicode", talk("café 数学 \U0001f642\u200d", "ß", asked="¿Qué? \U0001f9ee"), None
-        yield "empty text", talk("", "Yes.", asked=""), None
+        yield "unicode", talk("café 数学 \U0001f642\u200d", "ß", query="¿Qué? \U0001f9ee"), None
+        yield "empty text", talk("", "Yes.", query=""), None
         for edge in ("\n", " ", "\n\n"):
             yield f"replies that start with {edge!r}", talk(f"{edge}Yes.", f"{edge}No."), None
             yield f"replies that end with {edge!r}", talk(f"Yes.{edge}", f"No.{edge}"), None
-        yield "questions with newlines around", talk("Yes.", "No.", asked="\n\n Is it? \n"), None
+        yield "questions with newlines around", talk("Yes.", "No.", query="\n\n Is it? \n"), None
         yield "reasoning in replies", talk("<think>\nHm.\n</think>\n\nYes.", "<think>\nOh.\n</think>\n\nNo."), None
         for name in self._control.ids:
             if self._turn_special.fullmatch(name):
-                yield f"{name} in questions", talk("Yes.", "No.", asked=f"What does {name} mean?"), None
+                yield f"{name} in questions", talk("Yes.", "No.", query=f"What does {name} mean?"), None
         source = self._tokenizer.get_chat_template(tools=None)
         for name in self._tokenizer.get_added_vocab():
             if name in source and not self._turn_special.fullmatch(name):
                 yield f"{name} in replies", talk(f"Hm.{name}Yes.", f"Oh.{name}No."), None
 
     def _agrees(self, conversation: Messages, tools: Tools, *, exactly: bool) -> bool:
-        """Whether opening + replies + bridges reads like the whole conversation at each generation point."""
+        """Return whether opening + replies + bridges equals the whole conversation's text at each generation point."""
         replies = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
         tokens = self.render(conversation[: replies[0]], tools)
         for i, following in zip(replies, [*replies[1:], len(conversation)], strict=True):
@@ -339,21 +339,21 @@ class Renderer:
         return True
 
     def _continuation(self, messages: Messages, reply: str, tools: Tools) -> list[int]:
-        """The tokens a model would write ``reply`` in: those of the text it continues, where that splits there."""
+        """Return ``reply`` as tokens a model samples: those of the text it continues, where that splits there."""
         text = self._text(messages, tools)
         opening = self._control.encode(text)
         both = self._control.encode(MarkedText(text.marked + reply, text.marks))
         return both[len(opening) :] if both[: len(opening)] == opening else self._control.within(reply)
 
 
-def _remember(known: dict[str, _T], key: str, value: _T, most: int) -> None:
-    if len(known) >= most:
-        known.clear()
-    known[key] = value
+def _remember(cache: dict[str, _T], key: str, value: _T, most: int) -> None:
+    if len(cache) >= most:
+        cache.clear()
+    cache[key] = value
 
 
 class EpisodeTokens:
-    """One episode as it grows, begun with ``opening``: what the engine is given, sampled, and each turn earned. No I/O.
+    """Tokens of one growing episode, begun with ``opening``: contexts, sampled replies, and turns' rewards. No I/O.
 
     ``engine.generate(tokens.context)`` -> :meth:`reply` -> ``env.step`` -> :meth:`reward` -> :meth:`observe` ... ->
     :meth:`finish`. Invariants:
@@ -369,7 +369,7 @@ class EpisodeTokens:
 
     def __init__(self, renderer: Renderer, opening: Sequence[Message], *, tools: Tools = None, **names: Any) -> None:
         self._renderer, self._tools, self._names = renderer, tools, names
-        self._conversation: Messages = tuple(opening)  # as the environment told it last
+        self._conversation: Messages = tuple(opening)  # as the environment last returned it
         self._history: Messages = tuple(opening)  # the same with our replies as they were sampled
         self._begin()
         self._show(renderer.render(opening, tools))
@@ -383,19 +383,19 @@ class EpisodeTokens:
         self._kept_counts: list[int] = []
         self._segment_starts: list[int] = [0]
         self._turn_start = 0
-        self._said = ""  # the text of the turn that is being played, or was played last
-        self._message: Message | None = None  # the same as a message with calls or reasoning, where it was given so
+        self._text = ""  # the text of the turn that is being played, or was played last
+        self._message: Message | None = None  # the same as a message with calls or reasoning, if any
         self._rewards: list[float] = []
         self._terms: list[dict[str, float]] = []
         self.num_turns = 0
         self.oldest_version: int | None = None
-        # ask: at a generation point. cut: a reply was aborted and may go on. told: a reply is complete.
+        # ask: at a generation point. cut: a reply was aborted and may continue. told: a reply is complete.
         # over: nothing can follow.
         self._phase: Literal["ask", "cut", "told", "over"] = "ask"
 
     @property
     def context(self) -> list[int]:
-        """What the engine is given now: the current segment, which ends at a generation point or in a reply cut off."""
+        """The engine's context now: the current segment, which ends at a generation point or in a reply cut off."""
         return self._token_ids[self._segment_starts[-1] :]
 
     @property
@@ -403,7 +403,7 @@ class EpisodeTokens:
         return len(self._token_ids) - self._segment_starts[-1]
 
     def fork(self, **names: Any) -> EpisodeTokens:
-        """An episode of its own that begins here: what the model sees now is its context, not trained on."""
+        """Return a new episode that begins here: what the model sees now is its context, not trained on."""
         if self._phase == "cut":
             raise RuntimeError("fork: a reply is not complete, and another episode cannot begin in the middle of one")
         child = EpisodeTokens.__new__(EpisodeTokens)
@@ -411,11 +411,11 @@ class EpisodeTokens:
         child._conversation, child._history = self._conversation, self._history
         child._begin()
         child._show(self.context)
-        child._phase, child._said = self._phase, self._said
+        child._phase, child._text = self._phase, self._text
         return child
 
     def reply(self, generation: Generation, message: Message | None = None) -> str:
-        """Take what the engine sampled, and return its text for the environment: with its reasoning's begin mark.
+        """Append the engine's tokens; return their text for the environment, with the reasoning's begin mark.
 
         ``message`` is how the chat template is to show the reply from now on, where it has calls or reasoning apart.
 
@@ -443,13 +443,13 @@ class EpisodeTokens:
             self._phase = "cut"
         if generation.finish_reason != "abort":
             self._phase = "told"
-        self._said = self._renderer.decode(self._token_ids[self._turn_start :])
+        self._text = self._renderer.decode(self._token_ids[self._turn_start :])
         self._message = message
         cut = not ids or ids[-1] not in self._renderer.stop_token_ids
-        return self._renderer.reasoning.reply(self._said, cut=cut)
+        return self._renderer.reasoning.reply(self._text, cut=cut)
 
     def reward(self, reward: float, terms: Mapping[str, float]) -> None:
-        """What the turn just played earned, and its parts; see :func:`~trainers.trajectory.is_reward`."""
+        """Record the reward of the turn just played, and its parts; see :func:`~trainers.trajectory.is_reward`."""
         if not is_reward(reward):
             raise ValueError(
                 f"reward: turn {len(self._rewards)} earned {reward}; a reward must be finite, at most {LARGEST:g}"
@@ -460,7 +460,7 @@ class EpisodeTokens:
         self._terms.append({name: float(value) for name, value in terms.items()})
 
     def add_reward(self, turn: int, terms: Mapping[str, float]) -> None:
-        """What a rewarded turn earned besides; a name that it has already grows."""
+        """Add terms to a rewarded turn; a term that it already has grows."""
         if not 0 <= turn < len(self._rewards):
             raise RuntimeError(f"add_reward: turn {turn} has no reward yet, which others could add to")
         if bad := {name: value for name, value in terms.items() if not is_reward(value)}:
@@ -480,7 +480,7 @@ class EpisodeTokens:
         conversation = tuple(conversation)
         before, new = conversation[: len(self._conversation)], conversation[len(self._conversation) :]
         if before == self._conversation and new and new[0]["role"] == "assistant":
-            self._hear(new[1:])
+            self._add_messages(new[1:])
         else:
             self._renderer.warn_once(
                 "environment",
@@ -501,9 +501,9 @@ class EpisodeTokens:
         error: str | None = None,
         metrics: Mapping[str, float] | None = None,
         messages: Sequence[Message] | None = None,
-        **more: Any,
+        **fields: Any,
     ) -> Trajectory:
-        """The episode as a trajectory (see there for the arguments, also for ``more``); possible at any moment.
+        """Return the episode as a trajectory (see there for the arguments and ``fields``); possible at any moment.
 
         A terminated episode ends with its last sampled token. To keep the state that a truncated one was cut in,
         ``observe`` first. A last turn that was never rewarded gets 0 if the episode failed; else it is a
@@ -516,7 +516,7 @@ class EpisodeTokens:
             rewards.append(0.0)
             terms.append({})
         if messages is None:
-            messages = self._history if self._phase in ("ask", "over") else (*self._history, assistant(self._said))
+            messages = self._history if self._phase in ("ask", "over") else (*self._history, assistant(self._text))
         size = len(self._token_ids)
         if terminated:
             while size and self._turn_id[size - 1] < 0:
@@ -541,11 +541,11 @@ class EpisodeTokens:
             metrics={name: float(value) for name, value in (metrics or {}).items()},
             error=None if error is None else clean_text(error),
             **self._names,
-            **more,
+            **fields,
         )
 
     def _kept(self, generation: Generation) -> tuple[list[float], list[int]]:
-        """Log-probabilities, over what the cuts left where the engine reports that, and how many tokens they left."""
+        """Return log-probabilities and counts of kept tokens: over the kept ones, where the engine reports these."""
         if generation.kept_counts is None:
             return generation.logprobs.tolist(), [0] * len(generation.token_ids)
         assert generation.kept_ids is not None
@@ -554,9 +554,9 @@ class EpisodeTokens:
         logprobs = np.where(generation.kept_counts > 0, generation.sampled_logprobs, generation.logprobs)
         return logprobs.tolist(), generation.kept_counts.tolist()
 
-    def _hear(self, new: Messages) -> None:
-        # Our own words stand in the history as they were sampled, not as the environment took them apart.
-        self._history = (*self._history, self._message or assistant(self._said), *new)
+    def _add_messages(self, new: Messages) -> None:
+        # The history has the replies as they were sampled, not as the environment parsed them.
+        self._history = (*self._history, self._message or assistant(self._text), *new)
         if not new:
             self._phase = "over"
             return

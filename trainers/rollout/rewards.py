@@ -1,7 +1,7 @@
-"""Rewards that come later (reward models, judges, looking ahead), awaited beside the next turns and not before them.
+"""Rewards that come later (reward models, judges, lookahead), awaited beside the next turns and not before them.
 
 A score is asked once a turn, right after the environment has answered, and returns at once: an awaitable of what the
-turn earns beside the environment's reward, or ``None`` where it has nothing to say (a score of whole episodes answers
+turn earns beside the environment's reward, or ``None`` where it does not apply (a score of whole episodes answers
 only where ``so_far.over``)::
 
     def helpful(so_far: TurnContext, turn: int) -> Awaitable[float] | None:
@@ -47,16 +47,16 @@ class TurnContext:
     group_id: str  #: shared by the siblings of a group
     task_key: str  #: the task's stable name
     data_source: str  #: the task's source
-    messages: Messages  #: the whole conversation, as the environment tells it
-    reply: str  #: what the policy said in this turn
-    reward: float  #: what the environment gave for it
+    messages: Messages  #: the whole conversation, as the environment returns it
+    reply: str  #: the policy's reply of this turn
+    reward: float  #: the environment's reward for it
     terms: Mapping[str, float]  #: the named parts of that
     over: bool  #: whether the episode ends with this turn, be it by the environment or by a budget of tokens
-    stop: str | None  #: the environment's word for why, if it is over
+    stop: str | None  #: the environment's reason, if it is over
     #: Plays the episode on, in forks of it; ``None`` unless a score :attr:`needs_futures`
     futures: Futures | None = None
     spec: EnvSpec | None = None  #: how the environment is made; its ``tasks`` have the row that is played
-    task_index: int | None = None  #: which of them, where the episode was asked to play one
+    task_index: int | None = None  #: which of them, where the episode's options name one
     training: bool = True  #: whether it is an episode to train on; otherwise it is one of an evaluation
     #: From the opening to the end of the reply, those of the environment included: what ``max_response_tokens`` limits
     response_tokens: int = 0
@@ -72,19 +72,19 @@ class Futures(Protocol):
 
     @property
     def rewards(self) -> PendingRewards:
-        """Of the episode, one object as long as it is played."""
+        """The episode's pending rewards, one object as long as it is played."""
 
     async def play(
         self,
         number: int,
         turns: int,
         sampling: Sampling | None,
-        asked: Callable[[], None],
-        began: Callable[[], None],
+        on_reply: Callable[[], None],
+        on_start: Callable[[], None],
     ) -> Played:
-        """Play fork ``number``, of at most ``turns``; ``asked`` is called for each. Raises EpisodeError.
+        """Play fork ``number``, of at most ``turns``; ``on_reply`` is called for each. Raises EpisodeError.
 
-        ``began`` is called once it has an environment.
+        ``on_start`` is called once it has an environment.
         """
 
 
@@ -100,7 +100,7 @@ class RewardError(EpisodeError):
 
 
 class PendingRewards:
-    """The rewards of one episode that were asked for, of ``scores`` by name; ``root``: of what it was forked from.
+    """Requested rewards of one episode, from ``scores`` by name; ``root``: those of the episode it was forked from.
 
     ``timeout``: seconds from the turn until its reward must be there.
     """
@@ -110,10 +110,10 @@ class PendingRewards:
     ) -> None:
         self._scores, self._timeout, self._timeline, self.root = scores, timeout, timeline, root
         self.needs_futures = any(getattr(score, "needs_futures", False) for score in scores.values())
-        self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order asked
+        self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order of requests
 
     def ask(self, so_far: TurnContext, turn: int) -> None:
-        """Ask every score for this turn's reward, and do not wait; RewardError where one refuses or has failed."""
+        """Request this turn's reward of every score, without waiting; RewardError where one refuses or has failed."""
         self._check()
         for name, score in self._scores.items():
             try:
@@ -129,7 +129,7 @@ class PendingRewards:
                 self._tasks[task] = turn
 
     async def settle(self) -> list[tuple[int, dict[str, float]]]:
-        """Wait for all of them; the terms and the turns they belong to, in the order asked. Raises RewardError."""
+        """Wait for all rewards; return turns and terms in the order of requests. Raises RewardError."""
         if self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             self._check()
@@ -148,7 +148,7 @@ class PendingRewards:
                 task.exception()  # mark as seen
 
     def _check(self) -> None:
-        """Raise ``RewardError`` if a reward that was asked for has failed."""
+        """Raise ``RewardError`` if a requested reward has failed."""
         for task, turn in self._tasks.items():
             if task.cancelled():
                 raise RewardError(f"a reward of turn {turn} was cancelled from inside", "reward_raised")
@@ -162,8 +162,8 @@ class PendingRewards:
                     earned = await awaitable
             except Exception as error:
                 if isinstance(error, TimeoutError) and clock.expired():
-                    said = f"the reward {name!r} of turn {turn} took longer than {self._timeout:g} s"
-                    raise RewardError(said, "reward_timeout") from None
+                    message = f"the reward {name!r} of turn {turn} took longer than {self._timeout:g} s"
+                    raise RewardError(message, "reward_timeout") from None
                 raise _failed(name, turn, error) from error
         terms = dict(earned) if isinstance(earned, Mapping) else {name: earned}
         if not all(isinstance(term, str) and is_reward(value) for term, value in terms.items()):
@@ -180,8 +180,8 @@ def _leave(work: asyncio.Future[Any], _: object) -> None:
 
 
 def _failed(name: str, turn: int, error: Exception) -> RewardError:
-    told = "".join(traceback.format_exception(error)).rstrip()
-    return RewardError(f"the reward {name!r} of turn {turn} failed: {told}", "reward_raised")
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return RewardError(f"the reward {name!r} of turn {turn} failed: {trace}", "reward_raised")
 
 
 # ------------------------------------------------------------------------------------------------ looking ahead
@@ -199,7 +199,7 @@ class MultiturnScore:
     With ``credit="value"`` each turn earns its multiturn-aware reward, an estimate of what the whole conversation will
     be worth: it is the turn's return already, and must not be added up over turns (a discount of 0 over turns). With
     ``"difference"`` it earns what it changed in that estimate; an episode's rewards then sum to the score of the
-    conversation that it became. ``replace``: in place of what the environment pays, not beside it: a term
+    conversation that it became. ``replace``: in place of the environment's reward, not beside it: a term
     ``environment_not_counted`` takes that away.
     """
 
@@ -216,18 +216,18 @@ class MultiturnScore:
         self._counts: Counter[str] = Counter()
 
     def __call__(self, so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        """The turn's terms, to be awaited; ``None`` in evaluation."""
+        """Return the turn's terms, to be awaited; ``None`` in evaluation."""
         if not so_far.training:
             return None
         futures = so_far.futures
-        assert futures is not None  # it is asked for
+        assert futures is not None  # requested by `needs_futures`
         replies = so_far.replayed + turn + 1
         ahead = asyncio.ensure_future(self._lookahead.reward(self._plays(futures), so_far.messages, replies))
         before = None
         if self._credit == "difference":
-            known = self._before.setdefault(futures.rewards, {})
-            known[turn] = ahead
-            if turn > 0 and (before := known.get(turn - 1)) is None:  # the first turn of a fork
+            estimates = self._before.setdefault(futures.rewards, {})
+            estimates[turn] = ahead
+            if turn > 0 and (before := estimates.get(turn - 1)) is None:  # the first turn of a fork
                 assert futures.rewards.root is not None
                 before = self._before[futures.rewards.root][turn - 1]
         terms = asyncio.ensure_future(self._terms(ahead, before, so_far.reward))
@@ -238,7 +238,7 @@ class MultiturnScore:
         lookahead = self._lookahead
 
         def play(number: int) -> PlayFuture:
-            return lambda asked, began: futures.play(number, lookahead.window, self._sampling, asked, began)
+            return lambda on_reply, on_start: futures.play(number, lookahead.window, self._sampling, on_reply, on_start)
 
         return [play(number) for number in range(lookahead.count(over=futures.over))]
 
@@ -248,7 +248,7 @@ class MultiturnScore:
         return {name: float(counts[name]) for name in ("turns", "samples", "failures", "policy_calls", "words")}
 
     async def _terms(
-        self, ahead: asyncio.Task[MultiturnReward], before: asyncio.Task[MultiturnReward] | None, paid: float
+        self, ahead: asyncio.Task[MultiturnReward], before: asyncio.Task[MultiturnReward] | None, env_reward: float
     ) -> Mapping[str, float]:
         result = await ahead
         self._counts["turns"] += 1
@@ -260,6 +260,6 @@ class MultiturnScore:
         if before is not None:
             earlier = (await asyncio.shield(before)).terms
             terms = {name: term - earlier.get(name, 0.0) for name, term in terms.items()}
-        if self._replace and paid:
-            terms["environment_not_counted"] = -paid
+        if self._replace and env_reward:
+            terms["environment_not_counted"] = -env_reward
         return terms

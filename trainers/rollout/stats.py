@@ -1,4 +1,4 @@
-"""What the collector measures: where time goes, how many episodes ended how, which lengths are favoured; and a trace.
+"""The collector's statistics: time by phase, episodes by status, length bias; and a trace.
 
 docs/collector.md defines every number. An episode is in exactly one phase at a time, so its phases add up to its life:
 
@@ -47,7 +47,7 @@ def loop_time() -> float:
 
 
 class Load:
-    """How full the engine was, which computes ``room`` requests at a time, integrated over time.
+    """Load of the engine, which computes ``room`` requests at a time, integrated over time.
 
     The three shares ``engine_busy``, ``bubble_environment`` and ``bubble_books`` (docs/collector.md) add up to 1.
     """
@@ -57,11 +57,11 @@ class Load:
         self.phases: Counter[str] = Counter()  # episodes in each phase now
         self.playing = 0
         self._since: float | None = None
-        self._busy = self._environment = self._books = 0.0  # places times seconds
+        self._busy = self._environment = self._idle = 0.0  # places times seconds
         self._generating = 0.0  # seconds in which at least one episode did
 
     def move(self, old: str | None, new: str | None) -> float:
-        """An episode goes from one phase to another (``None``: it is not there yet, or no more); returns the time."""
+        """Move an episode from one phase to another (``None``: before its begin, or after its end); return the time."""
         now = self.clock()
         self._advance(now)
         if old is None:
@@ -75,15 +75,15 @@ class Load:
         return now
 
     def take(self) -> dict[str, float]:
-        """The three shares since the last call (or the first episode); empty where no time has passed."""
+        """Return the three shares since the last call (or the first episode); empty where no time has passed."""
         self._advance(self.clock())
-        areas = {"engine_busy": self._busy, "bubble_environment": self._environment, "bubble_books": self._books}
-        self._busy = self._environment = self._books = 0.0
+        areas = {"engine_busy": self._busy, "bubble_environment": self._environment, "bubble_books": self._idle}
+        self._busy = self._environment = self._idle = 0.0
         total = sum(areas.values())
         return {name: area / total for name, area in areas.items()} if total else {}
 
     def generating_s(self) -> float:
-        """Seconds so far in which at least one episode waited for a reply of the engine's."""
+        """Return the seconds so far in which at least one episode waited for a reply of the engine."""
         self._advance(self.clock())
         return self._generating
 
@@ -95,15 +95,15 @@ class Load:
             busy, playing = min(self.phases["generate"], room), min(self.playing, room)
             self._busy += busy * seconds
             self._environment += (playing - busy) * seconds
-            self._books += (room - playing) * seconds
+            self._idle += (room - playing) * seconds
         self._since = now
 
 
 class Timeline:
-    """One episode's phases, and what its requests read and reused; drawn on a track of the trace, if there is one.
+    """Phases of one episode, and its requests' prompt and cached tokens; drawn on a track of the trace, if any.
 
     ``counts`` has ``prompt_tokens`` and ``cached_tokens`` (of requests whose engine says how many it reused),
-    ``continued`` (replies that went on after a weight update had cut them), ``replies`` (that are complete) and ``cut``
+    ``continued`` (replies that continued after a weight update cut them), ``replies`` (that are complete) and ``cut``
     (of these, those that ended at their length limit).
     """
 
@@ -117,22 +117,22 @@ class Timeline:
         self._lane = None if trace is None else trace.lane(track)
         self._queued = 0.0
         self._phase: str | None = "own"
-        self._start = self._began = self._asked = load.move(None, "own")
+        self._start = self._began = self._request_start = load.move(None, "own")
 
     def phase(self, name: str) -> None:
         self._turn_to(name)
-        self._asked = self._began
+        self._request_start = self._began
 
     def generated(self, prompt: int, tokens: int, metrics: Mapping[str, float]) -> None:
-        """A request of ``prompt`` tokens has ended with so many new ones, and with the engine's metrics."""
+        """Record a request of ``prompt`` tokens that has ended with ``tokens`` new ones, and the engine's metrics."""
         self.tokens += tokens
         if (cached := metrics.get("cached_tokens")) is not None:
             self.counts.update(prompt_tokens=prompt, cached_tokens=int(cached))
         self._queued += float(metrics.get("queue_s", 0.0))
-        self._asked = self._load.clock()
+        self._request_start = self._load.clock()
 
     def replied(self, *, cut: bool) -> None:
-        """A reply is complete; ``cut`` if its length limit ended it."""
+        """Record a complete reply; ``cut`` if its length limit ended it."""
         self.counts.update(replies=1, cut=cut)
 
     @contextlib.contextmanager
@@ -153,14 +153,14 @@ class Timeline:
             return
         self.cause = cause
         if self._phase == "generate":
-            self.unanswered_s = self._load.clock() - self._asked
+            self.unanswered_s = self._load.clock() - self._request_start
         self._turn_to(None)
         queued = min(self._queued, self.seconds["generate"])
         self.seconds["queue"] += queued
         self.seconds["generate"] -= queued
         if self._trace is not None and self._lane is not None:
-            said = {"status": status} | ({"cause": cause} if cause else {})
-            self._trace.span(self._lane, self._name, self._start, self._began, said)
+            arguments = {"status": status} | ({"cause": cause} if cause else {})
+            self._trace.span(self._lane, self._name, self._start, self._began, arguments)
             self._trace.give_back(self._lane)
 
     def _turn_to(self, new: str | None) -> None:
@@ -254,13 +254,13 @@ class Stats:
 
 
 def ended(stats: Mapping[str, float]) -> dict[str, float]:
-    """How many episodes ended, by status, from a batch's stats."""
+    """Return the number of episodes by status, from a batch's stats."""
     names = {f"{_ENDED}{status.value}": status.value for status in Status}
     return {status: stats[name] for name, status in names.items() if name in stats}
 
 
 def ages(groups: Sequence[Sequence[Trajectory]], version: int) -> dict[str, float]:
-    """How old the oldest token of each episode of a batch is, in versions: mean, most, and the share of each age."""
+    """Measure the age of each episode's oldest token, in versions: mean, maximum, and the share of each age."""
     counts = Counter(version - (trajectory.oldest_version or 0) for group in groups for trajectory in group)
     total = counts.total()
     return {
@@ -272,7 +272,7 @@ def ages(groups: Sequence[Sequence[Trajectory]], version: int) -> dict[str, floa
 
 @dataclass
 class _Attempt:
-    """An attempt at an episode, seen to go on from ``begin`` to ``end`` tokens; ``ended`` there by itself, or cut."""
+    """An attempt at an episode, observed from ``begin`` to ``end`` tokens; ``ended`` there by itself, or cut."""
 
     sampled: Tokens
     begin: int
@@ -293,14 +293,14 @@ class Lengths:
         self._ended: Counter[int] = Counter()
 
     def add(self, begin: int, end: int, ended: bool) -> None:
-        """An episode went on from ``begin`` to ``end`` tokens, and ended there or was cut."""
+        """Add an episode observed from ``begin`` to ``end`` tokens, which ended there or was cut."""
         if end > begin:
             self._begin[begin] += 1
             self._end[end] += 1
             self._ended[end] += ended
 
     def mean(self) -> float:
-        """The estimate; 0 without any episode."""
+        """Return the estimated mean; 0 without any episode."""
         mean, survive, at_risk, before = 0.0, 1.0, 0, 0
         for length in sorted({*self._begin, *self._end}):
             mean += survive * (length - before)
@@ -312,7 +312,7 @@ class Lengths:
 
 
 class LengthBias:
-    """Whether what was delivered so far is longer or shorter than what was sampled.
+    """Bias of the lengths of delivered episodes, relative to those of all sampled ones.
 
     The reference must not depend on length, as "all episodes that ended so far" does: the long ones have not, or were
     cut. So the first ``k`` groups delivered are compared with all attempts at the first ``k`` groups admitted, once all
@@ -337,7 +337,7 @@ class LengthBias:
         self.value: float | None = None
 
     def attempt(self, group: int, sibling: int, trajectory: Trajectory | None, timeline: Timeline) -> None:
-        """An attempt at an episode is over; ``trajectory`` is ``None`` if it was withdrawn."""
+        """Record an ended attempt at an episode; ``trajectory`` is ``None`` if it was withdrawn."""
         sampled, length, ended = np.zeros(0, np.int32), timeline.tokens, False
         if trajectory is not None:
             sampled = trajectory.token_ids[trajectory.action_mask]
@@ -358,21 +358,21 @@ class LengthBias:
     def forget(self, group: int) -> None:
         self._attempts.pop(group, None)
 
-    def deliver(self, batch: Mapping[int, Sequence[Trajectory]], gone: Callable[[int], bool]) -> float | None:
-        """The bias after this batch of groups by number; ``None`` while nothing can be said.
+    def deliver(self, batch: Mapping[int, Sequence[Trajectory]], is_done: Callable[[int], bool]) -> float | None:
+        """Return the bias after this batch of groups by number; ``None`` while it cannot be estimated.
 
-        ``gone`` says whether the group of a number was dropped, or delivered before this process began.
+        ``is_done`` tells whether the group of a number was dropped, or delivered before this process began.
         """
         self._groups.update(batch)
         groups, episodes, tokens = self._delivered
         episodes += sum(map(len, batch.values()))
-        tokens += sum(int(each.action_mask.sum()) for group in batch.values() for each in group)
+        tokens += sum(int(episode.action_mask.sum()) for group in batch.values() for episode in group)
         self._delivered = (groups + len(batch), episodes, tokens)
         self._batches.append(self._delivered)
         while self._batches:
             groups, episodes, tokens = self._batches[0]
             while self._admitted < groups:
-                if self._next not in self._groups and not gone(self._next):
+                if self._next not in self._groups and not is_done(self._next):
                     return self.value
                 self._admit(self._next)
                 self._next += 1
@@ -398,7 +398,7 @@ def _common(one: Tokens, other: Tokens) -> int:
 # ------------------------------------------------------------------------------------------------ the trace
 
 _TRACKS = ("trainer", "episodes", "evaluation", "later rewards")
-_MOST_KEPT, _LONGEST_KEPT = 512, 1.0  # events, seconds, before they are written
+_MAX_BUFFERED, _MAX_BUFFER_S = 512, 1.0  # events, seconds, before they are written
 _Lane: TypeAlias = tuple[int, int]  # the numbers of a track and of a lane of it, both from 1
 
 
@@ -418,14 +418,14 @@ class TraceFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: Any = self.path.open("xb", buffering=0)
         self._clock, self._zero = clock, clock()
-        self._kept: list[str] = []
+        self._buffer: list[str] = []
         self._written = time.monotonic()
         self._separator = "[\n"
         self._free: dict[str, list[_Lane]] = {track: [] for track in _TRACKS}
         self._lanes = dict.fromkeys(_TRACKS, 0)
 
     def lane(self, track: str) -> _Lane:
-        """A lane of a track, for one thing at a time; :meth:`give_back` ends that."""
+        """Take a lane of a track, for one span at a time; :meth:`give_back` returns it."""
         if self._free[track]:
             return heapq.heappop(self._free[track])
         number = self._lanes[track] = self._lanes[track] + 1
@@ -457,10 +457,10 @@ class TraceFile:
         self._event("C", name, values, pid=1, ts=self._micros(self._clock()))
 
     def flush(self) -> None:
-        if not self._kept or self._file is None:
+        if not self._buffer or self._file is None:
             return
-        data = (self._separator + ",\n".join(self._kept)).encode()
-        self._kept.clear()
+        data = (self._separator + ",\n".join(self._buffer)).encode()
+        self._buffer.clear()
         self._separator, self._written = ",\n", time.monotonic()
         self._write(data)
 
@@ -476,8 +476,8 @@ class TraceFile:
         if self._file is None:
             return
         event = {"ph": kind, "name": name, **place, "args": dict(args)}
-        self._kept.append(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
-        if len(self._kept) >= _MOST_KEPT or time.monotonic() - self._written >= _LONGEST_KEPT:
+        self._buffer.append(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+        if len(self._buffer) >= _MAX_BUFFERED or time.monotonic() - self._written >= _MAX_BUFFER_S:
             self.flush()
 
     def _write(self, data: bytes) -> None:

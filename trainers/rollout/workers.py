@@ -1,4 +1,4 @@
-"""Where one environment lives: on the event loop, in a thread, in a process, or in a Ray actor of its own.
+"""Workers that host one environment: on the event loop, in a thread, in a process, or in a Ray actor of its own.
 
 A worker owns one environment and serves one call at a time. Whatever goes wrong comes out as :class:`EnvError`, and the
 worker is then not ``healthy``. One that is retired while its call still runs is killed (process, actor), cancelled
@@ -46,7 +46,7 @@ class EnvTimeoutError(EnvError):
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How to make an environment; picklable when its parts are."""
+    """Recipe of an environment; picklable when its parts are."""
 
     #: An id for ``textenvs.make``, or a callable that returns an environment (for processes: importable).
     target: str | Callable[..., Any]
@@ -71,13 +71,13 @@ class Worker(ABC):
 
     @property
     def busy(self) -> bool:
-        """Whether a call is running, perhaps an abandoned one."""
+        """A call is running, perhaps an abandoned one."""
         return self._job is not None and not self._job.done()
 
     async def call(self, method: str, timeout: float | None, /, *args: Any, **kwargs: Any) -> Any:
         """Call ``method`` (``make`` first, with an :class:`EnvSpec`), for ``timeout`` seconds; raises EnvError."""
         healthy, self.healthy = self.healthy, False  # unless it returns
-        # The call is a task of its own, so that a hook that swallows cancellation cannot hold who waits for it.
+        # The call is a task of its own, so that a hook that swallows cancellation cannot block its caller.
         self._job = job = self._begin(method, args, kwargs)
         job.add_done_callback(lambda job: job.cancelled() or job.exception())  # an abandoned call has no waiter
         await asyncio.wait((job,), timeout=timeout)
@@ -86,8 +86,10 @@ class Worker(ABC):
         if job.cancelled():
             raise EnvError(f"the environment's {method} was cancelled from inside", f"{method}_raised")
         if (problem := job.exception()) is not None:
-            said, cause = (str(problem), problem.cause) if isinstance(problem, EnvError) else (_told(problem), "raised")
-            raise EnvError(f"the environment's {method} failed: {said}", f"{method}_{cause}") from problem
+            message, cause = (
+                (str(problem), problem.cause) if isinstance(problem, EnvError) else (_traceback_of(problem), "raised")
+            )
+            raise EnvError(f"the environment's {method} failed: {message}", f"{method}_{cause}") from problem
         self.healthy = healthy
         return job.result()
 
@@ -100,14 +102,14 @@ class Worker(ABC):
 
     @abstractmethod
     async def ended(self) -> None:
-        """Return when nothing of the worker is left; never, where it was abandoned and cannot be killed."""
+        """Return when the worker has ended completely; never, where it was abandoned and cannot be killed."""
 
     @abstractmethod
     def kill(self) -> None:
         """End a call that is running, where that is possible."""
 
 
-def _told(error: BaseException) -> str:
+def _traceback_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
@@ -162,7 +164,7 @@ class InlineWorker(Worker):
 
 
 class Host:
-    """Where the environment of a :class:`ThreadWorker` is: in its thread. All but ``kill`` is called there."""
+    """Host of a :class:`ThreadWorker`'s environment: its thread. All methods but ``kill`` are called there."""
 
     killable = False
     env: Any = None
@@ -184,7 +186,7 @@ class Host:
 
 
 class ThreadWorker(Worker):
-    """A thread from an environment's making to its end: the environment is in it, or it waits for where that is."""
+    """A thread from an environment's making to its end: it holds the environment, or waits for its remote host."""
 
     def __init__(self, host: Host) -> None:
         super().__init__()
@@ -227,7 +229,7 @@ class ThreadWorker(Worker):
             except EnvError as error:
                 self._post(job.set_exception, error)
             except BaseException as error:  # even SystemExit: an environment must not end the thread that answers
-                self._post(job.set_exception, EnvError(_told(error), "raised"))
+                self._post(job.set_exception, EnvError(_traceback_of(error), "raised"))
         try:
             self._host.close()
         except BaseException:
@@ -235,7 +237,7 @@ class ThreadWorker(Worker):
         self._post(self._end.set_result, None)
 
     def _post(self, function: Callable[..., object], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the result
             self._loop.call_soon_threadsafe(function, *args)
 
 
@@ -281,24 +283,24 @@ class ProcessHost(Host):
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        process = context.Process(target=_child, args=(theirs,), name="textenvs-env", daemon=True)
+        self._pipe, child_pipe = context.Pipe()
+        process = context.Process(target=_child, args=(child_pipe,), name="textenvs-env", daemon=True)
         with _starting:
             process.start()
-        theirs.close()  # so that its death is the end of the pipe
+        child_pipe.close()  # so that its death is the end of the pipe
         self._process = process
         if self._killed:
             self.kill()
 
 
 class _Remote(Host):
-    """What lives in the process or the actor."""
+    """Host of the environment inside the process or the actor."""
 
     def answer(self, *call: Any) -> tuple[bool, Any]:
         try:
             return True, self.call(*call)
-        except BaseException as error:  # even SystemExit, or it would end without a word
-            return False, _told(error)
+        except BaseException as error:  # even SystemExit, or it would end without an error
+            return False, _traceback_of(error)
 
 
 def _result(good: bool, result: Any) -> Any:
@@ -308,7 +310,7 @@ def _result(good: bool, result: Any) -> Any:
 
 
 def _child(pipe: Connection) -> None:
-    """The whole life of an environment's process: answer calls until the pipe ends."""
+    """Run an environment's process: answer calls until the pipe ends."""
     os.setsid()  # a group of its own, to be killed as one; and Ctrl-C is for the parent alone
     host = _Remote()
     with contextlib.suppress(EOFError, ConnectionError):
@@ -319,7 +321,7 @@ def _child(pipe: Connection) -> None:
             except ConnectionError:
                 raise
             except Exception as error:  # it cannot be pickled
-                pipe.send((False, _told(error)))
+                pipe.send((False, _traceback_of(error)))
     host.close()
 
 
@@ -363,7 +365,7 @@ class RayHost(Host):
         except ray.exceptions.RayActorError as error:
             raise EnvError(f"its Ray actor died: {error}", "died") from None
         except (ray.exceptions.RayError, TypeError) as error:  # its answer, or its spec, cannot be sent
-            raise EnvError(_told(error), "raised") from None
+            raise EnvError(_traceback_of(error), "raised") from None
 
     def close(self) -> None:
         if self._actor is None:  # it was never made

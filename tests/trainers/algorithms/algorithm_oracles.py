@@ -148,7 +148,7 @@ def reinforce(episode: Episode, gamma: float) -> list[float]:
 
 
 def anchor(episode: Episode, turn: int, kind: str) -> tuple[int, ...]:
-    """What :func:`trajectory` shows before a turn: all tokens are 0 there, so lengths say everything."""
+    """Return what :func:`trajectory` shows before a turn: all tokens are 0 there, so lengths identify the state."""
     if kind == "observation":
         return (episode.turns[turn].observation,)
     before = sum(t.observation + t.reply for t in episode.turns[:turn])
@@ -231,13 +231,13 @@ def turn_baseline(
 ) -> float:
     """The baseline of one turn of one episode, among the episodes that count."""
 
-    def others(same_group: bool) -> list[float]:
-        found = [e for e in episodes if e is not episode and (e.group == episode.group or not same_group)]
+    def mean_inputs(same_group: bool) -> list[float]:
+        peers = [e for e in episodes if e is not episode and (e.group == episode.group or not same_group)]
         if not zero_pad:
-            found = [e for e in found if len(e.turns) > turn]
-        return [to_go(e, turn, gamma) for e in found]
+            peers = [e for e in peers if len(e.turns) > turn]
+        return [to_go(e, turn, gamma) for e in peers]
 
-    siblings, everyone = others(True), others(False)
+    siblings, everyone = mean_inputs(True), mean_inputs(False)
     if baseline == "group":
         return mean(siblings)
     if baseline == "shrunk":

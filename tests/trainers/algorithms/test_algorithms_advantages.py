@@ -90,7 +90,7 @@ def test_discounted_sums(rows: list[list[float]], c: float) -> None:
     close(discounted_sums(np.array([x for row in rows for x in row]), offsets, c), expected)
 
 
-def test_discounted_sums_of_a_long_episode_are_stable() -> None:
+def test_discounted_sums_of_long_episode_are_stable() -> None:
     sums = discounted_sums(np.ones(100_001), np.array([0, 100_001]), 0.999)
     assert sums[0] == pytest.approx(1000.0, rel=1e-12)
 
@@ -122,22 +122,22 @@ def test_turn_gae(episodes: list[Episode], gamma: float, lam: float) -> None:
 @forall(batches(), st.booleans(), truncated_modes)
 def test_grpo(episodes: list[Episode], norm_by_std: bool, truncated: Any) -> None:
     result = grpo(make(episodes), norm_by_std=norm_by_std, truncated=truncated, eps=1e-3)
-    check_critic_free(episodes, truncated, result, lambda e, _, kept: oracle.grpo(kept, e, norm_by_std, 1e-3))
+    check_critic_free(episodes, truncated, result, lambda e, _, counted: oracle.grpo(counted, e, norm_by_std, 1e-3))
 
 
 @forall(batches(), st.sampled_from(["group", "mixed", "shrunk"]), truncated_modes)
 def test_rloo(episodes: list[Episode], baseline: Any, truncated: Any) -> None:
     result = rloo(make(episodes), baseline=baseline, truncated=truncated)
 
-    def expected(e: Episode, _: int, kept: list[Episode]) -> float:
-        siblings = [s.total() for s in kept if s.group == e.group and s is not e]
-        others = [s.total() for s in kept if s is not e]
+    def expected(e: Episode, _: int, counted: list[Episode]) -> float:
+        siblings = [s.total() for s in counted if s.group == e.group and s is not e]
+        batch_rest = [s.total() for s in counted if s is not e]
         if baseline == "mixed":
-            mixed = (oracle.mean(siblings) + oracle.mean(others)) / 2
-            return e.total() - (mixed if siblings else oracle.mean(others))
+            mixed = (oracle.mean(siblings) + oracle.mean(batch_rest)) / 2
+            return e.total() - (mixed if siblings else oracle.mean(batch_rest))
         if baseline == "shrunk":
-            names = dict.fromkeys(s.group for s in kept if s.group != e.group)
-            return e.total() - oracle.shrunk(siblings, [[s.total() for s in kept if s.group == n] for n in names])
+            names = dict.fromkeys(s.group for s in counted if s.group != e.group)
+            return e.total() - oracle.shrunk(siblings, [[s.total() for s in counted if s.group == n] for n in names])
         return e.total() - oracle.mean(siblings)
 
     check_critic_free(episodes, truncated, result, expected)
@@ -150,15 +150,15 @@ def test_turn_grpo(
     options: dict[str, Any] = {"gamma": gamma, "baseline": baseline, "zero_pad": zero_pad}
     result = turn_grpo(make(episodes), **options, outcome_mix=mix, truncated=truncated)
 
-    def expected(e: Episode, turn: int, kept: list[Episode]) -> float:
-        a = [oracle.to_go(e, k, gamma) - oracle.turn_baseline(kept, e, k, **options) for k in (turn, 0)]
+    def expected(e: Episode, turn: int, counted: list[Episode]) -> float:
+        a = [oracle.to_go(e, k, gamma) - oracle.turn_baseline(counted, e, k, **options) for k in (turn, 0)]
         return (1 - mix) * a[0] + mix * a[1]
 
     check_critic_free(episodes, truncated, result, expected)
 
 
 @forall(batches(), batches(), st.sampled_from(["group", "mixed", "shrunk"]), st.booleans())
-def test_the_other_side_of_conversations_is_in_no_baseline(
+def test_other_side_of_conversations_is_in_no_baseline(
     assistant: list[Episode], user: list[Episode], baseline: Any, zero_pad: bool
 ) -> None:
     """It earned what this side's actions led to: not what other episodes say."""
@@ -188,13 +188,13 @@ def test_bilevel_gae(episodes: list[Episode], gamma: float, lam: float, turn_gam
 @forall(batches(), truncated_modes)
 def test_dr_grpo(episodes: list[Episode], truncated: Any) -> None:
     result = dr_grpo(make(episodes), truncated=truncated)
-    check_critic_free(episodes, truncated, result, lambda e, _, kept: oracle.grpo(kept, e, False, 0.0))
+    check_critic_free(episodes, truncated, result, lambda e, _, counted: oracle.grpo(counted, e, False, 0.0))
 
 
 @forall(batches(), truncated_modes)
 def test_opo(episodes: list[Episode], truncated: Any) -> None:
-    def expected(e: Episode, _: int, kept: list[Episode]) -> float:
-        group = [(sum(t.reply for t in s.turns), s.total()) for s in kept if s.group == e.group]
+    def expected(e: Episode, _: int, counted: list[Episode]) -> float:
+        group = [(sum(t.reply for t in s.turns), s.total()) for s in counted if s.group == e.group]
         return e.total() - sum(n * r for n, r in group) / sum(n for n, _ in group)
 
     check_critic_free(episodes, truncated, opo(make(episodes), truncated=truncated), expected)
@@ -202,12 +202,12 @@ def test_opo(episodes: list[Episode], truncated: Any) -> None:
 
 @forall(batches(), truncated_modes, st.booleans(), st.sampled_from([None, (0.5, 2.0), (1.0, 0.0)]))
 def test_gdpo(episodes: list[Episode], truncated: Any, norm_by_std: bool, weights: tuple[float, float] | None) -> None:
-    kept = oracle.counted(episodes, truncated)
+    counted = oracle.counted(episodes, truncated)
     plain = []
-    for e in kept:
+    for e in counted:
         a = 0.0
         for m, weight in enumerate(weights or (1.0, 1.0)):
-            earned = [oracle.terms(s)[m] for s in kept if s.group == e.group]
+            earned = [oracle.terms(s)[m] for s in counted if s.group == e.group]
             centred = oracle.terms(e)[m] - oracle.mean(earned)
             std = oracle.mean([(x - oracle.mean(earned)) ** 2 for x in earned]) ** 0.5
             a += weight * (centred / (std + 1e-3) if norm_by_std else centred)
@@ -217,7 +217,7 @@ def test_gdpo(episodes: list[Episode], truncated: Any, norm_by_std: bool, weight
     check_whitened(episodes, truncated, gdpo(make(episodes), truncated=truncated, **options), plain)
 
 
-def test_gdpo_tells_apart_what_grpo_does_not() -> None:
+def test_gdpo_separates_rewards_that_grpo_merges() -> None:
     """The paper's example: two rewards of 0 or 1, and sums that differ in kind have one advantage in GRPO."""
     terms = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
     one_of_two = dataclasses.replace(make([one([r]) for r in (1.0, 2.0, 0.0, 0.0)]), terms=terms)
@@ -231,10 +231,10 @@ def test_gdpo_tells_apart_what_grpo_does_not() -> None:
 def test_grpo_passk(episodes: list[Episode], norm_by_std: bool, truncated: Any) -> None:
     """The best of all minus the best of the others, for whoever is the best; the first of equals."""
 
-    def expected(e: Episode, _: int, kept: list[Episode]) -> float:
-        others = [s.total() for s in kept if s.group == e.group and s is not e]
-        lead = max(e.total() - max(others), 0.0) if others else 0.0
-        earned = [*others, e.total()]
+    def expected(e: Episode, _: int, counted: list[Episode]) -> float:
+        siblings = [s.total() for s in counted if s.group == e.group and s is not e]
+        lead = max(e.total() - max(siblings), 0.0) if siblings else 0.0
+        earned = [*siblings, e.total()]
         std = oracle.mean([(r - oracle.mean(earned)) ** 2 for r in earned]) ** 0.5
         return lead / (std + 1e-3) if norm_by_std else lead
 
@@ -245,11 +245,13 @@ def test_grpo_passk(episodes: list[Episode], norm_by_std: bool, truncated: Any) 
 @forall(batches(), st.integers(1, 4), st.booleans(), truncated_modes)
 def test_passk(episodes: list[Episode], k: int, norm_by_std: bool, truncated: Any) -> None:
     result = passk(make(episodes), pass_k=k, norm_by_std=norm_by_std, truncated=truncated, eps=1e-3)
-    check_critic_free(episodes, truncated, result, lambda e, _, kept: oracle.best_of_k(kept, e, k, norm_by_std, 1e-3))
+    check_critic_free(
+        episodes, truncated, result, lambda e, _, counted: oracle.best_of_k(counted, e, k, norm_by_std, 1e-3)
+    )
 
 
 @pytest.mark.parametrize(("n", "right", "k"), [(8, 1, 4), (8, 3, 4), (8, 5, 4), (6, 2, 2), (5, 5, 3), (5, 0, 3)])
-def test_passk_of_right_and_wrong_is_the_papers_closed_form(n: int, right: int, k: int) -> None:
+def test_binary_passk_matches_closed_form(n: int, right: int, k: int) -> None:
     advantages = passk(make([one([float(i < right)]) for i in range(n)]), pass_k=k).advantages[::2]
     p = 1 - math.comb(n - right, k) / math.comb(n, k)
     std = math.sqrt(p * (1 - p))
@@ -264,7 +266,7 @@ def test_passk_of_right_and_wrong_is_the_papers_closed_form(n: int, right: int, 
 @forall(batches(), truncated_modes)
 def test_remax(episodes: list[Episode], truncated: Any) -> None:
     result = remax(make(episodes), truncated=truncated)
-    check_critic_free(episodes, truncated, result, lambda e, _, kept: e.total() - GREEDY[e.group])
+    check_critic_free(episodes, truncated, result, lambda e, _, counted: e.total() - GREEDY[e.group])
 
 
 def whitened(rows: list[list[float]]) -> list[list[float]]:
@@ -277,8 +279,8 @@ def whitened(rows: list[list[float]]) -> list[list[float]]:
 
 def check_whitened(episodes: list[Episode], truncated: str, result: Advantages, plain: list[list[float]]) -> None:
     """``plain`` is by token, of the episodes that count."""
-    kept = oracle.counted(episodes, truncated)
-    expected = dict(zip(map(id, kept), whitened(plain), strict=True))
+    counted = oracle.counted(episodes, truncated)
+    expected = dict(zip(map(id, counted), whitened(plain), strict=True))
     rows = [expected.get(id(e), [0.0] * sum(t.reply for t in e.turns)) for e in episodes]
     np.testing.assert_allclose(result.advantages, [a for row in rows for a in row], rtol=1e-5, atol=1e-5)
     mask = [id(e) in expected for e in episodes for turn in e.turns for _ in range(turn.reply)]
@@ -294,8 +296,8 @@ def test_reinforce_pp(episodes: list[Episode], gamma: float, truncated: Any) -> 
 
 @forall(batches(), truncated_modes)
 def test_reinforce_pp_baseline(episodes: list[Episode], truncated: Any) -> None:
-    kept = oracle.counted(episodes, truncated)
-    plain = [[oracle.grpo(kept, e, False, 0.0)] * sum(t.reply for t in e.turns) for e in kept]
+    counted = oracle.counted(episodes, truncated)
+    plain = [[oracle.grpo(counted, e, False, 0.0)] * sum(t.reply for t in e.turns) for e in counted]
     hypothesis.assume(np.std([a for row in plain for a in row] or [1.0]) > 1e-3 or not plain)
     check_whitened(episodes, truncated, reinforce_pp_baseline(make(episodes), truncated=truncated), plain)
 
@@ -305,8 +307,8 @@ def test_gigpo(episodes: list[Episode], gamma: float, anchor: Any, norm_by_std: 
     options: dict[str, Any] = {"gamma": gamma, "norm_by_std": norm_by_std, "eps": 1e-3}
     result = gigpo(make(episodes, anchor=anchor), step_weight=0.7, truncated=truncated, **options)
 
-    def expected(e: Episode, turn: int, kept: list[Episode]) -> float:
-        return oracle.grpo(kept, e, norm_by_std, 1e-3) + 0.7 * oracle.gigpo_turn(kept, e, turn, anchor, **options)
+    def expected(e: Episode, turn: int, counted: list[Episode]) -> float:
+        return oracle.grpo(counted, e, norm_by_std, 1e-3) + 0.7 * oracle.gigpo_turn(counted, e, turn, anchor, **options)
 
     check_critic_free(episodes, truncated, result, expected)
 
@@ -317,10 +319,10 @@ def check_critic_free(
     result: Advantages,
     expected: Callable[[Episode, int, list[Episode]], float],
 ) -> None:
-    kept = oracle.counted(episodes, truncated)
-    is_kept = [any(e is k for k in kept) for e in episodes]
+    counted = oracle.counted(episodes, truncated)
+    is_kept = [any(e is k for k in counted) for e in episodes]
     rows = [
-        [expected(e, turn, kept) if keep else 0.0 for turn in range(len(e.turns))]
+        [expected(e, turn, counted) if keep else 0.0 for turn in range(len(e.turns))]
         for e, keep in zip(episodes, is_kept, strict=True)
     ]
     close(result.advantages, by_turn(episodes, rows))
@@ -331,7 +333,7 @@ def check_critic_free(
 
 
 @forall(batches(min_turns=1))
-def test_normalised_turn_grpo_divides_by_the_groups_root_mean_square(episodes: list[Episode]) -> None:
+def test_normalised_turn_grpo_divides_by_group_rms(episodes: list[Episode]) -> None:
     batch = make(episodes)
     plain, scaled = turn_grpo(batch), turn_grpo(batch, norm_by_std=True, eps=1e-3)
     for group in np.unique(batch.group):
@@ -351,13 +353,13 @@ def test_no_episodes_and_no_actions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CRITIC_FREE)
-def test_an_episode_without_actions_is_in_no_baseline(name: str) -> None:
+def test_episode_without_actions_is_in_no_baseline(name: str) -> None:
     acting = [one([1.0]), one([3.0])]
     alone = ESTIMATORS[name](make(acting)).advantages
     close(ESTIMATORS[name](make([one([]), *acting, one([])])).advantages, alone)
 
 
-def test_a_group_of_one() -> None:
+def test_group_of_one() -> None:
     lone, pair = one([1.0, 2.0], "lone"), [one([4.0], "pair"), one([0.0], "pair")]
     batch = make([lone, *pair])
     assert grpo(batch).advantages[:4].tolist() == [0.0] * 4
@@ -367,7 +369,7 @@ def test_a_group_of_one() -> None:
     assert turn_grpo(batch, baseline="mixed").advantages[:4].tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
-def test_alone_at_a_turn_with_and_without_zero_padding() -> None:
+def test_alone_at_turn_with_and_without_zero_padding() -> None:
     batch = make([one([0.0, 1.0]), one([0.0]), one([0.0])])
     assert turn_grpo(batch).advantages[:4].tolist() == [1.0, 1.0, 1.0, 1.0]
     longer = make([one([0.0, 1.0]), one([0.0, 0.5]), one([0.0])])
@@ -383,7 +385,7 @@ def test_normalising_never_explodes() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS_CRITIC))
-def test_a_missing_critic_is_an_error(name: str) -> None:
+def test_missing_critic_is_error(name: str) -> None:
     done, cut = trajectory(one([1.0])), trajectory(one([1.0], terminated=False))
     with pytest.raises(ValueError, match="needs a critic"):
         ESTIMATORS[name](ActionBatch.from_trajectories([done]))
@@ -410,7 +412,7 @@ def test_bad_hyperparameters_are_named() -> None:
             estimator(batch, **options)
 
 
-def test_what_estimators_compare_with_must_be_there() -> None:
+def test_missing_estimator_inputs_are_errors() -> None:
     bare = ActionBatch.from_trajectories([trajectory(one([1.0]))])
     with pytest.raises(ValueError, match=r"needs greedy \[E\]"):
         remax(bare)
@@ -443,13 +445,13 @@ def test_normalize(episodes: list[Episode], truncated: Any) -> None:
         assert (np.diff(result.advantages[mask][order]) >= -1e-12).all()
 
 
-def test_normalize_leaves_out_what_is_not_trained_on() -> None:
+def test_normalize_ignores_untrained_tokens() -> None:
     batch = make([one([9.0]), one([0.0]), one([5.0], terminated=False)])
     lopsided = Advantages(np.array([9.0, 9.0, 1.0, 1.0, 7.0, 7.0]), rloo(batch, truncated="drop").policy_mask)
     np.testing.assert_allclose(normalize(lopsided).advantages, [1.0, 1.0, -1.0, -1.0, 0.0, 0.0])
 
 
-def test_normalize_counts_tokens_as_the_loss_does() -> None:
+def test_normalize_counts_tokens_as_loss_does() -> None:
     """A token of weight 2 is two tokens: advantages [3, 3, 0, 6] of weights [1, 1, 1, 1]."""
     mask, weights = np.array([1, 1, 1, 0], bool), np.array([2.0, 1.0, 1.0, 0.0])
     weighted = Advantages(np.array([3.0, 0.0, 6.0, 9.0]), mask, weights=weights)

@@ -41,14 +41,14 @@ def defined(mode: str, batch: list[list[tuple[float, bool]]]) -> float:
 
 @pytest.mark.parametrize("mode", MODES)
 @forall(batch=rows)
-def test_modes_are_what_their_names_say(mode: str, batch: list[list[tuple[float, bool]]]) -> None:
+def test_aggregation_modes_match_names(mode: str, batch: list[list[tuple[float, bool]]]) -> None:
     losses = np.array([loss for row in batch for loss, _ in row])
     assert float(np.sum(weights(mode, batch) * losses)) == pytest.approx(defined(mode, batch), abs=1e-9)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @forall(batch=rows, data=st.data())
-def test_any_split_into_micro_batches_gives_the_same_gradient(
+def test_any_split_into_micro_batches_gives_same_gradient(
     mode: str, batch: list[list[tuple[float, bool]]], data: st.DataObject
 ) -> None:
     """Tokens are dealt to micro-batches at random: packing, ranks and splits inside an episode are special cases."""
@@ -82,15 +82,15 @@ def test_wrong_arguments_are_named() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_tree_is_one_sequence_whose_tokens_count_by_their_weights(mode: Any) -> None:
+def test_tree_is_one_weighted_sequence(mode: Any) -> None:
     """Two episodes with a fork each: as two episodes whose tokens are those of both, each counted so much."""
     norm = 10.0 if mode.endswith("norm") else None
     offsets, tree = np.array([0, 2, 3, 5, 6]), np.array([0, 0, 2, 2])
     weights = np.array([0.5, 0.25, 0.5, 1.0, 0.5, 0.5])
-    found = token_weights(mode, offsets, None, norm, weights=weights, tree=tree)
+    token_shares = token_weights(mode, offsets, None, norm, weights=weights, tree=tree)
     by_tree = np.array([1.25, 1.25, 1.25, 2.0, 2.0, 2.0])
     divisors = {"token-mean": 3.25, "seq-mean-token-sum": 2.0, "seq-mean-token-mean": 2 * by_tree}
-    np.testing.assert_allclose(found, weights / divisors.get(mode, 20.0))
+    np.testing.assert_allclose(token_shares, weights / divisors.get(mode, 20.0))
     masked = token_weights(mode, offsets, np.arange(6) < 3, norm, weights=weights, tree=tree)
     assert not masked[3:].any(), "a tree without a counted token is none"
     alone = token_weights(mode, offsets[:3], None, norm, weights=weights[:3], tree=tree[:2])
@@ -99,6 +99,6 @@ def test_a_tree_is_one_sequence_whose_tokens_count_by_their_weights(mode: Any) -
     assert token_weights(mode, offsets, None, norm, tree=np.arange(4)).tolist() == plain.tolist()
 
 
-def test_weights_have_one_entry_a_token() -> None:
+def test_weights_have_one_entry_token() -> None:
     with pytest.raises(ValueError, match="weights has the shape"):
         token_weights("token-mean", np.array([0, 2]), weights=np.ones(3))

@@ -24,21 +24,21 @@ def make(episodes: list[Episode], seed: int) -> ActionBatch:
 
 
 def places(batch: ActionBatch, episode: int, by_turn: bool) -> dict[tuple[int, int], tuple[float, int]]:
-    """For each place of an episode, the energy there, and the turn."""
+    """Return for each place of an episode the energy there, and the turn."""
     assert batch.score_norms is not None
-    found: dict[tuple[int, int], tuple[float, int]] = {}
+    energies: dict[tuple[int, int], tuple[float, int]] = {}
     energy, count = ENERGY_FLOOR, {}
     for token in range(*batch.token_offsets[episode : episode + 2]):
         energy += batch.score_norms[token]
         turn = int(batch.turn_index[token])
         unit = turn if by_turn else 0
         count[unit] = count.get(unit, -1) + 1
-        found[unit, count[unit]] = float(energy), turn
-    return found
+        energies[unit, count[unit]] = float(energy), turn
+    return energies
 
 
 @forall(batches(), st.integers(0, 3), st.booleans(), st.sampled_from([0.5, 1.0]), st.sampled_from(["count", "drop"]))
-def test_a_token_is_compared_with_siblings_weighed_by_their_energy(
+def test_token_baseline_weighs_siblings_by_energy(
     episodes: list[Episode], seed: int, by_turn: bool, gamma: float, truncated: Any
 ) -> None:
     batch = make(episodes, seed)
@@ -49,12 +49,12 @@ def test_a_token_is_compared_with_siblings_weighed_by_their_energy(
         rewards = batch.turn_rewards[slice(*batch.turn_offsets[e : e + 2])]
         return float(rewards.sum()) if not by_turn else sum(r * gamma**k for k, r in enumerate(rewards[turn:]))
 
-    kept = [e for e in range(len(episodes)) if places(batch, e, by_turn)]
+    counted = [e for e in range(len(episodes)) if places(batch, e, by_turn)]
     if truncated == "drop":
-        kept = [e for e in kept if batch.terminated[e]]
+        counted = [e for e in counted if batch.terminated[e]]
     expected = np.zeros(batch.num_tokens)
-    for e in kept:
-        owners = [s for s in kept if s != e and batch.group[s] == batch.group[e]]
+    for e in counted:
+        owners = [s for s in counted if s != e and batch.group[s] == batch.group[e]]
         siblings = [(owner, places(batch, owner, by_turn)) for owner in owners]
         for token, ((unit, number), (_, turn)) in enumerate(places(batch, e, by_turn).items(), batch.token_offsets[e]):
             at = [(o, s, number) for o, s in siblings if (unit, number) in s]
@@ -65,10 +65,10 @@ def test_a_token_is_compared_with_siblings_weighed_by_their_energy(
             baseline = sum(w * x for w, x in pairs) / weight if pairs else 0.0
             expected[token] = credited(e, turn) - baseline
     np.testing.assert_allclose(result.advantages, expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(result.policy_mask, np.isin(batch.episode_of_token, kept))
+    np.testing.assert_array_equal(result.policy_mask, np.isin(batch.episode_of_token, counted))
 
 
-def test_siblings_that_are_equally_uncertain_have_the_plain_mean() -> None:
+def test_siblings_that_are_equally_uncertain_have_plain_mean() -> None:
     episodes = [
         Episode((oracle.Turn(1, 3, r),), True, False, "g", ((0.0,) * 3,), ((0.0,) * 3,), 0.0) for r in (1, 2, 6)
     ]
@@ -79,7 +79,7 @@ def test_siblings_that_are_equally_uncertain_have_the_plain_mean() -> None:
 
 
 @forall(st.lists(st.floats(-8, 8), min_size=2, max_size=12))
-def test_the_norm_from_the_tokens_own_probability_is_within_a_factor_of_two(logits: list[float]) -> None:
+def test_score_norm_is_within_factor_two(logits: list[float]) -> None:
     logprobs = np.array(logits) - np.logaddexp.reduce(logits)
     exact = np.square(np.eye(len(logits)) - np.exp(logprobs)).sum(1)
     estimate = score_norms(logprobs)
@@ -87,7 +87,7 @@ def test_the_norm_from_the_tokens_own_probability_is_within_a_factor_of_two(logi
     assert np.all(exact <= 2 * estimate * (1 + 1e-9) + 1e-12)
 
 
-def test_without_norms_the_error_says_what_is_missing() -> None:
+def test_without_norms_error_says_what_is_missing() -> None:
     batch = make([], 0)
     with pytest.raises(ValueError, match="score_norms"):
         rloo(replace(batch, score_norms=None), baseline="optimal_token")

@@ -20,11 +20,11 @@ def episode(**changes: Any) -> Episode:
 
 
 @forall(batches())
-def test_rewards_stand_where_the_trajectory_puts_them(episodes: list[Episode]) -> None:
+def test_rewards_stand_where_trajectory_puts_them(episodes: list[Episode]) -> None:
     trajectories = [trajectory(e) for e in episodes]
     batch = ActionBatch.from_trajectories(trajectories)
-    for mine, theirs in zip(scatter(trajectories, batch.token_rewards), trajectories, strict=True):
-        np.testing.assert_array_equal(mine, theirs.token_rewards())
+    for scattered, episode in zip(scatter(trajectories, batch.token_rewards), trajectories, strict=True):
+        np.testing.assert_array_equal(scattered, episode.token_rewards())
 
 
 @forall(batches())
@@ -38,7 +38,7 @@ def test_gather_and_scatter_are_inverse_on_actions(episodes: list[Episode]) -> N
 
 
 @forall(batches())
-def test_turns_start_and_end_where_the_replies_do(episodes: list[Episode]) -> None:
+def test_turns_start_and_end_where_replies_do(episodes: list[Episode]) -> None:
     batch = ActionBatch.from_trajectories(
         [trajectory(e) for e in episodes], penalty=flatten([e.penalties for e in episodes])
     )
@@ -52,7 +52,7 @@ def test_turns_start_and_end_where_the_replies_do(episodes: list[Episode]) -> No
     np.testing.assert_allclose(batch.net_turn_rewards, [r for e in episodes for r in e.net_rewards()], atol=1e-12)
 
 
-def test_terms_are_summed_over_the_episode() -> None:
+def test_terms_are_summed_over_episode() -> None:
     plain = trajectory(episode())
     first = dataclasses.replace(plain, turn_terms=({"right": 0.5}, {"right": 1.0, "format": -0.25}))
     second = dataclasses.replace(plain, turn_terms=({"format": 1.0}, {"late": 2.0}))
@@ -71,26 +71,26 @@ def test_terms_are_summed_over_the_episode() -> None:
         ActionBatch.from_trajectories([first, second], terms=[[1.0], [np.nan]])
 
 
-def test_groups_follow_the_group_id_and_an_empty_one_stands_alone() -> None:
+def test_empty_group_id_is_own_group() -> None:
     group = ActionBatch.from_trajectories([trajectory(episode(group=g)) for g in ("b", "", "a", "b", "")]).group
     assert group[0] == group[3]
     assert len(set(group.tolist())) == 4
 
 
-def test_no_episodes_are_a_batch_too() -> None:
+def test_no_episodes_are_batch_too() -> None:
     batch = ActionBatch.from_trajectories([])
     assert (batch.num_episodes, batch.num_tokens) == (0, 0)
     assert scatter([], np.zeros(0)) == []
 
 
-def test_a_failed_episode_is_refused_by_name() -> None:
+def test_failed_episode_is_refused_by_name() -> None:
     failed = dataclasses.replace(trajectory(episode()), status=Status.ERROR_ENV, episode_id="e7")
     with pytest.raises(ValueError, match=r"episode 1 \('e7'\) has the status 'error_env'"):
         ActionBatch.from_trajectories([trajectory(episode()), failed])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_refused_by_episode(bad: float) -> None:
+def test_nonfinite_numbers_are_refused_by_episode(bad: float) -> None:
     good, sick = trajectory(episode()), trajectory(episode(turns=(Turn(2, 2, bad), Turn(1, 1, 1.0))))
     with pytest.raises(ValueError, match="episode 1 has a turn reward that is not finite"):
         ActionBatch.from_trajectories([good, sick])
@@ -106,7 +106,7 @@ def test_numbers_that_are_not_finite_are_refused_by_episode(bad: float) -> None:
     ActionBatch.from_trajectories([good, cut, both], bootstrap=[bad, 0.0, bad])  # a terminated episode's is never read
 
 
-def test_a_turn_without_tokens_is_refused() -> None:
+def test_turn_without_tokens_is_refused() -> None:
     """A trajectory refuses it first; a batch made by hand is checked as well."""
     one = np.array([0, 1])
     with pytest.raises(ValueError, match="episode 0 has a turn without action tokens"):
@@ -121,7 +121,7 @@ def test_a_turn_without_tokens_is_refused() -> None:
         )
 
 
-def test_turn_indices_must_fit_the_rewards() -> None:
+def test_turn_indices_must_fit_rewards() -> None:
     for turn_id in ([1, 1, 0], [0, 0, 2]):
         broken = trajectory(episode())
         broken.turn_id[broken.action_mask] = turn_id
@@ -129,12 +129,12 @@ def test_turn_indices_must_fit_the_rewards() -> None:
             ActionBatch.from_trajectories([broken])
 
 
-def test_an_incomplete_episode_is_refused() -> None:
+def test_incomplete_episode_is_refused() -> None:
     with pytest.raises(ValueError, match="episode 0 neither terminated nor was truncated"):
         ActionBatch.from_trajectories([dataclasses.replace(trajectory(episode()), terminated=False)])
 
 
-def test_states_are_what_the_policy_was_shown() -> None:
+def test_states_are_the_policys_observations() -> None:
     """Token ids 1 to 5 are observations, 9 an action."""
 
     def played(*ids: int, segments: tuple[int, ...] = (0,)) -> Trajectory:

@@ -1,4 +1,4 @@
-"""Which estimators are unbiased: the expected gradient over all batches that there can be, against the true one.
+"""Bias of the estimators: the expected gradient over all possible batches, against the true one.
 
 A task is a small tree. The first turn is one token: 0 ends the episode, 1 leads to a second turn of two tokens. So
 there are five episodes, with the probabilities that four logits give them. A batch is two episodes of each of two tasks
@@ -66,7 +66,7 @@ def true_gradient(logits: np.ndarray) -> np.ndarray:
 
 
 def exact_values(number: int) -> np.ndarray:
-    """What each state is worth: the critic's output there, ``[4]``."""
+    """Return each state's value: the critic's output there, ``[4]``."""
     worth = []
     for at in range(4):
         through = [path for path in TASKS[number] if at in dict(path.choices)]
@@ -87,7 +87,7 @@ def all_batches(exact: bool) -> list[tuple[float, ActionBatch, np.ndarray]]:
     """Each batch with its probability and the scores of its tokens."""
     values = [exact_values(number) if exact else WRONG for number in range(len(TASKS))]
     greedy = [max(paths, key=lambda path: path.probability(LOGITS)) for paths in TASKS]
-    found = []
+    outcomes = []
     for chosen in itertools.product(*(paths for paths in TASKS for _ in range(SIZE))):
         group = np.repeat(np.arange(len(TASKS)), SIZE)
         tokens = [len(path.choices) for path in chosen]
@@ -105,8 +105,8 @@ def all_batches(exact: bool) -> list[tuple[float, ActionBatch, np.ndarray]]:
             terms=np.array([[path.rewards[0], sum(path.rewards[1:])] for path in chosen]),
             score_norms=np.square(scores := np.concatenate([path.scores(LOGITS) for path in chosen])).sum(1),
         )
-        found.append((float(np.prod([path.probability(LOGITS) for path in chosen])), batch, scores))
-    return found
+        outcomes.append((float(np.prod([path.probability(LOGITS) for path in chosen])), batch, scores))
+    return outcomes
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def expected_gradient(
     return np.sum(terms, axis=0) / (len(TASKS) * SIZE)
 
 
-def test_all_batches_are_there(batches: Any) -> None:
+def test_all_batches_are_enumerated(batches: Any) -> None:
     assert sum(probability for probability, *_ in batches[False]) == pytest.approx(1.0)
     assert np.linalg.norm(true_gradient(LOGITS)) > 0.1
 
@@ -143,9 +143,9 @@ UNBIASED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), UNBIASED)
-def test_unbiased_whatever_the_critic_says(batches: Any, name: str, options: dict[str, Any]) -> None:
-    found = expected_gradient(lambda batch: ESTIMATORS[name](batch, **options), batches[False])
-    np.testing.assert_allclose(found, true_gradient(LOGITS), atol=1e-12)
+def test_unbiased_whatever_critic_says(batches: Any, name: str, options: dict[str, Any]) -> None:
+    estimate = expected_gradient(lambda batch: ESTIMATORS[name](batch, **options), batches[False])
+    np.testing.assert_allclose(estimate, true_gradient(LOGITS), atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_unbiased_whatever_the_critic_says(batches: Any, name: str, options: dic
         ("bilevel_gae", {"turn_gamma": 1.0, "lam": 0.3, "turn_lam": 0.5}),
     ],
 )
-def test_with_lambda_unbiased_only_if_the_critic_is_right(batches: Any, name: str, options: dict[str, Any]) -> None:
+def test_with_lambda_unbiased_only_if_critic_is_right(batches: Any, name: str, options: dict[str, Any]) -> None:
     right, wrong = (
         expected_gradient(lambda batch: ESTIMATORS[name](batch, **options), batches[exact]) for exact in (True, False)
     )
@@ -165,8 +165,8 @@ def test_with_lambda_unbiased_only_if_the_critic_is_right(batches: Any, name: st
 
 
 def test_dr_grpo_is_right_in_direction(batches: Any) -> None:
-    found = expected_gradient(ESTIMATORS["dr_grpo"], batches[False])
-    np.testing.assert_allclose(found, (SIZE - 1) / SIZE * true_gradient(LOGITS), atol=1e-12)
+    estimate = expected_gradient(ESTIMATORS["dr_grpo"], batches[False])
+    np.testing.assert_allclose(estimate, (SIZE - 1) / SIZE * true_gradient(LOGITS), atol=1e-12)
 
 
 BIASED: list[tuple[str, dict[str, Any]]] = [
@@ -183,16 +183,16 @@ BIASED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), BIASED)
-def test_biased_and_docs_say_so(batches: Any, name: str, options: dict[str, Any]) -> None:
+def test_documented_biases_exist(batches: Any, name: str, options: dict[str, Any]) -> None:
     """Not even proportional to the true gradient."""
-    found = expected_gradient(lambda batch: ESTIMATORS[name](batch, **options), batches[False])
+    estimate = expected_gradient(lambda batch: ESTIMATORS[name](batch, **options), batches[False])
     truth = true_gradient(LOGITS)
-    cosine = found @ truth / (np.linalg.norm(found) * np.linalg.norm(truth))
+    cosine = estimate @ truth / (np.linalg.norm(estimate) * np.linalg.norm(truth))
     print(f"{name} {options}: cosine with the true gradient {cosine:.4f}")
     assert cosine < 0.9999
 
 
-def test_the_optimal_token_baseline_as_published_is_biased(batches: Any) -> None:
+def test_optimal_token_baseline_as_published_is_biased(batches: Any) -> None:
     """Its sums hold the episode itself, here ``weight / (weight + others)`` of the advantage."""
 
     def published(batch: ActionBatch) -> Advantages:
@@ -205,13 +205,13 @@ def test_the_optimal_token_baseline_as_published_is_biased(batches: Any) -> None
         mean = np.bincount(place, energy * returns)[place] / np.bincount(place, energy)[place]
         return Advantages(returns - mean, np.ones(batch.num_tokens, np.bool_))
 
-    found, truth = expected_gradient(published, batches[False]), true_gradient(LOGITS)
-    assert found @ truth / (np.linalg.norm(found) * np.linalg.norm(truth)) < 0.999
+    estimate, truth = expected_gradient(published, batches[False]), true_gradient(LOGITS)
+    assert estimate @ truth / (np.linalg.norm(estimate) * np.linalg.norm(truth)) < 0.999
 
 
 def test_every_estimator_is_judged_here() -> None:
-    others = {"dr_grpo", "grpo_passk", "passk", "fork"}  # with tests of their own
-    assert {name for name, _ in UNBIASED + BIASED} | others == set(ESTIMATORS)
+    tested_elsewhere = {"dr_grpo", "grpo_passk", "passk", "fork"}  # with tests of their own
+    assert {name for name, _ in UNBIASED + BIASED} | tested_elsewhere == set(ESTIMATORS)
 
 
 def best_of(paths: list[Path], k: int, logits: np.ndarray) -> float:
@@ -231,11 +231,9 @@ def best_of(paths: list[Path], k: int, logits: np.ndarray) -> float:
         ("passk", {"norm_by_std": False, "pass_k": 1}, 3, 1, 1 - 1 / 3),
     ],
 )
-def test_passk_climbs_the_expected_best_of_k(
-    name: str, options: dict[str, Any], size: int, k: int, scale: float
-) -> None:
+def test_passk_climbs_expected_best_of_k(name: str, options: dict[str, Any], size: int, k: int, scale: float) -> None:
     """Without the division, the expected gradient is that of the best of ``k``, times a constant that docs say."""
-    paths, found = TASKS[0], np.zeros(4)
+    paths, estimate = TASKS[0], np.zeros(4)
     for chosen in itertools.product(paths, repeat=size):
         offsets = np.concatenate([[0], np.cumsum([len(path.choices) for path in chosen])])
         batch = ActionBatch(
@@ -249,22 +247,24 @@ def test_passk_climbs_the_expected_best_of_k(
         )
         advantages = ESTIMATORS[name](batch, **options).advantages
         scores = np.concatenate([path.scores(LOGITS) for path in chosen])
-        found += np.prod([path.probability(LOGITS) for path in chosen]) * (advantages[:, None] * scores).sum(0) / size
+        estimate += (
+            np.prod([path.probability(LOGITS) for path in chosen]) * (advantages[:, None] * scores).sum(0) / size
+        )
     steps = np.eye(4) * 1e-5
     slope = [(best_of(paths, k, LOGITS + step) - best_of(paths, k, LOGITS - step)) / 2e-5 for step in steps]
-    np.testing.assert_allclose(found, scale * np.array(slope), atol=1e-9)
+    np.testing.assert_allclose(estimate, scale * np.array(slope), atol=1e-9)
 
 
-def test_normalising_the_batch_is_biased_too(batches: Any) -> None:
-    found, truth = (
+def test_batch_normalisation_is_biased(batches: Any) -> None:
+    estimate, truth = (
         expected_gradient(lambda batch: normalize(ESTIMATORS["rloo"](batch)), batches[False]),
         true_gradient(LOGITS),
     )
-    assert found @ truth / (np.linalg.norm(found) * np.linalg.norm(truth)) < 0.9999
+    assert estimate @ truth / (np.linalg.norm(estimate) * np.linalg.norm(truth)) < 0.9999
 
 
 def expected_update(batches: Any, config: PPOConfig) -> np.ndarray:
-    """Of a configuration, over all batches and all ways to cut each into two mini-batches."""
+    """Return a configuration's expected update over all batches and all cuts of each into two mini-batches."""
     total = np.zeros(len(LOGITS))
     for probability, batch, scores in batches:
         result = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
@@ -280,12 +280,12 @@ def expected_update(batches: Any, config: PPOConfig) -> np.ndarray:
     return total
 
 
-def test_the_update_of_the_default_configuration_points_along_the_policy_gradient(batches: Any) -> None:
+def test_update_of_default_configuration_points_along_policy_gradient(batches: Any) -> None:
     """Also in batches of four episodes, where the default of before does not."""
     before = ("algorithm.norm_adv=true", "actor.loss_agg_mode=token-mean")
     truth = true_gradient(LOGITS)
-    found = [expected_update(batches[False], resolve(arguments)[0]) for arguments in ((), before)]
-    default, bent = (each @ truth / (np.linalg.norm(each) * np.linalg.norm(truth)) for each in found)
+    updates = [expected_update(batches[False], resolve(arguments)[0]) for arguments in ((), before)]
+    default, bent = (update @ truth / (np.linalg.norm(update) * np.linalg.norm(truth)) for update in updates)
     assert default == pytest.approx(1.0, abs=1e-12)
     assert bent < 0.99
 
@@ -294,7 +294,7 @@ def test_the_update_of_the_default_configuration_points_along_the_policy_gradien
 
 
 def corrected_gradient(mode: Any, cap: float | None) -> np.ndarray:
-    """Of episodes that another policy sampled, with the reward as the advantage."""
+    """Return the gradient of episodes that another policy sampled, with the reward as the advantage."""
     behaviour, total = LOGITS + np.array([-0.5, 0.8, 0.4, -0.7]), np.zeros(len(LOGITS))
     for path in (path for paths in TASKS for path in paths):
         offsets = np.array([0, len(path.choices)])
@@ -304,7 +304,7 @@ def corrected_gradient(mode: Any, cap: float | None) -> np.ndarray:
     return total / len(TASKS)
 
 
-def test_the_weight_of_the_whole_episode_is_unbiased_until_it_is_cut() -> None:
+def test_sequence_weight_is_unbiased_until_capped() -> None:
     truth = true_gradient(LOGITS)
     np.testing.assert_allclose(corrected_gradient("sequence_tis", None), truth, atol=1e-12)
     errors = {
@@ -321,24 +321,24 @@ def test_the_weight_of_the_whole_episode_is_unbiased_until_it_is_cut() -> None:
 
 
 def test_one_token_is_its_own_sequence() -> None:
-    """For a bandit, the token's weight is all there is to correct."""
+    """Check a bandit, where the token's weight is the whole correction."""
     one_token = [
         replace(paths[0], choices=((0, a),), turns=(1,), rewards=(r,))
         for paths in TASKS[:1]
         for a, r in ((0, 1.0), (1, 3.0))
     ]
-    behaviour, found = LOGITS + 0.7, np.zeros(4)
+    behaviour, estimate = LOGITS + 0.7, np.zeros(4)
     for path in one_token:
         weights = importance_weights(
             "token_tis", path.logprobs(LOGITS), path.logprobs(behaviour), np.array([0, 1]), None
         )
         assert weights is not None
-        found += path.probability(behaviour) * path.rewards[0] * weights[0] * path.scores(LOGITS)[0]
+        estimate += path.probability(behaviour) * path.rewards[0] * weights[0] * path.scores(LOGITS)[0]
     truth = np.sum([p.probability(LOGITS) * p.rewards[0] * p.scores(LOGITS)[0] for p in one_token], axis=0)
-    np.testing.assert_allclose(found, truth, atol=1e-12)
+    np.testing.assert_allclose(estimate, truth, atol=1e-12)
 
 
-def test_what_shrinks_is_unbiased_over_enough_groups_to_tell_how_far() -> None:
+def test_shrunk_baseline_is_unbiased_over_many_groups() -> None:
     """Two episodes of each of three tasks, one token each: 729 batches; most have something to be drawn by."""
     logits = np.array([0.3, -0.5, 0.1])
     chances = np.exp(logits) / np.exp(logits).sum()
@@ -394,7 +394,7 @@ def free_gradients(lam: float, turn_lam: float) -> tuple[np.ndarray, np.ndarray]
         earned = [sum(path.rewards) if state == 0 else path.rewards[1] for _, path in through]
         return float(np.average(earned, weights=[chance for chance, _ in through]))
 
-    found, truth = np.zeros(5), np.zeros(5)
+    estimate, truth = np.zeros(5), np.zeros(5)
     for chance, path in zip(chances, paths, strict=True):
         batch = ActionBatch(
             token_offsets=np.array([0, len(path.choices)]),
@@ -408,21 +408,21 @@ def free_gradients(lam: float, turn_lam: float) -> tuple[np.ndarray, np.ndarray]
         )
         made = ESTIMATORS["bilevel_gae"](batch, lam=lam, turn_gamma=1.0, turn_lam=turn_lam)
         scores = path.scores(FREE_LOGITS)
-        found += chance * (made.advantages[:, None] * scores).sum(0)
+        estimate += chance * (made.advantages[:, None] * scores).sum(0)
         truth += chance * sum(path.rewards) * scores.sum(0)
-    return found, truth
+    return estimate, truth
 
 
 def test_turn_lam_is_biased_where_lengths_are_chosen() -> None:
     for lam in (1.0, 0.5):
-        found, truth = free_gradients(lam, turn_lam=1.0)
-        np.testing.assert_allclose(found, truth, atol=1e-12)
-    found, truth = free_gradients(1.0, turn_lam=0.5)
-    error = np.linalg.norm(found - truth) / np.linalg.norm(truth)
+        estimate, truth = free_gradients(lam, turn_lam=1.0)
+        np.testing.assert_allclose(estimate, truth, atol=1e-12)
+    estimate, truth = free_gradients(1.0, turn_lam=0.5)
+    error = np.linalg.norm(estimate - truth) / np.linalg.norm(truth)
     print(f"turn_lam=0.5, right critic: off by {error:.3f} of the gradient's norm")
     assert error > 0.02, "docs say that it is biased"
     # The bias is in the first turn alone, whose advantage reaches over the turn that follows.
-    np.testing.assert_allclose(found[1:], truth[1:], atol=1e-12)
+    np.testing.assert_allclose(estimate[1:], truth[1:], atol=1e-12)
 
 
 # ------------------ dynamic sampling
@@ -461,13 +461,13 @@ def filtered(name: str, options: dict[str, Any]) -> tuple[np.ndarray, np.ndarray
 
 
 @pytest.mark.parametrize(("name", "options"), [("rloo", {}), ("grpo", {})])
-def test_replacing_tied_groups_scales_the_gradient(name: str, options: dict[str, Any]) -> None:
+def test_replacing_tied_groups_scales_gradient(name: str, options: dict[str, Any]) -> None:
     plain, replaced, through = filtered(name, options)
     assert 0.1 < through < 0.9
     np.testing.assert_allclose(replaced * through, plain, atol=1e-12)
 
 
-def test_replacing_tied_groups_bends_the_mixed_baselines_gradient() -> None:
+def test_replacing_tied_groups_bends_mixed_baselines_gradient() -> None:
     plain, replaced, _ = filtered("rloo", {"baseline": "mixed"})
     scale = replaced @ plain / (plain @ plain)
     error = np.linalg.norm(replaced - scale * plain) / np.linalg.norm(replaced)

@@ -12,7 +12,7 @@ entropies = st.lists(st.floats(0, 5, allow_nan=False), max_size=30)
 
 
 @given(entropies, st.floats(0, 1), st.floats(0.01, 4), st.floats(1e-4, 0.1))
-def test_the_weight_rises_below_the_target_and_falls_above_and_counts_below_alone(seen, weight, target, step):
+def test_entropy_weight_follows_target(seen, weight, target, step):
     bonus = EntropyBonus(weight, target, step)
     for entropy in seen:
         before = bonus.weight
@@ -24,7 +24,7 @@ def test_the_weight_rises_below_the_target_and_falls_above_and_counts_below_alon
 
 
 @given(entropies, st.floats(0, 1))
-def test_without_a_target_it_is_constant(seen, weight):
+def test_without_target_it_is_constant(seen, weight):
     bonus = EntropyBonus(weight)
     for entropy in seen:
         bonus.update(entropy)
@@ -33,7 +33,7 @@ def test_without_a_target_it_is_constant(seen, weight):
 
 
 @given(entropies, entropies)
-def test_a_checkpoint_goes_on_as_if_nothing_had_been(before, after):
+def test_entropy_bonus_resumes_exactly(before, after):
     whole, first = EntropyBonus(0.0, 1.0), EntropyBonus(0.0, 1.0)
     for entropy in before:
         whole.update(entropy)
@@ -59,7 +59,7 @@ def climbed(bonus: EntropyBonus, steps: int = 3000, lr: float = 0.5) -> np.ndarr
     return np.array(seen[-500:])
 
 
-def test_a_policy_that_would_become_certain_stays_at_the_target():
+def test_policy_that_would_become_certain_stays_at_target():
     assert climbed(EntropyBonus(0.0)).max() < 0.05
     held = climbed(EntropyBonus(0.0, target=0.7))
     assert abs(held.mean() - 0.7) < 0.07

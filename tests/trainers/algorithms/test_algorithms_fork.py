@@ -49,7 +49,7 @@ class Path:
         return np.array(rows)
 
     def probability(self, turn: int = 0) -> float:
-        """Of what is chosen from this turn on."""
+        """Return the probability of the choices from this turn on."""
         chance = 1.0
         for number, tokens in enumerate(self.choices):
             for place, token in enumerate(tokens):
@@ -66,13 +66,13 @@ class Path:
 
 
 def paths_of(rng: np.random.Generator) -> list[Path]:
-    found = [Path(((0,),), (float(rng.normal()),))]
+    paths = [Path(((0,),), (float(rng.normal()),))]
     for state in (1, 2):
         first, over, on = rng.normal(size=3).tolist()
-        found.append(Path(((state,), (0,)), (first, over)))
+        paths.append(Path(((state,), (0,)), (first, over)))
         for tokens in itertools.product((0, 1), (0, 1)):
-            found.append(Path(((state,), (1,), tokens), (first, on, float(rng.normal()))))
-    return found
+            paths.append(Path(((state,), (1,), tokens), (first, on, float(rng.normal()))))
+    return paths
 
 
 PATHS = paths_of(np.random.default_rng(5))
@@ -109,12 +109,12 @@ def batch_of(
         tree += [-1, *(place for _ in forks)]
         turns += [0, *(turn for turn, _ in forks)]
     own = [path.choices[turn:] for path, turn in zip(episodes, turns, strict=True)]
-    lengths = [[len(tokens) for tokens in each] for each in own]
+    lengths = [[len(tokens) for tokens in sizes] for sizes in own]
     ends = [ending(path) for path in episodes]
     batch = ActionBatch(
-        token_offsets=np.cumsum([0, *(sum(each) for each in lengths)]),
-        turn_offsets=np.cumsum([0, *(len(each) for each in lengths)]),
-        turn_index=np.concatenate([np.repeat(np.arange(len(each)), each) for each in lengths]),
+        token_offsets=np.cumsum([0, *(sum(sizes) for sizes in lengths)]),
+        turn_offsets=np.cumsum([0, *(len(sizes) for sizes in lengths)]),
+        turn_index=np.concatenate([np.repeat(np.arange(len(sizes)), sizes) for sizes in lengths]),
         turn_rewards=np.concatenate([p.rewards[turn:] for p, turn in zip(episodes, turns, strict=True)]),
         terminated=np.array([end == "terminated" for end in ends]),
         truncated=np.array([end != "terminated" for end in ends]),
@@ -132,9 +132,9 @@ def gradient(
 ) -> np.ndarray:
     """The update of a batch, in the default aggregation: a sum over tokens, a mean over roots."""
     result = fork(batch, **options)
-    given = result.weights if weights is None else weights(batch, result.weights)
+    loss_weights = result.weights if weights is None else weights(batch, result.weights)
     weight = token_weights(
-        "seq-mean-token-sum", batch.token_offsets, result.policy_mask, weights=given, tree=batch.tree
+        "seq-mean-token-sum", batch.token_offsets, result.policy_mask, weights=loss_weights, tree=batch.tree
     )
     return (weight * result.advantages) @ scores
 
@@ -169,16 +169,16 @@ def test_one_tree_is_unbiased_wherever_it_forks(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["nowhere", "the second turn", "one state, not the other"])
-def test_trees_of_a_group_are_unbiased_together(rule: str) -> None:
+def test_trees_of_group_are_unbiased_together(rule: str) -> None:
     np.testing.assert_allclose(expected(RULES[rule], (0, 0)), TRUTH, atol=1e-12)
 
 
 @pytest.mark.parametrize(("rule", "groups"), [("nowhere", (0, 0, 1)), ("the second turn", (0, 1))])
-def test_trees_of_a_batch_are_unbiased_together(rule: str, groups: tuple[int, ...]) -> None:
+def test_trees_of_batch_are_unbiased_together(rule: str, groups: tuple[int, ...]) -> None:
     np.testing.assert_allclose(expected(RULES[rule], groups, baseline="mixed"), TRUTH, atol=1e-12)
 
 
-def test_any_share_of_the_mass_that_goes_on_is_unbiased(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_continuing_share_is_unbiased(monkeypatch: pytest.MonkeyPatch) -> None:
     for share in (0.05, 0.3, 0.95):
         monkeypatch.setattr(module, "continuing_share", lambda forks, following, share=share: share if forks else 1.0)
         np.testing.assert_allclose(expected(RULES["every turn once"]), TRUTH, atol=1e-12)
@@ -186,22 +186,22 @@ def test_any_share_of_the_mass_that_goes_on_is_unbiased(monkeypatch: pytest.Monk
 
 def test_whether_to_fork_may_be_drawn() -> None:
     """Forks left out at random, as under a budget or where some fail for a reason of their own."""
-    found = 0.5 * expected(RULES["every turn once"]) + 0.5 * expected(RULES["the second turn"])
-    np.testing.assert_allclose(found, TRUTH, atol=1e-12)
+    estimate = 0.5 * expected(RULES["every turn once"]) + 0.5 * expected(RULES["the second turn"])
+    np.testing.assert_allclose(estimate, TRUTH, atol=1e-12)
 
 
 @pytest.mark.parametrize("truncated", ["count", "drop"])
-def test_a_budget_of_the_environment_is_part_of_the_state(truncated: str) -> None:
+def test_budget_of_environment_is_part_of_state(truncated: str) -> None:
     """The third turn is the last that the environment allows: nothing comes after it, and nothing is left out."""
 
     def ending(path: Path) -> str:
         return "budget" if len(path.choices) == 3 else "terminated"
 
-    found = expected(RULES["every turn once"], ending=ending, truncated=truncated)
-    np.testing.assert_allclose(found, TRUTH, atol=1e-12)
+    estimate = expected(RULES["every turn once"], ending=ending, truncated=truncated)
+    np.testing.assert_allclose(estimate, TRUTH, atol=1e-12)
 
 
-def test_a_context_that_ran_out_counts_as_it_is_or_is_left_out() -> None:
+def test_exhausted_context_counts_or_is_dropped() -> None:
     def ending(path: Path) -> str:
         return "context" if path.choices[-1] == (1, 1) else "terminated"
 
@@ -211,11 +211,11 @@ def test_a_context_that_ran_out_counts_as_it_is_or_is_left_out() -> None:
     for _, (root, forks) in itertools.islice(trees(RULES["every turn once"]), 50, 120):
         batch, _ = batch_of(((root, forks),), ending)
         result = fork(batch, truncated="drop")
-        gone = [ending(path) == "context" or ending(root) == "context" for path in (root, *(p for _, p in forks))]
-        assert result.policy_mask.tolist() == (~np.array(gone))[batch.episode_of_token].tolist()
-        kept = tuple((turn, path) for turn, path in forks if ending(path) != "context")
+        cut_off = [ending(path) == "context" or ending(root) == "context" for path in (root, *(p for _, p in forks))]
+        assert result.policy_mask.tolist() == (~np.array(cut_off))[batch.episode_of_token].tolist()
+        counted = tuple((turn, path) for turn, path in forks if ending(path) != "context")
         if ending(root) != "context":
-            alone = fork(batch_of(((root, kept),))[0])
+            alone = fork(batch_of(((root, counted),))[0])
             assert result.advantages[result.policy_mask].tolist() == alone.advantages.tolist()
             assert result.weights is not None
             assert result.weights[result.policy_mask].tolist() == alone.weights.tolist()  # type: ignore[union-attr]
@@ -226,7 +226,7 @@ def _without_weights(batch: ActionBatch, right: np.ndarray) -> np.ndarray:
 
 
 def _roots_count_whole(batch: ActionBatch, right: np.ndarray) -> np.ndarray:
-    """As if a root shared nothing with its forks."""
+    """Weigh roots as if they shared nothing with their forks."""
     return np.where(batch.forked_from[batch.episode_of_token] < 0, 1.0, right)  # type: ignore[index]
 
 
@@ -242,8 +242,8 @@ def _the_same_in_all(batch: ActionBatch, right: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("wrong", [_without_weights, _roots_count_whole, _forks_count_once, _the_same_in_all])
 def test_wrong_weights_are_found(wrong: Callable[..., np.ndarray]) -> None:
-    found = expected(RULES["every turn once"], weights=wrong)
-    assert np.abs(found - TRUTH).max() > 0.01
+    estimate = expected(RULES["every turn once"], weights=wrong)
+    assert np.abs(estimate - TRUTH).max() > 0.01
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_wrong_weights_are_found(wrong: Callable[..., np.ndarray]) -> None:
         lambda path, turn: int(sum(path.rewards) > 0 and turn == 1),  # at what the root will have earned
     ],
 )
-def test_a_decision_that_knows_the_reply_is_biased(rule: Rule) -> None:
+def test_decision_that_knows_reply_is_biased(rule: Rule) -> None:
     """Why ``fork.where`` and ``fork.budget`` use earlier batches alone."""
     assert sum(chance for chance, _ in trees(rule)) == pytest.approx(1.0)
     assert np.abs(expected(rule) - TRUTH).max() > 0.01
@@ -273,17 +273,17 @@ def oracle(
         def to_go(rewards: tuple[float, ...]) -> float:
             return sum(gamma**k * reward for k, reward in enumerate(rewards))
 
-        here = [[path for turn, path in forks if turn == t] for t in range(length)]
+        at_turn = [[path for turn, path in forks if turn == t] for t in range(length)]
         q, value = [0.0] * length, 0.0
         for t in reversed(range(length)):
             q[t] = root.rewards[t] + gamma * value
-            value = (q[t] + sum(to_go(path.rewards[t:]) for path in here[t])) / (1 + len(here[t]))
+            value = (q[t] + sum(to_go(path.rewards[t:]) for path in at_turn[t])) / (1 + len(at_turn[t]))
         mass, masses = 1.0, []
         for t in range(length):
-            k = len(here[t])
+            k = len(at_turn[t])
             following = [
-                sum(turn == t + 1 for turn, _ in more)
-                for other, (path, more) in enumerate(group)
+                sum(turn == t + 1 for turn, _ in branches)
+                for other, (path, branches) in enumerate(group)
                 if other != number and len(path.choices) > t + 1
             ]
             expected_forks = float(np.mean(following)) if following else k
@@ -297,23 +297,23 @@ def oracle(
                 rows.append({"tree": number, "turn": t, "left": turn, "q": to_go(path.rewards[t:]), "w": weight})
     advantages = []
     for row in rows:
-        others = [other for other in rows if other["turn"] == row["turn"] and other is not row]
+        peers = [other for other in rows if other["turn"] == row["turn"] and other is not row]
         baseline = None
         for parted in range(row["left"] + 1):  # where the two histories part
-            there = [o for o in others if (min(o["left"], row["left"]) if o["tree"] == row["tree"] else 0) == parted]
-            values, weights = [o["q"] for o in there], [1.0 for o in there]
+            nearest = [o for o in peers if (min(o["left"], row["left"]) if o["tree"] == row["tree"] else 0) == parted]
+            values, weights = [o["q"] for o in nearest], [1.0 for o in nearest]
             if parted == 0:
-                weights = [o["w"] for o in there]
+                weights = [o["w"] for o in nearest]
             elif parted == row["left"] < row["turn"]:  # of the samples at the root's state, their mean is one value
-                values = [o["q"] for o in there if o["left"] < o["turn"]]
-                if state := [o["q"] for o in there if o["left"] == o["turn"]]:
+                values = [o["q"] for o in nearest if o["left"] < o["turn"]]
+                if state := [o["q"] for o in nearest if o["left"] == o["turn"]]:
                     values.append(float(np.mean(state)))
                 weights = [1.0] * len(values)
             if parted == 0:
-                siblings = [groups[o["tree"]] == groups[row["tree"]] for o in there]
+                siblings = [groups[o["tree"]] == groups[row["tree"]] for o in nearest]
                 near = np.array([w * s for w, s in zip(weights, siblings, strict=True)])
                 means = [np.average(values, weights=near)] if any(siblings) else []
-                if kind == "mixed" and there:
+                if kind == "mixed" and nearest:
                     means.append(np.average(values, weights=weights))
                 baseline = float(np.mean(means)) if means else None
                 continue
@@ -325,7 +325,7 @@ def oracle(
 
 
 @given(st.data())
-def test_advantages_and_weights_are_those_of_the_formulas(data: st.DataObject) -> None:
+def test_advantages_and_weights_are_those_of_formulas(data: st.DataObject) -> None:
     group: list[Tree] = []
     for _ in range(data.draw(st.integers(1, 4))):
         root = data.draw(st.sampled_from(PATHS))
@@ -352,7 +352,7 @@ def test_advantages_and_weights_are_those_of_the_formulas(data: st.DataObject) -
     np.testing.assert_allclose(result.weights, np.array(weights)[batch.turn_of_token], atol=1e-12)
 
 
-def test_weights_at_a_depth_sum_to_one_over_a_tree_whose_episodes_all_get_there() -> None:
+def test_tree_weights_at_common_depth_sum_to_one() -> None:
     root, other = PATHS[3], PATHS[4]  # three turns each, alike in the first two
     batch, _ = batch_of(((root, ((0, other), (1, other), (1, root), (2, other))),))
     weights = fork(batch).weights
@@ -371,7 +371,7 @@ def test_without_forks_it_is_turn_grpo() -> None:
     assert result.weights.tolist() == [1.0] * batch.num_tokens  # type: ignore[union-attr]
 
 
-def test_equal_returns_have_an_advantage_of_exactly_zero() -> None:
+def test_equal_returns_have_advantage_of_exactly_zero() -> None:
     paths = [Path(path.choices, (0.0,) * (len(path.choices) - 1) + (0.1 + 0.2,)) for path in PATHS[3:7]]
     batch, _ = batch_of(
         ((paths[0], ((0, paths[1]), (0, paths[2]), (0, paths[3]), (2, paths[1]))), (paths[2], ()), (paths[3], ())),
@@ -385,11 +385,11 @@ def test_forks_are_of_roots_in_their_own_group() -> None:
     root, other = PATHS[3], PATHS[4]
     batch, _ = batch_of(((root, ((1, other),)), (other, ())))
     parts = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
-    for change, said in (
+    for change, message in (
         ({"forked_from": np.array([-1, 0, 1])}, "forked from a fork"),
         ({"group": np.array([0, 1, 0])}, "of another group"),
         ({"forked_turn": np.array([0, 3, 0])}, "a turn that its root lacks"),
         ({"forked_turn": None}, "come together"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             ActionBatch(**parts | change)

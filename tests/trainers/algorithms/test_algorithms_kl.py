@@ -88,7 +88,7 @@ def test_low_var_kl_is_k3_up_to_ten() -> None:
     assert gradient[(k3 > 0) & (k3 < 10.0)].all()
 
 
-def test_the_reference_gets_no_gradient() -> None:
+def test_reference_gets_no_gradient() -> None:
     logp, ref = torch.zeros(3, requires_grad=True), torch.ones(3, requires_grad=True)
     for kind in KINDS:
         kl_estimate(logp, ref, kind).sum().backward()
@@ -133,7 +133,7 @@ def test_adaptive_kl_resumes_exactly() -> None:
     assert resumed.beta == first.beta != 0.1
 
 
-def test_adaptive_kl_refuses_what_it_would_not_recover_from() -> None:
+def test_adaptive_kl_refuses_unrecoverable_settings() -> None:
     controller = AdaptiveKL(0.1, 1.0, 10)
     for bad in (float("nan"), float("inf"), float("-inf")):
         with pytest.raises(ValueError, match="the batch's KL is"):
@@ -144,7 +144,7 @@ def test_adaptive_kl_refuses_what_it_would_not_recover_from() -> None:
     assert controller.beta == 0.1
 
 
-def test_fixed_kl_stays_and_controllers_do_not_take_each_others_state() -> None:
+def test_kl_controllers_refuse_each_others_state() -> None:
     fixed: KLController = FixedKL(0.3)
     fixed.update(100.0, 10)
     fixed.load_state_dict(fixed.state_dict())
@@ -158,7 +158,7 @@ def test_fixed_kl_stays_and_controllers_do_not_take_each_others_state() -> None:
 
 
 @given(st.lists(st.lists(st.floats(-10, 10), max_size=5), max_size=6))
-def test_the_mean_kl_weighs_every_episode_the_same(episodes):
+def test_mean_kl_weighs_every_episode_same(episodes):
     """An episode that is repeated token by token changes nothing; one without tokens does not count."""
     offsets = np.cumsum([0, *map(len, episodes)])
     flat = np.array([value for episode in episodes for value in episode])

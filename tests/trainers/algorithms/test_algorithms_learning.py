@@ -54,11 +54,11 @@ def learned(
         result = ESTIMATORS[estimator](batch, **options)
         weights = torch.from_numpy(token_weights("seq-mean-token-sum", batch.token_offsets, result.policy_mask))
         old = torch.from_numpy(table[np.arange(len(drawn)), drawn])
-        given = old, torch.from_numpy(result.advantages), torch.from_numpy(episode)
+        arrays = old, torch.from_numpy(result.advantages), torch.from_numpy(episode)
         for _ in range(2):  # the second update is with ratios other than 1
             logprobs = logits.log_softmax(-1)[where][torch.arange(len(drawn)), torch.from_numpy(drawn)]
             optimizer.zero_grad()
-            (weights * policy_loss(loss, logprobs, *given, clip_low=clip[0], clip_high=clip[1]).loss).sum().backward()
+            (weights * policy_loss(loss, logprobs, *arrays, clip_low=clip[0], clip_high=clip[1]).loss).sum().backward()
             optimizer.step()
     with torch.no_grad():
         first = logits.softmax(-1)[:, 0, 0]
@@ -95,6 +95,6 @@ def test_losses(estimator: str, loss: str, clip: tuple[float, float]) -> None:
     assert learned(estimator, {}, loss, clip) > 0.9
 
 
-def test_the_same_reward_credited_to_the_last_turns_words_is_not_learned() -> None:
+def test_reward_on_last_turn_is_not_learned() -> None:
     """The control: it is paid at the last turn, and ``gamma=0`` keeps it there, with words that did not earn it."""
     assert learned("turn_grpo", {"gamma": 0.0}, "ppo", (0.2, 0.28), paid_at=2) < 0.7

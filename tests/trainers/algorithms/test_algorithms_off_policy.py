@@ -10,7 +10,13 @@ import pytest
 from algorithm_oracles import forall
 from hypothesis import strategies as st
 
-from trainers.algorithms.off_policy import batch_normalized, importance_weights, kept, mismatch, weight_metrics
+from trainers.algorithms.off_policy import (
+    acceptance_mask,
+    batch_normalized,
+    importance_weights,
+    mismatch,
+    weight_metrics,
+)
 
 log_ratio = st.floats(-2, 2).map(lambda x: round(x, 3))
 rows = st.lists(st.lists(log_ratio, max_size=5), max_size=4)
@@ -32,12 +38,12 @@ def test_weights(batch: list[list[float]], cap: float | None) -> None:
         "sequence_tis": [min(math.exp(sum(row)), limit) for row in batch for _ in row],
         "decoupled": [math.exp(x) if math.exp(x) <= limit else 0.0 for row in batch for x in row],
     }
-    given = arrays(batch)
-    assert importance_weights("none", *given, cap) is None
+    policies = arrays(batch)
+    assert importance_weights("none", *policies, cap) is None
     for mode, weights in expected.items():
-        found = importance_weights(mode, *given, cap)  # type: ignore[arg-type]
-        assert found is not None
-        np.testing.assert_allclose(found, weights, rtol=1e-9)
+        result = importance_weights(mode, *policies, cap)  # type: ignore[arg-type]
+        assert result is not None
+        np.testing.assert_allclose(result, weights, rtol=1e-9)
 
 
 @forall(rows, st.sampled_from([(0.5, 5.0), (0.9, 1.1), (0.0, 1.0)]))
@@ -53,9 +59,9 @@ def test_rejection(batch: list[list[float]], band: tuple[float, float]) -> None:
     }
     on_an_edge = [abs(math.exp(x) - edge) < 1e-9 for row in batch for edge in band for x in (*row, sum(row))]
     for mode, expected in rules.items():
-        found = kept(mode, *arrays(batch), *band)  # type: ignore[arg-type]
+        accepted = acceptance_mask(mode, *arrays(batch), *band)  # type: ignore[arg-type]
         if not any(on_an_edge):
-            assert found.tolist() == expected
+            assert accepted.tolist() == expected
 
 
 @forall(rows, st.sampled_from([0.01, 0.3, 2.0]))
@@ -67,34 +73,34 @@ def test_rejection_by_kl(batch: list[list[float]], most: float) -> None:
         return math.exp(x) - 1 - x
 
     for kind, estimate in (("k2", k2), ("k3", k3)):
-        found = {"token": [estimate(x) for row in batch for x in row]}
+        estimates = {"token": [estimate(x) for row in batch for x in row]}
         for scope, whole in (("seq_sum", sum), ("seq_mean", lambda xs: sum(xs) / len(xs)), ("seq_max", max)):
-            found[scope] = [whole([estimate(x) for x in row]) for row in batch for _ in row]
-        for scope, values in found.items():
+            estimates[scope] = [whole([estimate(x) for x in row]) for row in batch for _ in row]
+        for scope, values in estimates.items():
             if not any(abs(value - most) < 1e-9 for value in values):
                 mode: Any = f"{scope}_{kind}"
-                assert kept(mode, *arrays(batch), most=most).tolist() == [value <= most for value in values]
+                assert acceptance_mask(mode, *arrays(batch), most=most).tolist() == [value <= most for value in values]
 
 
 @forall(rows, caps)
 def test_batch_normalized_weights(batch: list[list[float]], cap: float | None) -> None:
     limit = math.inf if cap is None else cap
-    given = arrays(batch)
+    policies = arrays(batch)
     weights = [math.exp(x) if math.exp(x) <= limit else 0.0 for row in batch for x in row]
     for mode, plain in (("token_tis", [min(math.exp(x), limit) for row in batch for x in row]), ("decoupled", weights)):
         mean = sum(plain) / max(len(plain), 1)
-        found = importance_weights(mode, *given, cap)  # type: ignore[arg-type]
-        assert found is not None
+        raw = importance_weights(mode, *policies, cap)  # type: ignore[arg-type]
+        assert raw is not None
         expected = [w / mean for w in plain] if mean else plain
-        np.testing.assert_allclose(batch_normalized(found, given[2], mode), expected, rtol=1e-9)  # type: ignore[arg-type]
+        np.testing.assert_allclose(batch_normalized(raw, policies[2], mode), expected, rtol=1e-9)  # type: ignore[arg-type]
     whole = [min(math.exp(sum(row)), limit) for row in batch if row]
-    found = importance_weights("sequence_tis", *given, cap)
-    assert found is not None
+    raw = importance_weights("sequence_tis", *policies, cap)
+    assert raw is not None
     expected = [w / (sum(whole) / len(whole)) for w, row in zip(whole, filter(None, batch), strict=True) for _ in row]
-    np.testing.assert_allclose(batch_normalized(found, given[2], "sequence_tis"), expected, rtol=1e-9)
+    np.testing.assert_allclose(batch_normalized(raw, policies[2], "sequence_tis"), expected, rtol=1e-9)
 
 
-def test_normalised_weights_find_the_mean_where_the_plain_ones_are_off_by_a_factor() -> None:
+def test_normalised_weights_remove_constant_factor() -> None:
     """Self-normalisation is exact for a constant: what the weights have in common is no information."""
     offsets = np.array([0, 1, 3, 3])
     weights = importance_weights("token_tis", np.full(3, -1.0), np.full(3, -1.5), offsets, None)
@@ -102,22 +108,22 @@ def test_normalised_weights_find_the_mean_where_the_plain_ones_are_off_by_a_fact
     assert batch_normalized(weights, offsets, "token_tis") == pytest.approx([1.0, 1.0, 1.0])
 
 
-def test_the_mismatch_is_the_kl_in_expectation() -> None:
-    """Of tokens that the behaviour policy draws: ``E[e^l - 1 - l]`` is KL(behaviour, proximal)."""
+def test_mismatch_is_kl_in_expectation() -> None:
+    """Check that over the behaviour policy's tokens ``E[e^l - 1 - l]`` is KL(behaviour, proximal)."""
     behaviour, proximal = np.log([0.7, 0.2, 0.1]), np.log([0.5, 0.3, 0.2])
-    each = [mismatch(proximal[i : i + 1], behaviour[i : i + 1])["mismatch_kl"] for i in range(3)]
-    assert np.exp(behaviour) @ each == pytest.approx(np.exp(behaviour) @ (behaviour - proximal))
+    estimates = [mismatch(proximal[i : i + 1], behaviour[i : i + 1])["mismatch_kl"] for i in range(3)]
+    assert np.exp(behaviour) @ estimates == pytest.approx(np.exp(behaviour) @ (behaviour - proximal))
     assert mismatch(proximal, behaviour)["engine_logprob_gap"] == pytest.approx(np.log(2.0))
     assert mismatch(np.zeros(0), np.zeros(0)) == {"engine_logprob_gap": 0.0, "mismatch_kl": 0.0}
 
 
 def test_metrics_of_weights() -> None:
     weights = np.array([2.0, 0.5, 2.0, 1.0])
-    found = weight_metrics(weights, "token_tis", 2.0)
-    assert found["importance_mean"] == 1.375
-    assert found["importance_max"] == 2.0
-    assert found["importance_clipped"] == 0.5
-    assert found["importance_ess"] == pytest.approx(5.5**2 / (4 * 9.25))
+    metrics = weight_metrics(weights, "token_tis", 2.0)
+    assert metrics["importance_mean"] == 1.375
+    assert metrics["importance_max"] == 2.0
+    assert metrics["importance_clipped"] == 0.5
+    assert metrics["importance_ess"] == pytest.approx(5.5**2 / (4 * 9.25))
     dropped = np.array([0.0, 1.0, 0.5, 1.0])
     assert weight_metrics(dropped, "decoupled", 2.0)["importance_clipped"] == 0.25
     assert weight_metrics(weights, "token_tis", None)["importance_clipped"] == 0.0
@@ -127,13 +133,13 @@ def test_metrics_of_weights() -> None:
 
 
 def test_ratios_far_off_stay_finite() -> None:
-    given = np.array([-900.0, 0.0, 0.0]), np.array([0.0, -900.0, -900.0]), np.array([0, 1, 3])
+    policies = np.array([-900.0, 0.0, 0.0]), np.array([0.0, -900.0, -900.0]), np.array([0, 1, 3])
     for mode in ("token_tis", "sequence_tis", "decoupled"):
-        weights = importance_weights(mode, *given, None)  # type: ignore[arg-type]
+        weights = importance_weights(mode, *policies, None)  # type: ignore[arg-type]
         assert weights == pytest.approx([math.exp(-20), math.exp(20), math.exp(20)])
-    assert math.isfinite(mismatch(*given[:2])["mismatch_kl"])
-    assert kept("sequence", *given).tolist() == [False, False, False]
-    assert kept("seq_sum_k3", *given, most=1e8).tolist() == [True, False, False]
+    assert math.isfinite(mismatch(*policies[:2])["mismatch_kl"])
+    assert acceptance_mask("sequence", *policies).tolist() == [False, False, False]
+    assert acceptance_mask("seq_sum_k3", *policies, most=1e8).tolist() == [True, False, False]
 
 
 def test_wrong_arguments_are_named() -> None:
@@ -142,10 +148,10 @@ def test_wrong_arguments_are_named() -> None:
         (lambda: importance_weights("tis", x, x, offsets), "not 'tis'"),  # type: ignore[arg-type]
         (lambda: importance_weights("token_tis", x, x, offsets, 0.0), "cap must be positive"),
         (lambda: importance_weights("token_tis", x, x[:1], offsets), r"not \(2,\) and \(1,\) for 2 action tokens"),
-        (lambda: kept("icepop", x, x, offsets), "not 'icepop'"),  # type: ignore[arg-type]
-        (lambda: kept("token", x, x, offsets, 1.1, 2.0), "the band must hold 1"),
-        (lambda: kept("token", x, x, np.array([0, 3])), "for 3 action tokens"),
-        (lambda: kept("token_k3", x, x, offsets), "the rejection token_k3 needs most, a positive number"),
+        (lambda: acceptance_mask("icepop", x, x, offsets), "not 'icepop'"),  # type: ignore[arg-type]
+        (lambda: acceptance_mask("token", x, x, offsets, 1.1, 2.0), "the band must hold 1"),
+        (lambda: acceptance_mask("token", x, x, np.array([0, 3])), "for 3 action tokens"),
+        (lambda: acceptance_mask("token_k3", x, x, offsets), "the rejection token_k3 needs most, a positive number"),
     ]
     for call, message in bad:
         with pytest.raises(ValueError, match=message):

@@ -95,9 +95,9 @@ def flat(batch: list[list[tuple[float, float]]]) -> tuple[Tensor, Tensor, Tensor
 @forall(sequences, st.booleans(), st.sampled_from([(0.1, 0.2), (1.0, 0.0)]))
 def test_gspo(batch: list[list[tuple[float, float]]], by_token: bool, clip: tuple[float, float]) -> None:
     """By cases, with weights 1, 2, 3, ... of the tokens."""
-    given = flat(batch)
-    result = gspo(*given, clip_low=clip[0], clip_high=clip[1], by_token=by_token)
-    weights = torch.arange(1.0, len(given[0]) + 1, dtype=torch.float64)
+    arrays = flat(batch)
+    result = gspo(*arrays, clip_low=clip[0], clip_high=clip[1], by_token=by_token)
+    weights = torch.arange(1.0, len(arrays[0]) + 1, dtype=torch.float64)
     (weights * result.loss).sum().backward()
     losses, slopes, ratios, on_an_edge, place = [], [], [], False, 0
     for row in batch:
@@ -111,8 +111,8 @@ def test_gspo(batch: list[list[tuple[float, float]]], by_token: bool, clip: tupl
         place += len(row)
     torch.testing.assert_close(result.loss.detach(), tensor(*losses), atol=1e-9, rtol=1e-9)
     if not on_an_edge:
-        torch.testing.assert_close(given[0].grad, tensor(*slopes), atol=1e-9, rtol=1e-9)
-        cut = [a > 0 and s > 1 + clip[1] or a < 0 and s < 1 - clip[0] for s, a in zip(ratios, given[2], strict=True)]
+        torch.testing.assert_close(arrays[0].grad, tensor(*slopes), atol=1e-9, rtol=1e-9)
+        cut = [a > 0 and s > 1 + clip[1] or a < 0 and s < 1 - clip[0] for s, a in zip(ratios, arrays[2], strict=True)]
         assert result.stats["clipped"].tolist() == [float(c) for c in cut]
     torch.testing.assert_close(result.stats["ratio"], tensor(*ratios))
     moved = tensor(*(x for row in batch for x, _ in row))
@@ -121,14 +121,14 @@ def test_gspo(batch: list[list[tuple[float, float]]], by_token: bool, clip: tupl
     assert not any(stat.requires_grad for stat in result.stats.values())
 
 
-def test_both_gspo_have_one_gradient_where_an_episode_has_one_advantage() -> None:
+def test_gspo_variants_agree_for_equal_advantages() -> None:
     batch = [[(0.3, 2.0), (-0.1, 2.0), (0.2, 2.0)], [(0.4, -1.0)], [(-0.5, -1.0), (0.1, -1.0)]]
     gradients = []
     for by_token in (False, True):
-        given = flat(batch)
+        arrays = flat(batch)
         weights = tensor(0.2, 0.2, 0.2, 0.5, 0.1, 0.1)  # of a mean over episodes, say: alike inside each
-        (weights * gspo(*given, clip_low=0.3, clip_high=0.3, by_token=by_token).loss).sum().backward()
-        gradients.append(given[0].grad)
+        (weights * gspo(*arrays, clip_low=0.3, clip_high=0.3, by_token=by_token).loss).sum().backward()
+        gradients.append(arrays[0].grad)
     torch.testing.assert_close(*gradients)
     assert gradients[0] is not None
     assert gradients[0].any()
@@ -159,12 +159,12 @@ def test_no_loss_depends_on_micro_batches(
     part = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
 
     def gradient(parts: list[list[int]]) -> Tensor:
-        logprobs, *others, number = flat(batch)
+        logprobs, *columns, number = flat(batch)
         for chosen in parts:
             where = torch.isin(number, torch.tensor([7 * e for e in chosen]))
-            given = (x[where] for x in (logprobs, *others, number))
-            more = {"importance": importance[where], "selected": selected[where]}
-            loss = policy_loss(name, *given, **more, **options_of(name, (0.1, 0.2))).loss
+            tensors = (x[where] for x in (logprobs, *columns, number))
+            keywords = {"importance": importance[where], "selected": selected[where]}
+            loss = policy_loss(name, *tensors, **keywords, **options_of(name, (0.1, 0.2))).loss
             (weights[where] * loss).sum().backward()
         assert logprobs.grad is not None
         return logprobs.grad
@@ -175,54 +175,54 @@ def test_no_loss_depends_on_micro_batches(
 
 
 @forall(sequences, st.sampled_from([(0.1, 0.4), (0.6, 0.05)]), st.sampled_from([None, 1.5]))
-def test_a_loss_by_name_is_the_function_of_that_name(
+def test_loss_by_name_is_function_of_that_name(
     batch: list[list[tuple[float, float]]], clip: tuple[float, float], dual: float | None
 ) -> None:
-    given, bounds = flat(batch), {"clip_low": clip[0], "clip_high": clip[1]}
-    selected = (torch.arange(len(given[0])) % 2).double()
+    arrays, bounds = flat(batch), {"clip_low": clip[0], "clip_high": clip[1]}
+    selected = (torch.arange(len(arrays[0])) % 2).double()
     expected = {
-        "ppo": ppo_clip(*given[:3], **bounds, dual_clip=dual),
-        "gspo": gspo(*given, **bounds),
-        "gspo_token": gspo(*given, **bounds, by_token=True),
-        "cispo": cispo(*given[:3], **bounds),
-        "geo_mean": geo_mean(*given, **bounds),
-        "sapo": sapo(*given[:3], tau_pos=0.8, tau_neg=1.3),
-        "dppo_tv": dppo(*given[:3], **bounds, divergence="tv", ratio_cap=dual),
-        "dppo_kl": dppo(*given[:3], **bounds, divergence="kl", ratio_cap=dual),
-        "clip_cov": clip_cov(*given[:3], selected, **bounds),
-        "kl_cov": kl_cov(*given[:3], selected, kl_coef=0.7),
+        "ppo": ppo_clip(*arrays[:3], **bounds, dual_clip=dual),
+        "gspo": gspo(*arrays, **bounds),
+        "gspo_token": gspo(*arrays, **bounds, by_token=True),
+        "cispo": cispo(*arrays[:3], **bounds),
+        "geo_mean": geo_mean(*arrays, **bounds),
+        "sapo": sapo(*arrays[:3], tau_pos=0.8, tau_neg=1.3),
+        "dppo_tv": dppo(*arrays[:3], **bounds, divergence="tv", ratio_cap=dual),
+        "dppo_kl": dppo(*arrays[:3], **bounds, divergence="kl", ratio_cap=dual),
+        "clip_cov": clip_cov(*arrays[:3], selected, **bounds),
+        "kl_cov": kl_cov(*arrays[:3], selected, kl_coef=0.7),
     }
     for name in get_args(PolicyLossName):
-        more = {key: dual for key in ("dual_clip", "ratio_cap") if key in LOSS_OPTIONS[name]}
-        loss = policy_loss(name, *given, selected=selected, **options_of(name, clip), **more).loss
-        (by_name,) = torch.autograd.grad(loss.sum(), given[0], retain_graph=True)
-        (direct,) = torch.autograd.grad(expected[name].loss.sum(), given[0], retain_graph=True)
+        keywords = {key: dual for key in ("dual_clip", "ratio_cap") if key in LOSS_OPTIONS[name]}
+        loss = policy_loss(name, *arrays, selected=selected, **options_of(name, clip), **keywords).loss
+        (by_name,) = torch.autograd.grad(loss.sum(), arrays[0], retain_graph=True)
+        (direct,) = torch.autograd.grad(expected[name].loss.sum(), arrays[0], retain_graph=True)
         torch.testing.assert_close((loss, by_name), (expected[name].loss, direct), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("name", get_args(PolicyLossName))
 def test_importance_weighs_every_loss_and_gets_no_gradient(name: Any) -> None:
-    given, options = flat([[(0.1, 2.0), (-0.1, 0.5)], [(0.05, -1.0)]]), options_of(name, (0.3, 0.3))
+    arrays, options = flat([[(0.1, 2.0), (-0.1, 0.5)], [(0.05, -1.0)]]), options_of(name, (0.3, 0.3))
     importance, selected = tensor(0.5, 2.0, 3.0, grad=True), tensor(0.0, 1.0, 0.0)
-    weighed = policy_loss(name, *given, selected=selected, **options, importance=importance).loss
-    plain = policy_loss(name, *given, selected=selected, **options).loss
+    weighed = policy_loss(name, *arrays, selected=selected, **options, importance=importance).loss
+    plain = policy_loss(name, *arrays, selected=selected, **options).loss
     torch.testing.assert_close(weighed, importance.detach() * plain)
     weighed.sum().backward()
     assert importance.grad is None
 
 
 @pytest.mark.parametrize("name", get_args(PolicyLossName))
-def test_the_first_step_of_every_loss_is_the_policy_gradient(name: Any) -> None:
-    """Of the advantage; the losses of whole episodes spread it over the episode."""
+def test_first_step_of_every_loss_is_policy_gradient(name: Any) -> None:
+    """Compare with the gradient of the advantage; the losses of whole episodes spread it over the episode."""
     logprobs, advantages, number = tensor(-0.3, -2.0, -5.0, grad=True), tensor(1.0, -2.0, 4.0), torch.tensor([0, 0, 1])
-    given = logprobs, logprobs.detach(), advantages, number
-    policy_loss(name, *given, selected=torch.zeros(3), **options_of(name, (0.2, 0.2))).loss.sum().backward()
+    arrays = logprobs, logprobs.detach(), advantages, number
+    policy_loss(name, *arrays, selected=torch.zeros(3), **options_of(name, (0.2, 0.2))).loss.sum().backward()
     expected = tensor(0.5, 0.5, -4.0) if name in ("gspo", "geo_mean") else -advantages
     torch.testing.assert_close(logprobs.grad, expected)
 
 
 @pytest.mark.parametrize("name", get_args(PolicyLossName))
-def test_ratios_far_off_leave_no_nan_in_any_loss(name: Any) -> None:
+def test_extreme_ratios_give_finite_losses(name: Any) -> None:
     logprobs = torch.tensor([0.0, -500.0, 0.0, -500.0], requires_grad=True)
     old, number = torch.tensor([-500.0, 0.0, -500.0, 0.0]), torch.arange(4)
     options = options_of(name, (0.2, 0.2))
@@ -251,7 +251,7 @@ def test_value_loss(v: float, old: float, target: float, clip: float | None) -> 
     assert float(result.stats["value_error"]) == pytest.approx(v - target)
 
 
-def test_a_clipped_value_gets_no_gradient_but_may_always_come_back() -> None:
+def test_clipped_value_gets_gradient_only_backwards() -> None:
     """Moved towards the target by more than the clip: nothing to gain. Moved away: the gradient leads back."""
     values = tensor(0.9, -0.9, grad=True)
     value_loss(values, tensor(0.0, 0.0), tensor(1.0, 1.0), clip=0.2).loss.sum().backward()
@@ -260,11 +260,11 @@ def test_a_clipped_value_gets_no_gradient_but_may_always_come_back() -> None:
 
 def test_entropy() -> None:
     logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, -1e4, -1e4, -1e4]], dtype=torch.float64, requires_grad=True)
-    found = entropy(logits)
-    torch.testing.assert_close(found, tensor(math.log(4.0), 0.0))
+    result = entropy(logits)
+    torch.testing.assert_close(result, tensor(math.log(4.0), 0.0))
     p = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
     assert float(entropy(p.log() + 3.0)) == pytest.approx(-sum(x * math.log(x) for x in p.tolist()))
-    found.sum().backward()
+    result.sum().backward()
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
     assert torch.autograd.gradcheck(entropy, torch.randn(3, 5, dtype=torch.float64, requires_grad=True))

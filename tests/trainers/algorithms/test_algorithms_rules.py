@@ -16,7 +16,7 @@ from trainers.algorithms.batch import ActionBatch
 
 
 def naive_gae_over_all_tokens(rewards: list[float], values: list[float], lam: float) -> list[float]:
-    """What trainers do that run the recursion over the response, observations included (gamma = 1)."""
+    """Run the recursion over the whole response, observations included (gamma = 1), as some trainers do."""
     advantages, last = [0.0] * len(rewards), 0.0
     for i in reversed(range(len(rewards))):
         following = values[i + 1] if i + 1 < len(rewards) else 0.0
@@ -77,7 +77,7 @@ class TakeAnotherTurn:
         )
 
     def gradient(self, name: str, advantages: np.ndarray) -> tuple[float, float]:
-        """Of ``[N]`` advantages: mean and standard deviation over groups of the episodes' mean of sum_t A_t score_t."""
+        """Return mean and deviation over groups of the episodes' mean of sum_t A_t score_t, of ``[N]`` advantages."""
         terms = np.zeros(self.reached.shape)
         terms[self.reached] = advantages * self.scores[self.reached]
         by_group = terms.sum(1).reshape(GROUPS, SIZE).mean(1)
@@ -102,7 +102,7 @@ def toy() -> TakeAnotherTurn:
     return TakeAnotherTurn()
 
 
-def test_b_summed_turn_normalised_rewards_lose_the_gradient(toy: TakeAnotherTurn) -> None:
+def test_b_summed_turn_normalised_rewards_lose_gradient(toy: TakeAnotherTurn) -> None:
     mean, _ = toy.gradient("sum of r_k - mean_k", toy.summed_turn_normalised(leave_one_out=False))
     loo_mean, _ = toy.gradient("the same, leave-one-out", toy.summed_turn_normalised(leave_one_out=True))
     # The mean over groups has the standard error sd / sqrt(GROUPS), at most .003.
@@ -111,7 +111,7 @@ def test_b_summed_turn_normalised_rewards_lose_the_gradient(toy: TakeAnotherTurn
     assert loo_mean == pytest.approx(0.75**7 / 4 + 0.5**7 / 4, abs=0.006)
 
 
-def test_b_reward_to_go_with_a_leave_one_out_baseline_keeps_it(toy: TakeAnotherTurn) -> None:
+def test_b_leave_one_out_baseline_keeps_gradient(toy: TakeAnotherTurn) -> None:
     to_go = np.where(toy.reached, toy.rewards, 0.0)[:, ::-1].cumsum(1)[:, ::-1][toy.reached]
     rows = {
         "turn_grpo": turn_grpo(toy.batch).advantages,
@@ -136,14 +136,14 @@ def test_b_reward_to_go_with_a_leave_one_out_baseline_keeps_it(toy: TakeAnotherT
 def episodes(*ends: tuple[bool, bool]) -> ActionBatch:
     """Two turns of one token each, the second rewarded with 1, V = .5 throughout, .8 after the end."""
     turns, rows = (Turn(1, 1, 0.0), Turn(1, 1, 1.0)), ((0.5,), (0.5,))
-    found = [Episode(turns, terminated, truncated, "g", rows, rows, 0.8) for terminated, truncated in ends]
+    variants = [Episode(turns, terminated, truncated, "g", rows, rows, 0.8) for terminated, truncated in ends]
     return ActionBatch.from_trajectories(
-        [trajectory(e) for e in found], values=np.full(2 * len(ends), 0.5), bootstrap=np.full(len(ends), 0.8)
+        [trajectory(e) for e in variants], values=np.full(2 * len(ends), 0.5), bootstrap=np.full(len(ends), 0.8)
     )
 
 
 @pytest.mark.parametrize("name", ["gae", "turn_gae"])
-def test_c_only_a_truncated_episode_goes_on(name: str) -> None:
+def test_c_only_truncated_episode_goes_on(name: str) -> None:
     ended, cut, both = 1.0 - 0.5, 1.0 + 0.8 - 0.5, 1.0 - 0.5
     result = ESTIMATORS[name](episodes((True, False), (False, True), (True, True)))
     print(f"\nC. {name}: terminated {result.advantages[0]}, truncated {result.advantages[2]}")
@@ -153,15 +153,15 @@ def test_c_only_a_truncated_episode_goes_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("estimator", [grpo, rloo, turn_grpo])
-def test_c_without_a_critic_truncated_episodes_count_or_are_left_out(estimator: Estimator) -> None:
+def test_c_truncated_episodes_count_or_drop_without_critic(estimator: Estimator) -> None:
     """Returns 1 (terminated), 0 (terminated) and 5 (truncated)."""
     zeros = ((0.0,),)
     ends = ((1.0, True), (0.0, True), (5.0, False))
-    found = [Episode((Turn(1, 1, r),), done, not done, "g", zeros, zeros, 0.0) for r, done in ends]
-    batch = ActionBatch.from_trajectories([trajectory(e) for e in found])
+    variants = [Episode((Turn(1, 1, r),), done, not done, "g", zeros, zeros, 0.0) for r, done in ends]
+    batch = ActionBatch.from_trajectories([trajectory(e) for e in variants])
     counted = estimator(batch, truncated="count")
     dropped = estimator(batch, truncated="drop")
-    without = estimator(ActionBatch.from_trajectories([trajectory(e) for e in found[:2]]))
+    without = estimator(ActionBatch.from_trajectories([trajectory(e) for e in variants[:2]]))
     assert counted.policy_mask.tolist() == [True, True, True]
     assert dropped.policy_mask.tolist() == [True, True, False]
     assert counted.advantages[0] < 0 < dropped.advantages[0]

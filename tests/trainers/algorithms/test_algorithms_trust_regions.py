@@ -116,7 +116,7 @@ def test_dppo(
         assert result.stats["clipped"].tolist() == cut
 
 
-def test_dppo_lets_an_unlikely_token_grow_and_holds_a_likely_one() -> None:
+def test_dppo_frees_unlikely_and_bounds_likely_tokens() -> None:
     """PPO does the opposite for both: the first ratio is 3, the second 1.19."""
     old = tensor([1e-4, 0.8]).log()
     logprobs = tensor([3e-4, 0.95]).log().requires_grad_()
@@ -165,14 +165,14 @@ arrays = st.integers(1, 40).flatmap(
 
 
 @forall(arrays, st.sampled_from([1e-4, 0.1, 0.5, 1.0]))
-def test_tokens_are_those_of_high_covariance(given: tuple[list[float], list[float], list[bool]], ratio: float) -> None:
-    logprobs, advantages, mask = map(np.array, given)
-    trained = [i for i, m in enumerate(given[2]) if m]
+def test_tokens_are_those_of_high_covariance(inputs: tuple[list[float], list[float], list[bool]], ratio: float) -> None:
+    logprobs, advantages, mask = map(np.array, inputs)
+    trained = [i for i, m in enumerate(inputs[2]) if m]
     shares = covariances(logprobs, advantages, mask)
-    mean_l = sum(given[0][i] for i in trained) / max(len(trained), 1)
-    mean_a = sum(given[1][i] for i in trained) / max(len(trained), 1)
-    for i, m in enumerate(given[2]):
-        assert shares[i] == pytest.approx((given[0][i] - mean_l) * (given[1][i] - mean_a) if m else 0.0, abs=1e-9)
+    mean_l = sum(inputs[0][i] for i in trained) / max(len(trained), 1)
+    mean_a = sum(inputs[1][i] for i in trained) / max(len(trained), 1)
+    for i, m in enumerate(inputs[2]):
+        assert shares[i] == pytest.approx((inputs[0][i] - mean_l) * (inputs[1][i] - mean_a) if m else 0.0, abs=1e-9)
     if trained:
         assert shares.sum() / len(trained) == pytest.approx(
             np.cov(logprobs[mask], advantages[mask], bias=True)[0, 1], abs=1e-9
@@ -231,9 +231,7 @@ def test_wrong_arguments_are_named() -> None:
     ],
 )
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_tokens_outside_a_clip_range_are_counted_in_the_terms_of_that_range(
-    name: str, bound: float | None, outside: list[bool] | None, sign: float
-) -> None:
+def test_outside_clip_uses_own_range(name: str, bound: float | None, outside: list[bool] | None, sign: float) -> None:
     """Token ratios of 1.25 and 1.35 in one episode and .7 in another."""
     old = torch.tensor([-0.4, -3.0, -0.4])
     logprobs = old + torch.tensor([1.25, 1.35, 0.7]).log()
@@ -245,11 +243,11 @@ def test_tokens_outside_a_clip_range_are_counted_in_the_terms_of_that_range(
     assert outside is None or stats["outside_clip"].bool().tolist() == outside
 
 
-def test_every_option_of_a_loss_is_a_key_that_only_its_losses_read() -> None:
+def test_loss_options_are_keys_of_their_losses() -> None:
     from trainers.update import LOSS_KEYS
 
     for key in {*LOSS_KEYS.values()}:
         readers = {name for name, options in LOSS_OPTIONS.items() if key in {LOSS_KEYS[option] for option in options}}
         for name in LOSS_OPTIONS:
-            said = unread(f"actor.{key}", {"actor.policy_loss": name}.__getitem__, PPO)
-            assert (said is None) == (name in readers), (key, name)
+            problem = unread(f"actor.{key}", {"actor.policy_loss": name}.__getitem__, PPO)
+            assert (problem is None) == (name in readers), (key, name)

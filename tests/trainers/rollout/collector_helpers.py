@@ -92,8 +92,8 @@ def parts_of(options: dict[str, Any]) -> dict[str, Any]:
         {field.name: options[field.name] for field in fields(part) if field.name in options}
         for part in (GroupRules, EpisodeLimits)
     )
-    others = {name: value for name, value in options.items() if name not in rules | limits}
-    return others | {"groups": GroupRules(**rules), "limits": EpisodeLimits(**limits)}
+    rest = {name: value for name, value in options.items() if name not in rules | limits}
+    return rest | {"groups": GroupRules(**rules), "limits": EpisodeLimits(**limits)}
 
 
 def collector_of(engine: ScriptedEngine, backend: Backend, **options: Any) -> Collector:

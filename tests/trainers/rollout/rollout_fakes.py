@@ -36,7 +36,7 @@ class SyncEnv:
         if options.get("hang"):
             threading.Event().wait()
         self.episodes += 1
-        self.taken = 0
+        self.steps = 0
         self.messages = ({"role": "user", "content": f"task {options.get('task_index')} seed {seed}"},)
         return self.messages, {
             "task_key": str(options.get("task_index")),
@@ -45,7 +45,7 @@ class SyncEnv:
         }
 
     def step(self, action: str) -> Any:
-        self.taken += 1
+        self.steps += 1
         match action.split(" ")[-1]:
             case "hang":
                 threading.Event().wait()
@@ -77,13 +77,13 @@ class SyncEnv:
                 return self.messages, 0.0, False, True, {"failed": True, "failure": "no user", "stop": "user_failed"}
         first, last = action.split(" ")[0], action.split(" ")[-1]
         reward = float(first) if first.replace(".", "", 1).isdecimal() else 1.0
-        terminated = last == "end" or self.taken >= self.turns
+        terminated = last == "end" or self.steps >= self.turns
         truncated = last == "enough" and not terminated
         self.messages = (*self.messages, {"role": "assistant", "content": action})
         if not terminated:
             self.messages = (*self.messages, {"role": "user", "content": self.say})
         info = {"thread": threading.get_ident(), "home": self.thread, "pid": os.getpid()}
-        info |= {"terms": {"half": reward / 2, "rest": reward / 2}, "metrics": {"turns": float(self.taken)}}
+        info |= {"terms": {"half": reward / 2, "rest": reward / 2}, "metrics": {"turns": float(self.steps)}}
         info["stop"] = "solved" if terminated else "max_assistant_turns" if truncated else None
         return self.messages, reward, terminated, truncated, info
 
@@ -120,7 +120,7 @@ class AsyncEnv(SyncEnv):
             case "cancel":
                 raise asyncio.CancelledError
         if self.delay is not None:
-            await asyncio.sleep(self.delay(self.task, self.taken))
+            await asyncio.sleep(self.delay(self.task, self.steps))
         return self.step(action)
 
     async def aclose(self) -> None:
@@ -154,8 +154,8 @@ class Errand(TextEnv[Any]):
     def respond(self, reply: Message) -> Turn:
         words = str(reply["content"]).split(" ")
         over = self.state.assistant_turns == 3 or words[-1] == "end"
-        said = [] if over else [user(f"go on {int(self.np_random.integers(1000))}")]
-        return Turn(said, reward=float(words[0]), terminated=over, stop="solved" if over else None)
+        messages = [] if over else [user(f"go on {int(self.np_random.integers(1000))}")]
+        return Turn(messages, reward=float(words[0]), terminated=over, stop="solved" if over else None)
 
 
 made: list[AsyncEnv] = []

@@ -67,7 +67,7 @@ def weather(seed: int, failing: float) -> Any:
     filtering=st.booleans(),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_nothing_is_lost_nothing_comes_twice_nothing_is_too_old_and_nothing_hangs(
+def test_collection_keeps_all_invariants(
     seed: int,
     staleness: int,
     slack: float,
@@ -112,21 +112,21 @@ def test_nothing_is_lost_nothing_comes_twice_nothing_is_too_old_and_nothing_hang
                 delivered.extend(int(group[0].group_id[1:]) for group in following.result().groups)
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-            books, stats = collector.frontier()["slots"], collector.stats()
+            frontier, stats = collector.frontier()["slots"], collector.stats()
         assert len(asyncio.all_tasks()) == 1, "nothing is left running"
-        return {"books": books, "stats": stats}
+        return {"frontier": frontier, "stats": stats}
 
     async def in_time() -> dict[str, Any]:
         async with asyncio.timeout(1e6):
             return await train()
 
     result = run_simulated(in_time())
-    books, stats = result["books"], result["stats"]
+    frontier, stats = result["frontier"], result["stats"]
     assert len(set(delivered)) == len(delivered), "delivered once"
-    dropped = set(range(books["next_group"])) - set(delivered) - set(books["in_flight"])
-    told = sum(n for name, n in stats.items() if name.startswith("groups_dropped_"))
-    assert len(dropped) == told, "what is neither delivered nor in flight was dropped for a counted reason"
-    assert not set(books["in_flight"]) & set(delivered)
+    dropped = set(range(frontier["next_group"])) - set(delivered) - set(frontier["in_flight"])
+    reported = sum(n for name, n in stats.items() if name.startswith("groups_dropped_"))
+    assert len(dropped) == reported, "what is neither delivered nor in flight was dropped for a counted reason"
+    assert not set(frontier["in_flight"]) & set(delivered)
     assert len({t.episode_id for t in ended}) == len(ended), "no episode is played twice under one name"
     played = {t.episode_id: t for t in ended}
     assert len(played) >= len(delivered) * min(2, size)
@@ -145,7 +145,7 @@ def benchmark() -> ModuleType:
     return module
 
 
-def test_heavy_tails_cost_the_asynchronous_collector_nothing() -> None:
+def test_heavy_tails_do_not_slow_asynchronous_collector() -> None:
     theory = benchmark()
     workload, setting, batches = theory.Workload("lognormal", "pareto"), theory.Setting(), 4
     fast, collected = run_simulated(theory.collect(workload, setting, 1, batches))
@@ -153,10 +153,10 @@ def test_heavy_tails_cost_the_asynchronous_collector_nothing() -> None:
     assert fast.of_ideal(setting) >= 0.95
     assert slow.of_ideal(setting) < 0.7, "or there was nothing to gain"
     predicted = [theory.predict(workload, setting, staleness, batches) for staleness in (1, 0)]
-    for found, said in zip((fast, slow), predicted, strict=True):
-        assert found.groups == said.groups
-        assert found.trained == pytest.approx(said.trained, rel=0.01), "batch by batch"
-        assert found.busy == pytest.approx(said.busy, abs=0.01)
+    for measured, expected in zip((fast, slow), predicted, strict=True):
+        assert measured.groups == expected.groups
+        assert measured.trained == pytest.approx(expected.trained, rel=0.01), "batch by batch"
+        assert measured.busy == pytest.approx(expected.busy, abs=0.01)
     assert fast.rate(setting) / slow.rate(setting) > 1.5
     # Which episodes come: the first batch of the naive order is short by more than 2 %, ours by nothing.
     naive = theory.predict(workload, setting, 1, 1, order="finish")
@@ -165,27 +165,27 @@ def test_heavy_tails_cost_the_asynchronous_collector_nothing() -> None:
     assert collected[-1].stats["length_bias"] == pytest.approx(1.0)
 
 
-def test_a_window_keeps_the_bias_small_and_the_stats_say_how_small() -> None:
+def test_window_bounds_reported_length_bias() -> None:
     theory = benchmark()
     workload, setting = theory.Workload("pareto", "pareto"), theory.Setting(groups=64, train_s=13.0)
-    found, collected = run_simulated(theory.collect(workload, setting, 1, 3, window=16))
-    assert found.groups[0] != sorted(range(64)), "the window was used"
-    numbers = list(itertools.chain(*found.groups))
+    simulated, collected = run_simulated(theory.collect(workload, setting, 1, 3, window=16))
+    assert simulated.groups[0] != sorted(range(64)), "the window was used"
+    numbers = list(itertools.chain(*simulated.groups))
     assert all(place - number < 16 for place, number in enumerate(numbers))
     naive = theory.predict(workload, setting, 1, 3, order="finish")
-    ours, theirs = theory.bias(workload, setting, found.groups), theory.bias(workload, setting, naive.groups)
-    assert abs(1 - ours) < 0.07, "at most 15 of 192 groups came before their turn"
-    assert abs(1 - theirs) > 0.09, "where short groups come first without a limit"
-    said = [batch.stats["length_bias"] for batch in collected if "length_bias" in batch.stats]
-    known = [theory.bias(workload, setting, found.groups[:k]) for k in (1, 2, 3)]
-    assert said
-    assert all(min(abs(value - k) for k in known) < 1e-9 for value in said), "it is the bias of some batches so far"
+    windowed, unlimited = theory.bias(workload, setting, simulated.groups), theory.bias(workload, setting, naive.groups)
+    assert abs(1 - windowed) < 0.07, "at most 15 of 192 groups came before their turn"
+    assert abs(1 - unlimited) > 0.09, "where short groups come first without a limit"
+    reported = [batch.stats["length_bias"] for batch in collected if "length_bias" in batch.stats]
+    exact = [theory.bias(workload, setting, simulated.groups[:k]) for k in (1, 2, 3)]
+    assert reported
+    assert all(min(abs(value - k) for k in exact) < 1e-9 for value in reported), "it is the bias of some batches so far"
 
 
 # ---------------------------------------------------------------- many at once
 
 
-def test_many_episodes_that_may_start_at_once_leave_room_for_others() -> None:
+def test_mass_start_leaves_event_loop_responsive() -> None:
     """Between two turns of the event loop only so many open; all are under way before any time has passed."""
     opened: list[int] = []
     turn = 0
@@ -225,7 +225,7 @@ class Bytes(Characters):
         return "".join(chr(48 + i % 10) if i > 8 else " " for i in ids)
 
 
-async def test_without_staleness_a_model_is_collected_from_as_in_a_plain_loop_bit_for_bit() -> None:
+async def test_zero_staleness_model_equals_plain_loop() -> None:
     """One episode at a time: which requests share a step of the engine changes the last bit of a log-probability."""
 
     def make_engine() -> TorchEngine:
@@ -245,7 +245,7 @@ async def test_without_staleness_a_model_is_collected_from_as_in_a_plain_loop_bi
                 env_seed = derive_seed(7, "environment", number, bits=32)
                 seen, info = await env.areset(seed=env_seed, options={"task_index": order(number)})
                 name = f"g{number}-s{sibling}-a0"
-                kept = EpisodeTokens(
+                episode_tokens = EpisodeTokens(
                     renderer,  # type: ignore[arg-type]
                     seen,
                     episode_id=name,
@@ -255,15 +255,15 @@ async def test_without_staleness_a_model_is_collected_from_as_in_a_plain_loop_bi
                 terminated = False
                 for turn in itertools.count():
                     sampling = Sampling(max_new_tokens=12, stop_token_ids=(END,), seed=derive_seed(seed, turn))
-                    text = kept.reply(await engine.generate(kept.context, sampling, name))
+                    text = episode_tokens.reply(await engine.generate(episode_tokens.context, sampling, name))
                     seen, reward, terminated, _, info = await env.astep(text)
-                    kept.reward(reward, info["terms"])
+                    episode_tokens.reward(reward, info["terms"])
                     if terminated:
                         break
-                    kept.observe(seen)
+                    episode_tokens.observe(seen)
                 drawn = {"task_index": order(number), "env_seed": env_seed, "sampling_seed": seed}
                 ending = {"terminated": True, "truncated": False, "status": Status.COMPLETED, "stop": info["stop"]}
-                episodes.append(kept.finish(**ending, **drawn, metrics=info["metrics"], messages=seen))
+                episodes.append(episode_tokens.finish(**ending, **drawn, metrics=info["metrics"], messages=seen))
                 await engine.release(name)
             if number % 2:  # a batch is two groups
                 version = number // 2 + 1
@@ -284,9 +284,9 @@ async def test_without_staleness_a_model_is_collected_from_as_in_a_plain_loop_bi
         await engine.close()
         return episodes
 
-    wanted, got = await plain(), await collected()
-    assert len(wanted) == len(got) == 12
-    for one, other in zip(wanted, got, strict=True):
+    expected, actual = await plain(), await collected()
+    assert len(expected) == len(actual) == 12
+    for one, other in zip(expected, actual, strict=True):
         assert one == other
-    assert len({t.token_ids.tobytes() for t in got}) > 6, "a model that always says the same proves little"
-    assert {int(v) for t in got for v in t.weight_version[t.action_mask]} == {0, 1, 2}
+    assert len({t.token_ids.tobytes() for t in actual}) > 6, "a model that always says the same proves little"
+    assert {int(v) for t in actual for v in t.weight_version[t.action_mask]} == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""The collector around its books: episodes, failures, updates, budgets, resuming; mostly on simulated time."""
+"""The collector around its scheduler: episodes, failures, updates, budgets, resuming; mostly on simulated time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from trainers.trajectory import Status, Trajectory
 # ---------------------------------------------------------------- what a batch is
 
 
-def test_a_batch_is_groups_of_siblings_in_order_with_every_turns_reward() -> None:
+def test_batch_has_ordered_groups_with_turn_rewards() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens(f"0.{turn_of(call) + 1} on"), latency=5.0 if task_of(call) == 0 else 1.0)
 
@@ -58,7 +58,7 @@ def test_a_batch_is_groups_of_siblings_in_order_with_every_turns_reward() -> Non
             assert set(trajectory.weight_version[trajectory.action_mask]) == {number // 3}
 
 
-def test_siblings_share_the_environments_seed_and_differ_in_sampling() -> None:
+def test_siblings_share_environments_seed_and_differ_in_sampling() -> None:
     engine = engine_of(says("0 end"))
     (batch,) = run_simulated(collect(engine, group_size=3))
     openings = [{t.messages[0]["content"] for t in group} for group in batch.groups]
@@ -67,7 +67,7 @@ def test_siblings_share_the_environments_seed_and_differ_in_sampling() -> None:
     assert len({call.sampling.seed for call in engine.calls}) == len(engine.calls) == 9
 
 
-def test_without_staleness_the_batches_are_those_of_the_synchronous_loop_bit_for_bit() -> None:
+def test_zero_staleness_batches_equal_synchronous_loop() -> None:
     """The oracle plays one episode after the other, group by group, batch by batch."""
 
     async def synchronous() -> list[list[list[Trajectory]]]:
@@ -82,7 +82,7 @@ def test_without_staleness_the_batches_are_those_of_the_synchronous_loop_bit_for
                     seed = derive_seed(7, "sampling", number, sibling, 0)
                     env_seed = derive_seed(7, "environment", number, bits=32)
                     seen, info = await env.areset(seed=env_seed, options={"task_index": order(number)})
-                    kept = EpisodeTokens(
+                    episode_tokens = EpisodeTokens(
                         renderer,  # type: ignore[arg-type]
                         seen,
                         episode_id=f"g{number}-s{sibling}-a0",
@@ -91,17 +91,17 @@ def test_without_staleness_the_batches_are_those_of_the_synchronous_loop_bit_for
                     )
                     for turn in itertools.count():
                         sampling = Sampling(max_new_tokens=40, stop_token_ids=(END,), seed=derive_seed(seed, turn))
-                        text = kept.reply(await engine.generate(kept.context, sampling))
+                        text = episode_tokens.reply(await engine.generate(episode_tokens.context, sampling))
                         seen, reward, terminated, truncated, info = await env.astep(text)
-                        kept.reward(reward, info["terms"])
+                        episode_tokens.reward(reward, info["terms"])
                         if not terminated:
-                            kept.observe(seen)
+                            episode_tokens.observe(seen)
                         if terminated or truncated:
                             break
                     drawn = {"task_index": order(number), "env_seed": env_seed, "sampling_seed": seed}
                     status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
                     ending = {"terminated": terminated, "truncated": truncated, "status": status, "stop": info["stop"]}
-                    group.append(kept.finish(**ending, **drawn, metrics=info["metrics"], messages=seen))
+                    group.append(episode_tokens.finish(**ending, **drawn, metrics=info["metrics"], messages=seen))
                 number += 1
                 batch.append(group)
             batches.append(batch)
@@ -113,9 +113,9 @@ def test_without_staleness_the_batches_are_those_of_the_synchronous_loop_bit_for
         collect(engine_of(wordy), slow_env(), 4, group_size=4, seed=7, max_context=4096, generation_timeout=1000)
     )
     assert len({t.status for b in expected for g in b for t in g}) == 2, "the script makes episodes of both kinds"
-    for wanted, got in zip(expected, batches, strict=True):
-        assert [len(group) for group in got.groups] == [4, 4, 4]
-        for one, other in zip(itertools.chain(*wanted), got.trajectories, strict=True):
+    for reference, actual in zip(expected, batches, strict=True):
+        assert [len(group) for group in actual.groups] == [4, 4, 4]
+        for one, other in zip(itertools.chain(*reference), actual.trajectories, strict=True):
             assert one == other
 
 
@@ -126,7 +126,7 @@ def test_without_staleness_the_batches_are_those_of_the_synchronous_loop_bit_for
 @pytest.mark.parametrize(
     ("staleness", "window", "surplus"), [(0, 1, 0), (1, 1, 0), (1, 3, 0), (3, 5, 0), (0, 1, 2), (1, 1, 2)]
 )
-def test_no_batch_is_older_than_the_bound(mode: Any, staleness: int, window: int, surplus: int) -> None:
+def test_no_batch_is_older_than_bound(mode: Any, staleness: int, window: int, surplus: int) -> None:
     """Batch number b is trained on version b: the trainer takes batches while it trains, and updates in between."""
 
     async def trainer() -> list[Batch]:
@@ -152,12 +152,12 @@ def test_no_batch_is_older_than_the_bound(mode: Any, staleness: int, window: int
     assert surplus or all(place - number < window for place, number in enumerate(numbers))
     if staleness and mode != "wait":
         assert max(ages) > 0, "a bound that nothing comes near is not tested"
-    shown = batches[-1].stats
-    assert shown["staleness_max"] == max(b.number - t.oldest_version for b in batches[-1:] for t in b.trajectories)
-    assert sum(share for name, share in shown.items() if name[10:].isdigit()) == pytest.approx(1.0)
+    last_stats = batches[-1].stats
+    assert last_stats["staleness_max"] == max(b.number - t.oldest_version for b in batches[-1:] for t in b.trajectories)
+    assert sum(share for name, share in last_stats.items() if name[10:].isdigit()) == pytest.approx(1.0)
 
 
-def test_what_a_weight_update_aborts_is_played_again_at_no_charge() -> None:
+def test_aborted_episode_is_replayed_without_using_retries() -> None:
     seen: list[Trajectory] = []
     calls = itertools.count()
 
@@ -180,7 +180,7 @@ def test_what_a_weight_update_aborts_is_played_again_at_no_charge() -> None:
     assert [t.status for t in seen].count(Status.ABORTED) == 3
 
 
-def test_a_long_episode_is_waited_for_in_strict_order_and_overtaken_in_a_window() -> None:
+def test_long_episode_is_overtaken_only_in_window() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens("0 end"), latency=1000.0 if task_of(call) == 0 else 1.0)
 
@@ -192,7 +192,7 @@ def test_a_long_episode_is_waited_for_in_strict_order_and_overtaken_in_a_window(
     assert firsts == {1: ["0", "1"], 3: ["1", "2"]}
 
 
-def test_oversampling_delivers_the_first_complete_and_cancels_the_rest_without_a_trace() -> None:
+def test_oversampling_delivers_first_complete_and_cancels_rest() -> None:
     """Task 0 never ends in time. It is cancelled with the batch it missed; its environment and its request are free."""
     seen: list[Trajectory] = []
 
@@ -210,14 +210,14 @@ def test_oversampling_delivers_the_first_complete_and_cancels_the_rest_without_a
                 "on_trajectory": seen.append,
             }
             async with collector_of(engine, backend, **options) as collector:
-                taken = []
+                keys = []
                 for version in range(3):
                     batch = await collector.next_batch()
                     assert batch.stats["running"] == 0, "what is withdrawn does not run any more"
                     await collector.update_weights(None, version + 1)
-                    taken.append([group[0].task_key for group in batch.groups])
+                    keys.append([group[0].task_key for group in batch.groups])
                     assert {t.oldest_version for t in batch.trajectories} == {version}
-                assert taken == [["1", "2"], ["3", "4"], ["6", "7"]], "5 was one too many for the second batch"
+                assert keys == [["1", "2"], ["3", "4"], ["6", "7"]], "5 was one too many for the second batch"
                 assert batch.stats["groups_dropped_surplus"] == 3
                 assert batch.stats["episodes_withdrawn"] >= 2
                 assert asyncio.get_running_loop().time() < 100
@@ -229,7 +229,7 @@ def test_oversampling_delivers_the_first_complete_and_cancels_the_rest_without_a
     assert all(t.task_key != "0" for t in seen)
 
 
-def test_the_length_bias_shows_short_episodes_coming_first() -> None:
+def test_length_bias_shows_short_episodes_coming_first() -> None:
     """Groups 1 and 3 overtake 0 and 2. What was delivered first is compared when those are known, as late as that."""
 
     def script(call: Call, version: int) -> Reply:
@@ -259,7 +259,7 @@ def failing(word: str, first: int = 1) -> Callable[[Call, int], Reply]:
 
 
 @pytest.mark.parametrize(
-    ("word", "kind", "status", "said"),
+    ("word", "kind", "status", "message"),
     [
         ("hang", "inline", Status.TRUNCATED_TIME, "step took longer than"),
         ("hang", "thread", Status.TRUNCATED_TIME, "step took longer than"),
@@ -270,8 +270,8 @@ def failing(word: str, first: int = 1) -> Callable[[Call, int], Reply]:
         ("failed", "inline", Status.ERROR_ENV, "no user"),
     ],
 )
-async def test_an_environment_that_fails_is_a_status_and_the_batch_completes(
-    word: str, kind: Kind, status: Status, said: str
+async def test_environment_that_fails_is_status_and_batch_completes(
+    word: str, kind: Kind, status: Status, message: str
 ) -> None:
     seen: list[Trajectory] = []
     engine = engine_of(failing(word))
@@ -281,7 +281,7 @@ async def test_an_environment_that_fails_is_a_status_and_the_batch_completes(
     assert {t.status for t in batch.trajectories} == {Status.COMPLETED}
     (failed,) = [t for t in seen if t.status is not Status.COMPLETED]
     assert failed.status is status
-    assert said in str(failed.error)
+    assert message in str(failed.error)
     assert failed.truncated
     assert not failed.terminated
     assert batch.stats[f"episodes_{status.value}"] == 1
@@ -292,7 +292,7 @@ async def test_an_environment_that_fails_is_a_status_and_the_batch_completes(
     assert len(engine.released) == len(seen), "every session is released"
 
 
-def test_a_group_goes_on_without_a_sibling_that_fails_for_good() -> None:
+def test_group_continues_without_failed_sibling() -> None:
     def script(call: Call, version: int) -> Reply:
         bad = call.session is not None and call.session.split("/")[1].startswith(("g0-s1", "g1-s0", "g1-s2"))
         return Reply(tokens("1 raise" if bad else "1 end"))
@@ -302,7 +302,7 @@ def test_a_group_goes_on_without_a_sibling_that_fails_for_good() -> None:
     assert batch.stats["groups_dropped_too_few_siblings"] == 1
 
 
-def test_what_the_engine_refuses_is_a_status() -> None:
+def test_engine_refusal_is_a_status() -> None:
     seen: list[Trajectory] = []
     count = itertools.count()
 
@@ -315,7 +315,7 @@ def test_what_the_engine_refuses_is_a_status() -> None:
     assert len(batch.trajectories) == 6
 
 
-def test_a_dead_engine_stops_the_run_at_once() -> None:
+def test_dead_engine_stops_run_at_once() -> None:
     count = itertools.count()
 
     def script(call: Call, version: int) -> Reply:
@@ -330,24 +330,24 @@ def test_a_dead_engine_stops_the_run_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"generation_timeout": 5.0}, "the generation took longer than 5 s"),
         ({"episode_timeout": 7.0}, "the episode took longer than 7 s"),
     ],
 )
-def test_generations_and_episodes_have_their_time(options: dict[str, float], said: str) -> None:
+def test_generations_and_episodes_have_their_time(options: dict[str, float], message: str) -> None:
     seen: list[Trajectory] = []
     count = itertools.count()
     engine = engine_of(lambda call, version: Reply(tokens("1 end"), hangs=next(count) == 0))
     run_simulated(collect(engine, on_trajectory=seen.append, **options))
     (late,) = [t for t in seen if t.status is not Status.COMPLETED]
-    assert (late.status, late.error) == (Status.TRUNCATED_TIME, said)
+    assert (late.status, late.error) == (Status.TRUNCATED_TIME, message)
     assert sorted(engine.released) == sorted({str(call.session) for call in engine.calls})
     assert engine.stats()["running"] == 0
 
 
-def test_a_hang_between_turns_leaves_the_turns_before_it() -> None:
+def test_hang_between_turns_leaves_turns_before_it() -> None:
     seen: list[Trajectory] = []
     first: list[str] = []
 
@@ -361,18 +361,18 @@ def test_a_hang_between_turns_leaves_the_turns_before_it() -> None:
     assert len(late.messages) == 3
 
 
-def test_errors_in_a_row_stop_the_run_with_the_last_cause() -> None:
+def test_errors_in_row_stop_run_with_last_cause() -> None:
     with pytest.raises(ConsecutiveErrorsError, match=r"(?s)5 episodes in a row.*error_env.*a bug in the environment"):
         run_simulated(collect(engine_of(says("1 raise")), max_consecutive_errors=5))
 
 
-def test_an_environment_that_cannot_be_made_stops_the_run_with_the_cause() -> None:
+def test_unmakeable_environment_stops_run_with_cause() -> None:
     spec = EnvSpec(AsyncEnv, {"fail_to_make": True})
     with pytest.raises(ConsecutiveErrorsError, match="no such data"):
         run_simulated(collect(engine_of(says("1 end")), spec))
 
 
-def test_a_bug_is_raised_as_it_is() -> None:
+def test_bug_is_raised_as_it_is() -> None:
     def broken(trajectory: Trajectory) -> None:
         raise ZeroDivisionError("a bug of the callback")
 
@@ -380,7 +380,7 @@ def test_a_bug_is_raised_as_it_is() -> None:
         run_simulated(collect(engine_of(says("1 end")), on_trajectory=broken))
 
 
-def test_a_bug_in_an_episode_says_which() -> None:
+def test_bug_in_episode_says_which() -> None:
     class Broken(Characters):
         def decode(self, ids: Sequence[int]) -> str:
             raise ZeroDivisionError("a bug of the renderer")
@@ -402,7 +402,7 @@ def test_a_bug_in_an_episode_says_which() -> None:
     assert raised.value.__notes__ == ["in episode g0-s0-a0, task_index 0"]
 
 
-def test_groups_without_difference_are_replaced_or_stop_the_run() -> None:
+def test_groups_without_difference_are_replaced_or_stop_run() -> None:
     def script(call: Call, version: int) -> Reply:
         spread = call.sampling.seed % 2 if task_of(call) % 3 == 0 and call.sampling.seed is not None else 0
         return Reply(tokens(f"{spread} end"))
@@ -415,7 +415,7 @@ def test_groups_without_difference_are_replaced_or_stop_the_run() -> None:
         run_simulated(collect(engine_of(says("1 end")), filter_zero_variance=True, max_consecutive_filtered=9))
 
 
-def test_each_task_is_played_greedily_too_where_that_is_asked_for() -> None:
+def test_greedy_option_plays_each_task_greedily() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens("7 end" if call.sampling.temperature == 0 else "1 end"))
 
@@ -448,14 +448,14 @@ def first_trajectory(script: Callable[[Call, int], Reply], **options: Any) -> tu
     return batch.groups[0][0], engine
 
 
-def test_a_reply_cut_by_its_own_limit_is_judged_and_the_episode_goes_on() -> None:
+def test_reply_cut_by_limit_continues_episode() -> None:
     trajectory, engine = first_trajectory(says("0.5 on and on"), sampling=Sampling(max_new_tokens=4))
     assert trajectory.status is Status.COMPLETED
     assert trajectory.turn_rewards.tolist() == [0.5, 0.5, 0.5]
     assert {call.sampling.max_new_tokens for call in engine.calls} == {4}
 
 
-def test_a_reply_cut_by_the_context_is_judged_before_the_episode_is_truncated() -> None:
+def test_reply_cut_by_context_is_judged_first() -> None:
     trajectory, engine = first_trajectory(says("0.5 on and on"), max_context=OPENING + 4)
     assert engine.calls[-1].sampling.max_new_tokens == 4
     assert trajectory.status is Status.TRUNCATED_CONTEXT
@@ -464,14 +464,14 @@ def test_a_reply_cut_by_the_context_is_judged_before_the_episode_is_truncated() 
     assert len(trajectory.token_ids) == OPENING + 4, "nothing of the observation fits"
 
 
-def test_a_reply_cut_by_the_context_may_still_solve_the_task() -> None:
+def test_reply_cut_by_context_may_still_solve_task() -> None:
     trajectory, _ = first_trajectory(says("0.5 end of the world"), max_context=OPENING + 7)
     assert trajectory.status is Status.COMPLETED
     assert trajectory.terminated
 
 
 @pytest.mark.parametrize("room", range(7, 24))
-def test_a_trajectory_never_exceeds_the_context(room: int) -> None:
+def test_trajectory_never_exceeds_context(room: int) -> None:
     trajectory, engine = first_trajectory(says("0.5 on"), max_context=OPENING + room)
     assert len(trajectory.token_ids) <= OPENING + room
     assert all(len(c.token_ids) + c.sampling.max_new_tokens <= OPENING + room for c in engine.calls)
@@ -481,7 +481,7 @@ def test_a_trajectory_never_exceeds_the_context(room: int) -> None:
         assert len(trajectory.token_ids) == OPENING + room, "and shows as much as fits of what came last"
 
 
-def test_the_response_budget_counts_from_the_opening() -> None:
+def test_response_budget_counts_from_opening() -> None:
     trajectory, _ = first_trajectory(says("0.5 on"), max_response_tokens=12)
     assert trajectory.status is Status.TRUNCATED_CONTEXT
     assert trajectory.num_turns == 1
@@ -489,7 +489,7 @@ def test_the_response_budget_counts_from_the_opening() -> None:
     assert wide.num_turns == 3
 
 
-def test_an_opening_that_does_not_fit_is_named() -> None:
+def test_opening_that_does_not_fit_is_named() -> None:
     with pytest.raises(ConsecutiveErrorsError, match=r"the opening takes \d+ tokens, and the context has room for 9"):
         first_trajectory(says("0.5 on"), max_context=9)
 
@@ -497,7 +497,7 @@ def test_an_opening_that_does_not_fit_is_named() -> None:
 # ---------------------------------------------------------------- resuming
 
 
-def test_a_resumed_run_neither_skips_nor_repeats_and_equals_the_one_that_went_on() -> None:
+def test_resumed_run_equals_uninterrupted_run() -> None:
     options: dict[str, Any] = {"tasks": 7, "seed": 3}
 
     async def run(stops: list[int], staleness: int) -> list[Batch]:
@@ -520,8 +520,8 @@ def test_a_resumed_run_neither_skips_nor_repeats_and_equals_the_one_that_went_on
     whole = run_simulated(run([6], staleness=0))
     pieces = run_simulated(run([2, 3, 6], staleness=0))
     for one, other in zip(whole, pieces, strict=True):
-        for left, right in zip(one.trajectories, other.trajectories, strict=True):
-            assert left == right
+        for straight, resumed in zip(one.trajectories, other.trajectories, strict=True):
+            assert straight == resumed
     ahead = run_simulated(run([2, 3, 6], staleness=2))
     assert [int(g[0].group_id[1:]) for b in ahead for g in b.groups] == list(range(18)), "every group, once, in order"
     order = TaskOrder(7, seed=3)
@@ -529,7 +529,7 @@ def test_a_resumed_run_neither_skips_nor_repeats_and_equals_the_one_that_went_on
     assert [b.number for b in ahead] == list(range(6))
 
 
-async def test_a_frontier_of_another_run_is_refused() -> None:
+async def test_frontier_of_another_run_is_refused() -> None:
     async with Backend(EnvSpec(AsyncEnv)) as backend:
         frontier = collector_of(engine_of(wordy), backend, seed=1).frontier()
         with pytest.raises(ValueError, match="'seed': 1.*'seed': 2"):

@@ -97,7 +97,7 @@ async def middle_of_a_turn(engines: list[Fragile]) -> None:
     assert any(turn_of(call) > 0 for call in engines[0].calls)
 
 
-def test_a_replica_that_is_killed_in_the_middle_of_turns() -> None:
+def test_replica_that_is_killed_in_middle_of_turns() -> None:
     async def fault(engines: list[Fragile], collector: Collector) -> None:
         await middle_of_a_turn(engines)
         engines[0].die(MemoryError("injected"))
@@ -107,7 +107,7 @@ def test_a_replica_that_is_killed_in_the_middle_of_turns() -> None:
     assert stats["moves"] > 3
 
 
-def test_all_but_one_are_killed_one_after_the_other() -> None:
+def test_all_but_one_are_killed_one_after_other() -> None:
     async def fault(engines: list[Fragile], collector: Collector) -> None:
         await middle_of_a_turn(engines)
         engines[0].die(MemoryError("injected"))
@@ -117,7 +117,7 @@ def test_all_but_one_are_killed_one_after_the_other() -> None:
     check(fault, lost=2, within=20.0)
 
 
-def test_a_replica_that_hangs() -> None:
+def test_replica_that_hangs() -> None:
     async def fault(engines: list[Fragile], collector: Collector) -> None:
         await middle_of_a_turn(engines)
         engines[0].hang()
@@ -125,7 +125,7 @@ def test_a_replica_that_hangs() -> None:
     check(fault, lost=1, within=60.0 + 10.0 + 20.0)
 
 
-def test_a_replica_that_talks_nonsense() -> None:
+def test_replica_that_talks_nonsense() -> None:
     async def fault(engines: list[Fragile], collector: Collector) -> None:
         await middle_of_a_turn(engines)
         engines[0].mangle = lambda reply: replace(reply, logprobs=reply.logprobs[:-1])
@@ -134,7 +134,7 @@ def test_a_replica_that_talks_nonsense() -> None:
 
 
 @pytest.mark.parametrize("how", ["refuses", "breaks", "hangs", "dies"])
-def test_an_update_that_fails_on_one_replica_is_survived(how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_update_that_fails_on_one_replica_is_survived(how: str, caplog: pytest.LogCaptureFixture) -> None:
     async def fault(engines: list[Fragile], collector: Collector) -> None:
         if how == "hangs":
             engines[1].lag_update = 1e9
@@ -150,7 +150,7 @@ def test_an_update_that_fails_on_one_replica_is_survived(how: str, caplog: pytes
     assert "2 of 3 replicas have version 1; taken out: replica 1" in caplog.text
 
 
-def test_when_all_are_dead_the_run_stops_with_every_cause() -> None:
+def test_all_replicas_dead_stops_run_with_causes() -> None:
     async def fault(engines: list[Fragile], collector: Collector) -> None:
         await middle_of_a_turn(engines)
         for number, engine in enumerate(engines):
@@ -164,7 +164,7 @@ def test_when_all_are_dead_the_run_stops_with_every_cause() -> None:
     assert run_simulated(run()) < 10
 
 
-def test_lost_replicas_are_replaced_and_serve_the_weights_of_their_time() -> None:
+def test_replaced_replicas_serve_current_weights() -> None:
     async def restart(index: int) -> Fragile:
         await asyncio.sleep(3)
         return Fragile(script, vocab_size=128)

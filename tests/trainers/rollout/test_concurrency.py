@@ -1,4 +1,4 @@
-"""How many episodes run at a time: the law by itself, against models of an engine, and under a collector."""
+"""Concurrency: the law of the limit by itself, against models of an engine, and under a collector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STATS = st.dictionaries(st.sampled_from(["running", "waiting", "kv_use", "preemp
     initial=st.integers(-5, 1000),
     seen=st.lists(st.tuples(STATS, st.floats(0, 1.5)), max_size=60),
 )
-def test_the_limit_keeps_its_bounds_whatever_the_engine_says(high, initial, seen):
+def test_limit_keeps_its_bounds_whatever_engine_says(high, initial, seen):
     law = Concurrency(high, initial)
     before = law.limit
     assert 1 <= before <= high
@@ -71,7 +71,7 @@ def drive(law: Concurrency, capacity: float, rounds: int, *, kind: str, start: f
 
 @pytest.mark.parametrize("kind", ["queue", "memory"])
 @pytest.mark.parametrize("capacity", [3, 20, 64, 300])
-def test_it_finds_the_capacity_and_stays_near(kind, capacity):
+def test_it_finds_capacity_and_stays_near(kind, capacity):
     limits = drive(Concurrency(1000), capacity, 400, kind=kind)
     settled = limits[150:]
     assert 0.7 * capacity <= min(settled) <= max(settled) <= 1.15 * capacity + 1
@@ -79,7 +79,7 @@ def test_it_finds_the_capacity_and_stays_near(kind, capacity):
 
 
 @pytest.mark.parametrize("kind", ["queue", "memory"])
-def test_it_recovers_from_an_overload_and_finds_a_capacity_that_came_back(kind):
+def test_limit_recovers_with_capacity_after_overload(kind):
     law = Concurrency(1000)
     drive(law, 200, 200, kind=kind)
     fallen = drive(law, 50, 150, kind=kind, start=law.limit)
@@ -89,7 +89,7 @@ def test_it_recovers_from_an_overload_and_finds_a_capacity_that_came_back(kind):
     assert 0.7 * 200 <= risen[-1] <= 1.15 * 200
 
 
-def test_it_starts_quickly_and_goes_on_slowly_after_an_overload():
+def test_limit_grows_slowly_after_overload():
     law = Concurrency(1000, initial=10, settle=0)
     clear = {"kv_use": 0.0, "running": 1.0}
     assert [law.observe(clear, law.limit) for _ in range(4)] == [15, 22, 33, 49]
@@ -98,13 +98,13 @@ def test_it_starts_quickly_and_goes_on_slowly_after_an_overload():
     assert [law.observe(clear | {"preemptions": 1.0}, law.limit) for _ in range(4)] == [36, 44, 45, 46]
 
 
-def test_what_the_memory_says_bounds_an_increase():
+def test_memory_use_bounds_increase():
     law = Concurrency(1000, initial=100, settle=0)
     assert law.observe({"kv_use": 0.75}, 100) == 120, "100 take 3/4, so 120 take 0.9"
     assert law.observe({"kv_use": 0.9}, 120) == 120
 
 
-def test_a_moment_of_waiting_is_no_overload():
+def test_moment_of_waiting_is_no_overload():
     law = Concurrency(1000, initial=100, settle=0)
     busy, calm = {"running": 50.0, "waiting": 50.0, "kv_use": 1.0}, {"running": 100.0, "kv_use": 1.0}
     for stats in (busy, busy, calm, busy, busy, calm):
@@ -112,7 +112,7 @@ def test_a_moment_of_waiting_is_no_overload():
     assert [law.observe(busy, 100) for _ in range(3)] == [100, 100, 75], "half wait, but one cut takes a quarter"
 
 
-def test_one_overload_is_cut_once_and_again_only_if_it_outlasts_what_was_too_much():
+def test_overload_is_cut_again_only_if_lasting():
     law = Concurrency(1000, initial=100, settle=2)
     full = {"kv_use": 1.0}
     assert law.observe(full | {"preemptions": 0.0}, 100) == 100
@@ -123,7 +123,7 @@ def test_one_overload_is_cut_once_and_again_only_if_it_outlasts_what_was_too_muc
     assert law.observe(full | {"preemptions": 9.0}, 75) == 56
 
 
-def test_what_an_update_preempts_is_no_overload():
+def test_preemption_by_update_is_no_overload():
     law = Concurrency(1000, initial=100, settle=0)
     for count in (1.0, 1.0, 2.0, 3.0):
         law.observe({"kv_use": 1.0, "preemptions": count}, 100)
@@ -164,7 +164,7 @@ class Crowded(ScriptedEngine):
         return numbers | {"waiting": float(self.waiting), "kv_use": numbers["running"] / self.places}
 
 
-def test_a_collector_with_auto_runs_as_many_as_the_engine_serves_and_follows_it() -> None:
+def test_auto_limit_follows_engine_capacity() -> None:
     async def run() -> None:
         engine = Crowded(60)
         spec = EnvSpec(AsyncEnv, {"turns": 6})
@@ -192,7 +192,7 @@ def test_a_collector_with_auto_runs_as_many_as_the_engine_serves_and_follows_it(
     run_simulated(run())
 
 
-def test_auto_never_exceeds_what_staleness_allows_nor_less_than_one() -> None:
+def test_auto_limit_stays_within_bounds() -> None:
     async def run() -> float:
         engine = ScriptedEngine(lambda call: Reply(tokens("1 end"), latency=5.0), vocab_size=128)
         async with Backend(EnvSpec(AsyncEnv)) as backend:
@@ -203,7 +203,7 @@ def test_auto_never_exceeds_what_staleness_allows_nor_less_than_one() -> None:
     assert run_simulated(run()) == 6
 
 
-def test_a_word_that_is_not_auto_is_refused() -> None:
+def test_unknown_limit_word_is_refused() -> None:
     async def run() -> None:
         engine = ScriptedEngine(lambda call: Reply(tokens("1 end")), vocab_size=128)
         async with Backend(EnvSpec(AsyncEnv)) as backend:

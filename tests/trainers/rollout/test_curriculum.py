@@ -1,4 +1,4 @@
-"""What groups play next: shares and starvation, resuming, starts in the middle, and the collector that obeys."""
+"""Curriculum: shares and starvation, resuming, starts in the middle, and the collector."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trainers.trajectory import Status, Trajectory
 
 
 def episode(success: bool, turns: int = 1, mark: int = 0) -> Trajectory:
-    """Of a token an observation and two a reply."""
+    """Return an episode with one token an observation and two a reply."""
     count = 3 * turns
     turn_id = np.array([turn if place else -1 for turn in range(turns) for place in range(3)], np.int32)
     return Trajectory(
@@ -61,9 +61,7 @@ WEIGHTS = st.lists(st.floats(0.05, 20.0), min_size=1, max_size=5)
 
 
 @given(WEIGHTS, st.integers(1, 80), st.sampled_from([None, 7]))
-def test_fixed_shares_are_kept_to_within_a_group_and_no_task_is_skipped_or_repeated(
-    weights: list[float], groups: int, size: int | None
-) -> None:
+def test_fixed_shares_hold_within_one_group(weights: list[float], groups: int, size: int | None) -> None:
     chooser = curriculum(weights, size)
     choices = [chooser.choose(n) for n in range(groups)]
     for place, weight in enumerate(weights):
@@ -78,7 +76,7 @@ RESULTS = st.lists(st.lists(st.booleans(), max_size=4), min_size=1, max_size=60)
 
 
 @given(WEIGHTS, RESULTS, st.floats(0.02, 1.0), st.integers(1, 6))
-def test_no_component_starves_whatever_the_results(
+def test_no_component_starves_whatever_results(
     weights: list[float], results: list[list[bool]], floor: float, batch: int
 ) -> None:
     chooser = curriculum(weights, kind="signal", floor=floor, memory=3)
@@ -89,7 +87,7 @@ def test_no_component_starves_whatever_the_results(
         assert sum(chooser.shares().values()) == pytest.approx(1)
         counts[chooser.choose(n).component] += 1
         if n % batch == batch - 1:
-            chooser.observe({m: [episode(each) for each in results[m]] for m in range(n - batch + 1, n + 1)})
+            chooser.observe({m: [episode(outcome) for outcome in results[m]] for m in range(n - batch + 1, n + 1)})
         for place, weight in enumerate(weights):
             name = f"c{place}"
             least = floor * weight / sum(weights) * (n + 1)
@@ -97,14 +95,14 @@ def test_no_component_starves_whatever_the_results(
             assert shares[name] - max(1, len(weights) - 1) - 1e-6 < counts[name] < shares[name] + 1 + 1e-6
 
 
-def test_shares_follow_the_unbiased_estimate_of_4p_1_minus_p() -> None:
+def test_shares_follow_unbiased_signal_estimate() -> None:
     """In the mean over all outcomes of n episodes it is 4p(1-p); and the shares are those of the formula."""
     for n, p in ((2, 0.3), (5, 0.5), (8, 0.05)):
         expected = 0.0
         for outcome in itertools.product([False, True], repeat=n):
             chooser = curriculum([1.0], kind="signal", memory=1)
             chooser.choose(0)
-            chooser.observe({0: [episode(each) for each in outcome]})
+            chooser.observe({0: [episode(success) for success in outcome]})
             chance = p ** sum(outcome) * (1 - p) ** (n - sum(outcome))
             expected += chance * (2 * chooser.stats()["c0/signal"] - 1)  # the prior is 1, with the weight of one group
         assert expected == pytest.approx(4 * p * (1 - p))
@@ -112,7 +110,7 @@ def test_shares_follow_the_unbiased_estimate_of_4p_1_minus_p() -> None:
     outcomes = {"c0": [True, False], "c1": [True, True]}
     for n in range(4):
         choice = chooser.choose(n)
-        chooser.observe({n: [episode(each) for each in outcomes[choice.component]]})
+        chooser.observe({n: [episode(success) for success in outcomes[choice.component]]})
     stats = chooser.stats()
     gains = {"c0": 0.25 * stats["c0/signal"], "c1": 0.75 * stats["c1/signal"]}
     for name, weight in (("c0", 0.25), ("c1", 0.75)):
@@ -120,7 +118,7 @@ def test_shares_follow_the_unbiased_estimate_of_4p_1_minus_p() -> None:
     assert chooser.shares()["c0"] > 0.4
 
 
-def test_numbers_of_the_only_environment_have_no_name() -> None:
+def test_numbers_of_only_environment_have_no_name() -> None:
     chooser = Curriculum([Component("", TaskOrder(4))], CurriculumRules(kind="signal", reverse_share=0.5))
     for n in range(20):
         chooser.choose(n)
@@ -128,7 +126,7 @@ def test_numbers_of_the_only_environment_have_no_name() -> None:
     assert chooser.stats().keys() == {"share", "success", "signal", "starts", "tasks_passed"}
 
 
-def test_a_mixture_of_tasks_that_are_solved_and_never_solved_has_no_signal() -> None:
+def test_always_and_never_solved_tasks_have_no_signal() -> None:
     chooser = curriculum([1.0], kind="signal", memory=8)
     for n in range(60):
         chooser.choose(n)
@@ -137,7 +135,7 @@ def test_a_mixture_of_tasks_that_are_solved_and_never_solved_has_no_signal() -> 
     assert chooser.stats()["c0/signal"] < 0.01
 
 
-def test_repeated_tasks_without_a_signal_are_mostly_passed_over() -> None:
+def test_repeated_tasks_without_signal_are_mostly_passed_over() -> None:
     chooser = curriculum([1.0], 10, kind="signal", floor=0.1)
     played: Counter[int] = Counter()
     for n in range(400):
@@ -148,7 +146,7 @@ def test_repeated_tasks_without_a_signal_are_mostly_passed_over() -> None:
     assert min(played.values()) >= 3, "the floor holds for tasks as well"
 
 
-def test_a_tiny_floor_does_not_search_without_end() -> None:
+def test_tiny_floor_does_not_search_without_end() -> None:
     chooser = curriculum([1.0], 3, kind="signal", floor=1e-12)
     for n in range(100):
         before = chooser.stats().get("c0/tasks_passed", 0.0)
@@ -160,27 +158,27 @@ def test_a_tiny_floor_does_not_search_without_end() -> None:
 # ---------------------------------------------------------------- starts
 
 
-def test_a_start_moves_towards_the_opening_while_it_is_solved() -> None:
+def test_start_moves_towards_opening_while_it_is_solved() -> None:
     chooser = curriculum([1.0], reverse_share=0.5)
     long = episode(True, turns=4, mark=50)
-    found = []
+    turns = []
     for n in range(14):
         choice = chooser.choose(n)
         if choice.start is None:
             siblings = [long, episode(False)] if n == 0 else [episode(False)] * 2
         else:
-            found.append(choice.start.turn)
+            turns.append(choice.start.turn)
             assert choice.task == choice.start.task == 0
             assert choice.start.env_seed == environment_seed(3, 0)
             assert choice.start.replies[0] == [51, 52]
-            siblings = [episode(len(found) != 2)] * 2  # from its second start it fails
+            siblings = [episode(len(turns) != 2)] * 2  # from its second start it fails
         chooser.observe({n: siblings})
-    assert found == [3, 2, 3, 2, 1], "and then the opening is reached"
+    assert turns == [3, 2, 3, 2, 1], "and then the opening is reached"
     assert chooser.stats()["c0/starts"] == 0
 
 
-def test_a_start_that_never_helps_is_given_up_and_one_that_was_withdrawn_is_not() -> None:
-    for successes, left in ((0, 0), (1, 1)):
+def test_unhelpful_start_is_dropped_withdrawn_start_stays() -> None:
+    for successes, remaining in ((0, 0), (1, 1)):
         chooser = curriculum([1.0], reverse_share=0.9)
         chooser.choose(0)
         chooser.observe({0: [episode(True, turns=3), episode(False)]})
@@ -192,10 +190,10 @@ def test_a_start_that_never_helps_is_given_up_and_one_that_was_withdrawn_is_not(
         chooser.drop(number, [episode(i < successes) for i in range(4)])
         assert chooser.stats()["c0/starts"] == 0
         chooser.observe({})
-        assert chooser.stats()["c0/starts"] == left
+        assert chooser.stats()["c0/starts"] == remaining
 
 
-def test_a_start_that_comes_back_gives_way_to_a_newer_one_of_its_task() -> None:
+def test_newer_start_replaces_returning_one() -> None:
     chooser = curriculum([1.0], 1, reverse_share=0.5)
     solved = [episode(True, turns=3), episode(False)]
     chooser.choose(0)
@@ -207,7 +205,7 @@ def test_a_start_that_comes_back_gives_way_to_a_newer_one_of_its_task() -> None:
     assert chooser.stats()["c0/starts"] == 1, "one a task"
 
 
-def test_success_reward_counts_what_the_replayed_replies_earned() -> None:
+def test_success_reward_counts_what_replayed_replies_earned() -> None:
     """The whole episode is judged, wherever a group began; also after a checkpoint."""
     whole = episode(True, turns=4)
     whole = replace(whole, turn_rewards=np.array([0.1, 0.2, 0.3, 0.4]))
@@ -216,20 +214,20 @@ def test_success_reward_counts_what_the_replayed_replies_earned() -> None:
         part = Component("a", TaskOrder(None), success_reward=float(np.sum(whole.turn_rewards)))
         return Curriculum([part], CurriculumRules(reverse_share=0.9), seed=3)
 
-    chooser, found = new(), list[int]()
+    chooser, turns = new(), list[int]()
     chooser.choose(0)
     chooser.observe({0: [whole, replace(whole, turn_rewards=np.array([0.1, 0.2, 0.3, 0.0]))]})
     for n in range(1, 9):
         start = chooser.choose(n).start
         siblings = [episode(False)] * 2
         if start is not None:  # they earn the rest
-            found.append(start.turn)
+            turns.append(start.turn)
             rest = episode(True, turns=4 - start.turn)
             siblings = [replace(rest, turn_rewards=whole.turn_rewards[start.turn :])] * 2
         state, chooser = json.loads(json.dumps(chooser.state([n]))), new()
         chooser.restore(state, [n])
         chooser.observe({n: siblings})
-    assert found == [3, 2, 1]
+    assert turns == [3, 2, 1]
 
 
 # ---------------------------------------------------------------- resuming
@@ -262,9 +260,9 @@ def test_resuming_at_any_moment_changes_no_choice(
         if what == 0 or len(flight) < 3:
             continue
         if what == 1:
-            gone = flight.pop(order.randrange(len(flight)))
-            for each in (straight, resumed):
-                each.drop(gone, siblings, unplayed=turns == 1)
+            dropped = flight.pop(order.randrange(len(flight)))
+            for chooser in (straight, resumed):
+                chooser.drop(dropped, siblings, unplayed=turns == 1)
             continue
         batch = dict.fromkeys(flight[:2], siblings)
         del flight[:2]
@@ -273,7 +271,7 @@ def test_resuming_at_any_moment_changes_no_choice(
     assert json.dumps(straight.state(flight)) == json.dumps(resumed.state(flight))
 
 
-def test_the_order_in_which_groups_end_within_a_batch_has_no_part_in_it() -> None:
+def test_choices_ignore_order_within_batch() -> None:
     states = []
     for drops in ((1, 3), (3, 1)):
         chooser = curriculum([1.0, 1.0], kind="signal", reverse_share=0.3)
@@ -286,7 +284,7 @@ def test_the_order_in_which_groups_end_within_a_batch_has_no_part_in_it() -> Non
     assert states[0] == states[1]
 
 
-def test_what_is_no_mixture_is_refused() -> None:
+def test_invalid_mixture_is_refused() -> None:
     one = Component("a", TaskOrder(None))
     for parts in ((), (one, one), (Component("a", TaskOrder(None), 0.0),)):
         with pytest.raises(ValueError, match="unique names and weights above 0"):
@@ -319,24 +317,24 @@ def backends(**options: Any) -> dict[str, Backend]:
 
 async def collected(batches: int, frontier: Any = None, version: int = 0, **options: Any) -> tuple[list[Batch], Any]:
     """Batches, and the frontier after them."""
-    engine, found = engine_of(wordy, version=version), list[Batch]()
-    more = {"tasks": two(), "seed": 7, "group_size": 4, "max_context": 4096, "generation_timeout": 1000}
-    async with collector_of(engine, backends(), **more | options) as collector:  # type: ignore[arg-type]
+    engine, results = engine_of(wordy, version=version), list[Batch]()
+    defaults = {"tasks": two(), "seed": 7, "group_size": 4, "max_context": 4096, "generation_timeout": 1000}
+    async with collector_of(engine, backends(), **defaults | options) as collector:  # type: ignore[arg-type]
         if frontier is not None:
             collector.restore(json.loads(json.dumps(frontier)))
         for _ in range(batches):
             batch = await collector.next_batch()
-            found.append(batch)
+            results.append(batch)
             await collector.update_weights(None, batch.version + 1)
         frontier = collector.frontier()
         await asyncio.sleep(15)  # work that is lost
-        return found, frontier
+        return results, frontier
 
 
 async def _oracle(batches: int) -> list[list[list[Trajectory]]]:
     """One episode after the other; a start is reached by playing the same replies once more."""
     engine, renderer, chooser = engine_of(wordy), Characters(), two()
-    found, number = [], 0
+    results, number = [], 0
     for version in range(batches):
         groups: dict[int, list[Trajectory]] = {}
         choices = {n: chooser.choose(n) for n in range(number, number + 3)}
@@ -348,58 +346,60 @@ async def _oracle(batches: int) -> list[list[list[Trajectory]]]:
                 env_seed = derive_seed(7, "environment", n, bits=32) if start is None else start.env_seed
                 seen, info = await env.areset(seed=env_seed, options={"task_index": choice.task})
                 names = {"group_id": f"g{n}", "task_key": info["task_key"], "episode_id": f"g{n}-s{sibling}-a0"}
-                kept = EpisodeTokens(renderer, seen, **names)  # type: ignore[arg-type]
+                episode_tokens = EpisodeTokens(renderer, seen, **names)  # type: ignore[arg-type]
                 metrics: dict[str, float] = {}
                 for ids in [] if start is None else start.replies[: start.turn]:
                     nothing = np.zeros(len(ids))
-                    text = kept.reply(Generation(np.array(ids), nothing, nothing.astype(int), "stop"))  # type: ignore[arg-type]
+                    text = episode_tokens.reply(Generation(np.array(ids), nothing, nothing.astype(int), "stop"))  # type: ignore[arg-type]
                     seen = (await env.astep(text))[0]
-                    kept.observe(seen)
+                    episode_tokens.observe(seen)
                 if start is not None:
-                    kept, metrics = kept.fork(**names), {"start_turn": float(start.turn)}
+                    episode_tokens, metrics = episode_tokens.fork(**names), {"start_turn": float(start.turn)}
                 seed = derive_seed(7, "sampling", n, sibling, 0)
                 for turn in itertools.count():
                     sampling = Sampling(max_new_tokens=40, stop_token_ids=(END,), seed=derive_seed(seed, turn))
-                    text = kept.reply(await engine.generate(kept.context, sampling))
+                    text = episode_tokens.reply(await engine.generate(episode_tokens.context, sampling))
                     seen, reward, terminated, truncated, info = await env.astep(text)
-                    kept.reward(reward, info["terms"])
+                    episode_tokens.reward(reward, info["terms"])
                     if not terminated:
-                        kept.observe(seen)
+                        episode_tokens.observe(seen)
                     if terminated or truncated:
                         break
                 drawn = {"task_index": choice.task, "env_seed": env_seed, "sampling_seed": seed}
                 ending = {"terminated": terminated, "truncated": truncated, "stop": info["stop"]}
                 status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
                 groups[n].append(
-                    kept.finish(**ending, **drawn, status=status, metrics=metrics | info["metrics"], messages=seen)
+                    episode_tokens.finish(
+                        **ending, **drawn, status=status, metrics=metrics | info["metrics"], messages=seen
+                    )
                 )
         number += 3
         chooser.observe(groups)
-        found.append([*groups.values()])
+        results.append([*groups.values()])
         await engine.update_weights(None, version + 1)
-    return found
+    return results
 
 
-def test_without_staleness_a_mixture_with_starts_equals_the_synchronous_loop() -> None:
+def test_without_staleness_mixture_with_starts_equals_synchronous_loop() -> None:
     expected = run_simulated(_oracle(8))
     batches, _ = run_simulated(collected(8))
-    for wanted, got in zip(expected, batches, strict=True):
-        assert got.trajectories == [*itertools.chain(*wanted)]
+    for reference, actual in zip(expected, batches, strict=True):
+        assert actual.trajectories == [*itertools.chain(*reference)]
     starts = [choice.start for batch in batches for choice in batch.choices]
     assert sum(start is not None for start in starts) >= 4
     assert len({choice.component for batch in batches for choice in batch.choices}) == 2
     for batch in batches:
         for choice, group in zip(batch.choices, batch.groups, strict=True):
-            assert all((choice.start is None) == ("start_turn" not in each.metrics) for each in group)
+            assert all((choice.start is None) == ("start_turn" not in episode_.metrics) for episode_ in group)
             assert all(SAY["far" if choice.component == "near" else "near"] not in str(t.messages) for t in group)
 
 
-def test_a_run_in_pieces_is_the_whole_run() -> None:
+def test_run_in_pieces_is_whole_run() -> None:
     whole, _ = run_simulated(collected(8))
     parts, frontier = run_simulated(collected(3))
     for count in (1, 4):
-        more, frontier = run_simulated(collected(count, frontier, len(parts)))
-        parts += more
+        rest, frontier = run_simulated(collected(count, frontier, len(parts)))
+        parts += rest
     for one, other in zip(whole, parts, strict=True):
         assert one.choices == other.choices
         assert one.trajectories == other.trajectories
@@ -413,30 +413,30 @@ def test_a_run_in_pieces_is_the_whole_run() -> None:
         {"staleness": 1, "filter_zero_variance": True, "max_consecutive_filtered": 999},
     ],
 )
-def test_under_staleness_every_group_is_chosen_once_and_starts_are_used_once(options: dict[str, Any]) -> None:
+def test_stale_groups_and_starts_are_chosen_once(options: dict[str, Any]) -> None:
     chooser = two()
     parts, frontier = run_simulated(collected(4, tasks=chooser, **options))
     in_flight = frontier["slots"]["in_flight"]
     assert set(map(str, in_flight)) <= frontier["curriculum"]["chosen"].keys()
-    more, last = run_simulated(collected(6, frontier, 4, **options))
-    numbers = [int(group[0].group_id[1:]) for batch in [*parts, *more] for group in batch.groups]
+    rest, last = run_simulated(collected(6, frontier, 4, **options))
+    numbers = [int(group[0].group_id[1:]) for batch in [*parts, *rest] for group in batch.groups]
     assert len(set(numbers)) == len(numbers)
     dropped = sum(count for name, count in last["slots"]["counters"].items() if name.startswith("groups_dropped_"))
     assert len(numbers) + dropped + len(last["slots"]["in_flight"]) == last["slots"]["next_group"]
-    admitted = {name: each["admitted"] for name, each in last["curriculum"]["components"].items()}
-    started = sum(choice.start is not None for batch in [*parts, *more] for choice in batch.choices)
+    admitted = {name: state["admitted"] for name, state in last["curriculum"]["components"].items()}
+    started = sum(choice.start is not None for batch in [*parts, *rest] for choice in batch.choices)
     assert last["slots"]["next_group"] >= sum(admitted.values()) - sum(
-        each["passed"] for each in last["curriculum"]["components"].values()
+        state["passed"] for state in last["curriculum"]["components"].values()
     )
     assert started
-    by_number = dict(zip(numbers, (c for b in [*parts, *more] for c in b.choices), strict=True))
+    by_number = dict(zip(numbers, (c for b in [*parts, *rest] for c in b.choices), strict=True))
     for number in in_flight:  # what was in flight is played as it was chosen
         if number in by_number:
             chosen = frontier["curriculum"]["chosen"][str(number)]
             assert (chosen["component"], chosen["task"]) == (by_number[number].component, by_number[number].task)
 
 
-def test_an_environment_that_does_not_replay_fails_the_episode_and_says_what_to_set() -> None:
+def test_unreplayable_environment_fails_episode_with_advice() -> None:
     class Moody(AsyncEnv):
         made = 0
 
@@ -459,7 +459,7 @@ def test_an_environment_that_does_not_replay_fails_the_episode_and_says_what_to_
                 await collector.update_weights(None, version)
 
     run_simulated(play())
-    errors = [each.error for each in seen if each.status is Status.ERROR_ENV]
+    errors = [episode_.error for episode_ in seen if episode_.status is Status.ERROR_ENV]
     assert errors
     assert all("came to another conversation" in str(error) for error in errors)
     assert "env.curriculum.reverse_share=0" in str(errors[0])
@@ -472,7 +472,7 @@ async def test_backends_beside_each_other_share_their_workers() -> None:
             async with backend.lease() as one, first.lease() as other:
                 await one.reset(0, {})
                 await other.reset(0, {})
-                assert sum(each.stats()["leased"] for each in (first, second)) == 2
+                assert sum(pool.stats()["leased"] for pool in (first, second)) == 2
                 waiting = asyncio.ensure_future(second.lease().__aenter__())
                 await asyncio.sleep(0.01)
                 assert not waiting.done()
@@ -480,7 +480,7 @@ async def test_backends_beside_each_other_share_their_workers() -> None:
         assert (first.stats()["made"], second.stats()["made"]) == (2, 1)
 
 
-def test_a_start_is_what_the_model_saw() -> None:
+def test_start_equals_models_context() -> None:
     start = Start.of(episode(True, turns=3, mark=10), 5, 9)
     assert start.turn == 2
     assert start.replies == [[11, 12], [14, 15]]

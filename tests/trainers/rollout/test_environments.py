@@ -31,7 +31,7 @@ async def reset_and_step(pool: Backend, action: str, options: dict[str, Any] | N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_episode_from_reset_to_end_and_the_environment_is_used_again(kind: Kind) -> None:
+async def test_environment_is_reused_after_episode(kind: Kind) -> None:
     async with backend(kind, workers=1) as pool:
         for episode in (1, 2):
             async with pool.lease() as env:
@@ -47,7 +47,7 @@ async def test_an_episode_from_reset_to_end_and_the_environment_is_used_again(ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_hang_is_a_timeout_and_holds_nobody_else(kind: Kind) -> None:
+async def test_hang_is_timeout_without_blocking_others(kind: Kind) -> None:
     async with backend(kind) as pool:
         async with pool.lease() as healthy:
             await healthy.reset(0)
@@ -64,14 +64,14 @@ async def test_a_hang_is_a_timeout_and_holds_nobody_else(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_hanging_reset_is_a_timeout(kind: Kind) -> None:
+async def test_hanging_reset_is_timeout(kind: Kind) -> None:
     async with backend(kind, reset_timeout=0.5) as pool:
         with pytest.raises(EnvTimeoutError, match="reset took longer than 0.5 s"):
             await reset_and_step(pool, "hello", {"hang": True})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_an_environment_raises_comes_with_its_traceback_and_it_is_replaced(kind: Kind) -> None:
+async def test_raising_environment_is_replaced_with_traceback(kind: Kind) -> None:
     async with backend(kind) as pool:
         with pytest.raises(EnvError, match=r"(?s)rollout_fakes.py.*KeyError: 'a bug in the environment'"):
             await reset_and_step(pool, "raise")
@@ -92,7 +92,7 @@ async def test_what_an_environment_raises_comes_with_its_traceback_and_it_is_rep
         ("noinfo", "info is a mapping, not None"),
     ],
 )
-async def test_nonsense_is_an_error_that_says_what_is_wrong(kind: Kind, word: str, complaint: str) -> None:
+async def test_nonsense_is_error_that_says_what_is_wrong(kind: Kind, word: str, complaint: str) -> None:
     async with backend(kind) as pool:
         with pytest.raises(EnvError, match=complaint):
             await reset_and_step(pool, word)
@@ -106,27 +106,27 @@ async def test_terminated_wins_over_truncated() -> None:
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread", "process"])
-async def test_sys_exit_in_an_environment_is_its_own_error(kind: Kind) -> None:
+async def test_sys_exit_in_environment_is_its_own_error(kind: Kind) -> None:
     async with backend(kind) as pool:
         with pytest.raises(EnvError, match="SystemExit: 3"):
             await reset_and_step(pool, "sysexit")
         assert (await reset_and_step(pool, "hello"))[2] == 1.0
 
 
-async def test_a_process_that_dies_in_a_step_says_so_at_once() -> None:
+async def test_dead_process_is_reported_at_once() -> None:
     async with backend("process", step_timeout=None) as pool:
         with pytest.raises(EnvError, match="process died with exit code 7"):
             await reset_and_step(pool, "die")
         assert (await reset_and_step(pool, "hello"))[2] == 1.0
 
 
-async def test_a_result_that_cannot_travel_is_an_error() -> None:
+async def test_result_that_cannot_travel_is_error() -> None:
     async with backend("process") as pool:
         with pytest.raises(EnvError, match="cannot pickle"):
             await reset_and_step(pool, "unpicklable")
 
 
-async def test_a_hung_process_is_gone_after_close() -> None:
+async def test_hung_process_is_gone_after_close() -> None:
     pool = backend("process", workers=1)
     pid = (await reset_and_step(pool, "hello"))[0]["pid"]
     with pytest.raises(EnvTimeoutError):
@@ -138,10 +138,10 @@ async def test_a_hung_process_is_gone_after_close() -> None:
 
 
 async def test_threads_own_their_environment_and_end_with_it() -> None:
-    def ours() -> set[threading.Thread]:  # threads of other tests end when they like
+    def live_threads() -> set[threading.Thread]:  # threads of other tests end when they like
         return {thread for thread in threading.enumerate() if thread.name == "textenvs-env"}
 
-    before = ours()
+    before = live_threads()
     async with backend("thread", env=SyncEnv, workers=None) as pool:
         async with pool.lease() as one, pool.lease() as other:
             homes = set()
@@ -152,8 +152,8 @@ async def test_threads_own_their_environment_and_end_with_it() -> None:
                 homes.add(infos[0]["home"])
             assert len(homes) == 2
             assert threading.get_ident() not in homes
-        assert len(ours() - before) == 2
-    assert len(ours() - before) <= 2
+        assert len(live_threads() - before) == 2
+    assert len(live_threads() - before) <= 2
     for thread in threading.enumerate():
         if thread.name == "textenvs-env" and thread.ident in homes:
             thread.join(5)
@@ -161,7 +161,7 @@ async def test_threads_own_their_environment_and_end_with_it() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_environment_that_cannot_be_made_says_why(kind: Kind) -> None:
+async def test_environment_that_cannot_be_made_says_why(kind: Kind) -> None:
     spec = EnvSpec(AsyncEnv, {"fail_to_make": True})
     async with Backend(spec, kind) as pool:
         with pytest.raises(EnvError, match="RuntimeError: no such data"):
@@ -169,14 +169,14 @@ async def test_an_environment_that_cannot_be_made_says_why(kind: Kind) -> None:
         assert pool.stats()["idle"] == pool.stats()["leased"] == 0
 
 
-async def test_inline_refuses_what_would_block_the_loop() -> None:
+async def test_inline_refuses_what_would_block_loop() -> None:
     for env, complaint in ((SyncEnv, "no async areset and astep"), (BlockingEnv, "says that its steps block")):
         async with backend("inline", env=env) as pool:
             with pytest.raises(EnvError, match=complaint):
                 await reset_and_step(pool, "hello")
 
 
-async def test_an_inline_environment_that_swallows_cancellation_holds_nobody() -> None:
+async def test_swallowed_cancellation_blocks_nothing() -> None:
     made.clear()
     async with backend("inline", env=recorded, step_timeout=0.1) as pool:
         with pytest.raises(EnvTimeoutError):
@@ -189,7 +189,7 @@ async def test_an_inline_environment_that_swallows_cancellation_holds_nobody() -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_cancelled_episode_gives_its_place_back_but_not_its_environment(kind: Kind) -> None:
+async def test_cancelled_episode_frees_place_not_environment(kind: Kind) -> None:
     async with backend(kind, workers=1, step_timeout=None) as pool:
         stepping = asyncio.Event()
 
@@ -208,7 +208,7 @@ async def test_a_cancelled_episode_gives_its_place_back_but_not_its_environment(
         assert (await reset_and_step(pool, "hello"))[0]["episodes"] == 1
 
 
-async def test_leases_wait_for_a_place() -> None:
+async def test_leases_wait_for_place() -> None:
     async with backend("inline", workers=2) as pool:
         most = now = 0
 
@@ -225,7 +225,7 @@ async def test_leases_wait_for_a_place() -> None:
         assert pool.stats()["made"] == 2
 
 
-async def test_close_closes_what_is_idle_and_survives_what_cannot_close() -> None:
+async def test_close_survives_unclosable_environments() -> None:
     made.clear()
     pool = backend("inline", env=recorded)
     async with pool.lease(), pool.lease():

@@ -38,7 +38,7 @@ evaluations = st.lists(
     mode=st.sampled_from(["keep", "wait", "abort"]),
     seed=st.integers(0, 2**16),
 )
-def test_a_score_is_one_versions_and_the_limit_holds_for_all(
+def test_evaluation_has_one_version_within_limit(
     evaluations: list[Any], staleness: int, max_running: int | None, mode: Any, seed: int
 ) -> None:
     """Any number of evaluations at any time, cancelled or not, beside a trainer that trains for random times."""
@@ -79,7 +79,7 @@ def test_a_score_is_one_versions_and_the_limit_holds_for_all(
     assert max_running is None or most <= max_running
 
 
-def test_an_update_waits_for_evaluation_and_a_later_evaluation_for_the_update() -> None:
+def test_update_and_evaluation_run_in_order() -> None:
     async def run() -> None:
         engine = engine_of(says("1 end", latency=10.0))
         loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ def test_an_update_waits_for_evaluation_and_a_later_evaluation_for_the_update() 
     run_simulated(run())
 
 
-def test_a_wrong_version_is_refused_at_once_and_not_after_the_evaluation() -> None:
+def test_wrong_version_is_refused_before_evaluation_ends() -> None:
     async def run() -> None:
         engine = engine_of(says("1 end", latency=10.0))
         loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ def test_a_wrong_version_is_refused_at_once_and_not_after_the_evaluation() -> No
     run_simulated(run())
 
 
-def test_two_updates_that_wait_for_the_same_evaluation_are_one_too_many() -> None:
+def test_second_waiting_update_is_refused() -> None:
     async def run() -> None:
         engine = engine_of(says("1 end", latency=10.0))
         async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, staleness=1) as collector:
@@ -135,7 +135,7 @@ def test_two_updates_that_wait_for_the_same_evaluation_are_one_too_many() -> Non
     run_simulated(run())
 
 
-def test_a_collector_closed_while_an_update_waits_says_so() -> None:
+def test_collector_closed_while_update_waits_says_so() -> None:
     async def run() -> None:
         engine = engine_of(says("1 end", latency=10.0))
         async with Backend(EnvSpec(AsyncEnv)) as backend:
@@ -154,11 +154,11 @@ def test_a_collector_closed_while_an_update_waits_says_so() -> None:
     run_simulated(run())
 
 
-def test_an_update_that_fails_lets_evaluation_go_on() -> None:
+def test_update_that_fails_lets_evaluation_go_on() -> None:
     async def run() -> None:
         engine = engine_of(says("1 end"))
 
-        async def broken(*given: Any) -> None:
+        async def broken(*arguments: Any) -> None:
             raise EngineError("no such weights")
 
         async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend) as collector:
@@ -173,7 +173,7 @@ def test_an_update_that_fails_lets_evaluation_go_on() -> None:
     run_simulated(run())
 
 
-def test_evaluation_has_the_places_that_get_free_before_training_has() -> None:
+def test_evaluation_takes_free_places_before_training() -> None:
     """Training has all four places; each that an episode leaves is the evaluation's until all of it has begun."""
     order: list[str] = []
 
@@ -233,27 +233,27 @@ class Blocks:
                 self.inside.remove(name)
 
 
-async def settled(*gone: Awaitable[Any]) -> None:
-    for task in gone:
+async def settled(*tasks: Awaitable[Any]) -> None:
+    for task in tasks:
         with pytest.raises(asyncio.CancelledError):
             await task
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def test_who_gives_up_waiting_holds_nobody_back() -> None:
-    pin, blocks = WeightLock(), Blocks()
-    reader = blocks.enter("first", pin.held)
+async def test_cancelled_waiter_blocks_nothing() -> None:
+    lock, blocks = WeightLock(), Blocks()
+    reader = blocks.enter("first", lock.shared)
     await settled()
-    writer = blocks.enter("update", pin.moved)
+    writer = blocks.enter("update", lock.exclusive)
     await settled()
-    later = blocks.enter("second", pin.held)
+    later = blocks.enter("second", lock.shared)
     await settled()
     assert blocks.inside == ["first"]
     writer.cancel()
     await settled(writer)
     assert blocks.inside == ["first", "second"]
-    writer = blocks.enter("update", pin.moved)
+    writer = blocks.enter("update", lock.exclusive)
     await settled()
     reader.cancel()
     later.cancel()
@@ -261,64 +261,64 @@ async def test_who_gives_up_waiting_holds_nobody_back() -> None:
     assert blocks.inside == ["update"]
     writer.cancel()
     await settled(writer)
-    again = blocks.enter("third", pin.held)
+    again = blocks.enter("third", lock.shared)
     await settled()
     assert blocks.inside == ["third"]
     again.cancel()
     await settled(again)
 
 
-async def test_a_turn_that_comes_with_a_cancellation_is_given_back() -> None:
+async def test_lock_granted_during_cancellation_is_released() -> None:
     """The holder leaves and the waiter is cancelled in the same step of the event loop."""
-    for first, second in (("held", "moved"), ("moved", "held"), ("moved", "moved")):
-        pin, blocks = WeightLock(), Blocks()
-        holder = blocks.enter("holder", getattr(pin, first))
+    for first, second in (("shared", "exclusive"), ("exclusive", "shared"), ("exclusive", "exclusive")):
+        lock, blocks = WeightLock(), Blocks()
+        holder = blocks.enter("holder", getattr(lock, first))
         await settled()
-        waiter = blocks.enter("waiter", getattr(pin, second))
+        waiter = blocks.enter("waiter", getattr(lock, second))
         await settled()
         holder.cancel()
         await asyncio.sleep(0)  # the holder's end gives the waiter its turn, which it has not seen
         waiter.cancel()
         await settled(holder, waiter)
-        for name in ("moved", "held"):
-            after = blocks.enter(name, getattr(pin, name))
+        for name in ("exclusive", "shared"):
+            after = blocks.enter(name, getattr(lock, name))
             await settled()
             assert blocks.inside == [name]
             after.cancel()
             await settled(after)
 
 
-async def test_a_place_that_comes_with_a_cancellation_is_given_back() -> None:
-    slots, blocks, freed = GroupScheduler(GroupRules(group_size=1, groups_per_batch=2, max_running=1)), Blocks(), []
-    guests = EvalGate(slots, lambda: freed.append(slots.guests))
-    one = blocks.enter("one", guests.place)
+async def test_place_granted_during_cancellation_is_released() -> None:
+    scheduler, blocks, freed = GroupScheduler(GroupRules(group_size=1, groups_per_batch=2, max_running=1)), Blocks(), []
+    gate = EvalGate(scheduler, lambda: freed.append(scheduler.evaluations))
+    one = blocks.enter("one", gate.place)
     await settled()
-    two, three = blocks.enter("two", guests.place), blocks.enter("three", guests.place)
+    two, three = blocks.enter("two", gate.place), blocks.enter("three", gate.place)
     await settled()
-    assert (blocks.inside, guests.inside, slots.guests) == (["one"], 1, 3)
-    assert slots.start() is None
+    assert (blocks.inside, gate.inside, scheduler.evaluations) == (["one"], 1, 3)
+    assert scheduler.start() is None
     three.cancel()
     await settled(three)
-    assert (guests.inside, slots.guests) == (1, 2)
+    assert (gate.inside, scheduler.evaluations) == (1, 2)
     one.cancel()
     await asyncio.sleep(0)
     two.cancel()
     await settled(one, two)
-    assert (blocks.inside, guests.inside, slots.guests) == ([], 0, 0)
+    assert (blocks.inside, gate.inside, scheduler.evaluations) == ([], 0, 0)
     assert freed == [2, 1, 0]
-    assert slots.start() is not None
+    assert scheduler.start() is not None
 
 
-async def test_guests_wait_for_the_books_and_enter_when_the_limit_grows() -> None:
-    slots, blocks = GroupScheduler(GroupRules(group_size=1, groups_per_batch=4, max_running=2)), Blocks()
-    guests = EvalGate(slots, lambda: None)
-    assert slots.start()
-    assert slots.start()
-    tasks = [blocks.enter(str(n), guests.place) for n in range(3)]
+async def test_evaluations_enter_when_limit_grows() -> None:
+    scheduler, blocks = GroupScheduler(GroupRules(group_size=1, groups_per_batch=4, max_running=2)), Blocks()
+    gate = EvalGate(scheduler, lambda: None)
+    assert scheduler.start()
+    assert scheduler.start()
+    tasks = [blocks.enter(str(n), gate.place) for n in range(3)]
     await settled()
-    assert guests.inside == 0
-    slots.max_running = 4
-    guests.admit()
+    assert gate.inside == 0
+    scheduler.max_running = 4
+    gate.admit()
     await settled()
     assert blocks.inside == ["0", "1"]
     for task in tasks:

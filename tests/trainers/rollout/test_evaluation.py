@@ -18,7 +18,7 @@ from trainers.rollout.group_scheduler import CollectionError
 from trainers.trajectory import Status, Trajectory
 
 
-def test_evaluation_runs_beside_collection_and_gives_the_same_either_way() -> None:
+def test_evaluation_is_independent_of_collection() -> None:
     async def run(collecting: bool) -> tuple[list[Trajectory], dict[str, float]]:
         engine, backend, other = engine_of(wordy), Backend(slow_env()), Backend(slow_env(5), workers=2)
         async with backend, other, collector_of(engine, backend, staleness=1) as collector:
@@ -43,7 +43,7 @@ def test_evaluation_runs_beside_collection_and_gives_the_same_either_way() -> No
         assert one == other
 
 
-def test_an_evaluation_shows_failures_by_status_and_retries_none() -> None:
+def test_evaluation_shows_failures_by_status_and_retries_none() -> None:
     async def run() -> list[Trajectory]:
         engine = engine_of(lambda call, version: Reply(tokens("1 raise" if task_of(call) == 2 else "1 end")))
         async with Backend(EnvSpec(AsyncEnv)) as backend:
@@ -53,7 +53,7 @@ def test_an_evaluation_shows_failures_by_status_and_retries_none() -> None:
     assert statuses == [Status.COMPLETED, Status.COMPLETED, Status.ERROR_ENV, Status.COMPLETED]
 
 
-def test_closing_ends_everything_in_bounded_time_and_wakes_who_waits() -> None:
+def test_close_ends_all_and_wakes_waiters() -> None:
     async def run() -> None:
         engine = engine_of(says("1 on", hangs=True))
         async with Backend(EnvSpec(AsyncEnv)) as backend:
@@ -76,7 +76,7 @@ def test_closing_ends_everything_in_bounded_time_and_wakes_who_waits() -> None:
     run_simulated(run())
 
 
-def test_an_interrupt_while_waiting_leaves_nothing_behind() -> None:
+def test_interrupt_while_waiting_leaves_nothing_behind() -> None:
     engine = engine_of(says("1 on", hangs=True))
 
     async def main() -> None:
@@ -91,7 +91,7 @@ def test_an_interrupt_while_waiting_leaves_nothing_behind() -> None:
     assert len(engine.released) == 6
 
 
-def test_an_update_that_breaks_the_bound_never_reaches_the_engine() -> None:
+def test_update_that_breaks_bound_never_reaches_engine() -> None:
     engine = engine_of(wordy)
 
     async def extra(collector: Collector, batch: Batch) -> None:

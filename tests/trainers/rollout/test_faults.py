@@ -43,7 +43,7 @@ def numbers(batches: list[Batch]) -> list[int]:
 
 
 @pytest.mark.parametrize("seconds", [0.5, 7.0, 23.0])
-def test_an_engine_that_is_killed_in_the_middle_ends_the_run_at_once_and_nothing_is_lost(seconds: float) -> None:
+def test_killed_engine_ends_run_without_loss(seconds: float) -> None:
     async def run() -> tuple[list[Batch], str, float]:
         """Until the engine is killed: the batches, the last checkpoint's frontier, and when it was noticed."""
         engine, batches, saved = engine_of(wordy), [], ""
@@ -79,7 +79,7 @@ def test_an_engine_that_is_killed_in_the_middle_ends_the_run_at_once_and_nothing
     assert numbers(before + after) == list(range(3 * (len(before) + 2)))
 
 
-def test_an_engine_that_pauses_for_a_minute_changes_nothing_but_the_time() -> None:
+def test_paused_engine_changes_no_result() -> None:
     def pausing(call: Call, version: int) -> Reply:
         reply, now = wordy(call, version), asyncio.get_running_loop().time()
         late = 65.0 - now if 5.0 <= now < 65.0 else 0.0
@@ -88,7 +88,7 @@ def test_an_engine_that_pauses_for_a_minute_changes_nothing_but_the_time() -> No
     smooth = run_simulated(collect(engine_of(wordy), slow_env(), 3, generation_timeout=100))
     paused = run_simulated(collect(engine_of(pausing), slow_env(), 3, generation_timeout=100))
     for one, other in zip(smooth, paused, strict=True):
-        assert all(left == right for left, right in zip(one.trajectories, other.trajectories, strict=True))
+        assert all(x == y for x, y in zip(one.trajectories, other.trajectories, strict=True))
     assert sum(b.stats["wait_s"] for b in paused) > sum(b.stats["wait_s"] for b in smooth) + 30
 
 
@@ -108,7 +108,7 @@ class Fragile(ScriptedEngine):
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
-def test_an_update_that_is_refused_may_be_tried_again(mode: Any) -> None:
+def test_update_that_is_refused_may_be_tried_again(mode: Any) -> None:
     async def run() -> list[Batch]:
         engine, batches = Fragile(lambda call: wordy(call, engine.version), vocab_size=128), []
         async with Backend(slow_env()) as backend, collector_of(engine, backend, staleness=1) as collector:
@@ -126,7 +126,7 @@ def test_an_update_that_is_refused_may_be_tried_again(mode: Any) -> None:
     assert [b.version for b in batches] == [0, 1, 2]
 
 
-def test_an_update_that_fails_half_way_stops_the_run() -> None:
+def test_update_that_fails_half_way_stops_run() -> None:
     async def run() -> None:
         engine = Fragile(lambda call: wordy(call, 0), vocab_size=128)
         engine.half_way = True
@@ -143,7 +143,7 @@ def test_an_update_that_fails_half_way_stops_the_run() -> None:
 # ---------------------------------------------------------------- environments and their users
 
 
-async def test_an_environments_process_that_is_killed_costs_its_episode() -> None:
+async def test_environments_process_that_is_killed_costs_its_episode() -> None:
     ended: list[Trajectory] = []
     calls = itertools.count()
     engine = engine_of(lambda call, version: Reply(tokens("1 hang" if next(calls) == 0 else "1 end")))
@@ -170,7 +170,7 @@ async def test_an_environments_process_that_is_killed_costs_its_episode() -> Non
 
 
 @pytest.mark.parametrize("method", ["render", "bridge"])
-async def test_a_conversation_that_the_template_rejects_costs_its_episode(
+async def test_conversation_that_template_rejects_costs_its_episode(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[Trajectory] = []
@@ -208,7 +208,7 @@ class Helped(TextEnv[Any]):
         return Turn([user(turn.text)], reward=0.0)
 
 
-async def test_a_user_whose_service_returns_garbage_costs_its_episode() -> None:
+async def test_user_whose_service_returns_garbage_costs_its_episode() -> None:
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     ended: list[Trajectory] = []
     calls = itertools.count()
@@ -232,7 +232,7 @@ def full_disk(path: Path) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
-def test_a_dump_on_a_full_disk_is_a_warning_and_leaves_nothing_half_written(
+def test_full_disk_dump_warns_without_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import pyarrow.parquet
@@ -257,17 +257,20 @@ def test_a_dump_on_a_full_disk_is_a_warning_and_leaves_nothing_half_written(
     assert "No space left" in caplog.text
 
 
-def test_a_checkpoint_on_a_full_disk_ends_the_run_in_plain_words(
+def test_full_disk_checkpoint_ends_run_with_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def run_all(config: Any, interrupts: Any) -> int:
         raise full_disk(tmp_path / "checkpoints")
 
     monkeypatch.setattr(ppo, "run_all", run_all)
-    for there, todo in ((False, "it has no checkpoint yet"), (True, "resumes from the last intact checkpoint")):
-        if there:
+    for has_checkpoint, todo in (
+        (False, "it has no checkpoint yet"),
+        (True, "resumes from the last intact checkpoint"),
+    ):
+        if has_checkpoint:
             (tmp_path / "checkpoints" / "iteration_000002").mkdir(parents=True)
         assert ppo.main([f"trainer.default_local_dir={tmp_path}"]) == 1
-        said = capsys.readouterr().err
-        assert "No space left on device" in said
-        assert todo in said
+        output = capsys.readouterr().err
+        assert "No space left on device" in output
+        assert todo in output

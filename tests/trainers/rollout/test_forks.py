@@ -44,7 +44,7 @@ def trees(batch: Batch) -> Iterator[tuple[Trajectory, list[Trajectory]]]:
             yield root, [fork for fork in forks if fork.forked_from == root.episode_id]
 
 
-def test_a_fork_has_its_roots_tokens_as_context_and_turns_of_its_own() -> None:
+def test_fork_has_root_context_and_own_turns() -> None:
     (batch,) = forked()
     assert batch.trained == [*batch.trajectories, *(fork for forks in batch.forks for fork in forks)]
     different = 0
@@ -57,9 +57,9 @@ def test_a_fork_has_its_roots_tokens_as_context_and_turns_of_its_own() -> None:
             assert fork.token_ids[:start].tolist() == root.token_ids[:start].tolist()
             assert not fork.action_mask[:start].any()
             assert fork.action_mask[start]
-            said = [m["content"] for m in fork.messages if m["role"] == "assistant"]
-            assert fork.turn_rewards.tolist() == [float(text.split(" ")[0]) for text in said[fork.forked_turn :]]
-            assert fork.num_turns == len(said) - fork.forked_turn
+            replies = [m["content"] for m in fork.messages if m["role"] == "assistant"]
+            assert fork.turn_rewards.tolist() == [float(text.split(" ")[0]) for text in replies[fork.forked_turn :]]
+            assert fork.num_turns == len(replies) - fork.forked_turn
             assert fork.terminated
             different += fork.token_ids.tolist() != root.token_ids.tolist()
         names = [fork.episode_id for fork in forks]
@@ -67,7 +67,7 @@ def test_a_fork_has_its_roots_tokens_as_context_and_turns_of_its_own() -> None:
     assert different
 
 
-def test_the_environment_of_a_fork_goes_on_with_the_randomness_of_its_root() -> None:
+def test_fork_continues_root_randomness() -> None:
     """A fork that replies as its root did is told what its root was told: both have the episode's seed."""
     (batch,) = forked(lambda call, version: Reply(tokens("1 on")))
     for root, forks in trees(batch):
@@ -82,7 +82,7 @@ def test_roots_are_what_they_are_without_forks() -> None:
     assert without.trained == without.trajectories
 
 
-def test_forks_follow_from_seeds_also_after_a_restart() -> None:
+def test_forks_follow_from_seeds_also_after_restart() -> None:
     """Also their number, which a budget makes depend on the batches before."""
     rules = ForkRules(samples=1, budget=60)
 
@@ -108,24 +108,24 @@ def test_forks_follow_from_seeds_also_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_forks_are_the_same_wherever_environments_run(kind: Any) -> None:
+def test_forks_are_same_wherever_environments_run(kind: Any) -> None:
     options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 2}
     quick = engine_of(lambda call, version: Reply(chatty(call, version).token_ids))
-    there = asyncio.run(collect(quick, EnvSpec(Errand), kind=kind, limits={"workers": 2}, **options))
-    assert there[0].trained == forked()[0].trained
+    elsewhere = asyncio.run(collect(quick, EnvSpec(Errand), kind=kind, limits={"workers": 2}, **options))
+    assert elsewhere[0].trained == forked()[0].trained
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("ray")
-def test_forks_are_the_same_in_actors_of_ray(request: pytest.FixtureRequest) -> None:
+def test_forks_are_same_in_actors_of_ray(request: pytest.FixtureRequest) -> None:
     local_ray(request.config)
     quick = engine_of(lambda call, version: Reply(chatty(call, version).token_ids))
     options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 1}
-    there = asyncio.run(collect(quick, EnvSpec(Errand), kind="ray", limits={"workers": 2}, **options))
-    assert there[0].trained == forked(groups_per_batch=1)[0].trained
+    elsewhere = asyncio.run(collect(quick, EnvSpec(Errand), kind="ray", limits={"workers": 2}, **options))
+    assert elsewhere[0].trained == forked(groups_per_batch=1)[0].trained
 
 
-def test_a_fork_that_fails_for_good_is_left_out_and_counted() -> None:
+def test_failed_fork_is_left_out_and_counted() -> None:
     def script(call: Call, version: int) -> Reply:
         if turn_of(call) == 1 and "-t1-f0" in (call.session or ""):
             return Reply(error=EngineError("no luck"))
@@ -140,7 +140,7 @@ def test_a_fork_that_fails_for_good_is_left_out_and_counted() -> None:
     assert batch.stats["cause_error_engine_EngineError"] == 2 * len(failed), "each was tried twice"
 
 
-def test_failed_forks_count_among_errors_in_a_row() -> None:
+def test_failed_forks_count_among_errors_in_row() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(error=EngineError("no luck")) if "-f" in (call.session or "") else chatty(call, version)
 
@@ -148,7 +148,7 @@ def test_failed_forks_count_among_errors_in_a_row() -> None:
         forked(script, max_consecutive_errors=3)
 
 
-def test_forks_of_a_root_that_is_played_again_begin_in_the_new_episode() -> None:
+def test_forks_of_replayed_root_begin_in_new_episode() -> None:
     """The first attempt fails in its second turn: a fork of its first state would be of another episode."""
 
     def script(call: Call, version: int) -> Reply:
@@ -162,7 +162,7 @@ def test_forks_of_a_root_that_is_played_again_begin_in_the_new_episode() -> None
     assert len(forks) == 2 * root.num_turns
 
 
-def test_staleness_holds_for_forks_and_each_token_has_its_version() -> None:
+def test_staleness_bound_holds_for_forks() -> None:
     def slow(call: Call, version: int) -> Reply:
         seconds = 5.0 if "-f" in (call.session or "") else 1.0
         return Reply(tokens(f"{(call.sampling.seed or 0) % 5} on"), latency=seconds)
@@ -177,7 +177,7 @@ def test_staleness_holds_for_forks_and_each_token_has_its_version() -> None:
     assert mixed, "otherwise this test shows nothing"
 
 
-def test_a_weight_update_that_aborts_plays_a_fork_again_with_its_seed() -> None:
+def test_aborted_fork_is_replayed_with_its_seed() -> None:
     async def play() -> tuple[list[Batch], list[Trajectory]]:
         engine, ended = engine_of(chatty), list[Trajectory]()
         options = {"group_size": 2, "groups_per_batch": 1, "staleness": 3, "forks": EVERY, "retries": 0}
@@ -218,7 +218,7 @@ def test_no_more_episodes_run_than_without_forks() -> None:
     assert set(most.values()) == {6}
 
 
-def test_the_engine_keeps_a_root_until_its_last_fork_has_ended() -> None:
+def test_engine_keeps_root_until_last_fork() -> None:
     async def play() -> tuple[Batch, list[str], list[str]]:
         engine = engine_of(chatty)
         order: list[str] = []
@@ -254,12 +254,12 @@ def test_evaluation_and_greedy_episodes_are_not_forked() -> None:
     assert {fork.forked_from for forks in batch.forks for fork in forks} == {batch.trajectories[0].episode_id}
 
 
-def test_an_environment_without_snapshots_is_an_error_that_says_so() -> None:
+def test_environment_without_snapshots_is_error_that_says_so() -> None:
     with pytest.raises(ConsecutiveErrorsError, match="snapshot"):
         run_simulated(collect(engine_of(chatty), EnvSpec(AsyncEnv), forks=EVERY, max_consecutive_errors=2))
 
 
-def test_parquet_keeps_where_a_fork_was_made(tmp_path: Any) -> None:
+def test_parquet_keeps_where_fork_was_made(tmp_path: Any) -> None:
     (batch,) = forked()
     write_parquet(tmp_path / "episodes.parquet", batch.trained)
     assert read_parquet(tmp_path / "episodes.parquet") == batch.trained
@@ -293,27 +293,27 @@ def observed(rules: ForkRules, forks: bool = True) -> ForkPlan:
     plan = ForkPlan(rules, roots=2, seed=3)
     roots = [root("a", [0.0, 1.0, 0.0], [2, 4, 2]), root("b", [0.1, 0.9, 0.0], [2, 4, 2])]
     made = []
-    for each in roots if forks else []:
-        made += [fork_of(each, 0, 1.1, 0), fork_of(each, 2, 0.0, 0)]
-        made += [fork_of(each, 1, -1.0, 0), fork_of(each, 1, 3.0, 1)]
+    for episode in roots if forks else []:
+        made += [fork_of(episode, 0, 1.1, 0), fork_of(episode, 2, 0.0, 0)]
+        made += [fork_of(episode, 1, -1.0, 0), fork_of(episode, 1, 3.0, 1)]
     plan.observe([roots], made)
     return plan
 
 
-def test_every_turn_is_forked_without_a_budget() -> None:
+def test_every_turn_is_forked_without_budget() -> None:
     plan = ForkPlan(ForkRules(samples=3), roots=2, seed=3)
     assert [plan.samples(0, 0, turn) for turn in range(4)] == [3] * 4
     assert [observed(ForkRules(samples=3)).samples(0, 0, turn) for turn in range(5)] == [3] * 5
 
 
-def test_variance_forks_where_replies_to_one_state_differ_in_what_they_earn() -> None:
+def test_variance_forks_where_returns_differ() -> None:
     plan = observed(ForkRules(where="variance"))
     assert [plan.samples(0, 0, turn) for turn in range(3)] == [0, 1, 0]
     # Without forks, the roots of a group tell: they differ a little at the second turn.
     assert [observed(ForkRules(where="variance"), forks=False).chance(turn) for turn in range(3)] == [0.0, 1.0, 0.0]
 
 
-def test_variance_is_that_of_what_the_estimator_sees() -> None:
+def test_variance_is_that_of_what_estimator_sees() -> None:
     """Every reply to the opening earns 1 at once, and then much or little, which a discount of 0 does not see."""
     for gamma, expected in ((1.0, [1.0, 0.0]), (0.0, [0.0, 1.0])):
         plan = ForkPlan(ForkRules(where="variance", gamma=gamma), roots=1, seed=3)
@@ -323,7 +323,7 @@ def test_variance_is_that_of_what_the_estimator_sees() -> None:
         assert [plan.chance(turn) for turn in range(2)] == expected
 
 
-def test_what_is_not_forked_any_more_is_tried_again_when_it_is_forgotten() -> None:
+def test_forgotten_turns_are_forked_again() -> None:
     plan = observed(ForkRules(where="variance"))
     assert plan.chance(0) == 0.0
     for _ in range(8):  # nobody forks; now it is the opening that decides among the roots of a group
@@ -333,7 +333,7 @@ def test_what_is_not_forked_any_more_is_tried_again_when_it_is_forgotten() -> No
 
 @pytest.mark.parametrize("where", ["every", "variance"])
 @pytest.mark.parametrize("budget", [1, 10, 25, 1000])
-def test_a_budget_is_what_the_forks_of_a_batch_are_expected_to_sample(where: Any, budget: int) -> None:
+def test_budget_is_expected_tokens_of_forks(where: Any, budget: int) -> None:
     plan = observed(ForkRules(samples=2, where=where, budget=budget))
     # Two roots reach every turn, and sample 8, 6 and 2 tokens from there on; each state has two forks.
     costs = [2 * 2 * 8, 2 * 2 * 6, 2 * 2 * 2]
@@ -348,25 +348,25 @@ def test_a_budget_is_what_the_forks_of_a_batch_are_expected_to_sample(where: Any
     assert np.mean(made) / 2 == pytest.approx(plan.chance(1), abs=0.08)
 
 
-def test_a_budget_moves_to_the_turn_that_decides_also_in_groups_of_one() -> None:
+def test_budget_moves_to_decisive_turn() -> None:
     """The second turn decides what roots earn; a budget for forks of one turn does not stay at the first."""
     plan = ForkPlan(ForkRules(where="variance", budget=12), roots=2, seed=3)
     for number in range(6):
         roots = [root("a", [0.0, 1.0, 0.0], [2, 4, 2], "g"), root("b", [0.1, 0.9, 0.0], [2, 4, 2], "h")]
         forked = [turn for turn in range(3) if number and plan.chance(turn) > 0.5]
         worth = {0: [1.0, 1.0], 1: [-1.0, 3.0], 2: [0.0, 0.0]}
-        made = [fork_of(each, turn, r, i) for each in roots for turn in forked for i, r in enumerate(worth[turn])]
-        plan.observe([[each] for each in roots], made)
+        made = [fork_of(episode, turn, r, i) for episode in roots for turn in forked for i, r in enumerate(worth[turn])]
+        plan.observe([[episode] for episode in roots], made)
     assert [round(plan.chance(turn), 2) for turn in range(3)] == [0.0, 1.0, 0.0]
 
 
-def test_the_first_batch_has_no_forks_under_a_budget() -> None:
+def test_first_batch_has_no_forks_under_budget() -> None:
     plan = ForkPlan(ForkRules(budget=100), roots=2, seed=0)
     assert [plan.samples(group, 0, 0) for group in range(5)] == [0] * 5
 
 
 @given(st.lists(st.floats(-5, 5), min_size=3, max_size=3))
-def test_a_decision_does_not_know_what_its_own_batch_earns(rewards: list[float]) -> None:
+def test_fork_decision_ignores_own_batch(rewards: list[float]) -> None:
     """It is made from batches delivered before, the seed, and numbers: what a root will reply has no part in it."""
     rules = ForkRules(where="variance", budget=20)
     plan = observed(rules)
@@ -375,7 +375,7 @@ def test_a_decision_does_not_know_what_its_own_batch_earns(rewards: list[float])
     assert [plan.samples(group, 0, turn) for group in range(9) for turn in range(3)] == before
 
 
-def test_decisions_in_the_collector_do_not_depend_on_replies() -> None:
+def test_decisions_in_collector_do_not_depend_on_replies() -> None:
     """Two policies that differ in everything they say, after the same first batch: the same states are forked."""
 
     def policy(reward: int) -> Any:
@@ -391,7 +391,7 @@ def test_decisions_in_the_collector_do_not_depend_on_replies() -> None:
     assert made[0] == made[1] != []
 
 
-def test_a_plan_is_restored_from_its_state() -> None:
+def test_plan_is_restored_from_its_state() -> None:
     plan = observed(ForkRules(where="variance", budget=20))
     other = ForkPlan(ForkRules(where="variance", budget=20), roots=2, seed=3)
     other.restore(plan.state())

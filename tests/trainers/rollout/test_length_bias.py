@@ -1,4 +1,4 @@
-"""What is trained on is as long as what was sampled: in every update mode, and the metric says where it is not.
+"""Lengths of trained and sampled episodes agree in every update mode, and the metric says where they do not.
 
 Each reply has 4 or 60 tokens, with probability ½ each, decided by the request's seed. Weight updates come often enough
 to cut most long replies and few short ones.
@@ -29,7 +29,7 @@ MODES = [("keep", False), ("wait", False), ("abort", False), ("abort", True)]
 
 
 def by_seed(call: Call, version: int) -> Reply:
-    """What is left of a reply that has begun, and else a new one; what it says depends on the seed, too."""
+    """Return the rest of a begun reply, else a new one; its text depends on the seed, too."""
     ids, rng = list(call.token_ids), random.Random(call.sampling.seed)
     begun = ids[len(ids) - ids[::-1].index(ROLES["assistant"]) :]
     long = begun[0] == ord("L") if begun else rng.random() < 0.5
@@ -62,7 +62,7 @@ def lengths(batches: list[Batch]) -> list[int]:
 
 @pytest.mark.parametrize("staleness", [1, 2])
 @pytest.mark.parametrize(("mode", "partial"), MODES)
-def test_an_update_does_not_select_replies_by_length(mode: str, partial: bool, staleness: int) -> None:
+def test_update_does_not_select_replies_by_length(mode: str, partial: bool, staleness: int) -> None:
     """800 replies: the standard error of the share is .018."""
     batches = run_simulated(train(by_seed, mode, 100, staleness=staleness, partial=partial))
     sampled = lengths(batches)
@@ -81,7 +81,7 @@ def test_an_update_does_not_select_replies_by_length(mode: str, partial: bool, s
         ("replies that take longer than allowed are drawn anew", by_seed, {"generation_timeout": 5.9, "retries": 9}),
     ],
 )
-def test_the_length_bias_sees_a_bias_that_is_planted(planted: str, script: Any, options: dict[str, Any]) -> None:
+def test_length_bias_sees_bias_that_is_planted(planted: str, script: Any, options: dict[str, Any]) -> None:
     batches = run_simulated(train(script, "abort", 100, max_consecutive_errors=999, **options))
     sampled = lengths(batches)
     truth = sum(sampled) / len(sampled) / MEAN
@@ -89,7 +89,7 @@ def test_the_length_bias_sees_a_bias_that_is_planted(planted: str, script: Any, 
     assert batches[-1].stats["length_bias"] == pytest.approx(truth, abs=0.08)
 
 
-def test_the_mean_length_takes_what_was_cut_for_at_least_so_long() -> None:
+def test_mean_length_treats_cut_as_lower_bound() -> None:
     """Four replies of 2, 4, 6 and 8 tokens. The last two are cut after 5: what is left is the mean up to there."""
     lengths = Lengths()
     for end, ended in ((2, True), (4, True), (5, False), (5, False)):
@@ -101,7 +101,7 @@ def test_the_mean_length_takes_what_was_cut_for_at_least_so_long() -> None:
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=60), st.randoms(use_true_random=False))
-def test_without_cuts_the_mean_length_is_the_mean(ends: list[int], rng: random.Random) -> None:
+def test_without_cuts_mean_length_is_mean(ends: list[int], rng: random.Random) -> None:
     """Also where an episode is seen in two parts."""
     lengths = Lengths()
     for end in ends:

@@ -48,9 +48,9 @@ class Chat(TextEnv[Any]):
     async def respond(self, reply: Message) -> Turn:
         await asyncio.sleep(self.seconds)
         over = self.state.assistant_turns == 3
-        said = [] if over else [user(f"go on {int(self.np_random.integers(1000))}")]
+        messages = [] if over else [user(f"go on {int(self.np_random.integers(1000))}")]
         stop = "solved" if over else None
-        return Turn(said, reward=float(reply["content"].split(" ")[0]), terminated=over, stop=stop)
+        return Turn(messages, reward=float(reply["content"].split(" ")[0]), terminated=over, stop=stop)
 
 
 def is_future(call: Call) -> bool:
@@ -75,7 +75,7 @@ def run(score: MultiturnScore | None, **options: Any) -> Batch:
     return run_simulated(collect(engine_of(three_turns), EnvSpec(Chat), rewards=rewards, **ONE | options))[0]
 
 
-def test_a_turn_earns_what_its_futures_are_worth_and_the_episode_is_left_alone() -> None:
+def test_turn_earns_futures_value_without_side_effects() -> None:
     score = MultiturnScore(five(), replace=False)
     (with_it,), (without,) = run(score).trajectories, run(None).trajectories
     assert with_it.token_ids.tolist() == without.token_ids.tolist()
@@ -98,14 +98,14 @@ def test_a_turn_earns_what_its_futures_are_worth_and_the_episode_is_left_alone()
 
 
 @pytest.mark.parametrize("credit", ["value", "difference"])
-def test_in_place_of_what_the_environment_pays(credit: Any) -> None:
+def test_in_place_of_what_environment_pays(credit: Any) -> None:
     (beside,) = run(MultiturnScore(five(), credit=credit, replace=False)).trajectories
     (instead,) = run(MultiturnScore(five(), credit=credit)).trajectories
-    paid = beside.turn_rewards - instead.turn_rewards
-    assert paid.tolist() == pytest.approx([0.1, 0.2, 0.3])
+    difference = beside.turn_rewards - instead.turn_rewards
+    assert difference.tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_differences_sum_to_what_the_conversation_became() -> None:
+def test_differences_sum_to_what_conversation_became() -> None:
     (values,) = run(MultiturnScore(five())).trajectories
     (differences,) = run(MultiturnScore(five(), credit="difference")).trajectories
     worth = values.turn_rewards.tolist()
@@ -113,7 +113,7 @@ def test_differences_sum_to_what_the_conversation_became() -> None:
     assert differences.turn_rewards.sum() == pytest.approx(worth[-1])
 
 
-def test_a_conversation_that_begins_in_the_middle_costs_what_it_costs_from_the_opening() -> None:
+def test_mid_conversation_start_costs_as_from_opening() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens(f"{(call.sampling.seed or 0) % 10} on"))
 
@@ -130,14 +130,14 @@ def test_a_conversation_that_begins_in_the_middle_costs_what_it_costs_from_the_o
     assert started
 
 
-def test_an_environment_is_used_for_one_episode_after_the_other_and_differences_do_not_mix() -> None:
+def test_reused_environment_keeps_differences_apart() -> None:
     options = {"group_size": 2, "groups_per_batch": 4}
     batch = run(MultiturnScore(five(), credit="difference"), **options)
     for trajectory in batch.trajectories:
         assert trajectory.turn_rewards.sum() == pytest.approx(batch.trajectories[0].turn_rewards.sum(), abs=1e-2)
 
 
-def test_evaluation_earns_what_the_environment_pays() -> None:
+def test_evaluation_earns_what_environment_pays() -> None:
     async def play() -> Any:
         score = MultiturnScore(five())
         async with (
@@ -152,7 +152,7 @@ def test_evaluation_earns_what_the_environment_pays() -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
-def test_futures_are_the_same_wherever_environments_run(kind: Any) -> None:
+def test_futures_are_same_wherever_environments_run(kind: Any) -> None:
     def quick(call: Call, version: int) -> Reply:
         return Reply(script(call, version).token_ids)
 
@@ -163,13 +163,13 @@ def test_futures_are_the_same_wherever_environments_run(kind: Any) -> None:
         return {"multiturn": MultiturnScore(ahead(samples=2, window=2))}
 
     options = {"rewards": rewards(), **ONE}
-    there = asyncio.run(collect(engine_of(quick), EnvSpec(Errand), kind=kind, limits={"workers": 2}, **options))
-    here = run_simulated(collect(engine_of(script), EnvSpec(Errand), **options | {"rewards": rewards()}))
-    assert there[0].trajectories == here[0].trajectories
+    elsewhere = asyncio.run(collect(engine_of(quick), EnvSpec(Errand), kind=kind, limits={"workers": 2}, **options))
+    inline = run_simulated(collect(engine_of(script), EnvSpec(Errand), **options | {"rewards": rewards()}))
+    assert elsewhere[0].trajectories == inline[0].trajectories
 
 
 @pytest.mark.parametrize("credit", ["value", "difference"])
-def test_forks_of_the_episode_are_rewarded_likewise(credit: Any) -> None:
+def test_forks_of_episode_are_rewarded_likewise(credit: Any) -> None:
     """The first turn of a fork is compared with what its root was worth before it."""
     score = MultiturnScore(five(samples=1), credit=credit, replace=False)
     batch = run(score, forks=ForkRules(samples=1))
@@ -208,7 +208,7 @@ def seconds(episodes: int, samples: int | None, window: int = 2) -> float:
     return run_simulated(play())
 
 
-def test_futures_are_played_at_the_same_time() -> None:
+def test_futures_are_played_at_same_time() -> None:
     """The promise: 3 samples of 2 turns for 16 episodes in at most 1.5 times the time of one future of one episode."""
     alone, one, many = seconds(1, None), seconds(1, 1), seconds(16, 3)
     assert alone == pytest.approx(3 * (3 + 1))
@@ -218,7 +218,7 @@ def test_futures_are_played_at_the_same_time() -> None:
     assert seconds(16, 3, window=4) == pytest.approx(one), "a window ends where the conversation does"
 
 
-def test_the_time_of_a_future_begins_when_it_has_an_environment() -> None:
+def test_time_of_future_begins_when_it_has_environment() -> None:
     """One environment for six episodes: futures of four seconds wait for it up to a minute."""
     scarce: dict[str, Any] = {"groups_per_batch": 6, "limits": {"workers": 1}}
     batch = run(MultiturnScore(five(timeout_s=20.0)), **scarce)
@@ -230,7 +230,7 @@ def test_the_time_of_a_future_begins_when_it_has_an_environment() -> None:
         run(MultiturnScore(five(timeout_s=3.5)), max_consecutive_errors=2, **scarce)
 
 
-def test_a_future_outlives_its_episode_and_is_waited_for() -> None:
+def test_future_outlives_its_episode_and_is_waited_for() -> None:
     """The reply after the third is the user's last; a slow future of an early turn ends after the episode."""
 
     def script(call: Call, version: int) -> Reply:
@@ -251,7 +251,7 @@ def test_a_future_outlives_its_episode_and_is_waited_for() -> None:
     assert [terms["return"] for terms in batch.trajectories[0].turn_terms] == [3.0, 3.0, 3.0]
 
 
-def test_futures_differ_among_each_other_and_are_the_same_again() -> None:
+def test_futures_differ_and_are_reproducible() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens(f"{call.sampling.seed % 1000} on"), latency=1.0)
 
@@ -281,19 +281,19 @@ def test_what_was_sampled_is_never_tokenised_again() -> None:
         engine = engine_of(lambda call, version: Reply(odd))
         speaker = Speaker(policy_of(engine), seed=3)
         opening = (user("a"), assistant("before"), user("b"))
-        said = await speaker.reply(opening)
-        again = await speaker.reply((*opening, assistant(said.text), user("c")))
-        return engine.calls, said, again
+        first_reply = await speaker.reply(opening)
+        again = await speaker.reply((*opening, assistant(first_reply.text), user("c")))
+        return engine.calls, first_reply, again
 
-    calls, said, again = run_simulated(play())
+    calls, first_reply, again = run_simulated(play())
     first, second = (list(call.token_ids) for call in calls)
     assert first == Characters().render((user("a"), assistant("before"), user("b")))
     assert second == [*first, *odd, *Characters().render((user("c"),))]
-    assert (said.prompt_tokens, again.prompt_tokens) == (len(first), len(second))
+    assert (first_reply.prompt_tokens, again.prompt_tokens) == (len(first), len(second))
     assert calls[0].sampling.seed != calls[1].sampling.seed
 
 
-def test_a_future_without_room_is_scored_as_it_stands() -> None:
+def test_future_without_room_is_scored_as_it_stands() -> None:
     """There is room for a turn of the episode and one of its futures; then the context is full for both."""
 
     async def play() -> Any:
@@ -314,7 +314,7 @@ def test_a_future_without_room_is_scored_as_it_stands() -> None:
     assert [terms["return"] for terms in trajectory.turn_terms] == [2.0, 2.0]
 
 
-def test_a_future_that_an_update_cuts_is_played_again_by_the_new_weights() -> None:
+def test_cut_future_is_replayed_by_new_weights() -> None:
     def script(call: Call, version: int) -> Reply:
         slow = is_future(call) and "/g1-" in (call.session or "")
         return Reply(tokens(f"{version + 1} on"), latency=30.0 if slow else 1.0)
@@ -333,7 +333,7 @@ def test_a_future_that_an_update_cuts_is_played_again_by_the_new_weights() -> No
     assert [terms["return"] for terms in batch.trajectories[0].turn_terms] == [1.0 + 2.0, 2.0 + 2.0, 3.0]
 
 
-def test_a_reply_of_the_policy_that_an_update_cuts_is_said_again_by_the_new_weights() -> None:
+def test_cut_reply_is_sampled_again_by_new_weights() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens(f"{version + 1} on"), latency=10.0)
 
@@ -345,9 +345,9 @@ def test_a_reply_of_the_policy_that_an_update_cuts_is_said_again_by_the_new_weig
         await engine.update_weights(None, 1, "abort")
         return await speaking, asyncio.get_running_loop().time()
 
-    said, took = run_simulated(play())
-    assert (said.text, took) == ("2 on", pytest.approx(15.0))
-    assert said.generation.weight_version.tolist() == [1] * len(said.generation.token_ids)
+    reply, took = run_simulated(play())
+    assert (reply.text, took) == ("2 on", pytest.approx(15.0))
+    assert reply.generation.weight_version.tolist() == [1] * len(reply.generation.token_ids)
 
 
 @pytest.mark.parametrize("credit", ["value", "difference"])
@@ -372,7 +372,7 @@ def test_closing_leaves_no_future_behind(credit: Any) -> None:
     run_simulated(play())
 
 
-def test_futures_that_all_fail_end_the_episode_as_one_without_a_reward() -> None:
+def test_all_failed_futures_end_episode_without_reward() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(error=EngineError("out of order")) if is_future(call) else three_turns(call, version)
 

@@ -1,4 +1,4 @@
-"""What the collector says about itself: stats against oracles of their definitions, and the trace against the stats."""
+"""Observability of the collector: stats against oracles of their definitions, and the trace against the stats."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Clock:
     room=st.integers(1, 4),
     steps=st.lists(st.tuples(st.integers(0, 5), st.sampled_from([*PHASES, None]), st.floats(0, 10)), max_size=40),
 )
-def test_every_second_of_every_place_is_busy_or_idle_for_one_reason(room: int, steps: list[Any]) -> None:
+def test_busy_and_idle_shares_sum_to_one(room: int, steps: list[Any]) -> None:
     """The oracle looks at every interval anew."""
     clock = Clock()
     load = Load(room, clock)
     episodes: dict[int, Timeline] = {}
     at: dict[int, str] = {}
-    busy = environment = books = total = 0.0
+    busy = environment = idle = total = 0.0
     load.take()
     for episode, phase, seconds in steps:
         if episode not in episodes:
@@ -65,20 +65,20 @@ def test_every_second_of_every_place_is_busy_or_idle_for_one_reason(room: int, s
         generating, playing = list(at.values()).count("generate"), len(at)
         clock.now += seconds
         busy += seconds * min(generating, room)
-        books += seconds * max(0, room - playing)
+        idle += seconds * max(0, room - playing)
         environment += seconds * (min(playing, room) - min(generating, room))
         total += seconds * room
     shares = load.take()
     if total == 0:
         assert shares == {}
         return
-    expected = {"engine_busy": busy, "bubble_environment": environment, "bubble_books": books}
+    expected = {"engine_busy": busy, "bubble_environment": environment, "bubble_books": idle}
     assert shares == pytest.approx({name: area / total for name, area in expected.items()})
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(PHASES), st.floats(0, 10)), max_size=20), queued=st.floats(0, 30))
-def test_an_episodes_phases_add_up_to_its_life(steps: list[tuple[str, float]], queued: float) -> None:
+def test_episodes_phases_add_up_to_its_life(steps: list[tuple[str, float]], queued: float) -> None:
     clock = Clock()
     timeline = Timeline(Load(1, clock))
     generating = 0.0
@@ -96,7 +96,7 @@ def test_an_episodes_phases_add_up_to_its_life(steps: list[tuple[str, float]], q
 # ---------------------------------------------------------------- replies
 
 
-def test_the_share_of_replies_that_ended_at_their_length_limit() -> None:
+def test_share_of_replies_cut_at_limit() -> None:
     """The first of each episode's three replies is longer than the limit; the last is as long, and ends by itself."""
     replies = [tokens("x" * 50), tokens("1 on"), tokens("1 " + "x" * 33 + " end")]
     assert len(replies[2]) == 40
@@ -126,11 +126,11 @@ def episodes_of(length: int, count: int) -> list[Trajectory]:
     size=st.integers(1, 3),
     rng=st.randoms(use_true_random=False),
 )
-def test_the_length_bias_compares_what_came_first_with_what_was_admitted_first(
+def test_length_bias_compares_delivered_with_admitted(
     lengths: list[tuple[int, int]], dropped: set[int], size: int, rng: random.Random
 ) -> None:
-    kept = [number for number in range(len(lengths)) if number not in dropped]
-    order = list(kept)
+    remaining = [number for number in range(len(lengths)) if number not in dropped]
+    order = list(remaining)
     rng.shuffle(order)
 
     def mean(numbers: list[int]) -> float:
@@ -146,19 +146,19 @@ def test_the_length_bias_compares_what_came_first_with_what_was_admitted_first(
                 timeline = Timeline(Load(1, Clock()))
                 timeline.generated(1, lengths[n][0], {})
                 bias.attempt(n, sibling, episode, timeline)
-        said = bias.deliver({n: episodes_of(*lengths[n]) for n in batch}, lambda n: n in dropped)
+        reported = bias.deliver({n: episodes_of(*lengths[n]) for n in batch}, lambda n: n in dropped)
         for k in ends:  # the largest integer of batches whose equals by admission are all known
-            if set(kept[:k]) <= set(delivered):
-                expected = mean(delivered[:k]) / mean(kept[:k])
+            if set(remaining[:k]) <= set(delivered):
+                expected = mean(delivered[:k]) / mean(remaining[:k])
             else:
                 break
-        assert said == (None if expected is None else pytest.approx(expected))
+        assert reported == (None if expected is None else pytest.approx(expected))
 
 
 # ---------------------------------------------------------------- the event loop's lag
 
 
-def test_a_blocked_loop_counts_for_as_long_as_it_was_blocked() -> None:
+def test_blocked_loop_counts_whole_delay() -> None:
     """A second of block in two: half of all moments were late, by half a second on average."""
 
     class Late(asyncio.SelectorEventLoop):
@@ -189,7 +189,7 @@ def test_a_blocked_loop_counts_for_as_long_as_it_was_blocked() -> None:
     assert lag.take() == {}
 
 
-async def test_the_lag_is_measured_while_collecting_and_no_longer() -> None:
+async def test_lag_is_measured_while_collecting_and_no_longer() -> None:
     class Blocking(AsyncEnv):
         async def astep(self, action: str) -> Any:
             time.sleep(0.15)
@@ -207,7 +207,7 @@ async def test_the_lag_is_measured_while_collecting_and_no_longer() -> None:
 # ---------------------------------------------------------------- a batch's stats
 
 
-def test_phases_and_bubbles_of_a_run_that_can_be_worked_out() -> None:
+def test_phases_and_bubbles_of_known_run() -> None:
     """One episode at a time, two turns of 3 s with the engine and 1 s with the environment; 4 s of training a batch."""
 
     def script(call: Call, version: int) -> Reply:
@@ -231,7 +231,7 @@ def test_phases_and_bubbles_of_a_run_that_can_be_worked_out() -> None:
     assert second.stats["bubble_books"] == pytest.approx(4 / 20), "while the trainer trains nothing may start"
 
 
-def test_waiting_for_an_environment_is_queueing_and_shows_in_the_depths() -> None:
+def test_environment_wait_counts_as_queueing() -> None:
     depths = []
 
     async def look(collector: Any) -> None:
@@ -256,7 +256,7 @@ def test_waiting_for_an_environment_is_queueing_and_shows_in_the_depths() -> Non
     assert depths[0]["queue_rewards"] == 0
 
 
-def test_the_hit_rate_of_the_prefix_cache_is_that_of_the_engine() -> None:
+def test_prefix_cache_rate_is_the_engines() -> None:
     engine = engine_of(says("1 on"))
     batch = run_simulated(collect(engine))[0]
     prompts = sum(len(call.token_ids) for call in engine.calls)
@@ -313,7 +313,7 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def test_a_trace_nests_and_agrees_with_the_stats(tmp_path: Path) -> None:
+def test_trace_nests_and_agrees_with_stats(tmp_path: Path) -> None:
     path = tmp_path / "new" / "trace.json"
     ended: list[Trajectory] = []
 
@@ -350,11 +350,11 @@ def test_a_trace_nests_and_agrees_with_the_stats(tmp_path: Path) -> None:
     assert ids <= {e["name"] for e in whole}
     # Seconds by phase: those of the stats, over all episodes that had ended when the last batch went out.
     last = [e for e in events if e["ph"] == "C"][-1]["ts"]
-    said: dict[str, float] = defaultdict(float)
+    reported: dict[str, float] = defaultdict(float)
     for batch in batches:
         count = sum(n for name, n in batch.stats.items() if name.startswith("episodes_"))
         for name in PHASES:
-            said[name] += count * batch.stats[f"time_{name}_s"]
+            reported[name] += count * batch.stats[f"time_{name}_s"]
     over = {(e["pid"], e["tid"], e["ts"], e["dur"]) for e in whole if e["ts"] + e["dur"] <= last + 0.01}
     drawn: dict[str, float] = defaultdict(float)
     for lane, spans in lanes.items():
@@ -366,7 +366,7 @@ def test_a_trace_nests_and_agrees_with_the_stats(tmp_path: Path) -> None:
             if span["name"] in PHASES and inside:
                 drawn[span["name"]] += span["dur"] / 1e6
     for name in ("queue", "reset", "generate", "step", "rewards"):
-        assert drawn[name] == pytest.approx(said[name], abs=1e-3), name
+        assert drawn[name] == pytest.approx(reported[name], abs=1e-3), name
     assert drawn["rewards"] > 0
     turns = sum(t.num_turns for t in ended)
     rewards = [e for e in spans_of("later rewards") if e["dur"] == pytest.approx(7e6, abs=1)]
@@ -374,7 +374,7 @@ def test_a_trace_nests_and_agrees_with_the_stats(tmp_path: Path) -> None:
     assert [e["args"]["version"] for e in events if e["ph"] == "i"] == [1, 2, 3]
 
 
-def test_what_a_killed_run_leaves_can_be_loaded(tmp_path: Path) -> None:
+def test_what_killed_run_leaves_can_be_loaded(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     program = f"""
         import time
@@ -400,9 +400,11 @@ def test_what_a_killed_run_leaves_can_be_loaded(tmp_path: Path) -> None:
     events = read_trace(path)
     assert len(events) > 1000
     assert not path.read_text().rstrip().endswith("]"), "it was killed before its end"
-    left = path.read_bytes()
-    path.write_bytes(left[: left.rindex(b"\n") + 12])  # cut in the middle of the last line, also where the kill cut it
-    assert read_trace(path) == events[: left.count(b"\n") - 1]
+    content = path.read_bytes()
+    path.write_bytes(
+        content[: content.rindex(b"\n") + 12]
+    )  # cut in the middle of the last line, also where the kill cut it
+    assert read_trace(path) == events[: content.count(b"\n") - 1]
     trace = TraceFile(path)
     trace.close()
     assert trace.path == tmp_path / "trace-2.json", "what is there stays"
@@ -410,7 +412,7 @@ def test_what_a_killed_run_leaves_can_be_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_trace_on_a_full_disk_ends_and_the_run_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_ends_trace_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trace = TraceFile(tmp_path / "trace.json", lambda: 0.0)
     trace._file.close()
     trace._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
@@ -421,7 +423,7 @@ def test_a_trace_on_a_full_disk_ends_and_the_run_goes_on(tmp_path: Path, caplog:
     assert "No space left" in caplog.text
 
 
-def test_evaluation_has_a_track_of_its_own(tmp_path: Path) -> None:
+def test_evaluation_has_track_of_its_own(tmp_path: Path) -> None:
     async def run() -> TraceFile:
         trace = TraceFile(tmp_path / "trace.json", asyncio.get_running_loop().time)
         backend = Backend(EnvSpec(AsyncEnv))

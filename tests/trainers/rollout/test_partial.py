@@ -19,8 +19,8 @@ from trainers.trajectory import Status, Trajectory
 FULL = tokens("0.5 a long reply end")  # of 21 tokens, one a second
 
 
-def said(call: Call) -> list[int]:
-    """What stands behind the last assistant's role: the tokens of the reply so far."""
+def reply_so_far(call: Call) -> list[int]:
+    """Return the tokens of the reply so far, which follow the last assistant's role."""
     ids = list(call.token_ids)
     return ids[len(ids) - ids[::-1].index(ROLES["assistant"]) :]
 
@@ -29,7 +29,7 @@ def goes_on(call: Call, version: int) -> Reply:
     """The rest of the reply; the first batch, two episodes, is quick."""
     assert call.session is not None
     quick = call.session.split("/")[1].startswith("g0-")
-    return Reply(FULL[len(said(call)) :], per_token=0.01 if quick else 1.0)
+    return Reply(FULL[len(reply_so_far(call)) :], per_token=0.01 if quick else 1.0)
 
 
 async def run(
@@ -46,7 +46,7 @@ async def run(
         return await collector.next_batch()
 
 
-def test_a_reply_that_was_cut_goes_on_under_the_new_weights() -> None:
+def test_cut_reply_continues_under_new_weights() -> None:
     engine, ended = engine_of(goes_on), []
     batch = run_simulated(run(engine, [(4.5, 1)], ended, partial=True))
     assert [t.episode_id for t in batch.trajectories] == ["g1-s0-a0", "g1-s1-a0"], "none is played again"
@@ -66,7 +66,7 @@ def test_a_reply_that_was_cut_goes_on_under_the_new_weights() -> None:
     assert second.sampling.seed != first.sampling.seed, "or an engine may use the same random numbers twice"
 
 
-def test_without_it_the_episode_is_played_again() -> None:
+def test_without_it_episode_is_played_again() -> None:
     engine, ended = engine_of(goes_on), []
     batch = run_simulated(run(engine, [(4.5, 1)], ended))
     assert [t.episode_id for t in batch.trajectories] == ["g1-s0-a1", "g1-s1-a1"]
@@ -74,14 +74,14 @@ def test_without_it_the_episode_is_played_again() -> None:
     assert batch.stats["cause_aborted_aborted"] == 2
 
 
-def test_an_update_before_the_first_token_costs_nothing() -> None:
+def test_update_before_first_token_costs_nothing() -> None:
     engine, ended = engine_of(goes_on), []
     batch = run_simulated(run(engine, [(0.5, 1)], ended, partial=True))
     assert [t.weight_version[t.action_mask].tolist() for t in batch.trajectories] == [[1] * 21] * 2
     assert {t.status for t in ended} == {Status.COMPLETED}
 
 
-def test_an_episode_that_got_too_old_is_played_again_and_counted() -> None:
+def test_too_old_episode_is_replayed_and_counted() -> None:
     engine, ended = engine_of(goes_on), []
     batch = run_simulated(run(engine, [(4.5, 1)], ended, partial=True, partial_max_age=0))
     assert [t.episode_id for t in batch.trajectories] == ["g1-s0-a1", "g1-s1-a1"]
@@ -94,7 +94,7 @@ def test_an_episode_that_got_too_old_is_played_again_and_counted() -> None:
 
 
 @pytest.mark.parametrize("partial", [False, True])
-def test_a_request_made_while_the_update_is_on_its_way_is_nobodys_fault(partial: bool) -> None:
+def test_request_during_update_is_excused(partial: bool) -> None:
     """The engine takes a while to cut: what began meanwhile is cut too, and was not there when the update was asked."""
 
     class Slow(ScriptedEngine):
@@ -105,7 +105,7 @@ def test_a_request_made_while_the_update_is_on_its_way_is_nobodys_fault(partial:
     def script(call: Call) -> Reply:
         assert call.session is not None
         number = int(call.session.split("/")[1][1:].split("-")[0])
-        return Reply(FULL[len(said(call)) :], per_token=0.01 if number == 0 else 0.05 if number == 1 else 1.0)
+        return Reply(FULL[len(reply_so_far(call)) :], per_token=0.01 if number == 0 else 0.05 if number == 1 else 1.0)
 
     async def collected() -> Batch:
         engine = Slow(script, vocab_size=128)
@@ -123,7 +123,7 @@ def test_a_request_made_while_the_update_is_on_its_way_is_nobodys_fault(partial:
     assert "groups_dropped_too_few_siblings" not in batch.stats
 
 
-def test_the_limits_are_of_the_whole_reply() -> None:
+def test_limits_are_of_whole_reply() -> None:
     sampling = Sampling(max_new_tokens=6)
     batch = run_simulated(run(engine_of(goes_on), [(4.5, 1)], [], partial=True, sampling=sampling))
     assert [t.token_ids[t.action_mask].tolist()[:6] for t in batch.trajectories] == [FULL[:6]] * 2
@@ -135,6 +135,6 @@ def test_the_limits_are_of_the_whole_reply() -> None:
     assert [len(t.turn_rewards) for t in late] == [1, 1], "the tokens before the cut are there"
 
 
-def test_an_age_without_partial_is_refused() -> None:
+def test_age_without_partial_is_refused() -> None:
     with pytest.raises(ValueError, match="partial_max_age=1 needs partial=True"):
         run_simulated(run(engine_of(goes_on), [], [], partial_max_age=1))

@@ -25,16 +25,16 @@ def _ray(request: pytest.FixtureRequest) -> None:
 
 
 async def test_actors_play_what_environments_here_play() -> None:
-    here = await collect(engine_of(says("1 on")), EnvSpec(AsyncEnv), 2)
+    inline = await collect(engine_of(says("1 on")), EnvSpec(AsyncEnv), 2)
     limits = {"workers": 2}
-    there = await collect(engine_of(says("1 on")), EnvSpec(AsyncEnv), 2, kind="ray", limits=limits)
-    for one, other in zip(here, there, strict=True):
-        assert all(left == right for left, right in zip(one.trajectories, other.trajectories, strict=True))
-    assert there[-1].stats["env_made"] == 2
+    actors = await collect(engine_of(says("1 on")), EnvSpec(AsyncEnv), 2, kind="ray", limits=limits)
+    for one, other in zip(inline, actors, strict=True):
+        assert all(a == b for a, b in zip(one.trajectories, other.trajectories, strict=True))
+    assert actors[-1].stats["env_made"] == 2
 
 
 @pytest.mark.parametrize(
-    ("word", "status", "said"),
+    ("word", "status", "message"),
     [
         ("raise", Status.ERROR_ENV, "a bug in the environment"),
         ("die", Status.ERROR_ENV, "its Ray actor died"),
@@ -42,7 +42,7 @@ async def test_actors_play_what_environments_here_play() -> None:
         ("hang", Status.TRUNCATED_TIME, "step took longer than"),
     ],
 )
-async def test_an_actor_that_fails_is_a_status_and_the_batch_completes(word: str, status: Status, said: str) -> None:
+async def test_actor_that_fails_is_status_and_batch_completes(word: str, status: Status, message: str) -> None:
     ended: list[Trajectory] = []
     count = itertools.count()
     engine = engine_of(lambda call, version: Reply(tokens(f"1 {word}" if next(count) == 0 else "1 end")))
@@ -51,16 +51,16 @@ async def test_an_actor_that_fails_is_a_status_and_the_batch_completes(word: str
     (batch,) = await collect(engine, EnvSpec(AsyncEnv), kind="ray", **options)
     (failed,) = [t for t in ended if t.status is not Status.COMPLETED]
     assert failed.status is status
-    assert said in str(failed.error)
+    assert message in str(failed.error)
     assert [len(group) for group in batch.groups] == [1, 1]
 
 
-async def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_ray_names_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConsecutiveErrorsError, match=r"pip install 'textenvs\[ray\]'"):
         await collect(engine_of(says("1 end")), kind="ray", limits={"workers": 1}, max_consecutive_errors=1)
 
 
-def test_actors_need_a_limit() -> None:
+def test_actors_need_limit() -> None:
     with pytest.raises(ValueError, match="kind='ray' needs workers"):
         Backend(EnvSpec(AsyncEnv), "ray")

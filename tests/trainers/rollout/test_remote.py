@@ -21,24 +21,24 @@ async def collected(env_id, **kwargs):
     )
     return [
         (
-            each.messages,
-            each.token_ids.tolist(),
-            each.action_mask.tolist(),
-            each.turn_rewards.tolist(),
-            each.terminated,
-            each.truncated,
-            each.status,
-            each.task_key,
+            episode.messages,
+            episode.token_ids.tolist(),
+            episode.action_mask.tolist(),
+            episode.turn_rewards.tolist(),
+            episode.terminated,
+            episode.truncated,
+            episode.status,
+            episode.task_key,
         )
-        for each in batch.trajectories
+        for episode in batch.trajectories
     ]
 
 
-async def test_the_collector_sees_no_difference():
+async def test_collector_sees_no_difference():
     with running(registered(ENV)) as server:
         direct = await collected(ENV)
         remote = await collected("textenv/remote", url=server.url, env=ENV)
         assert remote == direct
         assert server.metrics()["opened"] >= 32
     assert len(direct) == 32
-    assert {len(each[3]) for each in direct} != {1}, "every episode ended at once, which proves little"
+    assert {len(row[3]) for row in direct} != {1}, "every episode ended at once, which proves little"

@@ -22,15 +22,15 @@ def three_turns(call: Call, version: int) -> Reply:
     return Reply(tokens(f"0.{turn_of(call) + 1} on"), latency=3.0)
 
 
-def test_a_reward_is_awaited_beside_the_next_turns_and_belongs_to_its_own() -> None:
-    asked: list[TurnContext] = []
+def test_late_reward_belongs_to_its_turn() -> None:
+    contexts_: list[TurnContext] = []
 
     async def judge(so_far: TurnContext, turn: int) -> float:
         await asyncio.sleep(7.0)
         return turn + 1.0
 
     def score(so_far: TurnContext, turn: int) -> Awaitable[float]:
-        asked.append(so_far)
+        contexts_.append(so_far)
         return judge(so_far, turn)
 
     (batch,) = run_simulated(collect(engine_of(three_turns), rewards={"judge": score}, **ONE))
@@ -41,16 +41,16 @@ def test_a_reward_is_awaited_beside_the_next_turns_and_belongs_to_its_own() -> N
     assert sums == pytest.approx(trajectory.turn_rewards.tolist()), "a reward is still the sum of its terms"
     assert batch.stats["wait_s"] == pytest.approx(9 + 7), "not 9 + 3 * 7"
     assert batch.stats["time_rewards_s"] == pytest.approx(7)
-    assert [(s.over, s.reply, s.task_key, len(s.messages)) for s in asked] == [
+    assert [(s.over, s.reply, s.task_key, len(s.messages)) for s in contexts_] == [
         (False, "0.1 on", "0" if trajectory.task_key == "0" else trajectory.task_key, 3),
         (False, "0.2 on", trajectory.task_key, 5),
         (True, "0.3 on", trajectory.task_key, 6),
     ]
-    assert all(s.futures is None for s in asked), "no score needs them"
+    assert all(s.futures is None for s in contexts_), "no score needs them"
 
 
 @pytest.mark.parametrize("options", [{}, {"max_response_tokens": 9}], ids=["by the environment", "by a budget"])
-def test_a_score_of_whole_episodes_answers_once_however_they_end(options: dict[str, Any]) -> None:
+def test_episode_score_is_requested_once(options: dict[str, Any]) -> None:
     async def graded(so_far: TurnContext) -> Mapping[str, float]:
         return {"accuracy": 0.25, "half": 1.0}
 
@@ -107,7 +107,7 @@ def refuses(so_far: TurnContext, turn: int) -> Awaitable[float]:
         (lambda so_far, turn: 1.0, "reward_raised", "can't be used in 'await' expression"),
     ],
 )
-def test_a_reward_that_fails_is_a_status_and_never_a_zero(score: Any, cause: str, words: str) -> None:
+def test_reward_that_fails_is_status_and_never_zero(score: Any, cause: str, words: str) -> None:
     ended: list[Trajectory] = []
     first = True
 
@@ -138,7 +138,7 @@ def test_who_waits_for_rewards_holds_no_environment() -> None:
     assert batch.stats["wait_s"] == pytest.approx(104), "four episodes one after the other, their rewards together"
 
 
-def test_an_episode_that_failed_waits_for_no_reward() -> None:
+def test_episode_that_failed_waits_for_no_reward() -> None:
     cancelled = 0
 
     async def slow(so_far: TurnContext, turn: int) -> float:
@@ -161,7 +161,7 @@ def test_an_episode_that_failed_waits_for_no_reward() -> None:
     assert batch.stats["wait_s"] == pytest.approx(2 + 3 + 1000)
 
 
-def test_a_failure_is_not_kept_waiting_by_the_other_rewards() -> None:
+def test_failure_is_not_kept_waiting_by_other_rewards() -> None:
     async def slow(so_far: TurnContext, turn: int) -> float:
         await asyncio.sleep(1000.0)
         return 1.0
@@ -180,7 +180,7 @@ def test_a_failure_is_not_kept_waiting_by_the_other_rewards() -> None:
     assert batch.stats["wait_s"] == pytest.approx(1 + 5 + 1 + 1000)
 
 
-def test_work_that_runs_by_itself_is_cancelled_when_nobody_needs_its_reward() -> None:
+def test_unneeded_reward_work_is_cancelled() -> None:
     started: list[asyncio.Task[float]] = []
     left_over: list[bool] = []
 

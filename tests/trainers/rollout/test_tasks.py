@@ -11,7 +11,7 @@ from trainers.rollout.curriculum import TaskOrder, derive_seed
 # ---------------------------------------------------------------- tasks and seeds
 
 
-def test_every_epoch_plays_every_task_once_in_its_own_order() -> None:
+def test_each_epoch_permutes_all_tasks() -> None:
     order = TaskOrder(7, seed=3)
     epochs = [[order(7 * e + i) for i in range(7)] for e in range(3)]
     assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
@@ -23,7 +23,7 @@ def test_every_epoch_plays_every_task_once_in_its_own_order() -> None:
 
 
 @given(size=st.integers(1, 12), seed=st.integers(0, 3), data=st.data())
-def test_tasks_that_are_left_out_change_nothing_about_the_others(size: int, seed: int, data: st.DataObject) -> None:
+def test_excluded_tasks_leave_order_unchanged(size: int, seed: int, data: st.DataObject) -> None:
     without = data.draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
     for shuffle in (True, False):
         whole, rest = (TaskOrder(size, seed=seed, shuffle=shuffle, without=out) for out in ((), without))
@@ -32,17 +32,17 @@ def test_tasks_that_are_left_out_change_nothing_about_the_others(size: int, seed
             assert [rest(epoch * len(expected) + i) for i in range(len(expected))] == expected
 
 
-def test_which_tasks_are_left_out_is_part_of_what_an_order_is() -> None:
-    plain, some, others = TaskOrder(5), TaskOrder(5, without=[1]), TaskOrder(5, without=[2])
-    assert len({plain.identity, some.identity, others.identity}) == 3
+def test_excluded_tasks_are_in_order_identity() -> None:
+    plain, some, another = TaskOrder(5), TaskOrder(5, without=[1]), TaskOrder(5, without=[2])
+    assert len({plain.identity, some.identity, another.identity}) == 3
     assert plain.identity == TaskOrder(None).identity == "custom", "as checkpoints of before have it"
-    for size, without, said in (
+    for size, without, message in (
         (None, [0], "endless"),
         (2, [0, 1], "none of the 2"),
         (2, [2], "2 tasks"),
         (2, [-1], "2 "),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             TaskOrder(size, without=without)
 
 

@@ -26,13 +26,13 @@ from trainers.trajectory import Status, Trajectory
 Calls = list[tuple[str, list[int]]]
 
 
-def spec(**more: Any) -> EnvSpec:
+def spec(**options: Any) -> EnvSpec:
     user = {"tries": 2, "prompt": "short", "may_end": False}
-    return EnvSpec(TwoSides, {"id": "tests/order", "options": {}, "user": user, "refused_cost": 0.5} | more)
+    return EnvSpec(TwoSides, {"id": "tests/order", "options": {}, "user": user, "refused_cost": 0.5} | options)
 
 
 def played(
-    users: Sequence[Sequence[str]], assistants: Sequence[str] = ("Which?", "tea", "tea"), **more: Any
+    users: Sequence[Sequence[str]], assistants: Sequence[str] = ("Which?", "tea", "tea"), **options: Any
 ) -> tuple[Batch, Calls]:
     """A batch of one group, and what the engine was given: a user's k-th message has one or two tries, in order."""
     calls: Calls = []
@@ -46,27 +46,27 @@ def played(
         return Reply(tokens(users[turn_of(call) - 1]["could not be used" in prompt]))
 
     engine = engine_of(script)
-    (batch,) = run_simulated(collect(engine, spec(**more), groups_per_batch=1, max_running=1, tasks=2))
+    (batch,) = run_simulated(collect(engine, spec(**options), groups_per_batch=1, max_running=1, tasks=2))
     assert sorted(engine.released) == sorted({str(call.session) for call in engine.calls})
     return batch, calls
 
 
 def words(trajectory: Trajectory) -> list[str]:
-    """What a side sampled, turn by turn."""
+    """Return the text that a side sampled, turn by turn."""
     return [Characters().decode(trajectory.token_ids[trajectory.turn_id == k]) for k in range(trajectory.num_turns)]
 
 
 def contexts(trajectory: Trajectory) -> list[list[int]]:
     """The tokens that each turn was sampled after: those of its segment before it."""
-    found = []
+    contexts_ = []
     for turn in range(trajectory.num_turns):
         start = int(np.argmax(trajectory.turn_id == turn))
         segment = max(first for first in trajectory.segment_starts.tolist() if first <= start)
-        found.append(trajectory.token_ids[segment:start].tolist())
-    return found
+        contexts_.append(trajectory.token_ids[segment:start].tolist())
+    return contexts_
 
 
-def test_both_sides_come_out_of_one_episode_with_interleaving_turns_and_the_tokens_of_the_engine() -> None:
+def test_episode_yields_both_sides_with_engine_tokens() -> None:
     batch, calls = played([["a number 5", "tea"], ["coffee"], ["Bye."]])
     assert [t.episode_id for t in batch.users] == [f"{t.episode_id}-user" for t in batch.trajectories]
     assert {t.group_id for t in batch.users} == {"g0-user"}
@@ -80,8 +80,8 @@ def test_both_sides_come_out_of_one_episode_with_interleaving_turns_and_the_toke
     assert contexts(user) == [ids for side, ids in half if side == "user"]
     # The second try has its hint in a rendering of its own, which no later turn sees.
     assert len(user.segment_starts) == 3
-    said = [m["content"] for m in policy.messages]
-    assert said[1:] == ["Which?", "tea", "tea", "coffee", "tea", "Bye."]
+    texts = [m["content"] for m in policy.messages]
+    assert texts[1:] == ["Which?", "tea", "tea", "coffee", "tea", "Bye."]
     assert (policy.status, user.status) == (Status.TRUNCATED_TURNS, Status.TRUNCATED_TURNS)
 
 
@@ -94,14 +94,14 @@ def test_message_earns_answered_turn_and_refused_costs(reward: str, sign: float)
     assert user.turn_terms[:2] == ({"refused": -0.5}, {"answer": sign * -0.25})
 
 
-def test_user_whose_every_try_is_refused_pays_for_it_and_its_episode_counts() -> None:
+def test_always_refused_user_is_penalised_and_counts() -> None:
     user = played([["tea"], ["no 5", "no 6"]], fixed="expert")[0].trajectories[0]
     assert (user.status, user.stop, user.terminated) == (Status.COMPLETED, "user_failed", True)
     assert words(user) == ["tea", "no 5", "no 6"]
     assert user.turn_rewards.tolist() == [-0.25, -0.5, -0.5]  # the second turn has failed
 
 
-def test_fixed_assistant_leaves_the_users_side_alone() -> None:
+def test_fixed_assistant_leaves_users_side_alone() -> None:
     batch, calls = played([["tea"], ["coffee"], ["Bye."]], fixed="expert")
     user = batch.trajectories[0]
     assert {side for side, _ in calls} == {"user"}
@@ -110,7 +110,7 @@ def test_fixed_assistant_leaves_the_users_side_alone() -> None:
     assert user.messages[0]["content"].startswith("You are the user")
 
 
-def test_attempts_that_fail_on_the_user_are_in_the_users_group() -> None:
+def test_attempts_failed_on_user_join_users_group() -> None:
     bad = iter(["no 5", "no 6"])
 
     def script(call: Call, version: int) -> Reply:
@@ -126,16 +126,16 @@ def test_attempts_that_fail_on_the_user_are_in_the_users_group() -> None:
     assert {t.group_id for t in batch.users} == {"g0-user"}
 
 
-async def test_process_plays_as_the_event_loop_does() -> None:
+async def test_process_plays_as_event_loop_does() -> None:
     results = []
     for kind in ("inline", "process"):
-        there = spec(id="program_envs:tests/order", fixed="expert")
-        async with Backend(there, kind, workers=1) as backend, backend.lease() as env:  # type: ignore[arg-type]
+        recipe = spec(id="program_envs:tests/order", fixed="expert")
+        async with Backend(recipe, kind, workers=1) as backend, backend.lease() as env:  # type: ignore[arg-type]
             results.append([await env.reset(3, {}), *[await env.step(text) for text in ("no 5", "tea", Cut("x"))]])
     assert results[0] == results[1]
 
 
-def test_cut_or_empty_message_is_refused_and_an_assistant_that_never_asks_is_an_error() -> None:
+def test_cut_or_empty_user_message_is_refused() -> None:
     env = TwoSides("tests/order", {}, user={"prompt": "short"}, refused_cost=0.5)
     assert env.reset(seed=0)[1]["side"] == "assistant"
     env.step("Which?")
@@ -198,7 +198,7 @@ def play(talk: Sequence[str], reward: str) -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize(("reward", "sign"), [("shared", 1.0), ("opposed", -1.0)])
-def test_messages_returns_are_the_talks_by_enumeration(reward: str, sign: float) -> None:
+def test_messages_returns_are_talks_by_enumeration(reward: str, sign: float) -> None:
     """From any message on, two talks differ in what the user earns as they differ in the reward that is shared.
 
     That makes the policy gradient of the credited rewards the gradient of the shared return, the closing message's
@@ -217,11 +217,11 @@ def test_messages_returns_are_the_talks_by_enumeration(reward: str, sign: float)
 
 
 @pytest.mark.parametrize(
-    ("told", "share"),
+    ("utterance", "share"),
     [("{value}", 1.0), ("It is {value}, please.", 1.0), ("{spelt}", 0.0), ("{coded}", 0.0), ("Hm.", 0.0)],
 )
 @pytest.mark.parametrize("reward", ["shared", "opposed"])
-def test_only_what_a_rule_recovers_is_shared(told: str, share: float, reward: str) -> None:
+def test_only_what_rule_recovers_is_shared(utterance: str, share: float, reward: str) -> None:
     """An assistant that reads every code is right; a user that told it in a code earns nothing of that."""
     env = TwoSides("textenv/clarify", {"ambiguous": 1.0}, user={"prompt": "short"}, reward=reward)  # type: ignore[arg-type]
     for index in range(6):
@@ -231,27 +231,27 @@ def test_only_what_a_rule_recovers_is_shared(told: str, share: float, reward: st
         env.step(env.env.demonstration(np.random.default_rng(0)))
         letters = "".join(NAMES[int(one)] if one.isdigit() else one for one in value)
         codes = {"value": value, "spelt": " ".join(letters), "coded": "".join(chr(97 + ord(c) % 26) for c in value)}
-        env.step(told.format(**codes))
+        env.step(utterance.format(**codes))
         _, _, terminated, _, info = env.step(f"#### {' '.join(request.answer)}")
         assert terminated
-        paid = {side: terms for side, _, terms in info["paid"]}
-        assert paid["assistant"]["correct"] == 1.0
-        assert paid["user"] == {"answer": share if reward == "shared" else -1.0}
+        rewards = {side: terms for side, _, terms in info["paid"]}
+        assert rewards["assistant"]["correct"] == 1.0
+        assert rewards["user"] == {"answer": share if reward == "shared" else -1.0}
 
 
 def test_asked_values_count_though_said_of_something_else() -> None:
     env = TwoSides("textenv/clarify", {"ambiguous": 1.0}, user={"prompt": "short"}, fixed="expert")
-    found = 0
+    ambiguous = 0
     for index in range(100):
         env.reset(seed=index, options={"task_index": index})
         request = env.env._request
         value = request.values[request.missing[0]]
         if list(request.values.values()).count(value) > 1:
-            found += 1
+            ambiguous += 1
             assert env.step(str(value))[4]["stop"] == "solved"
-    assert found
+    assert ambiguous
 
 
-def test_closing_message_earns_the_score_it_ends_with() -> None:
+def test_closing_message_earns_score_it_ends_with() -> None:
     earned, _ = play(("more", "enough"), "shared")
     assert earned == pytest.approx([-0.04, 1.0 - 0.06])
