@@ -1,4 +1,4 @@
-"""Answers of a given shape: reading one without trusting it, asking until one is."""
+"""Structured answers: parse one without trusting it, and retry until one is valid."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ async def ask(
     temperature: float | None = None,
     sample: int = 0,
 ) -> tuple[T, int]:
-    """Ask, read the answer, and ask again where it cannot be used: what ``read`` made, and how many tries it took.
+    """Ask, and ask again while the answer is invalid; return the result of ``read`` and the number of tries.
 
-    Every try is another sample of the request, and from the second on the request says what was wrong. It never quotes
-    the bad answer: that may hold words of a conversation, and they must not come back as ours.
+    Each try is another sample of the request, and from the second on the request names the problem. It never quotes
+    the bad answer: that may contain words of a conversation, and they must not return as instructions.
 
     Args:
         client: Which service.
         messages: The request, a system message first.
-        read: Makes what is wanted of the answer's text (its private reasoning is left out), or raises ``ValueError``
-            with what is wrong, in words that quote nothing of it.
+        read: Parses the answer's text (without private reasoning), or raises ``ValueError``
+            with the problem, in words that quote nothing of it.
         schema: The answer shall be JSON of this shape: it is put at the end of the system message, and given to the
             service as the spec's ``structured`` says. Reading is still up to ``read`` (:func:`parse_reply`).
         tries: How often to ask, at most.
