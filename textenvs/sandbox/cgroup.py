@@ -44,14 +44,14 @@ class Group:
             raise
 
     def ran_out(self) -> bool:
-        """Whether the kernel ended the group because its memory was used up."""
+        """Return whether the kernel ended the group because its memory was used up."""
         with suppress(OSError):
             events = dict(map(str.split, (self.path / "memory.events").read_text().splitlines()))
             return any(int(events.get(name, 0)) for name in ("oom_kill", "oom_group_kill"))
         return False
 
     def close(self) -> None:
-        """End what is left in the group, and remove it."""
+        """Kill the remaining processes of the group, and remove it."""
         os.close(self.entry)
         with suppress(OSError):
             self._set("cgroup.kill", 1)
@@ -67,7 +67,7 @@ class Group:
 
 @functools.cache
 def parent() -> Path | None:
-    """Where groups can be made, found out by making one and entering it; ``None`` where that fails."""
+    """Return a group that can have children, tested by making one and entering it; ``None`` if there is none."""
     for folder in candidates():
         try:
             group = Group(folder, Limits())
@@ -83,7 +83,7 @@ def parent() -> Path | None:
 
 
 def candidates(proc: Path = Path("/proc/self")) -> list[Path]:
-    """The ancestors of this process's group that give their children the controllers, the nearest first."""
+    """List the ancestors of this process's group that give their children the controllers, the nearest first."""
     try:
         fields = [line.split() for line in (proc / "mountinfo").read_text().splitlines()]
         own = (proc / "cgroup").read_text().splitlines()
@@ -91,13 +91,13 @@ def candidates(proc: Path = Path("/proc/self")) -> list[Path]:
         return []
     roots = [Path(line[4]) for line in fields if line[line.index("-") + 1] == "cgroup2"]
     places = [line.removeprefix("0::") for line in own if line.startswith("0::")]
-    found = []
+    usable = []
     for root, place in itertools.product(roots, places):
         folder = root / place.strip("/")
-        for each in (folder, *folder.parents):
+        for ancestor in (folder, *folder.parents):
             with suppress(OSError):
-                if {"memory", "pids"} <= set((each / "cgroup.subtree_control").read_text().split()):
-                    found.append(each)
-            if each == root:
+                if {"memory", "pids"} <= set((ancestor / "cgroup.subtree_control").read_text().split()):
+                    usable.append(ancestor)
+            if ancestor == root:
                 break
-    return found
+    return usable

@@ -1,4 +1,4 @@
-"""The system call filter: what code in the box may not ask the kernel for, whatever its user may.
+"""The system call filter: calls that code in the box may not make, whatever its user may.
 
 Namespaces and limits leave ways around them that only a filter closes: memory that no ``RLIMIT`` counts (``memfd``,
 System V, the buffers of TCP, which grow by themselves), new namespaces with new powers, sockets of families that no
@@ -46,7 +46,7 @@ MACHINES: tuple[str, ...] = tuple(_AUDIT)
 
 
 def build(machine: str) -> bytes:
-    """The filter for one of :data:`MACHINES`, as the kernel takes it: 8 bytes an instruction."""
+    """Build the filter for one of :data:`MACHINES` in the kernel's format: 8 bytes an instruction."""
     column = MACHINES.index(machine)
     refuse = _ERRNO | errno.EPERM
     program = [
