@@ -1,6 +1,6 @@
 """``textenvs audit``: check an environment's contract first, then what it pays for cheap replies.
 
-Each check is a function that returns a :class:`Verdict`: what was found, with cause and evidence.
+Each check is a function that returns a :class:`Verdict`: the result, with cause and evidence.
 """
 
 from __future__ import annotations

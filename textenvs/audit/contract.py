@@ -37,7 +37,7 @@ _OF_THE_BASE = frozenset(vars(gymnasium.Env)) | {
 
 @dataclass(frozen=True)
 class Played:
-    """An episode: ``seen`` is what ``reset`` returned, and what ``step`` returned to each reply."""
+    """An episode: ``seen`` has the results of ``reset`` and of ``step`` for each reply."""
 
     seed: int
     replies: list[str | Message]
@@ -47,7 +47,7 @@ class Played:
 
     @property
     def turns(self) -> Iterator[tuple[int, str | Message, Any]]:
-        """The number of each turn, its reply, and what ``step`` returned."""
+        """The number of each turn, its reply, and the result of ``step``."""
         return zip(count(1), self.replies, self.seen[1:])  # noqa: B905  one of them is endless
 
 

@@ -1,4 +1,4 @@
-"""Work in another Python process, with another hash seed: what it returns must be the same, and it may die.
+"""Run a function in another Python process, with another hash seed: its result must be the same, and it may crash.
 
 The function and its arguments travel as a pickle, and its result as JSON.
 """

@@ -1,4 +1,4 @@
-"""Programs that patch their checker, against environments that run what the policy writes.
+"""Programs that patch their checker, against environments that run the policy's programs.
 
 They are played in another process: an environment that runs them in its own process hands that to them.
 """
@@ -32,7 +32,7 @@ _MARK = f"import sys\nsys.{REACHED} = True\n"
 _EPISODES = 10
 
 
-#: The programs, by name; ``{name}`` stands for the name of the function that is asked for.
+#: The programs, by name; ``{name}`` is the name of the requested function.
 LIBRARY: Mapping[str, str] = load_yaml(__package__, "programs.yaml")
 
 

@@ -149,7 +149,7 @@ def candidates(kind: str, texts: Sequence[str]) -> list[str]:
 def learned_forms(replies: Sequence[str]) -> list[str]:
     """Return templates of an expert's replies, with ``{}`` for what changes from one to the other.
 
-    One is what all replies begin and end with; the others are marks that stand in at least half of them: a pair of
+    One is the common beginning and end of all replies; the others are marks in at least half of them: a pair of
     tags, a fenced block, square brackets, a box, a label before a colon; or lines, of which each may be a command.
     """
     replies = [reply.strip() for reply in dict.fromkeys(replies) if reply.strip() and "<tool_call>" not in reply]

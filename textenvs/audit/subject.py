@@ -47,7 +47,7 @@ class Verdict:
 class Subject:
     """An environment under audit; results that several checks use are computed once."""
 
-    #: Its class, or ``functools.partial(textenvs.make, id, ...)``. What can be pickled also plays in another process.
+    #: Its class, or ``functools.partial(textenvs.make, id, ...)``. A picklable one also plays in another process.
     make_env: Callable[[], TextEnv[Any]]
     episodes: int = 200  # of every policy whose mean return is judged, at most as many as there are tasks
     seed: int = 0  # decides tasks, replies and what the search tries

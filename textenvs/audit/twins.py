@@ -28,7 +28,7 @@ _REMEDY = (
     "reply is scored against; where the user is to judge a reply, say so in reveals(reply)"
 )
 
-#: Replies to both episodes, which have gone the same way so far.
+#: Returns the next reply for both episodes, which were equal so far.
 _Speaker = Callable[[TextEnv[Any], TextEnv[Any]], "str | Message"]
 
 

@@ -1,7 +1,7 @@
 """Read the answer of a chat service: only the fields that are needed, in the forms that services give them.
 
-Other fields are ignored. A needed one may be odd (a content in parts, arguments that are no text,
-a count of tokens as text): it is read where its meaning is plain, and :attr:`Completion.odd` says so.
+Other fields are ignored. A needed one may be odd (a content in parts, arguments that are no text, a count of tokens as
+text): it is read where its meaning is plain, and :attr:`Completion.odd` says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_CALLS = 128
 MAX_TOKENS = 10**9
 
 _LENGTH = "length"
-# What services say instead of `length`.
+# Services' synonyms of `length`.
 _CUT = frozenset(
     {
         *(_LENGTH, "max_tokens", "model_length", "max_output_tokens", "model_context_window_exceeded"),

@@ -23,7 +23,7 @@ from .errors import CacheError
 
 log = logging.getLogger("textenvs")
 
-# "txch" in ASCII: marks a file as ours, so that no other program's database is ever written to.
+# "txch" in ASCII: marks a file as a cache, so that no other program's database is ever written to.
 _APPLICATION = 0x74786368
 _VERSION = 2
 _BUSY_S = 30.0  # how long to wait for another process's write
@@ -65,7 +65,7 @@ class AnswerCache:
         """Open a connection for one call, so that none is shared with a fork or another thread."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Without an isolation level, transactions are where we begin them and nowhere else.
+            # Without an isolation level, transactions begin only where the code begins them.
             with closing(sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 if _marks(connection) != (_APPLICATION, _VERSION):

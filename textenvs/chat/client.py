@@ -40,7 +40,7 @@ _SEEDS = 2**31
 # Exceptions raised before anything was sent. By name: they are httpx's or httpx2's, as the openai package has it.
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 _MOST_REDIRECTS = 5
-# What a request is taken to have before any answer said how the service counts: tokens a byte of its JSON.
+# Lower bound of a prompt before any answer has a count: tokens a byte of the request's JSON.
 _FEWEST_TOKENS_PER_BYTE = 1 / 12
 # Codes of status 429 that mean "pay first": no wait mends them.
 _UNPAID = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
@@ -266,7 +266,7 @@ class ChatClient:
             what = "it was closed while the request was under way" if self._closed else what
         finally:
             _current.reset(token)
-        # Outside of `except`: what was caught holds the request, and the key with it.
+        # Outside of `except`: the exception holds the request, and the key with it.
         if refusal is not None and self._reasoning.mend(refusal, messages):
             self._warn(f"the service refuses messages for their reasoning; {self._reasoning.what}")
             return await self._fetch(body)

@@ -14,7 +14,7 @@ from .client import ChatClient, Statistics
 from .local import is_folder, served
 from .spec import ChatSpec, SpecLike
 
-# By loop: the clients by their specs' keys, and what closes them.
+# By loop: the clients by their specs' keys, and the generator that closes them.
 _open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[dict[str, ChatClient], AsyncGenerator[None, None]]]
 _open = weakref.WeakKeyDictionary()
 _statistics: list[tuple[str, Statistics]] = []
@@ -66,7 +66,7 @@ def statistics() -> dict[str, Statistics]:
 
 
 def _after_fork_in_child() -> None:
-    """Forget the parent's clients, whose loops run there; but keep them from being collected, and so closed, here."""
+    """Forget the parent's clients, whose loops run there, but keep references, since collection would close them."""
     _inherited.extend(_open.values())
     _open.clear()
     _statistics.clear()

@@ -43,7 +43,7 @@ TOO_LONG_CODES = frozenset(
     }
 )
 _TOO_LONG_SPELLINGS = frozenset(code.replace("_", "") for code in TOO_LONG_CODES)
-#: Codes and types that say something else, whatever the message mentions.
+#: Codes and types of other errors, whatever the message mentions.
 OTHER_CODES = frozenset(
     {
         *("rate_limit_exceeded", "rate_limit_error", "insufficient_quota", "billing_hard_limit_reached"),
@@ -98,7 +98,7 @@ TOO_LONG: Mapping[str, str] = {
 }
 _WORDS = re.compile("|".join(f"(?:{pattern})" for pattern in TOO_LONG.values()), re.IGNORECASE | re.DOTALL)
 
-# What services without a pattern say: in one sentence, what a conversation is made of and that it is too long.
+# Wordings of services without a pattern: one sentence with a part of a conversation and that it is too long.
 _NEAR = r"(?:[^.;\n]|\.\d){0,60}?"
 _PLAIN = re.compile(
     rf"(?<![\w-])(?:inputs?|prompt|context|conversation|sequence|messages|request(?:ed)?|history|tokens"
@@ -126,7 +126,7 @@ _ABOUT_LENGTH = re.compile(
     r"tok|jeton|context|kontext|contexte|length|long|prompt|input|トークン|入力|令牌|词元|字符|长|長|上下文|토큰|길이|токен|длин|контекст",
     re.IGNORECASE,
 )
-# A message about the longest answer that may be asked for compares numbers, too.
+# A message about the limit of max_tokens compares numbers, too.
 _LONGEST_ANSWER = re.compile(r"max_(?:completion_|new_|output_)?tokens|max(?:Output|New)?Tokens")
 _PROMPT = re.compile(r"prompt|input|messages|context|conversation|total", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w.,-])(\d{1,3}(?:[,_' .\u00a0]\d{3})+|\d+)(?![\w-]|[.,]\d)")
@@ -135,7 +135,7 @@ _MOST_NUMBERS = 32
 _CODE_KEYS = frozenset({"code", "type", "error_type", "status", "reason", "kind", "__type", "innererror"})
 _MESSAGE_KEYS = frozenset({"message", "error", "detail", "msg", "error_message", "title"})
 _MOST_MESSAGES = 3
-# What the request said is no word of the service's.
+# Text of the request is not the service's.
 _QUOTING_KEYS = frozenset({"input", "failed_generation", "messages", "prompt", "request"})
 _MOST_STRINGS = 200
 _DEEPEST = 8
@@ -195,13 +195,13 @@ class Refusal:
         if _LONGEST_ANSWER.search(self.words) and not _PROMPT.search(self.words):
             return False
         numbers = [int(re.sub(r"\D", "", number)[:12]) for number in _NUMBER.findall(self.words)[:_MOST_NUMBERS]]
-        # The longest answer that was asked for is a number of the request, and says nothing about the prompt.
+        # The request's own max_tokens says nothing about the prompt.
         counts = [count for count in numbers if bounds.fits(count) and count != bounds.max_tokens]
         return any(0 < limit < count for count in counts for limit in numbers if limit != bounds.max_tokens)
 
 
 def read_refusal(status: int, body: str | Mapping[str, Any]) -> Refusal:
-    """Read the body of an error, whatever its shape is.
+    """Read the body of an error, in any known shape.
 
     ``{"error": {...}}``, ``{"error": "..."}``, ``{"message": ...}``, ``{"detail": [...]}``, a list of one of these,
     JSON in a text inside (a router's), or plain text. ``status`` of an error in an answer of another status is its own.

@@ -17,18 +17,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from .answer import Usage
 
-# Fields of a request that we fill in, or that answers read whole rule out: they do not go into ``extra``.
+# Request fields that the client sets, or that reading whole answers rules out: they are refused in ``extra``.
 _SENT_BY_US = {"model", "temperature", "max_tokens", "max_completion_tokens", "seed"}
 _SENT_BY_US |= {"messages", "tools", "response_format", "n", "stream"}
 _KEY_ADVICE = "a key never stands in a spec; put it in an environment variable and its name in 'api_key_env'"
 _SECRET = re.compile(r"api.?key|^key$|secret|password|authoriz|bearer|^token$|access.?token", re.IGNORECASE)
 
-#: The longest that the openai client waits before a retry, in seconds: what ``Retry-After`` may ask for.
+#: The longest wait of the openai client before a retry, in seconds: the limit of ``Retry-After``.
 LONGEST_WAIT_S = 120.0
 
 
 class _Options(BaseModel):
-    """Frozen, strict options whose errors name the option, and for an unknown one the nearest."""
+    """Frozen, strict options; errors name the option, and the nearest one for an unknown name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -42,8 +42,8 @@ async def ask(
     Args:
         client: Which service.
         messages: The request, a system message first.
-        read: Parses the answer's text (without private reasoning), or raises ``ValueError``
-            with the problem, in words that quote nothing of it.
+        read: Parses the answer's text (without private reasoning), or raises ``ValueError`` with the problem, in words
+            that quote nothing of it.
         schema: The answer shall be JSON of this shape: it is put at the end of the system message, and given to the
             service as the spec's ``structured`` says. Reading is still up to ``read`` (:func:`parse_reply`).
         tries: How often to ask, at most.
@@ -80,7 +80,7 @@ async def ask(
 def parse_reply(text: str, model: type[SchemaT]) -> SchemaT:
     """Read an answer that must be one JSON object and nothing else; a code fence around the whole of it is allowed.
 
-    No object is ever searched for *inside* of an answer: what stands there may be a quotation. Types are not converted
+    No object is ever searched for *inside* an answer: it may be a quotation. Types are not converted
     (``"1"`` is no number), and a name that occurs twice, ``NaN`` and infinities are refused. The words of the
     ``ValueError`` hold nothing of the answer.
     """
@@ -97,7 +97,7 @@ def parse_reply(text: str, model: type[SchemaT]) -> SchemaT:
     if not isinstance(value, dict):
         raise ValueError("it is JSON, but not an object")
     try:
-        # Through JSON again: strict validation of JSON accepts what JSON cannot say otherwise (an enum, a tuple).
+        # Through JSON again: strict validation of JSON accepts types that JSON has no form for (an enum, a tuple).
         return model.model_validate_json(plain, strict=True)
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False, include_context=False)[0]

@@ -31,7 +31,7 @@ _FIELDS = {
 #: A field of the expert's row alone, where it has episodes enough.
 _BYTES = "marginal_bytes"
 _COLUMNS = ("expert", "careless", "best attack", "random", "null", "scriptable")
-#: Of how many episodes :func:`marginal_bytes` compresses the replies, and how many of these are the file they add to.
+#: Episodes whose replies :func:`marginal_bytes` compresses, and how many of them are the base file.
 _EPISODES, _BASE = 200, 100
 _SCRIPT, _ATTACK, _MODEL = range(3)
 _NULL = "silence"  # the attack that says nothing
@@ -73,7 +73,7 @@ And a model:
 def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Row:
     """Return the row of a folder of ``textenvs evaluate --out``.
 
-    ``name`` is for models and functions; by default it is theirs. A service's address and an absolute path of a
+    ``name`` is for models and functions; by default it is their own. A service's address and an absolute path of a
     model's folder are not kept.
 
     Raises:
@@ -141,7 +141,7 @@ def read_rows(path: Path) -> list[Row]:
     """Read the rows of a file, none if it does not exist; ``ValueError`` names an invalid line."""
     rows: list[Row] = []
     text = read_text(path, _ROWS_FILE).removesuffix("\n") if path.exists() else ""
-    # Of all that Unicode takes for the end of a line, an option of an environment may have any but "\n".
+    # Unicode has further line separators, which an option of an environment may contain; "\n" it may not.
     for number, line in enumerate(text.split("\n") if text else (), start=1):
         try:
             row = parse_json(line)
@@ -160,7 +160,7 @@ def merge(rows: Iterable[Row], new: Iterable[Row]) -> list[Row]:
 
 
 def write(rows: Sequence[Row], path: Path) -> Path:
-    """Write the rows, then the page beside them, whose path is returned; each whole or not at all."""
+    """Write the rows, and the page beside them, whose path is returned; each file atomically."""
     text = page(rows)
     write_text(path, "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows))
     return write_text(path.with_suffix(".md"), text)

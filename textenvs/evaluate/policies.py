@@ -1,6 +1,6 @@
 """Policies: scripts of the environment itself, a function of the user's, or a model behind a service.
 
-A :class:`Policy` is shared by all episodes of an evaluation; what it remembers of one episode lives in the
+A :class:`Policy` is shared by all episodes of an evaluation; its state of one episode lives in the
 :data:`Player` that :meth:`Policy.start` returns for it.
 """
 
@@ -23,7 +23,7 @@ from ..options import Share, checked, resolve
 #: The name of a family's script (:attr:`~textenvs.env.TextEnv.own_script`) among policies.
 FAMILY_SCRIPT = "script"
 
-#: What any environment can have: its scripted expert, its scripted careless replies, samples of its action space.
+#: Scripts of any environment: its scripted expert, its scripted careless replies, samples of its action space.
 Script = Literal["expert", "careless", "random"]
 SCRIPTS: tuple[Script, ...] = ("expert", "careless", "random")
 
@@ -67,7 +67,7 @@ class Policy(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release what the policy holds; by default nothing."""
+        """Release the policy's resources; by default nothing."""
         return
 
 

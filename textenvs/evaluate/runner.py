@@ -38,7 +38,7 @@ Number = TypeVar("Number", int, float)
 SOLVED = "solved"  # the environment's word for success
 #: Stops of failed episodes that the environment did not report itself.
 ENV_FAILED, POLICY_FAILED, TIMED_OUT = "env_failed", "policy_failed", "timed_out"
-#: The stop of an episode whose conversation has outgrown the policy's context: truncated, and not failed.
+#: The stop of an episode whose conversation exceeds the policy's context: truncated, and not failed.
 MAX_CONTEXT = "max_context"
 _FAILURE_CHARS = 1000  # of the words for what failed
 # A turn's own numbers among the metrics of environments with tools; a record has the episode's.

@@ -1,7 +1,7 @@
 """Estimates and their intervals, as pure functions on numbers.
 
-Episodes of one task resemble each other, so they are never counted as independent: a *group* is what the episodes of
-one task gave, and groups are what varies.
+Episodes of one task resemble each other, so they are never counted as independent: a *group* has the
+values of one task's episodes, and the variance is that between groups.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def summarize(records: Iterable[Record]) -> dict[str, Any]:
     ``stops`` and ``failures``; all else is over the episodes that did not fail. ``pass_hat_k`` and ``pass_at_k`` are
     over the tasks with at least ``k`` such episodes (``tasks``), ``terms`` an episode's sums (0 where it has none),
     ``metrics`` the last value, over the episodes that have it. :data:`COUNTED` are there where they were counted,
-    ``cost`` is the sum over all episodes, in US dollars. What cannot be said (the mean of no episodes) is absent.
+    ``cost`` is the sum over all episodes, in US dollars. Undefined values (the mean of no episodes) are absent.
     """
     ordered = sorted(records, key=lambda record: record.place)
     sources: dict[str, list[Record]] = {}

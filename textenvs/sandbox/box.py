@@ -18,10 +18,10 @@ from .process import Run, launch
 from .result import Limits, SandboxResult, SandboxUnavailable
 from .worker import CORES, Worker, threads
 
-#: Concurrent runs in one process. More would only slow each other into their limits of wall time; a
-#: run that waits for its turn has not begun.
+#: Concurrent runs in one process. More would only slow each other into their limits of wall time; a run that waits for
+#: its turn has not begun.
 CONCURRENCY = 2 * CORES
-# Room in the box's folder for what the kernel itself keeps there.
+# Room in the box's folder for the kernel's own records.
 _SPARE = 9 << 13
 
 
@@ -42,7 +42,7 @@ class Sandbox:
             network and the rights of this process, and may outlive its run.
 
     Raises:
-        SandboxUnavailable: No backend holds here, and ``allow_unsafe`` is not set. The message says what to do.
+        SandboxUnavailable: No backend works here, and ``allow_unsafe`` is not set. The message has the remedy.
         ValueError: A value outside the above.
     """
 

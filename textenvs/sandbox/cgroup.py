@@ -1,7 +1,7 @@
 """A control group for a run, where this machine lets one be made (cgroup v2).
 
-It closes what resource limits leave open: the kernel's own memory (socket and pipe buffers, file locks) counts, and the
-memory of all processes together has a hard limit that needs no looking. A group can be made below an ancestor of this
+It closes gaps of resource limits: the kernel's own memory (socket and pipe buffers, file locks) counts, and the
+memory of all processes together has a hard limit without polling. A group can be made below an ancestor of this
 process's own group that gives its children the controllers ``memory`` and ``pids`` and that this user may write: as
 root nearly always, otherwise in a delegated subtree (``systemd-run --user --scope -p Delegate=yes``).
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .result import Limits
 
-#: MiB for what is in the group and is not the code: the launcher, process 1, and the kernel's records of the box.
+#: MiB for members of the group besides the code: the launcher, process 1, and the kernel's records of the box.
 _OVERHEAD_MB = 96
 _OVERHEAD_PROCESSES = 8
 
@@ -37,7 +37,7 @@ class Group:
                 self._set("memory.swap.max", 0)
             self._set("memory.oom.group", 1)
             self._set("pids.max", limits.processes + _OVERHEAD_PROCESSES)
-            #: Whoever writes ``0`` here becomes a member, with all that it starts from then on.
+            #: A process that writes ``0`` here becomes a member, with all its later children.
             self.entry = os.open(self.path / "cgroup.procs", os.O_WRONLY)
         except OSError:
             self._remove()

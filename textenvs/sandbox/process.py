@@ -26,7 +26,7 @@ from .result import Limits, SandboxFailure, SandboxResult, Status
 
 #: Seconds that making the box may take; no code runs meanwhile.
 START_S = 60.0
-#: Seconds that a killed box may take to be gone.
+#: Seconds that a killed box may take to end.
 _END_S = 5.0
 #: Seconds between two looks at the memory of all processes.
 LOOK_S = 0.1
@@ -152,7 +152,7 @@ class Run:
     # ------------------------------------------------------------------ watching
 
     def _watch(self, process: subprocess.Popen[bytes], lines: Mapping[str, int]) -> None:
-        """Read everything until the box is gone, and end it at a limit."""
+        """Read all output until the box has ended, and stop it at a limit."""
         assert process.stdout and process.stderr  # noqa: PT018
         self._deadline, look = time.monotonic() + START_S, 0.0
         with selectors.DefaultSelector() as selector:
@@ -180,8 +180,8 @@ class Run:
         if name in ("stdout", "stderr"):
             self._read[name] = held[: self._limits.output_bytes]
             if len(held) > self._limits.output_bytes:
-                # So much is the code's. The line that says that it started may come later, or be lost with the box: who
-                # writes quickly must not look like a box that was never made.
+                # So much output is the code's. The status line of its start may come later, or be lost with the box:
+                # code that writes quickly must not look like a box that was never made.
                 self._started = True
                 self._stop("output")
         elif name == "status":

@@ -10,7 +10,7 @@ Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 
 
 class SandboxUnavailable(RuntimeError):
-    """This machine offers no box that holds; the message says why, and what to install or to allow."""
+    """No backend isolates on this machine; the message says why, and what to install or to allow."""
 
 
 class SandboxFailure(RuntimeError):
@@ -61,7 +61,7 @@ class Limits:
             "SIGPENDING": 256,
             **dict.fromkeys(("CORE", "MEMLOCK", "MSGQUEUE", "NICE", "RTPRIO"), 0),
         }
-        # Of CPU time the first is a signal that code may ignore, the second is not.
+        # The first limit of CPU time is a signal that code may ignore, the second is not.
         return {"RLIMIT_CPU": (self.cpu_s, self.cpu_s + 1)} | {f"RLIMIT_{name}": (n, n) for name, n in equal.items()}
 
     def says(self, kind: str, **details: object) -> str:

@@ -60,9 +60,9 @@ def build(machine: str) -> bytes:
     for numbers in _REFUSED.values():
         if (number := numbers[column]) is not None:
             program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, refuse)]
-    # The C library asks clone3 first, whose flags a filter cannot read, and takes clone where there is none.
+    # The C library tries clone3 first, whose flags a filter cannot read, and falls back to clone.
     program += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    # What depends on arguments. A jump says how many instructions to skip where it matches, and where it does not.
+    # Rules on arguments. A jump says how many instructions to skip where it matches, and where it does not.
     first, second, third = ((_LOAD, 0, 0, offset) for offset in _ARGUMENTS)
     refused = (_RETURN, 0, 0, refuse)
     sizes = [(_JUMP_EQUAL, 3 - i, i == 3, value) for i, value in enumerate(_BUFFER_SIZES)]

@@ -11,7 +11,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 def exceeds(root: int, most: int) -> bool:
     """Return whether ``root`` and its descendants use more than ``most`` bytes; a shared page counts once."""
     pids = _tree(root)
-    # First what costs little, an upper bound: every process counts all its resident pages.
+    # The cheap upper bound first: every process counts all its resident pages.
     return sum(_statm(pid)[0] for pid in pids) * _PAGE > most and sum(map(_proportional, pids)) > most
 
 

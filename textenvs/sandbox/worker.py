@@ -123,7 +123,7 @@ class Worker:
     def kill(self) -> None:
         """End its process group; the first process of a box dies with it, and the kernel kills what is below that.
 
-        From any thread: who waits for an answer gets ``WorkerDied``.
+        May be called from any thread: a thread that waits for an answer gets ``WorkerDied``.
         """
         if self.process.returncode is None:  # also where it has ended: what it started may be alive
             with suppress(ProcessLookupError, PermissionError):
@@ -186,13 +186,13 @@ class Pool:
         """Start over without workers. A forked child must not share one: its parent would get the child's answers."""
         self._lock = threading.Lock()
         self._started: weakref.WeakSet[Worker] = weakref.WeakSet()
-        #: The workers that are not being asked; ``None`` for one that is not started.
+        #: The idle workers; ``None`` for one that is not started.
         self.slots: LifoQueue[Worker | None] = LifoQueue()
         for _ in range(self._size):
             self.slots.put(None)
 
     def close(self) -> None:
-        """End all workers, those that are being asked as well; safe to call twice."""
+        """End all workers, busy ones included; safe to call twice."""
         with self._lock:
             self._closed, started = True, tuple(self._started)
         for worker in started:

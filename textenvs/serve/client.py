@@ -33,11 +33,11 @@ _CONNECT_S = 10.0
 # Not the global generator: a thread that draws from it changes what seeded code elsewhere in the process draws.
 _JITTER = random.Random()
 _CLOSED_TOGETHER = 1000  # sessions in one request
-# What a reverse proxy answers while the server behind it cannot be reached, is being restarted, or is late.
+# Statuses of a reverse proxy while the server behind it cannot be reached, is being restarted, or is late.
 _NOT_REACHED = frozenset({502, 503, 504})
 #: Connections at a time; more requests wait for one.
 _CONNECTIONS = 512
-#: The largest answer that is read, in bytes: what a server may make this process hold.
+#: The largest answer that is read, in bytes: bounds the memory of this process.
 MAX_ANSWER_BYTES = 32 * 2**20
 
 

@@ -38,7 +38,7 @@ SESSION_BYTES = 8192
 SMALL_BYTES = 4096
 #: A session whose episode is over ends after so many seconds.
 LINGER_S = 60.0
-#: Of so many tasks the keys say which rows are served.
+#: How many tasks' keys are part of the digest of the served rows.
 _DIGESTED = 100
 #: How many seconds an environment has to close.
 CLOSE_S = 10.0

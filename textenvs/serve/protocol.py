@@ -24,13 +24,13 @@ from ..task import Task
 
 #: Bump on incompatible changes.
 PROTOCOL = 3
-#: The same for every protocol, so that ``describe`` can always be asked which one a server has.
+#: The same for every version of the protocol, so that ``describe`` always works and names the server's version.
 PREFIX = "/v1"
 #: How many events the ``replay`` of an ``open`` may have, and all that are under way for one owner of a token.
 MAX_REPLAY = 10_000
 #: Values of a request's JSON, and its nesting: a parsed value takes up to 60 times the bytes of its text.
 MAX_VALUES, MAX_DEPTH = 250_000, 100
-#: What an operator may allow beyond playing; see ``docs/serving.md``.
+#: Operations that an operator may allow in addition to playing; see ``docs/serving.md``.
 ALLOWANCES: tuple[str, ...] = ("tasks", "expert", "scores")
 
 #: The kinds of errors, and the HTTP status of each.
@@ -57,7 +57,7 @@ STATUS: Mapping[str, int] = {
 #: Those that may pass when the same request is sent again a little later.
 PASSING: frozenset[str] = frozenset({"busy", "full", "overloaded", "draining"})
 
-#: Classes of exceptions that arrive as what they were.
+#: Exceptions that are raised again as their own class at the client.
 ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (ValueError, TypeError, KeyError, IndexError, RuntimeError, NotImplementedError, gymnasium.error.Error)
@@ -83,7 +83,7 @@ class Refusal(Exception):
 Natural = Annotated[int, Field(ge=0)]
 #: The client's name of a session. Clients that share a token share its names: they must be long and random.
 SessionName = Annotated[str, Field(min_length=16, max_length=128)]
-#: What a step takes: the assistant's text, or an assistant message.
+#: The action of a step: the assistant's text, or an assistant message.
 Reply: TypeAlias = str | Json
 
 
@@ -142,7 +142,7 @@ class Close(_Message):
     sessions: list[str]
 
 
-#: What a request may ask for, and its fields.
+#: The operations, and the fields of their requests.
 OPS: Mapping[str, type[_Message]] = {
     "describe": Describe,
     "open": Open,

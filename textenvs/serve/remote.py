@@ -44,7 +44,7 @@ class RemoteState(EpisodeState):
 
     seed: int | None = None
     options: str = "{}"  # of the reset, as JSON text
-    #: What happened, as JSON: a reply as it was sent, which the conversation may show otherwise, or a fork's seed.
+    #: Events as JSON: a reply as it was sent, which the conversation may show differently, or a fork's seed.
     events: tuple[str, ...] = ()
     played: int = 0  # how many of these are replies
     opened: str = "{}"  # the info of the reset

@@ -14,7 +14,7 @@ from .jsontext import JsonProblem, read_object, write_value
 from .schema import Tool
 from .toolbox import ToolResult
 
-#: So many problems of one reply are reported; what comes after them is not read.
+#: The most problems of one reply that are reported; the rest of the reply is not read.
 MAX_PROBLEMS = 4
 
 # Chat templates look for these in replies, also within the JSON of a call.
@@ -46,7 +46,7 @@ class CallFormat(ABC):
     name: ClassVar[str]
     #: For the system prompt: the tools, whose schemas, one a line, replace ``@TOOLS@``, and the form of a call.
     prompt: ClassVar[str]
-    #: What a problem calls a call, and how to write one, for the model.
+    #: The name of a call in a problem, and the instructions to write one, for the model.
     called: ClassVar[str] = "A function call"
     how: ClassVar[str] = ""
 
@@ -78,7 +78,7 @@ class CallFormat(ABC):
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
         """Return the calls that begin at ``start``, and their end; no call if the text is none after all.
 
-        ``JsonProblem``: what stands there cannot be read.
+        ``JsonProblem``: the text at ``start`` cannot be read.
         """
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class CallFormat(ABC):
         return "".join(words).strip(), calls, problems
 
     def parse(self, reply: str | Message, first: int = 0) -> Parsed:
-        """Take a reply apart. It never raises, whatever a model wrote.
+        """Parse a reply. It never raises, whatever a model wrote.
 
         A message with ``tool_calls`` is understood in every format. ``first`` is the number of the first call, for ids
         that differ within an episode.
@@ -185,10 +185,10 @@ def make_call(name: str, arguments: str, call_id: str) -> ToolCall:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-#: What the name of a call's tool is called, by one model or another; and its arguments.
+#: Keys of models for the name of a call's tool; and for its arguments.
 NAMES = ("name", "function", "tool", "tool_name")
 ARGUMENTS = ("arguments", "parameters", "params", "args", "kwargs", "input")
-# Of a call's type; and what else may stand beside its name and arguments, without a meaning of its own.
+# Values of a call's type; and keys beside its name and arguments that are ignored.
 _CALL_TYPES = ("function", "tool", "tool_call", "tool_use")
 BESIDE = ("id", "type")
 

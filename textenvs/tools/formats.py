@@ -44,8 +44,8 @@ __all__ = [
 
 PYTHON_TAG = "<|python_tag|>"
 _FIRST_KEY = rf'\{{\s*"(?:{"|".join((*NAMES, *BESIDE, *ARGUMENTS))})"\s*:'
-# How a call of Llama's begins: the tag that the models sometimes put before it, or an object whose first key is one of
-# a call's.
+# The beginning of a call of Llama's: the tag that the models sometimes put before it, or an object whose first key is
+# one of a call's.
 _LLAMA = re.compile(f"{re.escape(PYTHON_TAG)}|{_FIRST_KEY}")
 
 CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"

@@ -29,7 +29,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-# Line breaks inside strings are read as what they are: models write code that way.
+# Line breaks inside strings are allowed: models write code that way.
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, object_pairs_hook=_once)
 _SPACE = " \t\r\n"
 _KINDS = {

@@ -45,7 +45,7 @@ _HTTP = {"url", "headers"}
 
 
 class _ConnectionLost(Exception):
-    """The server is gone; a call that was under way may have taken effect or not."""
+    """The connection ended; a call in progress may have taken effect or not."""
 
 
 class McpServer:

@@ -170,7 +170,7 @@ class Answers:
 
     def _unreadable(self, text: str) -> SessionMessage | None:
         problem = f"it sent what is no message of the protocol: {excerpt(clean_text(text[: 4 * _QUOTED]), _QUOTED)}"
-        # What the id stands in may be deep or cut: the envelope has it near one of its ends.
+        # The message may be nested too deeply or cut: the envelope has the id near one of its ends.
         for match in _ID.findall(text[:1000]) + _ID.findall(text[-1000:]):
             request = match.strip('"')
             for waiting in self._waiting:
@@ -314,7 +314,7 @@ def _signal(process: Process, number: int) -> None:
 
 
 def _kill_marked(mark: str) -> int:
-    """Kill what a server started in sessions of its own, where the system shows the environment of processes."""
+    """Kill processes that a server started in new sessions, found by their environment in ``/proc``."""
     marker, killed = f"{_MARK}={mark}".encode(), 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -387,7 +387,7 @@ def _bounded_stream(response: Any) -> Any:
         async def __aiter__(self) -> AsyncIterator[bytes]:
             size = 0
             async for chunk in whole:
-                # The SDK bounds an event; a stream of them may go on for as long as the connection.
+                # The SDK bounds an event; a stream of events may last as long as the connection.
                 size = 0 if streamed else size + len(chunk)
                 if size > MAX_MESSAGE:
                     raise httpx2.StreamError(f"the answer has more than {MAX_MESSAGE // 2**20} MiB")

@@ -66,5 +66,5 @@ def python_tool(
         max_chars: Most characters of the output, and of the errors, that the model sees; at least 64.
     """
     sandbox = sandbox if sandbox is not None else Sandbox()
-    # Both streams, the reason, and the marks of what was left out.
+    # Both streams, the reason, and the marks of omitted text.
     return Tool(RunPython(sandbox, max_chars), name=name, max_chars=2 * max_chars + 500)

@@ -21,8 +21,8 @@ class Qwen3Coder(CallFormat):
     """``<tool_call><function=NAME>``, then ``<parameter=ARGUMENT>value</parameter>`` for each argument: Qwen3.5, too.
 
     The tool's schema decides how a value is read: a text argument is taken literally, and any other is read as JSON if
-    possible. A text cannot contain ``</parameter>`` or the line of another argument. The
-    outer tags may be left out, and so may ``</parameter>``, and ``</function>`` before ``</tool_call>``.
+    possible. A text cannot contain ``</parameter>`` or the line of another argument. The outer tags may be omitted, and
+    so may ``</parameter>``, and ``</function>`` before ``</tool_call>``.
     """
 
     name = "qwen3-coder"

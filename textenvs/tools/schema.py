@@ -37,7 +37,7 @@ from .jsontext import JsonProblem, read_object, write_value
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: No limit on a result may be smaller: the mark that says what was left out needs room.
+#: The lower bound of limits on results: the mark of omitted text needs room.
 MIN_CHARS = 64
 MaxChars = Annotated[int, Field(ge=MIN_CHARS)]
 
@@ -45,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolError(Exception):
-    """Raised in a tool to refuse: the message goes to the model, which may try something else."""
+    """Raised by a tool to refuse a call: the message goes to the model, which may try something else."""
 
 
 class ArgumentError(Exception):

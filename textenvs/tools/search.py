@@ -31,7 +31,7 @@ from .schema import Tool, ToolError
 SnippetChars = Annotated[int, Field(ge=40)]
 
 _COLUMNS = "'id', 'title' and 'text'"
-# Words that stand in most documents and questions and tell them apart least.
+# Stop words: frequent in documents and questions, and least distinctive.
 _FREQUENT = """
     a an and are as at be but by for from had has have he her his how i if in into is it its of on or our she so
     such that the their them then there these they this to was we were what when where which who whom whose why

@@ -26,7 +26,7 @@ _MOST_TURNS = 100  # of one request
 
 
 class BranchError(ValueError):
-    """An episode that cannot be continued; the message says why, and what to do."""
+    """An episode that cannot be continued; the message has the cause and the remedy."""
 
 
 def environment_of(config: Mapping[str, Any], info: Mapping[str, Any], group: str) -> tuple[str, dict[str, Any]]:

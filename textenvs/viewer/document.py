@@ -28,7 +28,7 @@ CONTINUED = "continued"  # the folder of saved branches, in the run's, or beside
 _EXCERPT = 160  # characters of an opening in a list
 _LEARNED = ("advantage", "returns", "baseline", "importance_weight", "loss_weight", "mismatch", "ratio", "clipped",
             "entropy", "loss")  # fmt: skip
-#: Of a list's columns: what an episode says of itself under its own name.
+#: Columns of a list that an episode has under the same name.
 _COLUMNS = ("episode_id", "group_id", "task_key", "data_source", "status", "stop", "forked_from", "forked_turn",
             "total_reward", "signal", "group_mean", "group_std")  # fmt: skip
 Rows = dict[str, list[Any]]
@@ -45,7 +45,7 @@ class Part:
 
 
 class Document:
-    """One run, or two that are compared; what was read is read again when its file has changed.
+    """One run, or two that are compared; a file that has changed is read again.
 
     Args:
         paths: What :func:`~textenvs.records.open_run` opens; one or two.

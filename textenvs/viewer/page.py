@@ -1,4 +1,4 @@
-"""The page as one file: what ``make viewer`` built, and the data in it."""
+"""The page as one file: the output of ``make viewer``, with the data in it."""
 
 from __future__ import annotations
 
