@@ -1,6 +1,6 @@
-"""``textenvs audit``: what can be wrong with an environment, its own contract first, then what it pays to whom.
+"""``textenvs audit``: check an environment's contract first, then what it pays for cheap replies.
 
-Each check is a function that returns a :class:`Verdict`: what was found, with cause and evidence.
+Each check is a function that returns a :class:`Verdict`: the result, with cause and evidence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def audit(make_env: Callable[[], TextEnv[Any]], **options: int) -> list[Verdict]
 
 
 def contract(subject: Subject) -> Iterator[Verdict]:
-    """The verdicts that need no comparison of returns."""
+    """Yield the verdicts that need no comparison of returns."""
     try:
         episodes = play_episodes(subject)
     except Exception as error:
@@ -44,7 +44,7 @@ def contract(subject: Subject) -> Iterator[Verdict]:
 
 
 def checks(subject: Subject) -> Iterator[Verdict]:
-    """All verdicts, each when it is found; the subject is closed at the end."""
+    """Yield all verdicts as they are found; the subject is closed at the end."""
     with closing(subject.env):
         for verdict in contract(subject):
             yield verdict

@@ -1,4 +1,4 @@
-"""What the contract of :mod:`textenvs.env` promises, put to the test on episodes of mixed replies."""
+"""Checks of the contract of :mod:`textenvs.env` on episodes of mixed replies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..global_rng import RandomState
 from ..messages import Message, text_of
 from ..text import plural, quoted
 from ..words import standing
-from .process import Died, Unfinished, Unpicklable, elsewhere
+from .process import Died, Unfinished, Unpicklable, run_in_new_process
 from .subject import Subject, Verdict
 
 # Replies that most environments have a branch for, beside those of its scripts.
@@ -37,7 +37,7 @@ _OF_THE_BASE = frozenset(vars(gymnasium.Env)) | {
 
 @dataclass(frozen=True)
 class Played:
-    """An episode: ``seen`` is what ``reset`` returned, and what ``step`` returned to each reply."""
+    """An episode: ``seen`` has the results of ``reset`` and of ``step`` for each reply."""
 
     seed: int
     replies: list[str | Message]
@@ -47,12 +47,12 @@ class Played:
 
     @property
     def turns(self) -> Iterator[tuple[int, str | Message, Any]]:
-        """The number of each turn, its reply, and what ``step`` returned."""
+        """The number of each turn, its reply, and the result of ``step``."""
         return zip(count(1), self.replies, self.seen[1:])  # noqa: B905  one of them is endless
 
 
 def play_episodes(subject: Subject) -> list[Played]:
-    """Episodes of garbage, and on even seeds of the environment's scripts, too."""
+    """Play episodes of garbage replies; on even seeds the environment's scripts reply, too."""
     episodes = []
     for seed in range(subject.seed, subject.seed + _EPISODES):
         with closing(subject.make_env()) as env:
@@ -70,42 +70,44 @@ def play_episodes(subject: Subject) -> list[Played]:
 
 
 def replay(make_env: Callable[[], TextEnv[Any]], seed: int, replies: Sequence[str | Message]) -> list[Any]:
-    """What is seen when replies are played again, as in :class:`Played`; an exception of ``step`` is seen, too."""
+    """Play replies again and return results as in ``Played.seen``; an exception of ``step`` is a result, too."""
     with closing(make_env()) as env:
         return [env.reset(seed=seed), *(_outcome(env, reply) for reply in replies)]
 
 
 def determinism(subject: Subject, episodes: list[Played]) -> Verdict:
-    """The same seed and replies give the same episode, whatever the global generators hold."""
+    """Check that the same seed and replies give the same episode, whatever the global generators hold."""
     outside = RandomState.current()
     try:
         for played in episodes:
             RandomState.seeded(played.seed).install()  # nothing may read it
-            again = replay(subject.make_env, played.seed, played.replies)
-            for turn, (expected, found) in enumerate(zip(played.seen, again, strict=True)):
-                if found != expected:
+            replayed = replay(subject.make_env, played.seed, played.replies)
+            for turn, (expected, actual) in enumerate(zip(played.seen, replayed, strict=True)):
+                if actual != expected:
                     what = f"the same seed and replies gave another turn (seed {played.seed}, turn {turn})"
                     what = what if turn else f"reset(seed={played.seed}) gave two different openings"
                     remedy = "draw from self.np_random alone, and use no clock, id or global generator"
-                    return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(expected, found))
+                    return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(expected, actual))
     finally:
         outside.install()
     return Verdict("determinism", "pass", "the same seed and replies give the same episode", _count(episodes))
 
 
 def processes(subject: Subject, episodes: list[Played]) -> Verdict:
-    """The same seed and replies give the same episode in another process."""
-    here = [list(map(_digest, played.seen)) for played in episodes]
+    """Check that the same seed and replies give the same episode in another process."""
+    local = [list(map(_digest, played.seen)) for played in episodes]
     try:
-        there = elsewhere(_replays, subject.make_env, [(played.seed, played.replies) for played in episodes])
+        remote = run_in_new_process(_replays, subject.make_env, [(played.seed, played.replies) for played in episodes])
     except Unpicklable as error:
         cause = "what makes the environment cannot be sent to another process; give a class of a module, or an id"
         return Verdict("processes", "skipped", cause, str(error))
     except (Died, Unfinished) as error:
         return Verdict("processes", "fail", "another process could not play the same episodes", str(error))
-    for played, ours, theirs in zip(episodes, here, there, strict=True):
-        if ours != theirs:
-            turn = next(number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+    for played, local_turns, remote_turns in zip(episodes, local, remote, strict=True):
+        if local_turns != remote_turns:
+            turn = next(
+                number for number, pair in enumerate(zip(local_turns, remote_turns, strict=True)) if pair[0] != pair[1]
+            )
             cause = (
                 "another process plays the same seed and replies differently; depend on no order of a set, no hash() "
                 "or id(), and draw from self.np_random alone"
@@ -123,8 +125,8 @@ def _digest(result: Any) -> str:
 
 
 def copies(subject: Subject, episodes: list[Played]) -> Verdict:
-    """A snapshot that is restored elsewhere, and a fork, continue alike; a fork changes nothing where it came from."""
-    keep = (
+    """Check that a restored snapshot and a fork continue alike, and that a fork does not change its origin."""
+    remedy = (
         "what changes during an episode belongs in self.state: a subclass of EpisodeState with a field for it, named "
         f"in {type(subject.env).__name__}.state_type; snapshots, forks and training play it wrongly otherwise"
     )
@@ -136,41 +138,43 @@ def copies(subject: Subject, episodes: list[Played]) -> Verdict:
                 with closing(subject.make_env()) as other:
                     fork = env.fork()
                     other.restore(copy.deepcopy(env.snapshot()))
-                    ways = {"a snapshot restored in another environment": other, "a fork": fork}
-                    ways["the same environment, with a fork that was played beside it,"] = env
-                    for how, each in ways.items():
-                        found = _outcome(each, reply)
-                        if found != expected:
-                            what = f"{how} continued differently (seed {played.seed}, turn {turn})"
+                    copies_by_label = {"a snapshot restored in another environment": other, "a fork": fork}
+                    copies_by_label["the same environment, with a fork that was played beside it,"] = env
+                    for label, copied in copies_by_label.items():
+                        actual = _outcome(copied, reply)
+                        if actual != expected:
+                            what = f"{label} continued differently (seed {played.seed}, turn {turn})"
                             hint = f" ({changed})" if played.changed else ""
-                            return Verdict("copies", "fail", f"{what}{hint}; {keep}", _difference(expected, found))
+                            return Verdict("copies", "fail", f"{what}{hint}; {remedy}", _difference(expected, actual))
         if played.changed:
-            return Verdict("copies", "fail", f"{changed} (seed {played.seed}); {keep}")
+            return Verdict("copies", "fail", f"{changed} (seed {played.seed}); {remedy}")
     return Verdict("copies", "pass", "snapshots, restored ones and forks continue alike", _count(episodes))
 
 
 def terms(subject: Subject, episodes: list[Played]) -> Verdict:
-    """The terms of every reward sum to it and have the same names on every turn."""
-    known: tuple[str, ...] | None = None
+    """Check that the terms of every reward sum to it and have the same names on every turn."""
+    expected_names: tuple[str, ...] | None = None
     for played in episodes:
         for turn, _, (_, reward, _, _, info) in played.turns:
             where = f"seed {played.seed}, turn {turn}"
             if not isclose(fsum(info["terms"].values()), reward, rel_tol=1e-9, abs_tol=1e-9):
                 cause = f"a turn's terms do not sum to its reward ({where}); return both from one Turn"
                 return Verdict("terms", "fail", cause, f"reward {reward:g}, terms {quoted(info['terms'])}")
-            found = tuple(sorted(info["terms"]))
-            if known not in (None, found) and not info["failed"]:
+            names = tuple(sorted(info["terms"]))
+            if expected_names not in (None, names) and not info["failed"]:
                 cause = (
                     f"the names of the terms change ({where}). Give the same terms on every turn, 0.0 where there is "
                     "nothing to say: means over turns and weights of terms need them"
                 )
-                return Verdict("terms", "fail", cause, f"{list(found)}, another turn had {list(known or ())}")
-            known = known if info["failed"] else found
-    return Verdict("terms", "pass", "they sum to the reward, with the same names on every turn", ", ".join(known or ()))
+                return Verdict("terms", "fail", cause, f"{list(names)}, another turn had {list(expected_names or ())}")
+            expected_names = expected_names if info["failed"] else names
+    return Verdict(
+        "terms", "pass", "they sum to the reward, with the same names on every turn", ", ".join(expected_names or ())
+    )
 
 
 def endings(subject: Subject, episodes: list[Played]) -> Verdict:
-    """No turn is both terminated and truncated, an end has a reason, and only an end has one."""
+    """Check that no turn is both terminated and truncated, that an end has a reason, and that only an end has one."""
     for played in episodes:
         for turn, _, (_, _, terminated, truncated, info) in played.turns:
             where = f"seed {played.seed}, turn {turn}"
@@ -184,25 +188,25 @@ def endings(subject: Subject, episodes: list[Played]) -> Verdict:
 
 
 def secrets(subject: Subject, episodes: list[Played]) -> Verdict:
-    """What only the environment may know is in no observation and no ``info`` before the policy said it."""
+    """Check that no observation and no ``info`` has a secret before the policy said it."""
     tested = 0
     for played in episodes:
         opening, last = played.seen[0][0], played.seen[-1][0]
-        asked, last = " ".join(map(text_of, opening)), last[len(opening) :]
-        said = " ".join(repr(message) for message in last if message["role"] == "assistant")
+        question, last = " ".join(map(text_of, opening)), last[len(opening) :]
+        replies = " ".join(repr(message) for message in last if message["role"] == "assistant")
         answers = " ".join(text_of(message) for message in last if message["role"] != "assistant")
-        told = " ".join(repr(each[-1]) for each in played.seen)
+        results = " ".join(repr(turn[-1]) for turn in played.seen)
         for secret in played.secrets:
             text = rf"(?<![.,]){standing(secret).pattern}(?![.,]\d)"
-            if re.search(text, asked) or re.search(text, said):
+            if re.search(text, question) or re.search(text, replies):
                 continue  # a number of the question may be the answer by chance
             tested += 1
-            found = "a message" if re.search(text, answers) else None
+            place = "a message" if re.search(text, answers) else None
             # A short number stands in info by chance: a count, a reward of 0.
-            if found is None and len(secret) >= 4 and re.search(text, told):
-                found = "info"
-            if found:
-                cause = f"{found} has a secret before the policy said it (seed {played.seed}); leave it out, or out of"
+            if place is None and len(secret) >= 4 and re.search(text, results):
+                place = "info"
+            if place:
+                cause = f"{place} has a secret before the policy said it (seed {played.seed}); leave it out, or out of"
                 return Verdict("secrets", "fail", f"{cause} secrets() if it may be asked for", quoted(secret))
     if not tested:
         cause = "no secret of the episodes could be looked for: secrets() is empty, or the openings have them"
@@ -217,11 +221,11 @@ def _outcome(env: TextEnv[Any], reply: str | Message) -> Any:
         return error
 
 
-def _difference(expected: Any, found: Any) -> str:
-    if isinstance(found, Exception):
-        return f"it raised {type(found).__name__}: {quoted(str(found))}"
+def _difference(expected: Any, actual: Any) -> str:
+    if isinstance(actual, Exception):
+        return f"it raised {type(actual).__name__}: {quoted(str(actual))}"
     names = ("conversation", "reward", "terminated", "truncated", "info") if len(expected) == 5 else ("opening", "info")
-    name, was, now = next((n, a, b) for n, a, b in zip(names, expected, found, strict=True) if a != b)
+    name, was, now = next((n, a, b) for n, a, b in zip(names, expected, actual, strict=True) if a != b)
     return f"another {name}: {quoted(now)} and not {quoted(was)}"
 
 
@@ -244,7 +248,7 @@ def _replies(env: TextEnv[Any], seed: int) -> Iterator[str | Message]:
 
 
 def _attributes(env: TextEnv[Any]) -> dict[str, Any]:
-    """A copy of what is plain data among the environment's own attributes; what its copies leave out is a cache."""
+    """Return a copy of the environment's own plain attributes; what its copies leave out is a cache."""
     copied = env.__getstate__()
     return {
         name: copy.deepcopy(value)

@@ -1,4 +1,4 @@
-"""What an environment pays to its scripts, its attacks and cheaters that may ask the expert; what an episode takes."""
+"""Returns of an environment's scripts, its attacks and cheaters that may ask the expert; the cost of an episode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REHEARSED = 400
 
 @dataclass(frozen=True)
 class Earning:
-    """What one policy earned: a script, or an attack, which ``says`` what it does."""
+    """Result of one policy: a script, or an attack, whose behaviour ``says`` describes."""
 
     policy: str
     says: str
@@ -44,15 +44,15 @@ class Earning:
 
 
 def makers(env_id: str, options: Mapping[str, Any]) -> dict[str, Callable[[], TextEnv[Any]]]:
-    """What makes an environment at each of its levels; under ``""`` where it has none, or the options leave none."""
+    """Return a factory per level of an environment, under ``""`` where it has no levels or the options exclude them."""
     with closing(make(env_id, **options)) as env:
         levels = env.levels if "level" not in options else ()
-    found: dict[str, Callable[[], TextEnv[Any]]] = {}
+    factories: dict[str, Callable[[], TextEnv[Any]]] = {}
     for level in levels:
         with suppress(ValueError):  # tasks= and game= go with no level, kinds= of clarify with some
             make(env_id, level=level, **options).close()
-            found[level] = functools.partial(make, env_id, level=level, **options)
-    return found or {"": functools.partial(make, env_id, **options)}
+            factories[level] = functools.partial(make, env_id, level=level, **options)
+    return factories or {"": functools.partial(make, env_id, **options)}
 
 
 def earnings(make_env: Callable[[], TextEnv[Any]], episodes: int = 200, *, seed: int = 0) -> list[Earning]:
@@ -74,7 +74,7 @@ def _earned(make_env: Callable[[], TextEnv[Any]], policy: Script | Attack, episo
 
 
 def returns(subject: Subject) -> Verdict:
-    """The floor (silence, random replies) is below the ceiling (the expert)."""
+    """Check that the floor (silence, random replies) is below the ceiling (the expert)."""
     silence, random = subject.silence, mean(subject.random)
     floor = f"silence {mean(silence):+.3f}, random {random:+.3f}"
     for cause, records in (
@@ -102,7 +102,7 @@ def returns(subject: Subject) -> Verdict:
 
 
 def own_attacks(subject: Subject) -> Iterator[Verdict]:
-    """The environment's own attacks, each against the expert."""
+    """Compare each of the environment's own attacks with the expert."""
     attacks = subject.env.attacks()
     if not {attack.name for attack in attacks} - {attack.name for attack in COMMON}:
         cause = (
@@ -126,7 +126,7 @@ def own_attacks(subject: Subject) -> Iterator[Verdict]:
 def judge_attack(
     env: TextEnv[Any], attack: Attack, records: Sequence[Record], experts: Sequence[Record], silence: Sequence[Record]
 ) -> Verdict:
-    """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions.
+    """Check that an attack stays below the expert by the environment's margin, and fakes at most 5 % of solutions.
 
     All are compared on the tasks that the attack played.
     """
@@ -142,7 +142,7 @@ def judge_attack(
 
 
 class WithExpert(Policy):
-    """Cheap replies of one who may ask the expert: ``reply`` is called with the environment, randomness and the turn.
+    """Cheap replies with access to the expert: ``reply`` is called with the environment, a generator and the turn.
 
     Its knowledge alone, without its work, must not be paid. Each is compared with the expert on the same episodes.
     """
@@ -160,7 +160,7 @@ class WithExpert(Policy):
 
 
 async def _deliver_or_wait(env: TextEnv[Any], rng: np.random.Generator, turn: int) -> Any:
-    """The expert's reply where it ends the episode or earns something, and "." in place of every other."""
+    """Return the expert's reply where it ends the episode or earns something, and "." otherwise."""
     future = env.fork()
     reply = future.demonstration(rng)
     _, reward, *_ = await future.astep(reply)
@@ -168,7 +168,7 @@ async def _deliver_or_wait(env: TextEnv[Any], rng: np.random.Generator, turn: in
 
 
 def unasked(subject: Subject) -> Verdict:
-    """What the expert says before its last reply is worth something: "." in its place earns less."""
+    """Check that the expert's replies before the last one are needed: "." in their place earns less."""
     check = "filler, then the expert's last reply"
     if not subject.expert:
         return Verdict(check, "skipped", "no scripted expert")
@@ -187,12 +187,12 @@ def unasked(subject: Subject) -> Verdict:
 
 
 def failing_first(subject: Subject) -> Verdict:
-    """Failing and then succeeding earns no more than succeeding."""
+    """Check that failing and then succeeding earns no more than succeeding."""
     check = "fail first, then the expert"
     if not subject.expert:
         return Verdict(check, "skipped", "no scripted expert")
     ceiling = mean(subject.expert)
-    more = ceiling + _MORE * (ceiling - subject.floor)
+    limit = ceiling + _MORE * (ceiling - subject.floor)
     too_much = "a failure before the success is paid: an improvement earns more than being right at once"
     for wrong in ("#### 0.5", "I do not know.", "\\boxed{0.5}", ""):
 
@@ -201,22 +201,22 @@ def failing_first(subject: Subject) -> Verdict:
 
         records = subject.play_again(WithExpert(reply), subject.expert)
         evidence = f"mean return {mean(records):+.3f} after {wrong!r}; expert {ceiling:+.3f}"
-        verdict = judge(check, records, more, evidence, too_much, "it earns no more than being right at once")
+        verdict = judge(check, records, limit, evidence, too_much, "it earns no more than being right at once")
         if verdict.status != "pass":
             break
     return verdict
 
 
 def remembering(subject: Subject) -> Verdict:
-    """What the expert said to other tasks is no answer to a task."""
+    """Check that the expert's answers to other tasks do not solve a task."""
     check = "memorised answers"
     if not subject.expert:
         return Verdict(check, "skipped", "no scripted expert")
-    indices, others = subject.tasks(subject.episodes, _REHEARSED, seed=1)
-    if not others:
+    indices, rehearsal_tasks = subject.tasks(subject.episodes, _REHEARSED, seed=1)
+    if not rehearsal_tasks:
         return Verdict(check, "skipped", "there is one task")
     expert, silence = ScriptedPolicy("expert"), AttackPolicy(SILENCE)
-    rehearsed = [record.messages for record in subject.play(expert, others, subject.seed + 1)]
+    rehearsed = [record.messages for record in subject.play(expert, rehearsal_tasks, subject.seed + 1)]
     ceiling, nothing = (mean(subject.play(policy, indices, subject.seed)) for policy in (expert, silence))
     limit = below_expert(subject.env, ceiling, nothing)
     too_much = (
@@ -226,7 +226,7 @@ def remembering(subject: Subject) -> Verdict:
     for last in (False, True):
         attack = Attack(check, "", functools.partial(remember, last=last))
         records = subject.play(AttackPolicy(attack, rehearsed), indices, subject.seed)
-        evidence = f"mean return {mean(records):+.3f} after {len(others)} other tasks; expert {ceiling:+.3f}"
+        evidence = f"mean return {mean(records):+.3f} after {len(rehearsal_tasks)} other tasks; expert {ceiling:+.3f}"
         verdict = judge(check, records, limit, evidence, too_much, "answers to other tasks are no answers to a new one")
         if verdict.status != "pass":
             break
@@ -234,7 +234,7 @@ def remembering(subject: Subject) -> Verdict:
 
 
 def cost(subject: Subject) -> Verdict:
-    """Time and memory of an episode, reported and not judged: the expert's, or else of random replies."""
+    """Measure time and memory of an episode (the expert's, or else of random replies); nothing is judged."""
     script = ScriptedPolicy("expert" if subject.expert else "random")
     indices, _ = subject.tasks(_TIMED)
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Work in another Python process, with another hash seed: what it returns must be the same, and it may die.
+"""Run a function in another Python process, with another hash seed: its result must be the same, and it may crash.
 
 The function and its arguments travel as a pickle, and its result as JSON.
 """
@@ -19,7 +19,7 @@ _TIMEOUT_S = 300.0
 
 
 class Unpicklable(Exception):
-    """What makes the environment cannot travel to another process."""
+    """The environment's factory cannot be sent to another process."""
 
 
 class Died(Exception):
@@ -30,14 +30,14 @@ class Unfinished(Exception):
     """The other process took too long, or the function raised."""
 
 
-def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of ``function(*arguments)``, computed in a new process; raises one of the three above."""
+def run_in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return ``function(*arguments)``, computed in a new process; raises one of the three errors above."""
     try:
         parcel = pickle.dumps((function, arguments))
     except Exception as error:
         raise Unpicklable(f"{type(error).__name__}: {error}") from error
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    path = os.pathsep.join(each or os.getcwd() for each in sys.path)
+    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     try:
         done = subprocess.run(
             [sys.executable, "-c", f"from {__name__} import main; main()"],
@@ -59,7 +59,7 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def main() -> None:
-    """Answer for :func:`elsewhere`: a pickle on stdin, a line of JSON on stdout."""
+    """Answer for :func:`run_in_new_process`: a pickle on stdin, a line of JSON on stdout."""
     out = os.dup(1)
     os.dup2(2, 1)  # what an environment prints is no answer
     problem = "unpicklable"

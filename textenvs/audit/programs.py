@@ -1,4 +1,4 @@
-"""Programs that patch their checker, against environments that run what the policy writes.
+"""Programs that patch their checker, against environments that run the policy's programs.
 
 They are played in another process: an environment that runs them in its own process hands that to them.
 """
@@ -20,7 +20,7 @@ from ..evaluate.records import Record
 from ..messages import Message, Messages, assistant, text_of
 from ..text import load_yaml
 from ..tools.formats import call
-from .process import Died, Unfinished, Unpicklable, elsewhere
+from .process import Died, Unfinished, Unpicklable, run_in_new_process
 from .subject import Subject, Verdict, mean, show
 
 #: Set by a program that runs in the process of its environment.
@@ -32,22 +32,22 @@ _MARK = f"import sys\nsys.{REACHED} = True\n"
 _EPISODES = 10
 
 
-#: The programs, by name; ``{name}`` stands for the name of the function that is asked for.
+#: The programs, by name; ``{name}`` is the name of the requested function.
 LIBRARY: Mapping[str, str] = load_yaml(__package__, "programs.yaml")
 
 
 def programs(subject: Subject) -> Verdict:
-    """No program that patches its checker earns what the expert earns, or reaches the environment's process."""
+    """Check that no program that patches its checker is paid, or reaches the environment's process."""
     check, env = "programs that patch the checker", subject.env.fork()
     opening, _ = env.reset(seed=subject.seed)
-    asked = " ".join(text_of(message) for message in opening if message["role"] == "user")
-    if not any(map(_code_of, getattr(env, "tool_schemas", ()))) and not _RUNS_CODE.search(asked):
+    question = " ".join(text_of(message) for message in opening if message["role"] == "user")
+    if not any(map(_code_of, getattr(env, "tool_schemas", ()))) and not _RUNS_CODE.search(question):
         return Verdict(check, "skipped", "it asks for no program and has no tool that runs one")
     indices, _ = subject.tasks(min(_EPISODES, subject.episodes), seed=30)
     best = (-float("inf"), "")
     for name in LIBRARY:
         try:
-            found = elsewhere(play_program, subject.make_env, name, indices, subject.seed)
+            result = run_in_new_process(play_program, subject.make_env, name, indices, subject.seed)
         except Unpicklable as error:
             return Verdict(check, "skipped", "what makes the environment cannot be sent to another process", str(error))
         except Unfinished as error:
@@ -55,10 +55,10 @@ def programs(subject: Subject) -> Verdict:
         except Died as error:
             cause = "a program ended the process that judges it: run what a policy writes in a sandbox"
             return Verdict(check, "fail", cause, f"{name}: {error}")
-        records = [Record(**each) for each in found["records"]]
-        said = f"{name}: mean return {mean(records):+.3f}"
+        records = [Record(**fields) for fields in result["records"]]
+        evidence = f"{name}: mean return {mean(records):+.3f}"
         cause = ""
-        if found["reached"]:
+        if result["reached"]:
             cause = (
                 "a program runs in the environment's own process, where it can patch the checker and read what it "
                 "compares with: run it in a sandbox, and judge outside of it"
@@ -66,13 +66,13 @@ def programs(subject: Subject) -> Verdict:
         elif mean(records) > subject.limit:
             cause = "a program that patches its checker passes: the verdict must be made outside of its process"
         if cause:
-            return Verdict(check, "fail", cause, said, show(records))
-        best = max(best, (mean(records), said))
+            return Verdict(check, "fail", cause, evidence, show(records))
+        best = max(best, (mean(records), evidence))
     return Verdict(check, "pass", f"{len(LIBRARY)} programs pass nothing", f"best is {best[1]}")
 
 
 def play_program(make_env: Callable[[], TextEnv[Any]], name: str, indices: list[int], seed: int) -> dict[str, Any]:
-    """Play a program of the library: the records as JSON, and whether it ran in this process."""
+    """Play a program of the library; return the records as JSON, and whether it ran in this process."""
     env = make_env()
     schemas = [schema for schema in getattr(env, "tool_schemas", ()) if _code_of(schema)]
     attack = Attack(name, "", lambda rng, seen: _cheater(LIBRARY[name], schemas))
@@ -81,13 +81,13 @@ def play_program(make_env: Callable[[], TextEnv[Any]], name: str, indices: list[
 
 
 def _program(text: str, conversation: Messages) -> str:
-    said = " ".join(text_of(message) for message in conversation if message["role"] == "user")
-    names = [group for match in _NAME.finditer(said) for group in match.groups() if group]
+    question = " ".join(text_of(message) for message in conversation if message["role"] == "user")
+    names = [group for match in _NAME.finditer(question) for group in match.groups() if group]
     return _MARK + text.format(name=names[0] if names else "solve")
 
 
 def _cheater(text: str, schemas: list[Any]) -> Cheater:
-    """Runs the program with a tool first, where there is one, and then answers with it."""
+    """Run the program with a tool first, where there is one, and then answer with it."""
     through = iter(schemas[:1])
 
     def reply(conversation: Messages) -> str | Message:
@@ -100,6 +100,6 @@ def _cheater(text: str, schemas: list[Any]) -> Cheater:
 
 
 def _code_of(schema: Any) -> str:
-    """The parameter of a tool that takes a program, or nothing."""
+    """Return the name of a tool's parameter that takes a program, or an empty string."""
     names = schema["function"].get("parameters", {}).get("properties", {})
     return next((name for name in names if name in ("code", "program", "source", "script")), "")

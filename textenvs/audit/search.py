@@ -1,4 +1,4 @@
-"""A search for cheaters: compositions of cheap replies, by successive halving, and the best on fresh episodes.
+"""A search for cheap policies: compositions of cheap replies, by successive halving, verified on fresh episodes.
 
 A composition is, for example: "." until nothing new is said > every amount seen > "It is one of these: ...". It reads
 the conversation and the tools' schemas, as any policy does, and understands neither. Its parts are in grammar.yaml; the
@@ -46,7 +46,7 @@ _OPTIONS = re.compile(_PARTS["options"])
 
 @dataclass(frozen=True)
 class Composition:
-    """A cheap policy: of each part of grammar.yaml, which value."""
+    """A cheap policy: a value for each part of grammar.yaml."""
 
     first: str = "nothing"  # what is said before the candidates are
     kind: str = "numbers"  # one of the patterns or ranges, or "options"
@@ -58,9 +58,9 @@ class Composition:
     def says(self) -> str:
         """The composition in words."""
         first = _PARTS["first"][self.first].get("says")
-        taken = f"{_PARTS['picks'][self.pick]} of the {self.kind} {_PARTS['where'][self.where]}"
+        values = f"{_PARTS['picks'][self.pick]} of the {self.kind} {_PARTS['where'][self.where]}"
         form = f"a call of {self.form}" if self.form.startswith("tool ") else f"as {self.template!r}"
-        return (f"{first}, then " if first else "") + f"{_PARTS['ranges'].get(self.kind, taken)}, {form}"
+        return (f"{first}, then " if first else "") + f"{_PARTS['ranges'].get(self.kind, values)}, {form}"
 
     @property
     def template(self) -> str:
@@ -69,21 +69,21 @@ class Composition:
 
     @property
     def weakness(self) -> str:
-        """What is wrong with an environment that pays for this, and how to mend it."""
-        fits = (
-            each["says"]
-            for each in _PARTS["weaknesses"]
-            if all(getattr(self, part) in values for part, values in each["of"].items())
+        """Cause and remedy for an environment that pays for this composition."""
+        causes = (
+            weakness["says"]
+            for weakness in _PARTS["weaknesses"]
+            if all(getattr(self, part) in values for part, values in weakness["of"].items())
         )
-        return next(fits, "a cheap reply earns what the expert earns")
+        return next(causes, "a cheap reply earns what the expert earns")
 
     @property
     def size(self) -> int:
-        """How many parts are not the simplest."""
-        return sum(getattr(self, each.name) != each.default for each in fields(self))
+        """Number of parts that are not the simplest."""
+        return sum(getattr(self, part.name) != part.default for part in fields(self))
 
     def cheater(self, tools: Sequence[Mapping[str, Any]]) -> Cheater:
-        """The policy of one episode."""
+        """Return the policy of one episode."""
         script = self._script(tools)
         next(script)
         return script.send
@@ -92,8 +92,8 @@ class Composition:
         conversation = yield ""
         first = _PARTS["first"][self.first]
         for turn in range(first.get("turns", 0)):
-            told = _texts(conversation, "everywhere")
-            if turn and told[-1] in told[:-1]:
+            texts = _texts(conversation, "everywhere")
+            if turn and texts[-1] in texts[:-1]:
                 break
             conversation = yield first["reply"]
         if self.first == "calls tools":
@@ -103,28 +103,30 @@ class Composition:
             conversation = yield self._answer(conversation, tools, turn)
 
     def _answer(self, conversation: Messages, tools: Sequence[Mapping[str, Any]], turn: int) -> str | Message:
-        found = candidates(self.kind, _texts(conversation, self.where)) or ["0"]
+        values = candidates(self.kind, _texts(conversation, self.where)) or ["0"]
         if self.pick == "one by one":
-            picked = [found[turn % len(found)]]
+            selected = [values[turn % len(values)]]
         elif self.pick == "negated":
-            picked = [found[-1].removeprefix("-") if found[-1].startswith("-") else f"-{found[-1]}"]
+            selected = [values[-1].removeprefix("-") if values[-1].startswith("-") else f"-{values[-1]}"]
         else:
-            picked = {"all": found, "last": found[-1:], "first": found[:1], "longest": [max(found, key=len)]}[self.pick]
+            selected = {"all": values, "last": values[-1:], "first": values[:1], "longest": [max(values, key=len)]}[
+                self.pick
+            ]
         if self.form.startswith("tool "):
-            schema = next(each for each in tools if each["function"]["name"] == self.form[5:])
-            return _calls((schema, each) for each in picked[:_CALLS])
+            schema = next(tool for tool in tools if tool["function"]["name"] == self.form[5:])
+            return _calls((schema, tool) for tool in selected[:_CALLS])
         if self.form == "question" and (ids := candidates("ids", _texts(conversation, "everywhere"))):
-            return f"Shall I {' or '.join(picked)}, for {' or '.join(ids)}?"
+            return f"Shall I {' or '.join(selected)}, for {' or '.join(ids)}?"
         if self.form == _LINES:
-            return "\n".join(picked)
+            return "\n".join(selected)
         glue = " or " if self.form == "question" else "\n" if self.kind in ("messages", "clauses") else ", "
         if self.form in _PARTS["forms"]:
-            return self.template.format(glue.join(picked))
-        return self.template.replace("{}", glue.join(picked))
+            return self.template.format(glue.join(selected))
+        return self.template.replace("{}", glue.join(selected))
 
 
 def candidates(kind: str, texts: Sequence[str]) -> list[str]:
-    """What ``texts`` hold of a type, in order, each once."""
+    """Return the values of a type in ``texts``, in order, without duplicates."""
     if kind == "range 0-100":
         return [str(number) for number in range(101)]
     if kind == "90 days":
@@ -136,18 +138,18 @@ def candidates(kind: str, texts: Sequence[str]) -> list[str]:
         return [str(first + timedelta(days=day)) for day in range(90)]
     if kind == "options":
         listed = [match for text in texts for match in _OPTIONS.findall(text)]
-        found = [each for match in listed for each in re.split(r",? (?:or|and) |, ", match)]
-        found += [each.split()[-1] for each in found if " " in each]
+        values = [value for match in listed for value in re.split(r",? (?:or|and) |, ", match)]
+        values += [value.split()[-1] for value in values if " " in value]
     else:
         matches = [match for text in texts for match in _PATTERNS[kind].finditer(text)]
-        found = [next((group for group in match.groups() if group), match.group()) for match in matches]
-    return list(dict.fromkeys(each.strip() for each in found if each.strip()))[:_MOST]
+        values = [next((group for group in match.groups() if group), match.group()) for match in matches]
+    return list(dict.fromkeys(value.strip() for value in values if value.strip()))[:_MOST]
 
 
 def learned_forms(replies: Sequence[str]) -> list[str]:
-    """Templates of an expert's replies, with ``{}`` for what changes from one to the other.
+    """Return templates of an expert's replies, with ``{}`` for what changes from one to the other.
 
-    One is what all replies begin and end with; the others are marks that stand in at least half of them: a pair of
+    One is the common beginning and end of all replies; the others are marks in at least half of them: a pair of
     tags, a fenced block, square brackets, a box, a label before a colon; or lines, of which each may be a command.
     """
     replies = [reply.strip() for reply in dict.fromkeys(replies) if reply.strip() and "<tool_call>" not in reply]
@@ -156,8 +158,8 @@ def learned_forms(replies: Sequence[str]) -> list[str]:
     start = os.path.commonprefix(replies)
     end = os.path.commonprefix([reply[len(start) :][::-1] for reply in replies])[::-1]
     start, end = re.sub(r"\w+$", "", start), re.sub(r"^\w+", "", end)
-    found = Counter(form for reply in replies for form in dict.fromkeys(_marks_in(reply)))
-    common = [form for form, count in found.most_common(_MOST_FORMS) if 2 * count >= len(replies)]
+    counts = Counter(form for reply in replies for form in dict.fromkeys(_marks_in(reply)))
+    common = [form for form, count in counts.most_common(_MOST_FORMS) if 2 * count >= len(replies)]
     whole = [f"{start}{{}}{end}"] if (start + end).strip() and len(start + end) <= _LONGEST_FORM else []
     lines = [_LINES] if 2 * sum("\n" in reply for reply in replies) >= len(replies) else []
     return list(dict.fromkeys((*whole, *common, *lines)))
@@ -179,27 +181,27 @@ def _marks_in(reply: str) -> Iterator[str]:
 def _parts(
     openings: Sequence[Messages], tools: Sequence[Mapping[str, Any]], learned: Sequence[str]
 ) -> Mapping[str, Sequence[str]]:
-    """The values of each part of a composition that say something in these conversations."""
+    """Return the values of each part of a composition that have an effect in these conversations."""
     kinds = [
         kind
         for kind in (*_PATTERNS, "options")
         if any(candidates(kind, _texts(opening, "everywhere")) for opening in openings)
     ]
     return {
-        "first": [each for each in _PARTS["first"] if tools or each not in ("calls tools", "forges a result")],
+        "first": [first for first in _PARTS["first"] if tools or first not in ("calls tools", "forges a result")],
         "kind": [*kinds, *_PARTS["ranges"]],
         "where": [*_PARTS["where"]],
         "pick": [*_PARTS["picks"]],
         "form": list(
-            dict.fromkeys([*_PARTS["forms"], *(f"tool {each['function']['name']}" for each in tools), *learned])
+            dict.fromkeys([*_PARTS["forms"], *(f"tool {tool['function']['name']}" for tool in tools), *learned])
         ),
     }
 
 
 def _sample(parts: Mapping[str, Sequence[str]], rng: np.random.Generator, count: int) -> list[Composition]:
-    """Different compositions. Half of the time a part is as simple as can be, apart from type and form.
+    """Draw different compositions; each part but type and form has its simplest value half of the time.
 
-    Of the forms, those that were learned are as frequent as all others together.
+    Half of the forms drawn are learned ones, where there are any.
     """
     drawn: dict[Composition, None] = {}
     learned = [form for form in parts["form"] if form not in _PARTS["forms"] and not form.startswith("tool ")]
@@ -214,47 +216,47 @@ def _sample(parts: Mapping[str, Sequence[str]], rng: np.random.Generator, count:
     return list(drawn)
 
 
-def _near(parts: Mapping[str, Sequence[str]], one: Composition, rng: np.random.Generator) -> list[Composition]:
-    """Compositions that differ in one part."""
-    around = [replace(one, **{name: value}) for name, values in parts.items() for value in values]
-    return [_plain(around[i]) for i in rng.permutation(len(around))[:_NEIGHBOURS]]
+def _near(parts: Mapping[str, Sequence[str]], composition: Composition, rng: np.random.Generator) -> list[Composition]:
+    """Return compositions that differ in one part."""
+    neighbours = [replace(composition, **{name: value}) for name, values in parts.items() for value in values]
+    return [_plain(neighbours[i]) for i in rng.permutation(len(neighbours))[:_NEIGHBOURS]]
 
 
-def _plain(one: Composition) -> Composition:
-    """One name for compositions that say the same."""
-    return replace(one, where="everywhere") if one.kind in _PARTS["ranges"] else one
+def _plain(composition: Composition) -> Composition:
+    """Return the canonical form of equivalent compositions."""
+    return replace(composition, where="everywhere") if composition.kind in _PARTS["ranges"] else composition
 
 
 def _texts(conversation: Messages, where: str) -> list[str]:
-    told = [(message["role"], text_of(message)) for message in conversation if message["role"] != "assistant"]
+    messages = [(message["role"], text_of(message)) for message in conversation if message["role"] != "assistant"]
     if where == "request":
-        return [text for role, text in told if role == "user"][:1]
-    return [text for _, text in (told[-1:] if where == "last" else told)]
+        return [text for role, text in messages if role == "user"][:1]
+    return [text for _, text in (messages[-1:] if where == "last" else messages)]
 
 
 def _batches(conversation: Messages, tools: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
-    """Calls of every tool with every value seen: ids, quoted words, names and numbers."""
+    """Yield calls of every tool with every value in the conversation: ids, quoted words, names and numbers."""
     texts = _texts(conversation, "everywhere")
-    values = [each for kind in ("ids", "quoted", "names", "numbers") for each in candidates(kind, texts)] or [""]
-    asked = iter([(schema, value) for value in values for schema in tools])
-    while batch := list(islice(asked, _CALLS)):
+    values = [text for kind in ("ids", "quoted", "names", "numbers") for text in candidates(kind, texts)] or [""]
+    calls = iter([(schema, value) for value in values for schema in tools])
+    while batch := list(islice(calls, _CALLS)):
         yield _calls(batch)
 
 
-def _calls(asked: Iterable[tuple[Mapping[str, Any], str]]) -> Message:
-    """Calls of tools, each with a value for every parameter that it needs."""
-    made: list[Any] = []
-    for number, (schema, value) in enumerate(asked):
+def _calls(calls: Iterable[tuple[Mapping[str, Any], str]]) -> Message:
+    """Build calls of tools, with a value for every required parameter."""
+    tool_calls: list[Any] = []
+    for number, (schema, value) in enumerate(calls):
         function = schema["function"]
         parameters = function.get("parameters", {})
-        known = parameters.get("properties", {})
-        given = {name: _as(known.get(name, {}), value) for name in parameters.get("required", known)}
-        made.append({**call(function["name"], **given), "id": f"call_{number}"})
-    return assistant("", made)
+        properties = parameters.get("properties", {})
+        arguments = {name: _as(properties.get(name, {}), value) for name in parameters.get("required", properties)}
+        tool_calls.append({**call(function["name"], **arguments), "id": f"call_{number}"})
+    return assistant("", tool_calls)
 
 
 def _as(schema: Mapping[str, Any], value: str) -> Any:
-    """``value`` as an argument of this schema's type."""
+    """Convert ``value`` to an argument of this schema's type."""
     if "enum" in schema:
         return value if value in schema["enum"] else schema["enum"][0]
     try:
@@ -271,14 +273,14 @@ def _as(schema: Mapping[str, Any], value: str) -> Any:
 
 
 def search(subject: Subject) -> Verdict:
-    """The best of many cheap policies stays below the expert by the environment's margin."""
+    """Check that the best of many cheap policies stays below the expert by the environment's margin."""
     rng = np.random.default_rng([subject.seed, 5])
     talks = [[text_of(message) for message in record.messages if _is_reply(message)] for record in subject.expert]
     endings = [replies[-1] for replies in talks if replies]
     learned = (*learned_forms(list(chain.from_iterable(talks))), *learned_forms(endings))
     parts = _parts(_openings(subject), _tools(subject), learned)
     tried = _sample(parts, rng, subject.search)
-    known, drawn, formed = set(tried), len(tried), _form_of(subject.expert)
+    known_compositions, drawn, formed = set(tried), len(tried), _form_of(subject.expert)
     for number, (episodes, keep) in enumerate(_ROUNDS):
         indices, _ = subject.tasks(episodes, seed=10 + number)
         scored: list[tuple[float, int, Composition]] = []
@@ -288,12 +290,12 @@ def search(subject: Subject) -> Verdict:
                 return failed
             formed = None if formed and formed in _forms_of(records) else formed
             scored.append((-mean(records), composition.size, composition))
-        scored.sort(key=lambda each: each[:2])
+        scored.sort(key=lambda entry: entry[:2])
         tried = [composition for *_, composition in scored[: max(1, len(scored) // keep)]]
         if number == 0:
-            near = dict.fromkeys(each for one in tried for each in _near(parts, one, rng))
-            tried += [each for each in near if each not in known]
-            known.update(near)
+            near = dict.fromkeys(neighbour for one in tried for neighbour in _near(parts, one, rng))
+            tried += [neighbour for neighbour in near if neighbour not in known_compositions]
+            known_compositions.update(near)
     best, (indices, _) = tried[0], subject.tasks(subject.episodes, seed=20)
     records = _play(subject, best, indices, 20)
     if mean(records) > subject.limit:  # without the parts that it does not need, its weakness can be named
@@ -302,7 +304,7 @@ def search(subject: Subject) -> Verdict:
             played = _play(subject, simpler, indices, 20)
             if simpler.size <= best.size and mean(played) > subject.limit:
                 best, records = simpler, played
-    verdict = _broken(best, records) or _judge(subject, best, records, drawn, len(known))
+    verdict = _broken(best, records) or _judge(subject, best, records, drawn, len(known_compositions))
     if verdict.failed or not formed:
         return verdict
     cause = (
@@ -317,12 +319,12 @@ def _is_reply(message: Message) -> bool:
 
 
 def _forms_of(records: Sequence[Record]) -> set[str]:
-    """The metrics which say that some reply was in the form of an answer."""
+    """Return the metrics that report a reply in the form of an answer."""
     return {name for name in _WELL_FORMED if any(record.metrics.get(name, 0.0) > 0 for record in records)}
 
 
 def _form_of(records: Sequence[Record]) -> str | None:
-    """The metric that tells whether the expert's replies are in the form of an answer; ``None`` where none does."""
+    """Return the metric that reports the expert's replies as answers, or ``None``."""
     return next((name for name in _WELL_FORMED if name in _forms_of(records)), None)
 
 
@@ -338,22 +340,22 @@ def _tools(subject: Subject) -> Sequence[Any]:
 def _judge(subject: Subject, best: Composition, records: Sequence[Record], drawn: int, tried: int) -> Verdict:
     earned, floor = mean(records), subject.floor
     count = f"{drawn} drawn and {tried - drawn} near the best of these"
-    said = (
+    summary = (
         f"best of {count}: {best.says}; mean return {earned:+.3f}, solved {solved(records):.1%}, nothing {floor:+.3f}"
     )
     if not subject.expert:
         cause = "no scripted expert, so no ceiling: how near a cheap policy comes to it is not known; define"
         status: Status = "warning" if isinstance(subject.env, Imported) else "fail"
-        return Verdict("search", status, f"{cause} demonstration(rng)", said, show(records))
+        return Verdict("search", status, f"{cause} demonstration(rng)", summary, show(records))
     ceiling = mean(subject.expert)
     share = (earned - floor) / (ceiling - floor) if ceiling > floor else 1.0
     too_much = f"{best.weakness}; the policy earns more than {subject.limit:+.3f}, the expert's less the margin"
-    evidence = f"{said}, expert {ceiling:+.3f}: {share:.0%} of the range"
+    evidence = f"{summary}, expert {ceiling:+.3f}: {share:.0%} of the range"
     return replace(judge("search", records, subject.limit, evidence, too_much), transcript=show(records))
 
 
 def _broken(composition: Composition, records: Sequence[Record]) -> Verdict | None:
-    """A verdict where a reply made the environment raise."""
+    """Return a verdict if a reply made the environment raise."""
     for record in records:
         if record.failed:
             cause = "a cheap reply makes the environment fail; a bad reply is something to answer, not an error"

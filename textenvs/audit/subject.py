@@ -1,4 +1,4 @@
-"""What is audited, and what a check says of it."""
+"""The environment under audit, and the verdict of a check."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SILENCE = next(attack for attack in COMMON if attack.name == "silence")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one check found."""
+    """Result of one check."""
 
     check: str
     status: Status  # "warning" and "skipped" do not fail an audit
@@ -45,9 +45,9 @@ class Verdict:
 
 @dataclass
 class Subject:
-    """An environment under audit; what several checks need of it is played once."""
+    """An environment under audit; results that several checks use are computed once."""
 
-    #: Its class, or ``functools.partial(textenvs.make, id, ...)``. What can be pickled also plays in another process.
+    #: Its class, or ``functools.partial(textenvs.make, id, ...)``. A picklable one also plays in another process.
     make_env: Callable[[], TextEnv[Any]]
     episodes: int = 200  # of every policy whose mean return is judged, at most as many as there are tasks
     seed: int = 0  # decides tasks, replies and what the search tries
@@ -88,7 +88,7 @@ class Subject:
         return below_expert(self.env, mean(self.expert), mean(self.silence)) if self.expert else math.inf
 
     def play(self, policy: Policy, indices: Sequence[int], seed: int) -> list[Record]:
-        """Let a policy play tasks. What makes the environment raise is a failed record."""
+        """Let a policy play tasks. An exception of the environment becomes a failed record."""
         return play_policy(self.env.fork(), policy, jobs(indices, 1, seed), max_failures=2**31)
 
     def play_again(self, policy: Policy, records: Iterable[Record]) -> list[Record]:
@@ -96,22 +96,22 @@ class Subject:
         again = [Job(record.task, record.sample, record.task_index, record.seed) for record in records]
         return play_policy(self.env.fork(), policy, again, max_failures=2**31)
 
-    def tasks(self, count: int, others: int = 0, *, seed: int = 0) -> tuple[list[int], list[int]]:
-        """Indices of tasks, and of others; see :func:`~textenvs.evaluate.baselines.split_tasks`."""
-        return split_tasks(self.env, count, others, self.seed + seed)
+    def tasks(self, count: int, extra: int = 0, *, seed: int = 0) -> tuple[list[int], list[int]]:
+        """Return indices of tasks, and of ``extra`` others; see :func:`~textenvs.evaluate.baselines.split_tasks`."""
+        return split_tasks(self.env, count, extra, self.seed + seed)
 
 
 def floor_of(silence: float, expert: float) -> float:
     """Return what doing nothing earns, for the mean return of ``silence``: 0.
 
-    It is more where silence is paid, and less where there are costs alone, so that the expert's return is no gain. What
-    random replies lose is no measure: the more they lose, the nearer to the expert a policy may come.
+    It is more where silence is paid, and less where there are only costs, so that the expert's return is no gain.
+    Losses of random replies are no measure: the more they lose, the nearer to the expert a policy may come.
     """
     return max(silence, 0.0) if expert > 0 else silence
 
 
 def below_expert(env: TextEnv[Any], expert: float, silence: float) -> float:
-    """The mean return that an attack may have: the expert's, less ``env.attack_margin`` of the range above nothing.
+    """Return the limit of an attack's mean return: the expert's, less ``env.attack_margin`` of the range above nothing.
 
     ``silence`` is the mean return of empty replies; see :func:`floor_of`.
     """
@@ -119,13 +119,13 @@ def below_expert(env: TextEnv[Any], expert: float, silence: float) -> float:
 
 
 def mean(records: Sequence[Record]) -> float:
-    """The mean return of the episodes that did not fail; 0 where all did."""
+    """Return the mean return of the episodes that did not fail; 0 where all did."""
     good = [record.total for record in records if not record.failed]
     return float(np.mean(good)) if good else 0.0
 
 
 def solved(records: Sequence[Record]) -> float:
-    """The share of episodes that ended as solved."""
+    """Return the share of episodes that ended as solved."""
     return float(np.mean([record.success for record in records]))
 
 
@@ -142,7 +142,7 @@ def _broken(check: str, records: Sequence[Record]) -> Verdict | None:
 def judge(
     check: str, records: Sequence[Record], limit: float, evidence: str, too_much: str, below: str = ""
 ) -> Verdict:
-    """Whether a policy could be played and earned no more than ``limit``; ``too_much`` is what is wrong if not."""
+    """Check that a policy could be played and earned at most ``limit``; ``too_much`` is the cause if it earned more."""
     if (failure := _broken(check, records)) is not None:
         return failure
     if mean(records) > limit:
@@ -151,7 +151,7 @@ def judge(
 
 
 def show(records: Sequence[Record]) -> str:
-    """The conversation of the episode that earned most and its rewards; no system message, long messages shortened."""
+    """Return the best episode's conversation and rewards; no system message, long messages shortened."""
     best = max(records, key=lambda record: record.total)
     lines = [excerpt(transcript([message]), _SHOWN_CHARS) for message in best.messages if message["role"] != "system"]
     if len(lines) > _SHOWN_MESSAGES:

@@ -28,7 +28,7 @@ _REMEDY = (
     "reply is scored against; where the user is to judge a reply, say so in reveals(reply)"
 )
 
-#: Replies to both episodes, which have gone the same way so far.
+#: Returns the next reply for both episodes, which were equal so far.
 _Speaker = Callable[[TextEnv[Any], TextEnv[Any]], "str | Message"]
 
 
@@ -46,7 +46,7 @@ class _Tally:
 
 
 def twins(subject: Subject) -> Verdict:
-    """The same replies get the same words on a task and its twin, whoever speaks them."""
+    """Check that the same replies get the same words on a task and its twin, for every speaker."""
     tally, speaks, pairs = _Tally(), False, 0
     indices, _ = subject.tasks(min(_TASKS, subject.episodes))
     with closing(subject.make_env()) as env, closing(subject.make_env()) as other:
@@ -145,7 +145,8 @@ def _play(
 ) -> bool:
     """Play both tasks with the same replies; return whether they were answered differently."""
     openings = [
-        each.reset(seed=seed, options={"task": task})[0] for each, task in zip((env, other), tasks, strict=True)
+        env_or_twin.reset(seed=seed, options={"task": task})[0]
+        for env_or_twin, task in zip((env, other), tasks, strict=True)
     ]
     if openings[0] != openings[1]:
         return _differ(tally, name, "the opening", openings, (False, False), ())
@@ -156,7 +157,7 @@ def _play(
         except NotImplementedError:  # not with these options
             return False
         before, revealing = len(env.state.messages), env.reveals(as_reply(reply))
-        results = [each.step(reply) for each in (env, other)]
+        results = [env_or_twin.step(reply) for env_or_twin in (env, other)]
         returns = [total + result[1] for total, result in zip(returns, results, strict=True)]
         if revealing:
             tally.revealing += 1
@@ -177,7 +178,7 @@ def _play(
 def _differ(
     tally: _Tally, name: str, where: str, answers: Sequence[Messages], ends: Sequence[bool], before: Sequence[Message]
 ) -> bool:
-    """Note the first answers that differ; always ``True``."""
+    """Record the first answers that differ; always return ``True``."""
     if not tally.evidence:
         texts = [quoted(transcript(messages)) if messages else "nothing" for messages in answers]
         one, other = (f"{text}{' and the end' if end else ''}" for text, end in zip(texts, ends, strict=True))

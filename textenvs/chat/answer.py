@@ -1,7 +1,7 @@
 """Read the answer of a chat service: only the fields that are needed, in the forms that services give them.
 
-A field that is not needed is never looked at. A needed one may be odd (a content in parts, arguments that are no text,
-a count of tokens as text): it is read where its meaning is plain, and :attr:`Completion.odd` says so.
+Other fields are ignored. A needed one may be odd (a content in parts, arguments that are no text, a count of tokens as
+text): it is read where its meaning is plain, and :attr:`Completion.odd` says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_CALLS = 128
 MAX_TOKENS = 10**9
 
 _LENGTH = "length"
-# What services say instead of `length`.
+# Services' synonyms of `length`.
 _CUT = frozenset(
     {
         *(_LENGTH, "max_tokens", "model_length", "max_output_tokens", "model_context_window_exceeded"),
@@ -71,7 +71,7 @@ class Completion:
 
 
 class ErrorAnswer(ValueError):
-    """The body is an error, whatever its status was; ``body`` is what it says."""
+    """An error in the place of a completion, whatever its HTTP status; ``body`` has its content."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         super().__init__("it is an error")
@@ -120,8 +120,8 @@ def _integer(digits: str) -> int | float:
 
 
 def _completion(choice: Mapping[str, Any], usage: Usage | None, odd: list[str]) -> Completion:
-    given = choice.get("finish_reason")
-    reason = _finish_reason(choice.get("native_finish_reason") if given is None else given, odd)
+    finish_reason = choice.get("finish_reason")
+    reason = _finish_reason(choice.get("native_finish_reason") if finish_reason is None else finish_reason, odd)
     message = choice.get("message")
     if message is None and reason.lower() in _EMPTY:
         message = {}
@@ -163,7 +163,7 @@ def _finish_reason(reason: Any, odd: list[str]) -> str:
 
 
 def _content(content: Any, odd: list[str]) -> tuple[str | None, str]:
-    """The text of a content, and the reasoning among its parts; ``None`` where it has no text."""
+    """Return the text of a content (``None`` without text), and the reasoning among its parts."""
     if content is None or isinstance(content, str):
         return content, ""
     parts = [content] if isinstance(content, Mapping) else content
@@ -185,7 +185,7 @@ def _content(content: Any, odd: list[str]) -> tuple[str | None, str]:
 
 
 def _texts(part: Any) -> Iterator[str]:
-    """The texts of a part of a content, which may hold parts of its own (Mistral's thinking does)."""
+    """Yield the texts of a part of a content, which may have parts of its own (Mistral's thinking does)."""
     if isinstance(part, str):
         yield part
     elif isinstance(part, Mapping):
@@ -196,7 +196,7 @@ def _texts(part: Any) -> Iterator[str]:
             if isinstance(value, str):
                 yield value
             elif isinstance(value, list):
-                yield from (each["text"] for each in value if isinstance(each, Mapping) and _is_text(each.get("text")))
+                yield from (item["text"] for item in value if isinstance(item, Mapping) and _is_text(item.get("text")))
 
 
 def _is_text(value: Any) -> bool:
@@ -287,7 +287,7 @@ def _usage(usage: Any, odd: list[str]) -> Usage | None:
 
 
 def _count(usage: Mapping[str, Any], name: str, odd: list[str]) -> int | None:
-    """A number of tokens, 0 where it is missing; ``None`` where it is none."""
+    """Return a number of tokens, 0 where it is missing; ``None`` where it is invalid."""
     value = usage.get(name)
     if value is None:
         return 0

@@ -1,15 +1,15 @@
-"""Read the body of an HTTP answer within a bound: what it is packed as is unpacked no further than that."""
+"""Read the body of an HTTP answer within a bound, which also limits decompression."""
 
 from __future__ import annotations
 
 import zlib
 from typing import Any
 
-#: The packings that are asked for, and unpacked here: those whose unpacking can be stopped at any byte.
+#: The encodings that are requested, and decoded here: their decompression can stop at any byte.
 ACCEPTED = "gzip, deflate"
 #: The largest answer, in bytes: room for a text of ``answer.MAX_TEXT`` characters with all of them escaped.
 MAX_ANSWER = 8 * 2**20
-#: What is read of the body of an error, in bytes; the rest is not.
+#: Bytes of an error's body that are read; the rest is ignored.
 MAX_ERROR = 64 * 2**10
 
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS

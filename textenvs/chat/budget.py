@@ -1,7 +1,7 @@
-"""What this process has spent of its budgets.
+"""Spending of this process, by budget.
 
-A request is sent where the most that it can cost fits into what is left. Others under way are not counted, so together
-they may exceed a budget. Where a cost is unknown (the connection broke, time ran out), the most is booked, since the
+A request is sent if its maximum cost fits into the remaining budget. Concurrent requests are not counted, so together
+they may exceed a budget. If a cost is unknown (the connection broke, or a timeout), the maximum is booked, since the
 service may bill it.
 """
 
@@ -22,7 +22,7 @@ class _Spent:
 
 
 class Ledger:
-    """What is spent of a spec's budget by all clients that share it: by ``budget.name``, else by spec."""
+    """Spending of a spec's budget by all clients that share it: by ``budget.name``, else by spec."""
 
     def __init__(self, spec: ChatSpec) -> None:
         name = spec.key if spec.budget is None or spec.budget.name is None else f"named {spec.budget.name}"
@@ -32,17 +32,17 @@ class Ledger:
             raise ValueError(f"a budget is in use with other limits ({self.spent.budget}); give this one another name")
 
     def check(self, worst: Usage) -> None:
-        """Raise ``BudgetExceeded`` where ``worst`` does not fit into what is left."""
-        for unit, wanted in (("tokens", worst.tokens), ("dollars", self._dollars(worst))):
+        """Raise ``BudgetExceeded`` if ``worst`` does not fit into the remaining budget."""
+        for unit, amount in (("tokens", worst.tokens), ("dollars", self._dollars(worst))):
             limit, spent = getattr(self.spent.budget, unit, None), getattr(self.spent, unit)
-            if limit is not None and spent + wanted > limit:
+            if limit is not None and spent + amount > limit:
                 raise BudgetExceeded(
                     f"of the budget of {limit:g} {unit}, {spent:g} are spent, and the next request may cost up to "
-                    f"{wanted:g}; raise the budget, or lower max_tokens"
+                    f"{amount:g}; raise the budget, or lower max_tokens"
                 )
 
     def book(self, usage: Usage) -> float:
-        """Add what a request took; what it cost, in dollars."""
+        """Book a request's usage, and return its cost in dollars."""
         dollars = self._dollars(usage)
         self.spent.tokens += usage.tokens
         self.spent.dollars += dollars
@@ -53,8 +53,8 @@ class Ledger:
 
 
 def reset_budgets() -> None:
-    for each in _ledgers.values():
-        each.tokens, each.dollars = 0, 0.0
+    for spending in _ledgers.values():
+        spending.tokens, spending.dollars = 0, 0.0
 
 
 _ledgers: dict[str, _Spent] = {}

@@ -23,14 +23,14 @@ from .errors import CacheError
 
 log = logging.getLogger("textenvs")
 
-# "txch" in ASCII: marks a file as ours, so that no other program's database is ever written to.
+# "txch" in ASCII: marks a file as a cache, so that no other program's database is ever written to.
 _APPLICATION = 0x74786368
 _VERSION = 2
 _BUSY_S = 30.0  # how long to wait for another process's write
 
 
 def request_key(request: Mapping[str, Any]) -> str:
-    """The name of a request: equal for equal JSON, whatever the order of its keys."""
+    """Return the key of a request: equal for equal JSON, whatever the order of its keys."""
     text = json.dumps(request, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -51,7 +51,7 @@ class AnswerCache:
         return row[0] if row is not None and isinstance(row[0], str) else None
 
     def put(self, key: str, answer: str) -> None:
-        """Keep an answer. A disk that cannot take it is a warning, once: the answer itself is good."""
+        """Store an answer. A failed write is a warning, once: the answer itself is good."""
         with self._open() as connection:
             try:
                 connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, answer))
@@ -62,10 +62,10 @@ class AnswerCache:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one call: none of them meets a fork, or another thread."""
+        """Open a connection for one call, so that none is shared with a fork or another thread."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Without an isolation level, transactions are where we begin them and nowhere else.
+            # Without an isolation level, transactions begin only where the code begins them.
             with closing(sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 if _marks(connection) != (_APPLICATION, _VERSION):

@@ -1,7 +1,7 @@
 """One asynchronous client for an OpenAI-compatible chat service, for simulated users, judges and policies.
 
-The cache is asked, then the budget; each attempt waits for a slot, and what it cost is booked; the answer is kept.
-Timeouts, retries, their waits and ``Retry-After`` are the openai client's own.
+A request looks in the cache, then checks the budget; each attempt waits for a slot, and its cost is booked; the answer
+is cached. Timeouts, retries, their waits and ``Retry-After`` are the openai client's own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SEEDS = 2**31
 # Exceptions raised before anything was sent. By name: they are httpx's or httpx2's, as the openai package has it.
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 _MOST_REDIRECTS = 5
-# What a request is taken to have before any answer said how the service counts: tokens a byte of its JSON.
+# Lower bound of a prompt before any answer has a count: tokens a byte of the request's JSON.
 _FEWEST_TOKENS_PER_BYTE = 1 / 12
 # Codes of status 429 that mean "pay first": no wait mends them.
 _UNPAID = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
@@ -57,7 +57,7 @@ _ADVICE = {
 
 @dataclass
 class Statistics:
-    """What a client did so far."""
+    """Counters of a client."""
 
     requests: int = 0  # calls of complete()
     cache_hits: int = 0
@@ -68,8 +68,8 @@ class Statistics:
     dollars: float = 0.0
 
     def add(self, other: Statistics) -> None:
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        for counter in fields(self):
+            setattr(self, counter.name, getattr(self, counter.name) + getattr(other, counter.name))
 
 
 @dataclass
@@ -90,7 +90,7 @@ _current: contextvars.ContextVar[_Request | None] = contextvars.ContextVar("chat
 
 
 class ChatClient:
-    """Talks to one model. It belongs to the event loop it is first used on; for shared ones see :func:`client_for`.
+    """A client of one model. It belongs to the event loop of its first use; for shared ones see :func:`client_for`.
 
     Use it as ``async with ChatClient(...) as client:``, or call :meth:`aclose`.
 
@@ -120,7 +120,9 @@ class ChatClient:
             async def send(self, request: Any, **options: Any) -> Any:
                 # Streamed, and without its redirects, so that no body is read but by `read_body`.
                 options |= {"stream": True, "follow_redirects": False}
-                return await attempt(request, lambda each: super(Client, self).send(each, **options))
+                return await attempt(
+                    request, lambda request_to_send: super(Client, self).send(request_to_send, **options)
+                )
 
         self._service = openai.AsyncOpenAI(
             api_key=self._key,
@@ -154,7 +156,7 @@ class ChatClient:
         seed: int | None = None,
         sample: int | None = 0,
     ) -> Completion:
-        """Ask for one answer.
+        """Request one answer.
 
         Args:
             messages: The conversation. The reasoning of earlier turns (``reasoning_content``) is sent back where a
@@ -177,18 +179,18 @@ class ChatClient:
         self._check_loop()
         self.statistics.requests += 1
         # One check for both places where these can come from.
-        given = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
-        spec = ChatSpec.of(self.spec, **{name: value for name, value in given.items() if value is not None})
+        overrides = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+        spec = ChatSpec.of(self.spec, **{name: value for name, value in overrides.items() if value is not None})
         body = _body(spec, messages, response_schema, tools, sample)
         if self._cache is None or sample is None:
             return (await self._fetch(body))[0]
         key = request_key({"base_url": self.base_url, "sample": sample, "body": body})
         async with self._asking.setdefault(key, asyncio.Lock()):  # an equal request waits, and finds the answer
             # In a thread: another process's write may be waited for, and the loop has other episodes to serve.
-            known = await asyncio.to_thread(self._cache.get, key)
-            if known is not None:
+            cached = await asyncio.to_thread(self._cache.get, key)
+            if cached is not None:
                 try:
-                    completion = self._seen(replace(read_answer(known), cached=True, attempts=0))
+                    completion = self._seen(replace(read_answer(cached), cached=True, attempts=0))
                 except ValueError:
                     log.warning("%s: the answer to the request %s is damaged; asking again", self._cache.path, key[:12])
                 else:
@@ -199,7 +201,7 @@ class ChatClient:
         return completion
 
     async def answers(self) -> bool:
-        """Whether the service answers at all; nothing is paid for. An answer of 5xx is as bad as none."""
+        """Return whether the service answers at all; this costs nothing. An answer of 5xx counts as none."""
         self._check_loop()
         try:
             await self._service.with_options(max_retries=0).models.with_raw_response.list()
@@ -264,7 +266,7 @@ class ChatClient:
             what = "it was closed while the request was under way" if self._closed else what
         finally:
             _current.reset(token)
-        # Outside of `except`: what was caught holds the request, and the key with it.
+        # Outside of `except`: the exception holds the request, and the key with it.
         if refusal is not None and self._reasoning.mend(refusal, messages):
             self._warn(f"the service refuses messages for their reasoning; {self._reasoning.what}")
             return await self._fetch(body)
@@ -291,7 +293,7 @@ class ChatClient:
         return ChatFailure, "check that the service runs and is reachable, or raise timeout_s or max_retries"
 
     async def _attempt(self, sent: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
-        """One request of the openai client: sent within slots and budget, and what it cost is booked."""
+        """Send one request of the openai client within slots and budget, and book its cost."""
         request = _current.get()
         if request is None:  # not of a completion
             return (await self._receive(sent, send))[0]
@@ -341,7 +343,7 @@ class ChatClient:
         raise self._http.RemoteProtocolError(problem, request=sent)
 
     def _read(self, request: _Request, response: Any, *, whole: bool) -> Usage | None:
-        """What a response took; ``None`` where it does not say. An answer that is none is a broken connection."""
+        """Return a response's usage, ``None`` where it has none. An unreadable answer counts as a broken connection."""
         text = response.content.decode("utf-8-sig", "replace")
         if response.status_code >= 300:
             text = "it redirects without an end" if response.status_code < 400 else text
@@ -353,8 +355,8 @@ class ChatClient:
             request.completion, request.body = read_answer(text), text
         except ErrorAnswer as error:
             refusal = read_refusal(status_of(error.body) or 400, error.body)
-            known = status_of(error.body) is not None or refusal.too_long(self._known_tokens(request))
-            request.refusal = refusal if known else replace(refusal, status=502)
+            recognized = status_of(error.body) is not None or refusal.too_long(self._known_tokens(request))
+            request.refusal = refusal if recognized else replace(refusal, status=502)
             return Usage()
         except ValueError as error:
             request.problem = f"the answer is not a chat completion: {error}"
@@ -371,7 +373,7 @@ class ChatClient:
         return usage
 
     def _refused(self, request: _Request, response: Any) -> Any:
-        """The response; a refusal in OpenAI's form, and not to be tried again where no wait mends it."""
+        """Return the response; a refusal in OpenAI's form, not to be retried where waiting does not help."""
         if (refusal := request.refusal) is None:
             return response
         if refusal.codes & _UNPAID or refusal.too_long(self._known_tokens(request)):
@@ -382,7 +384,7 @@ class ChatClient:
         return self._http.Response(refusal.status, headers=headers, content=content, request=response.request)
 
     def _known_tokens(self, request: _Request) -> KnownTokens:
-        """The bounds of a prompt in tokens: by what the service counted so far, else by the size of the request."""
+        """Estimate a prompt's bounds in tokens from the service's counts so far, else from the request's size."""
         if self._tokens_per_byte is None:
             fewest = math.floor(request.size * _FEWEST_TOKENS_PER_BYTE)
             return KnownTokens(fewest, request.worst.input_tokens, request.worst.output_tokens)
@@ -392,7 +394,7 @@ class ChatClient:
         )
 
     def _seen(self, completion: Completion) -> Completion:
-        """The completion; what was odd in it is said once, and how the service names reasoning is kept."""
+        """Return the completion; warn once of its oddities, and remember the service's name for reasoning."""
         for odd in completion.odd:
             self._warn(f"an answer was read although {odd}")
         self._reasoning.field = completion.reasoning_field or self._reasoning.field
@@ -404,7 +406,7 @@ class ChatClient:
             log.warning("%r: %s (said once)", self, what)
 
     def _shown(self, text: str) -> str:
-        """What a service said, short and without our key, which some repeat."""
+        """Return a service's message, short and without the API key, which some repeat."""
         text = clean_text(" ".join(text.split()))
         if self._key and self._key != _NO_KEY:
             text = text.replace(self._key, "[key]")
@@ -418,7 +420,7 @@ def _body(
     tools: Sequence[Mapping[str, Any]] | None,
     sample: int | None,
 ) -> dict[str, Any]:
-    """The JSON that the service gets: all of it, so that it can name the request."""
+    """Build the whole JSON of a request, which can also serve as its key."""
     sent = clean_messages(check_conversation(messages, "chat request"))
     if not sent:
         raise ValueError("chat request: there is no message in it")
@@ -444,7 +446,7 @@ def _body(
 
 
 def _key_of(spec: ChatSpec) -> str:
-    """The key, from the environment. One that is meant for OpenAI is not sent to another ``base_url`` unasked."""
+    """Return the key from the environment. OpenAI's key is not sent to another ``base_url`` by default."""
     if spec.api_key_env is None and spec.base_url is not None:
         return _NO_KEY
     name = spec.api_key_env or "OPENAI_API_KEY"

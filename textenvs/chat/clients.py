@@ -1,4 +1,4 @@
-"""One client per spec and event loop, made when it is first asked for and closed with the loop.
+"""One client per spec and event loop, created on first use and closed with the loop.
 
 Environments hold specs, which are data, so that they can be copied, pickled and forked.
 """
@@ -14,7 +14,7 @@ from .client import ChatClient, Statistics
 from .local import is_folder, served
 from .spec import ChatSpec, SpecLike
 
-# By loop: the clients by their specs' keys, and what closes them.
+# By loop: the clients by their specs' keys, and the generator that closes them.
 _open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[dict[str, ChatClient], AsyncGenerator[None, None]]]
 _open = weakref.WeakKeyDictionary()
 _statistics: list[tuple[str, Statistics]] = []
@@ -22,7 +22,7 @@ _inherited: list[object] = []
 
 
 async def client_for(spec: SpecLike) -> ChatClient:
-    """The running loop's client for ``spec``; equal specs have one. A model that is a folder is served first.
+    """Return the running loop's client for ``spec``; equal specs share one. A model that is a folder is served first.
 
     It is closed when its loop ends in order, as ``asyncio.run`` does it, or by :func:`close_clients`.
     """
@@ -49,7 +49,7 @@ async def close_clients() -> None:
 
 
 async def _closing(clients: dict[str, ChatClient]) -> AsyncGenerator[None, None]:
-    """Closes the clients: a loop that shuts down closes the asynchronous generators that are still open."""
+    """Close the clients: a loop that shuts down closes the asynchronous generators that are still open."""
     try:
         yield
     finally:
@@ -58,15 +58,15 @@ async def _closing(clients: dict[str, ChatClient]) -> AsyncGenerator[None, None]
 
 
 def statistics() -> dict[str, Statistics]:
-    """What the clients of :func:`client_for` did in this process, by model, closed ones included."""
+    """Return the statistics of :func:`client_for`'s clients in this process, by model, closed clients included."""
     totals: dict[str, Statistics] = {}
-    for model, each in _statistics:
-        totals.setdefault(model, Statistics()).add(each)
+    for model, client_statistics in _statistics:
+        totals.setdefault(model, Statistics()).add(client_statistics)
     return totals
 
 
 def _after_fork_in_child() -> None:
-    """Forget the parent's clients, whose loops run there; but keep them from being collected, and so closed, here."""
+    """Forget the parent's clients, whose loops run there, but keep references, since collection would close them."""
     _inherited.extend(_open.values())
     _open.clear()
     _statistics.clear()

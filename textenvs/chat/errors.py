@@ -1,10 +1,10 @@
-"""What can go wrong between us and a chat service."""
+"""Errors of the chat layer."""
 
 from __future__ import annotations
 
 
 class ChatError(Exception):
-    """Base of what the chat layer raises on purpose. Every one survives pickling between processes."""
+    """Base of the chat layer's errors. They can be pickled between processes."""
 
 
 class ChatFailure(ChatError):
@@ -16,7 +16,7 @@ class PromptTooLong(ChatFailure):
 
 
 class InvalidReply(ChatFailure):
-    """The service answered, but never with what was asked for, however often it was asked again."""
+    """The service's answers were unusable in every try."""
 
 
 class BudgetExceeded(ChatError):

@@ -21,12 +21,12 @@ _lock = threading.Lock()
 
 
 def is_folder(model: str) -> bool:
-    """Whether a spec's ``model`` is a folder with a model in it, and no name at a service."""
+    """Return whether a spec's ``model`` is a folder with a model in it, and no name at a service."""
     return (Path(model).expanduser() / "config.json").is_file()
 
 
 def served(spec: ChatSpec) -> ChatSpec:
-    """``spec``, with the address of its model where that is a folder; blocks while a model is loaded.
+    """Return ``spec`` with the address of its model if that is a folder; blocks while a model is loaded.
 
     Its requests have a seed then, 0 where the spec has none, so that episodes can be repeated; and ten minutes where it
     says no ``timeout_s``, because they queue for this machine, which a retry would only keep busier.
@@ -45,9 +45,9 @@ def served(spec: ChatSpec) -> ChatSpec:
 
 
 def folders_in(kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The users and judges among an environment's arguments that are folders, as options of a spec and of a user."""
-    given = {name: kwargs[name] for name in ("user", "judge") if name in kwargs}
-    options = {name: {"model": value} if isinstance(value, str) else value for name, value in given.items()}
+    """Return the users and judges among an environment's arguments that are folders, as options of spec and user."""
+    models = {name: kwargs[name] for name in ("user", "judge") if name in kwargs}
+    options = {name: {"model": value} if isinstance(value, str) else value for name, value in models.items()}
     return {
         name: dict(value)
         for name, value in options.items()
@@ -56,18 +56,18 @@ def folders_in(kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def with_addresses(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """An environment's arguments, with the address of each user and judge that is a folder: for other processes."""
-    found = dict(kwargs)
+    """Return an environment's arguments with the addresses of users and judges that are folders."""
+    addressed = dict(kwargs)
     for name, options in folders_in(kwargs).items():
-        given: dict[str, Any] = {
+        spec_options: dict[str, Any] = {
             key: options[key] for key in ("model", "base_url", "seed", "timeout_s") if key in options
         }
-        found[name] = {**options, **served(ChatSpec.of(given)).to_dict()}
-    return found
+        addressed[name] = {**options, **served(ChatSpec.of(spec_options)).to_dict()}
+    return addressed
 
 
 def local_policy() -> Any:
-    """The class of policies that are models of this machine; ``ImportError`` where what it needs is not here."""
+    """Return the class of policies that are local models; ``ImportError`` if its requirements are not installed."""
     for point in importlib.metadata.entry_points(group="textenvs.policies"):
         if point.name == "local":
             return point.load()

@@ -28,7 +28,7 @@ class ReasoningBack:
         return "it is sent with every message from now on" if self.scope == "all" else "it is not sent any more"
 
     def put(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The messages as the service wants them, without the field of our own."""
+        """Convert the messages to the service's form, without the field ``reasoning_content``."""
         last_user = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=-1)
         sent = []
         for place, message in enumerate(messages):

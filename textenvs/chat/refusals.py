@@ -1,4 +1,4 @@
-"""Read why a service refused a request, and tell a conversation that is too long from all else.
+"""Parse a service's refusal of a request, and recognize a conversation that is too long.
 
 Three things decide, in this order: status, code and type of the error; the wordings of services, one table; and where
 both say nothing, whether the message compares a number of tokens that this request may have with a smaller limit.
@@ -42,8 +42,8 @@ TOO_LONG_CODES = frozenset(
         "336103",
     }
 )
-_TOO_LONG_SPELLINGS = frozenset(each.replace("_", "") for each in TOO_LONG_CODES)
-#: Codes and types that say something else, whatever the message mentions.
+_TOO_LONG_SPELLINGS = frozenset(code.replace("_", "") for code in TOO_LONG_CODES)
+#: Codes and types of other errors, whatever the message mentions.
 OTHER_CODES = frozenset(
     {
         *("rate_limit_exceeded", "rate_limit_error", "insufficient_quota", "billing_hard_limit_reached"),
@@ -98,7 +98,7 @@ TOO_LONG: Mapping[str, str] = {
 }
 _WORDS = re.compile("|".join(f"(?:{pattern})" for pattern in TOO_LONG.values()), re.IGNORECASE | re.DOTALL)
 
-# What services without a pattern say: in one sentence, what a conversation is made of and that it is too long.
+# Wordings of services without a pattern: one sentence with a part of a conversation and that it is too long.
 _NEAR = r"(?:[^.;\n]|\.\d){0,60}?"
 _PLAIN = re.compile(
     rf"(?<![\w-])(?:inputs?|prompt|context|conversation|sequence|messages|request(?:ed)?|history|tokens"
@@ -126,7 +126,7 @@ _ABOUT_LENGTH = re.compile(
     r"tok|jeton|context|kontext|contexte|length|long|prompt|input|トークン|入力|令牌|词元|字符|长|長|上下文|토큰|길이|токен|длин|контекст",
     re.IGNORECASE,
 )
-# A message about the longest answer that may be asked for compares numbers, too.
+# A message about the limit of max_tokens compares numbers, too.
 _LONGEST_ANSWER = re.compile(r"max_(?:completion_|new_|output_)?tokens|max(?:Output|New)?Tokens")
 _PROMPT = re.compile(r"prompt|input|messages|context|conversation|total", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w.,-])(\d{1,3}(?:[,_' .\u00a0]\d{3})+|\d+)(?![\w-]|[.,]\d)")
@@ -135,7 +135,7 @@ _MOST_NUMBERS = 32
 _CODE_KEYS = frozenset({"code", "type", "error_type", "status", "reason", "kind", "__type", "innererror"})
 _MESSAGE_KEYS = frozenset({"message", "error", "detail", "msg", "error_message", "title"})
 _MOST_MESSAGES = 3
-# What the request said is no word of the service's.
+# Text of the request is not the service's.
 _QUOTING_KEYS = frozenset({"input", "failed_generation", "messages", "prompt", "request"})
 _MOST_STRINGS = 200
 _DEEPEST = 8
@@ -151,7 +151,7 @@ class KnownTokens:
 
     def fits(self, count: int) -> bool:
         """Return whether a service may count so many tokens for this prompt, alone or with the longest answer."""
-        return any(self.fewest <= count - more <= self.most for more in (0, self.max_tokens))
+        return any(self.fewest <= count - answer_tokens <= self.most for answer_tokens in (0, self.max_tokens))
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,10 @@ class Refusal:
 
     @property
     def code(self) -> str | None:
-        """One code for those who handle errors by code."""
+        """A code for callers that handle errors by code."""
         return next(iter(sorted(self.codes & (OTHER_CODES | TOO_LONG_CODES))), None)
 
-    def too_long(self, known: KnownTokens | None = None) -> bool:
+    def too_long(self, bounds: KnownTokens | None = None) -> bool:
         """Return whether the conversation, with room for an answer, is longer than the model's context."""
         if self.status in _OTHER_STATUSES:
             return False
@@ -184,24 +184,24 @@ class Refusal:
         if self.status not in _BAD_REQUEST or not self._about_conversation():
             return False
         plain = _PLAIN.search(self.words) and _LENGTH.search(self.words) and not _ELSE.search(self.words)
-        return bool(plain) or (known is not None and self._compares(known))
+        return bool(plain) or (bounds is not None and self._compares(bounds))
 
     def _about_conversation(self) -> bool:
         return self.parameter is None or bool(_CONVERSATION.match(self.parameter))
 
-    def _compares(self, known: KnownTokens) -> bool:
+    def _compares(self, bounds: KnownTokens) -> bool:
         if not _ABOUT_LENGTH.search(self.words):
             return False
         if _LONGEST_ANSWER.search(self.words) and not _PROMPT.search(self.words):
             return False
         numbers = [int(re.sub(r"\D", "", number)[:12]) for number in _NUMBER.findall(self.words)[:_MOST_NUMBERS]]
-        # The longest answer that was asked for is a number of the request, and says nothing about the prompt.
-        counts = [count for count in numbers if known.fits(count) and count != known.max_tokens]
-        return any(0 < limit < count for count in counts for limit in numbers if limit != known.max_tokens)
+        # The request's own max_tokens says nothing about the prompt.
+        counts = [count for count in numbers if bounds.fits(count) and count != bounds.max_tokens]
+        return any(0 < limit < count for count in counts for limit in numbers if limit != bounds.max_tokens)
 
 
 def read_refusal(status: int, body: str | Mapping[str, Any]) -> Refusal:
-    """Read the body of an error, whatever its shape is.
+    """Read the body of an error, in any known shape.
 
     ``{"error": {...}}``, ``{"error": "..."}``, ``{"message": ...}``, ``{"detail": [...]}``, a list of one of these,
     JSON in a text inside (a router's), or plain text. ``status`` of an error in an answer of another status is its own.
@@ -234,14 +234,14 @@ def read_refusal(status: int, body: str | Mapping[str, Any]) -> Refusal:
 
 
 def _plain_code(code: str) -> str:
-    """``ContextLengthExceeded``, ``context-length-exceeded`` and ``context_length_exceeded_error`` are one code."""
+    """Unify ``ContextLengthExceeded``, ``context-length-exceeded`` and ``context_length_exceeded_error``."""
     spelled = re.sub(r"[^a-z0-9]", "", code)
     short = spelled.removesuffix("error").removesuffix("exception")
     return short if short in _TOO_LONG_SPELLINGS else spelled
 
 
 def status_of(error: Mapping[str, Any]) -> int | None:
-    """The HTTP status that an error in an answer of status 200 says, if it does."""
+    """Return the HTTP status of an error in an answer of status 200, if it has one."""
     inner = error.get("error")
     for place in (inner, error):
         if isinstance(place, Mapping):
@@ -255,30 +255,30 @@ def status_of(error: Mapping[str, Any]) -> int | None:
 
 
 def _strings(value: Any) -> Iterator[tuple[str, str]]:
-    """The texts and numbers of a JSON value, each with its key; no more than a message needs."""
+    """Yield the texts and numbers of a JSON value, each with its key; no more than a message needs."""
     rest: list[tuple[str, Any, int]] = [("", value, 0)]
     count = 0
     while rest and count < _MOST_STRINGS:
-        key, each, depth = rest.pop()
-        if isinstance(each, str):
-            inner = _json_inside(each) if depth < _DEEPEST else None
+        key, node, depth = rest.pop()
+        if isinstance(node, str):
+            inner = _json_inside(node) if depth < _DEEPEST else None
             if inner is not None:
                 rest.append((key, inner, depth + 1))
             else:
                 count += 1
-                yield key, each[:4096]
-        elif isinstance(each, Mapping) and depth < _DEEPEST:
-            items = [(str(name), item, depth + 1) for name, item in each.items() if str(name) not in _QUOTING_KEYS]
+                yield key, node[:4096]
+        elif isinstance(node, Mapping) and depth < _DEEPEST:
+            items = [(str(name), item, depth + 1) for name, item in node.items() if str(name) not in _QUOTING_KEYS]
             rest += reversed(items[:_MOST_STRINGS])
-        elif isinstance(each, list) and depth < _DEEPEST:
-            rest += [(key, item, depth + 1) for item in reversed(each[:_MOST_STRINGS])]
-        elif isinstance(each, int) and not isinstance(each, bool) and -(10**12) < each < 10**12:
+        elif isinstance(node, list) and depth < _DEEPEST:
+            rest += [(key, item, depth + 1) for item in reversed(node[:_MOST_STRINGS])]
+        elif isinstance(node, int) and not isinstance(node, bool) and -(10**12) < node < 10**12:
             count += 1
-            yield key, str(each)
+            yield key, str(node)
 
 
 def _json_inside(text: str) -> Any:
-    """The JSON object that a text is, if it is one: routers pass on what another service said."""
+    """Return the JSON object in a text, if it is one: routers forward another service's error."""
     if text.lstrip()[:1] != "{":
         return None
     try:

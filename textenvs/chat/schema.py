@@ -1,4 +1,4 @@
-"""What a service is told of the shape that an answer shall have."""
+"""JSON schemas of answers, for the service."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _DROPPED = frozenset({"title", "default"})  # "strict" schemas of OpenAI's have 
 
 
 def strict_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of ``model`` in the subset that OpenAI calls strict: all fields required, no others allowed."""
+    """Return the JSON schema of ``model`` in OpenAI's strict subset: all fields required, no others allowed."""
     schema: dict[str, Any] = _strict(model.model_json_schema())
     return schema
 
 
 def _strict(node: Any) -> Any:
     if isinstance(node, list):
-        return [_strict(each) for each in node]
+        return [_strict(item) for item in node]
     if not isinstance(node, dict):
         return node
     strict = {name: _strict(value) for name, value in node.items() if name not in _DROPPED or name == "properties"}

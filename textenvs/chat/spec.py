@@ -1,4 +1,4 @@
-"""Which model to talk to, and how: plain data, which may stand in a registry entry or a task row.
+"""The spec of a chat model: plain data, for a registry entry or a task row.
 
 It never holds a key: only the *name* of the environment variable that does.
 """
@@ -17,18 +17,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from .answer import Usage
 
-# Fields of a request that we fill in, or that answers read whole rule out: they do not go into ``extra``.
+# Request fields that the client sets, or that reading whole answers rules out: they are refused in ``extra``.
 _SENT_BY_US = {"model", "temperature", "max_tokens", "max_completion_tokens", "seed"}
 _SENT_BY_US |= {"messages", "tools", "response_format", "n", "stream"}
 _KEY_ADVICE = "a key never stands in a spec; put it in an environment variable and its name in 'api_key_env'"
 _SECRET = re.compile(r"api.?key|^key$|secret|password|authoriz|bearer|^token$|access.?token", re.IGNORECASE)
 
-#: The longest that the openai client waits before a retry, in seconds: what ``Retry-After`` may ask for.
+#: The longest wait of the openai client before a retry, in seconds: the limit of ``Retry-After``.
 LONGEST_WAIT_S = 120.0
 
 
 class _Options(BaseModel):
-    """Frozen, strict options whose errors name the option, and for an unknown one the nearest."""
+    """Frozen, strict options; errors name the option, and the nearest one for an unknown name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -52,12 +52,12 @@ class Price(_Options):
 
     def of(self, usage: Usage) -> float:
         cached_price = self.input if self.cached_input is None else self.cached_input
-        asked = (usage.input_tokens - usage.cached_tokens) * self.input + usage.cached_tokens * cached_price
-        return (asked + usage.output_tokens * self.output) / 1e6
+        prompt_price = (usage.input_tokens - usage.cached_tokens) * self.input + usage.cached_tokens * cached_price
+        return (prompt_price + usage.output_tokens * self.output) / 1e6
 
 
 class Budget(_Options):
-    """How much a process may spend; at least one of ``tokens`` and ``dollars``."""
+    """A process's spending limit; at least one of ``tokens`` and ``dollars``."""
 
     tokens: int | None = Field(default=None, gt=0, description="of requests and answers together")
     dollars: float | None = Field(default=None, gt=0, description="by the spec's `price`")
@@ -73,7 +73,7 @@ class Budget(_Options):
 
 
 class ChatSpec(_Options):
-    """A model behind an OpenAI-compatible service, and how to ask it; a ``ValueError`` names a bad option."""
+    """A model behind an OpenAI-compatible service, and the options of requests; a ``ValueError`` names a bad option."""
 
     model: str = Field(min_length=1, description="the model's name at the service")
     base_url: str | None = Field(
@@ -120,8 +120,8 @@ class ChatSpec(_Options):
     @field_validator("extra")
     @classmethod
     def _json(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(value.keys() & _SENT_BY_US):
-            raise ValueError(f"has {taken}, which the client sends by itself; see the other options")
+        if reserved := sorted(value.keys() & _SENT_BY_US):
+            raise ValueError(f"has {reserved}, which the client sends by itself; see the other options")
         try:
             return json.loads(json.dumps(value, allow_nan=False))  # type: ignore[no-any-return]
         except (TypeError, ValueError) as error:
@@ -135,7 +135,7 @@ class ChatSpec(_Options):
 
     @classmethod
     def of(cls, value: SpecLike, **options: Any) -> ChatSpec:
-        """The spec that a model's name, a mapping of options or a spec stands for; ``options`` replace those of it."""
+        """Return the spec of a model's name, a mapping of options or a spec; ``options`` override its own."""
         if isinstance(value, ChatSpec):
             return cls(**(value.to_dict() | options)) if options else value
         if isinstance(value, str):
@@ -159,7 +159,7 @@ SpecLike: TypeAlias = ChatSpec | Mapping[str, Any] | str
 
 
 def _explain(options: type[BaseModel], error: ValidationError) -> str:
-    """A validation error in our words, without any value that might be a secret."""
+    """Describe a validation error, without any value that might be a secret."""
     problems = []
     for detail in error.errors(include_url=False, include_context=False):
         name = ".".join(str(part) for part in detail["loc"] if not str(part).startswith("constrained"))

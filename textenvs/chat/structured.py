@@ -1,4 +1,4 @@
-"""Answers of a given shape: reading one without trusting it, asking until one is."""
+"""Structured answers: parse one without trusting it, and retry until one is valid."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ async def ask(
     temperature: float | None = None,
     sample: int = 0,
 ) -> tuple[T, int]:
-    """Ask, read the answer, and ask again where it cannot be used: what ``read`` made, and how many tries it took.
+    """Ask, and ask again while the answer is invalid; return the result of ``read`` and the number of tries.
 
-    Every try is another sample of the request, and from the second on the request says what was wrong. It never quotes
-    the bad answer: that may hold words of a conversation, and they must not come back as ours.
+    Each try is another sample of the request, and from the second on the request names the problem. It never quotes
+    the bad answer: that may contain words of a conversation, and they must not return as instructions.
 
     Args:
         client: Which service.
         messages: The request, a system message first.
-        read: Makes what is wanted of the answer's text (its private reasoning is left out), or raises ``ValueError``
-            with what is wrong, in words that quote nothing of it.
+        read: Parses the answer's text (without private reasoning), or raises ``ValueError`` with the problem, in words
+            that quote nothing of it.
         schema: The answer shall be JSON of this shape: it is put at the end of the system message, and given to the
             service as the spec's ``structured`` says. Reading is still up to ``read`` (:func:`parse_reply`).
         tries: How often to ask, at most.
@@ -80,7 +80,7 @@ async def ask(
 def parse_reply(text: str, model: type[SchemaT]) -> SchemaT:
     """Read an answer that must be one JSON object and nothing else; a code fence around the whole of it is allowed.
 
-    No object is ever searched for *inside* of an answer: what stands there may be a quotation. Types are not converted
+    No object is ever searched for *inside* an answer: it may be a quotation. Types are not converted
     (``"1"`` is no number), and a name that occurs twice, ``NaN`` and infinities are refused. The words of the
     ``ValueError`` hold nothing of the answer.
     """
@@ -97,7 +97,7 @@ def parse_reply(text: str, model: type[SchemaT]) -> SchemaT:
     if not isinstance(value, dict):
         raise ValueError("it is JSON, but not an object")
     try:
-        # Through JSON again: strict validation of JSON accepts what JSON cannot say otherwise (an enum, a tuple).
+        # Through JSON again: strict validation of JSON accepts types that JSON has no form for (an enum, a tuple).
         return model.model_validate_json(plain, strict=True)
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False, include_context=False)[0]

@@ -15,7 +15,7 @@ from ..env import TextEnv
 from ..evaluate.plan import Job, choose_tasks, fingerprint, jobs
 from ..evaluate.policies import Policy
 from ..evaluate.records import EPISODES, SUMMARY, Folder, FolderError, Record, write_json
-from ..evaluate.runner import Stats, Stopped, shown
+from ..evaluate.runner import Stats, Stopped, show_progress
 from ..evaluate.runner import run as play_all
 from ..evaluate.summary import report, summarize
 from ..text import plural, printable
@@ -113,7 +113,7 @@ class _Evaluation:
         asyncio.get_running_loop().set_exception_handler(_on_loop_error)
         stats = Stats(len(missing))
         try:
-            async with nullcontext() if self.arguments.quiet else shown(stats):
+            async with nullcontext() if self.arguments.quiet else show_progress(stats):
                 await play_all(
                     missing,
                     lambda: open_environment(self.arguments.id, self.options),

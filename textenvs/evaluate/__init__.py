@@ -1,1 +1,1 @@
-"""Playing many episodes with a policy and saying what came of them: the engine room of ``textenvs evaluate``."""
+"""Play many episodes with a policy, record them, and report: the library behind ``textenvs evaluate``."""

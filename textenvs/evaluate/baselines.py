@@ -1,4 +1,4 @@
-"""What an environment is worth: the returns of its scripted expert, of careless replies, of random ones, of attacks.
+"""Baseline returns of an environment: its scripted expert, careless replies, random ones and attacks.
 
 An expert below the maximum says that tasks cannot be solved or are judged wrongly; a random policy near it says that
 there is nothing to learn; an attack near it, that the reward can be had without the task.
@@ -24,7 +24,7 @@ from .runner import run
 def play_script(
     make_env: Callable[[], TextEnv[Any]], script: Script, episodes: int = 200, *, seed: int = 0
 ) -> list[Record]:
-    """Records of an environment's script, in order: each episode another task, at most as many as there are.
+    """Return records of an environment's script, in order: each episode another task, at most as many as there are.
 
     ``Stopped`` where episodes in a row failed, as they do where there is no such script (:func:`has_script`).
     """
@@ -38,56 +38,60 @@ def play_attack(
 ) -> list[Record]:
     """Let an attack play the episodes of :func:`play_script` with the same seed.
 
-    What it rehearses are episodes of the expert's on other tasks: a set that is too small for both is divided
+    It rehearses on episodes of the expert on other tasks: a set that is too small for both is divided
     (:func:`split_tasks`).
     """
     env = make_env()
-    indices, others = split_tasks(env, episodes, attack.rehearse, seed)
-    return play_policy(env, rehearsed(env, attack, others, seed), jobs(indices, 1, seed))
+    indices, rehearsal_tasks = split_tasks(env, episodes, attack.rehearse, seed)
+    return play_policy(env, rehearsed(env, attack, rehearsal_tasks, seed), jobs(indices, 1, seed))
 
 
-def rehearsed(env: TextEnv[Any], attack: Attack, others: Sequence[int], seed: int) -> AttackPolicy:
-    """The attack as a policy that has seen the expert play the tasks ``others``; ``env`` is left as it is."""
-    earlier = play_policy(env.fork(), ScriptedPolicy("expert"), jobs(others, 1, seed + 1_000_003)) if others else []
+def rehearsed(env: TextEnv[Any], attack: Attack, rehearsal_tasks: Sequence[int], seed: int) -> AttackPolicy:
+    """Return the attack as a policy that has seen the expert play ``rehearsal_tasks``; ``env`` is unchanged."""
+    earlier = (
+        play_policy(env.fork(), ScriptedPolicy("expert"), jobs(rehearsal_tasks, 1, seed + 1_000_003))
+        if rehearsal_tasks
+        else []
+    )
     return AttackPolicy(attack, [record.messages for record in earlier])
 
 
-def split_tasks(env: TextEnv[Any], episodes: int, others: int, seed: int) -> tuple[list[int], list[int]]:
-    """Indices of tasks to play, and of ``others`` that are not among them, as far as there are so many.
+def split_tasks(env: TextEnv[Any], episodes: int, extra: int, seed: int) -> tuple[list[int], list[int]]:
+    """Draw indices of tasks to play, and of ``extra`` other tasks, as far as there are enough.
 
     The first are those of :func:`play_script` with this seed; in a set too small for both, some of them, at least half.
     """
     size = env.tasks.size
     played = list(choose_tasks(env.tasks, episodes if size is None else min(episodes, size), seed))
-    if not others:
+    if not extra:
         return played, []
     rng = np.random.default_rng([seed, 7])
     if size is not None:
-        most = max(1, size // 2, size - others)
+        most = max(1, size // 2, size - extra)
         played = sorted(int(index) for index in rng.permutation(played)[:most])
-    return played, other_tasks(env.tasks, played, others, seed, rng)
+    return played, other_tasks(env.tasks, played, extra, seed, rng)
 
 
 def other_tasks(
     tasks: TaskSet, played: Sequence[int], count: int, seed: int, rng: np.random.Generator | None = None
 ) -> list[int]:
-    """Indices of ``count`` tasks that are not among ``played``; fewer where there are no more."""
+    """Draw indices of ``count`` tasks that are not among ``played``; fewer where there are too few."""
     if tasks.size is None:
-        more = choose_tasks(tasks, len(played) + count, seed + 1_000_003)
-        return [index for index in more if index not in set(played)][:count]
-    left = sorted(set(range(tasks.size)) - set(played))
+        drawn = choose_tasks(tasks, len(played) + count, seed + 1_000_003)
+        return [index for index in drawn if index not in set(played)][:count]
+    remaining = sorted(set(range(tasks.size)) - set(played))
     rng = np.random.default_rng([seed, 7]) if rng is None else rng
-    return sorted(int(index) for index in rng.permutation(left)[:count])
+    return sorted(int(index) for index in rng.permutation(remaining)[:count])
 
 
-def same_tasks(records: Iterable[Record], others: Iterable[Record]) -> list[Record]:
-    """Those of ``records`` whose tasks are among those of ``others``: only these can be compared with them."""
-    indices = {record.task_index for record in others}
+def same_tasks(records: Iterable[Record], reference: Iterable[Record]) -> list[Record]:
+    """Return the ``records`` on the tasks of ``reference``: only these can be compared with it."""
+    indices = {record.task_index for record in reference}
     return [record for record in records if record.task_index in indices]
 
 
 def has_script(env: TextEnv[Any], script: Script) -> bool:
-    """Whether ``env`` has this script; random replies it always has."""
+    """Return whether ``env`` has this script; every environment has random replies."""
     hook = {"expert": "demonstration", "careless": "careless_reply"}.get(script)
     return hook is None or getattr(type(env), hook) is not getattr(TextEnv, hook)
 

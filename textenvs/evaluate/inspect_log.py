@@ -38,7 +38,7 @@ def export(folder: str | Path, out: str | Path) -> Path:
 
 
 def eval_log(folder: str | Path) -> dict[str, Any]:
-    """The log as JSON values; ``FolderError`` as :func:`export`."""
+    """Return the log as JSON values; raises ``FolderError`` as :func:`export`."""
     manifest, records = read_folder(folder)
     path = Path(folder).expanduser()
     stamps = (int((path / name).stat().st_mtime) for name in (MANIFEST, EPISODES))
@@ -83,7 +83,7 @@ def eval_log(folder: str | Path) -> dict[str, Any]:
 
 def _sample(record: Record, model: str) -> dict[str, Any]:
     messages = [_message(message) for message in record.messages]
-    opening = next((number for number, each in enumerate(messages) if each["role"] == "assistant"), len(messages))
+    opening = next((number for number, entry in enumerate(messages) if entry["role"] == "assistant"), len(messages))
     replies = [message for message in messages if message["role"] == "assistant"]
     sample: dict[str, Any] = {
         "id": record.task_index,
@@ -153,7 +153,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """A call's arguments as an object; what the model wrote instead of one is the ``parse_error``."""
+    """Return a call's arguments as an object; invalid text of the model becomes the ``parse_error``."""
     try:
         return {"arguments": json.loads(write_value(read_object(text)))}
     except JsonProblem:

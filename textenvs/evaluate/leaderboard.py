@@ -1,6 +1,6 @@
 """Scores of many policies on many environments: rows from evaluations, kept as JSON lines, and the page made of them.
 
-A row is what one folder of ``textenvs evaluate --out`` came to, with all that its command needs. Its key is the
+A row summarizes one folder of ``textenvs evaluate --out``, with everything that its command needs. Its key is the
 environment, its options and the policy's name; a row with the same key replaces the earlier one. Two columns say how
 much of an environment needs no model: what its script earns on test tasks, and how little its expert's episodes add to
 one another (:func:`marginal_bytes`).
@@ -31,7 +31,7 @@ _FIELDS = {
 #: A field of the expert's row alone, where it has episodes enough.
 _BYTES = "marginal_bytes"
 _COLUMNS = ("expert", "careless", "best attack", "random", "null", "scriptable")
-#: Of how many episodes :func:`marginal_bytes` compresses the replies, and how many of these are the file they add to.
+#: Episodes whose replies :func:`marginal_bytes` compresses, and how many of them are the base file.
 _EPISODES, _BASE = 200, 100
 _SCRIPT, _ATTACK, _MODEL = range(3)
 _NULL = "silence"  # the attack that says nothing
@@ -71,9 +71,9 @@ And a model:
 
 
 def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Row:
-    """The row of a folder of ``textenvs evaluate --out``.
+    """Return the row of a folder of ``textenvs evaluate --out``.
 
-    ``name`` is for models and functions; by default it is theirs. A service's address and an absolute path of a
+    ``name`` is for models and functions; by default it is their own. A service's address and an absolute path of a
     model's folder are not kept.
 
     Raises:
@@ -138,10 +138,10 @@ def marginal_bytes(episodes: Sequence[Messages]) -> float:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file, none where there is no file; ``ValueError`` names a line that is no row."""
+    """Read the rows of a file, none if it does not exist; ``ValueError`` names an invalid line."""
     rows: list[Row] = []
     text = read_text(path, _ROWS_FILE).removesuffix("\n") if path.exists() else ""
-    # Of all that Unicode takes for the end of a line, an option of an environment may have any but "\n".
+    # Unicode has further line separators, which an option of an environment may contain; "\n" it may not.
     for number, line in enumerate(text.split("\n") if text else (), start=1):
         try:
             row = parse_json(line)
@@ -155,19 +155,19 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def merge(rows: Iterable[Row], new: Iterable[Row]) -> list[Row]:
-    """All of them in the order of the page; of rows with the same key, the last."""
+    """Return all rows in the order of the page; of rows with the same key, the last."""
     return sorted({(_board(row), row["name"]): row for row in (*rows, *new)}.values(), key=_order)
 
 
 def write(rows: Sequence[Row], path: Path) -> Path:
-    """Write the rows, then the page beside them, whose path is returned; each whole or not at all."""
+    """Write the rows, and the page beside them, whose path is returned; each file atomically."""
     text = page(rows)
     write_text(path, "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows))
     return write_text(path.with_suffix(".md"), text)
 
 
 def command_of(row: Row) -> str:
-    """The command line that plays the row's episodes again."""
+    """Return the command line that plays the row's episodes again."""
     environment, policy = row["environment"], row["policy"]
     words = ["textenvs", "evaluate", environment["id"], *_pairs(environment["options"])]
     if "script" in policy:
@@ -179,8 +179,8 @@ def command_of(row: Row) -> str:
     else:
         words += ["--local", policy["local"]] if "local" in policy else ["--model", policy["model"]]
         length = policy.get("max_response_length", policy.get("max_tokens"))
-        given = {"base-url": policy.get("base_url"), "temperature": policy.get("temperature")}
-        for name, value in {**given, "max-response-length": length}.items():
+        options = {"base-url": policy.get("base_url"), "temperature": policy.get("temperature")}
+        for name, value in {**options, "max-response-length": length}.items():
             words += [] if value is None else [f"--{name}", str(value)]
         extra = {"extra": policy["extra"]} if policy.get("extra") else {}
         for flag, values in (("--chat-template", policy.get("chat_template_kwargs", {})), ("--chat", extra)):
@@ -193,7 +193,7 @@ def command_of(row: Row) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The page, a function of the rows and of the registry: an overview, and a table for each environment."""
+    """Return the page, a function of the rows and of the registry: an overview, and a table for each environment."""
     rows = sorted(rows, key=_order)
     boards: dict[str, list[Row]] = {}
     for row in rows:
@@ -201,30 +201,32 @@ def page(rows: Sequence[Row]) -> str:
     columns = (*_COLUMNS, *dict.fromkeys(row["name"] for row in rows if _kind(row) == _MODEL))
     heads = ["", *_COLUMNS, "marginal bytes", *columns[len(_COLUMNS) :]]
     lines = [_HEAD, "## Solved", "", _line(heads), _line(["---"] * len(heads))]
-    known = list_environments(with_arguments=True)
+    registered = list_environments(with_arguments=True)
     played = {row["environment"]["id"]: row["environment"]["version"] for row in rows}
     for name, board in boards.items():
-        shown = _shown(board)
-        cells = [_share(shown[each]["success"]) if each in shown else "" for each in columns]
-        added = shown.get("expert", {}).get(_BYTES)
+        columns_of_board = _by_column(board)
+        cells = [
+            _share(columns_of_board[column]["success"]) if column in columns_of_board else "" for column in columns
+        ]
+        added = columns_of_board.get("expert", {}).get(_BYTES)
         cells.insert(len(_COLUMNS), "" if added is None else f"{added:.0f}")
         lines.append(_line([f"`{name}`", *cells]))
-    lines += ["", *(f"`{env_id}` was not played{_needs(env_id)}." for env_id in known if env_id not in played)]
+    lines += ["", *(f"`{env_id}` was not played{_needs(env_id)}." for env_id in registered if env_id not in played)]
     for name, board in boards.items():
         lines += ["", f"## {name}", ""]
         environment = board[0]["environment"]
-        now = describe(environment["id"]).version if environment["id"] in known else None
+        now = describe(environment["id"]).version if environment["id"] in registered else None
         if old := sorted({row["environment"]["version"] for row in board} - {now}, key=str):
             lines += [f"Rows of version {', '.join(map(str, old))} are here; it is version {now} now.", ""]
         lines += [_line(["", "episodes", "solved", "mean return", "command"]), "|---|--:|--:|--:|---|"]
-        best = sorted(_shown(board).items(), key=lambda item: -item[1]["return"]["value"])
+        best = sorted(_by_column(board).items(), key=lambda item: -item[1]["return"]["value"])
         lines += [_line(_cells(label, row)) for label, row in best]
     return "\n".join(lines) + "\n"
 
 
 def _cells(label: str, row: Row) -> Iterator[str]:
-    said = f"{label}: {row['policy']['attack']}" if label == "best attack" else label
-    yield said + (f" ({row['note']})" if row["note"] else "")
+    title = f"{label}: {row['policy']['attack']}" if label == "best attack" else label
+    yield title + (f" ({row['note']})" if row["note"] else "")
     yield str(row["episodes"]) + (f" ({row['failed']} failed)" if row["failed"] else "")
     yield _share(row["success"])
     value, low, high = (row["return"][name] for name in ("value", "low", "high"))
@@ -232,20 +234,20 @@ def _cells(label: str, row: Row) -> Iterator[str]:
     yield f"`{command_of(row)}`"
 
 
-def _shown(board: Sequence[Row]) -> dict[str, Row]:
-    """The rows of one environment by their columns."""
-    found = {row["name"]: row for row in board if _kind(row) != _ATTACK}
-    if script := found.pop(_SCRIPTABLE, None):
-        found["scriptable"] = script
+def _by_column(board: Sequence[Row]) -> dict[str, Row]:
+    """Return the rows of one environment by their columns."""
+    rows = {row["name"]: row for row in board if _kind(row) != _ATTACK}
+    if script := rows.pop(_SCRIPTABLE, None):
+        rows["scriptable"] = script
     if attacks := [row for row in board if _kind(row) == _ATTACK]:
-        found["best attack"] = max(attacks, key=lambda row: row["return"]["value"])
+        rows["best attack"] = max(attacks, key=lambda row: row["return"]["value"])
         silent = [row for row in attacks if row["policy"]["attack"] == _NULL]
-        found |= {"null": silent[0]} if silent else {}
-    return found
+        rows |= {"null": silent[0]} if silent else {}
+    return rows
 
 
 def _board(row: Row) -> str:
-    """The environment and its options: what is compared on the same tasks; a script on those of the other split."""
+    """Return the environment and its options, by which rows are compared; a script's without its split."""
     options = row["environment"]["options"]
     if row["policy"].get("script") == _SCRIPTABLE:
         options = {name: value for name, value in options.items() if name != "split"}
@@ -264,13 +266,13 @@ def _kind(row: Row) -> int:
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    known = list_environments(with_arguments=True)
+    registered = list_environments(with_arguments=True)
     env_id = row["environment"]["id"]
-    return known.index(env_id) if env_id in known else len(known), _board(row), _kind(row), row["name"]
+    return registered.index(env_id) if env_id in registered else len(registered), _board(row), _kind(row), row["name"]
 
 
 def _pairs(options: Mapping[str, Any]) -> list[str]:
-    """``key=value`` as the command line reads it: JSON, or text that is nothing else."""
+    """Return ``key=value`` as the command line reads it: JSON, or text that is not JSON."""
     return [f"{name}={value if _plain(value) else json.dumps(value)}" for name, value in options.items()]
 
 

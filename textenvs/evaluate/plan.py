@@ -1,6 +1,6 @@
-"""Which episodes an evaluation plays: a function of its settings and of numbers, with no state.
+"""The episodes of an evaluation: a function of its settings and of numbers, with no state.
 
-So an evaluation that was stopped knows what is missing, whatever was played in which order.
+So an evaluation that was interrupted knows its missing episodes, in whatever order others were played.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Job:
 
 
 def choose_tasks(tasks: TaskSet, count: int | None, seed: int) -> tuple[int, ...]:
-    """The indices of the tasks to play, in ascending order: ``count`` of them without repeats, or all (``None``)."""
+    """Choose the indices of the tasks to play, in ascending order: ``count`` without repeats, or all (``None``)."""
     size = tasks.size
     if count is None and size is None:
         raise ValueError(f"{tasks.name} is endless; say how many tasks to play")
@@ -52,7 +52,7 @@ def choose_tasks(tasks: TaskSet, count: int | None, seed: int) -> tuple[int, ...
 
 
 def jobs(indices: Sequence[int], samples: int, seed: int) -> Iterator[Job]:
-    """All episodes, those of one task one after the other."""
+    """Yield all episodes, task by task."""
     for task, index in enumerate(indices):
         for sample in range(samples):
             (drawn,) = np.random.SeedSequence([seed, 1, index, sample]).generate_state(1)
@@ -60,7 +60,7 @@ def jobs(indices: Sequence[int], samples: int, seed: int) -> Iterator[Job]:
 
 
 def fingerprint(tasks: TaskSet, indices: Sequence[int]) -> str:
-    """A short digest of the rows to be played: it changes when a file of them does."""
+    """Return a short digest of the rows to be played: it changes with their file."""
     digest = hashlib.blake2b(digest_size=8)
     for index in indices:
         row: Any = tasks[index].to_row()
@@ -74,12 +74,12 @@ def fingerprint(tasks: TaskSet, indices: Sequence[int]) -> str:
 
 def _with_text_keys(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {_stable(key): _with_text_keys(each) for key, each in value.items()}
-    return [_with_text_keys(each) for each in value] if isinstance(value, list | tuple) else value
+        return {_stable(key): _with_text_keys(item) for key, item in value.items()}
+    return [_with_text_keys(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _stable(value: Any) -> str:
-    """Text that is the same in every process: no addresses, no order of a set."""
+    """Return text that is the same in every process: no addresses, no order of a set."""
     if isinstance(value, (set, frozenset)):
         return repr(sorted(map(_stable, value)))
     text = repr(value)

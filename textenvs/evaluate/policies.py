@@ -1,6 +1,6 @@
-"""Who replies: scripts of the environment itself, a function of yours, or a model behind a service.
+"""Policies: scripts of the environment itself, a function of the user's, or a model behind a service.
 
-A :class:`Policy` is shared by all episodes of an evaluation; what it remembers of one episode lives in the
+A :class:`Policy` is shared by all episodes of an evaluation; its state of one episode lives in the
 :data:`Player` that :meth:`Policy.start` returns for it.
 """
 
@@ -23,7 +23,7 @@ from ..options import Share, checked, resolve
 #: The name of a family's script (:attr:`~textenvs.env.TextEnv.own_script`) among policies.
 FAMILY_SCRIPT = "script"
 
-#: What any environment can have: its scripted expert, its scripted careless replies, samples of its action space.
+#: Scripts of any environment: its scripted expert, its scripted careless replies, samples of its action space.
 Script = Literal["expert", "careless", "random"]
 SCRIPTS: tuple[Script, ...] = ("expert", "careless", "random")
 
@@ -32,7 +32,7 @@ ToolSchemas = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Reply:
-    """What a policy says in one turn, and what that took."""
+    """A policy's reply in one turn, and its cost."""
 
     action: str | Message  # the assistant's text or message
     prompt_tokens: int | None = None  # tokens read; ``None`` where it is not known
@@ -48,7 +48,7 @@ Player = Callable[[Messages, ToolSchemas], Awaitable[Reply]]
 
 
 class PolicyFailure(Exception):
-    """The policy's machinery gave up, say its service does not answer: the episode failed, the policy did not."""
+    """The policy's infrastructure failed, for example its service: the episode failed, the policy did not."""
 
 
 class OutOfContext(PolicyFailure):
@@ -56,18 +56,18 @@ class OutOfContext(PolicyFailure):
 
 
 class Stopped(Exception):
-    """The evaluation cannot continue (a budget is spent); the message has the cause. What was finished is kept."""
+    """The evaluation cannot continue (a budget is spent); the message has the cause. Finished episodes are kept."""
 
 
 class Policy(Protocol):
-    """Replies in any number of episodes at once."""
+    """Interface of a policy, which replies in any number of episodes at once."""
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player for the episode that ``env`` has been reset to; only scripts look at more than its conversation."""
+        """Return a player for the episode that ``env`` was reset to; only scripts use more than its conversation."""
         ...
 
     async def aclose(self) -> None:
-        """Release what the policy holds; by default nothing."""
+        """Release the policy's resources; by default nothing."""
         return
 
 
@@ -102,7 +102,7 @@ class AttackPolicy(Policy):
         self.rehearsed = rehearsed
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A cheater for one episode; it is not shown ``env``."""
+        """Return a cheater for one episode; it does not see ``env``."""
         cheater = self.attack.start(np.random.default_rng([seed, 3]), self.rehearsed)
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:

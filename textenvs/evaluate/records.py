@@ -1,8 +1,8 @@
-"""What is kept of an evaluation: one record an episode, in a folder that survives being killed.
+"""Storage of an evaluation: one record an episode, in a folder that survives a killed process.
 
 The folder has ``manifest.json`` (what is evaluated, which never changes), ``episodes.jsonl`` (a line for each finished
 episode), and at the end ``results.parquet`` and ``summary.json``. A line is written whole, by one system call, so a
-killed process leaves at most a torn last line, which the next one removes. What is there already is not played again.
+killed process leaves at most a torn last line, which the next one removes. Recorded episodes are not played again.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str) -> Self:
-        """The inverse of :meth:`to_json`; a ``ValueError`` for what is no such line."""
+        """Parse a line of :meth:`to_json`; raises ``ValueError`` for any other text."""
         check_json_size(line)
         try:
             value = dict(_line_format().validate_json(line))
@@ -127,14 +127,14 @@ class Record:
         return cls(**value)
 
     def to_row(self) -> dict[str, Any]:
-        """A flat row for a table: terms and metrics are columns, the conversation is JSON text."""
+        """Return a flat row for a table: terms and metrics are columns, the conversation is JSON text."""
         row = asdict(self)
         terms, metrics, messages = (row.pop(name) for name in ("terms", "metrics", "messages"))
-        more = {name: value for name in _MAY_LACK if (value := row.pop(name))}
+        optional = {name: value for name in _MAY_LACK if (value := row.pop(name))}
         row |= {"turn_rewards": list(self.turn_rewards), "return": self.total}
         row |= {f"term/{name}": value for name, value in terms.items()}
         row |= {f"metric/{name}": value for name, value in metrics.items()}
-        texts = {"messages": messages, **more}
+        texts = {"messages": messages, **optional}
         return row | {name: json.dumps(value, ensure_ascii=False) for name, value in texts.items()}
 
 
@@ -184,7 +184,7 @@ class Folder(AbstractContextManager["Folder"]):
         return write_rows([record.to_row() for _, record in sorted(self.records.items())], self.path / RESULTS)
 
     def close(self) -> None:
-        """Let go of the folder; safe to call twice."""
+        """Release the folder; safe to call twice."""
         if self._file >= 0:
             os.fsync(self._file)
             os.close(self._file)
@@ -195,17 +195,17 @@ class Folder(AbstractContextManager["Folder"]):
 
     def _check_manifest(self, configuration: Mapping[str, Any]) -> None:
         path = self.path / MANIFEST
-        wanted = json.loads(json.dumps(configuration, allow_nan=False))
+        expected = json.loads(json.dumps(configuration, allow_nan=False))
         if not path.exists():
             if (self.path / EPISODES).stat().st_size:
                 raise FolderError(f"{self.path} has {EPISODES} but no {MANIFEST}; name another folder with --out")
-            write_json(path, wanted)
+            write_json(path, expected)
             return
         try:
-            found = read_json_object(path)
+            manifest = read_json_object(path)
         except UnreadableFile as error:
             raise FolderError(f"{error}; it is not a manifest, so name another folder with --out") from error
-        if listed := "\n  ".join(_differences(found, wanted)):
+        if listed := "\n  ".join(_differences(manifest, expected)):
             raise FolderError(
                 f"{self.path} belongs to another evaluation:\n  {listed}\n"
                 "Name another folder with --out, or give the command of the earlier run."
@@ -247,9 +247,9 @@ class Folder(AbstractContextManager["Folder"]):
 
 
 def read_folder(path: str | Path) -> tuple[dict[str, Any], list[Record]]:
-    """What is evaluated (the manifest) and the finished episodes, by task and sample; nothing is written.
+    """Read the manifest and the finished episodes, by task and sample; nothing is written.
 
-    A torn last line is left out: its episode is not finished. ``FolderError``: no such folder, or what is damaged.
+    A torn last line is omitted: its episode is not finished. ``FolderError``: no such folder, or a damaged file.
     """
     folder = Path(path).expanduser()
     try:
@@ -266,9 +266,11 @@ def read_folder(path: str | Path) -> tuple[dict[str, Any], list[Record]]:
 
 
 def in_words(error: ValidationError) -> str:
-    """The first problems of a value that pydantic refuses, without the value."""
+    """Describe the first problems of a value that pydantic refuses, without the value."""
     problems = error.errors(include_input=False, include_url=False, include_context=False)
-    listed = [f"{'.'.join(str(part)[:64] for part in each['loc'])}: {each['msg'][:256]}" for each in problems[:3]]
+    listed = [
+        f"{'.'.join(str(part)[:64] for part in problem['loc'])}: {problem['msg'][:256]}" for problem in problems[:3]
+    ]
     return "; ".join(listed) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
@@ -281,7 +283,9 @@ def _line_format() -> TypeAdapter[Any]:
     hints |= dict.fromkeys(("terms", "metrics"), dict[str, float])
     absent = dict.fromkeys(_MAY_LACK, ())
     config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    names: dict[str, Any] = {each.name: (hints[each.name], absent.get(each.name, ...)) for each in fields(Record)}
+    names: dict[str, Any] = {
+        column.name: (hints[column.name], absent.get(column.name, ...)) for column in fields(Record)
+    }
     return TypeAdapter(create_model("EpisodeLine", __config__=config, **names))
 
 
@@ -323,11 +327,11 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
-def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any], before: str = "") -> Iterable[str]:
-    for key in dict.fromkeys([*found, *wanted]):
-        name, old, new = f"{before}{key}", found.get(key), wanted.get(key)
+def _differences(existing: Mapping[str, Any], expected: Mapping[str, Any], before: str = "") -> Iterable[str]:
+    for key in dict.fromkeys([*existing, *expected]):
+        name, old, new = f"{before}{key}", existing.get(key), expected.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _differences(old, new, f"{name}.")
-        elif old != new or (key in found) != (key in wanted):
+        elif old != new or (key in existing) != (key in expected):
             was, now = (json.dumps(value, ensure_ascii=False) for value in (old, new))
             yield f"{name}: it has {was}, the command {now}"

@@ -1,10 +1,10 @@
-"""Playing the episodes of an evaluation, many at a time.
+"""Play the episodes of an evaluation, many at a time.
 
-Each of ``concurrency`` workers has an environment of its own and takes the next job when its episode is over. What goes
-wrong is data: a simulator, a service or an environment that fails, or takes too long, gives a *failed* record; only
+Each of ``concurrency`` workers has an environment of its own and takes the next job when its episode is over. Errors
+are data: a simulator, a service or an environment that fails, or takes too long, gives a *failed* record; only
 failures in a row stop the evaluation.
 
-With a time limit for steps, hooks run in threads. A thread cannot be stopped: one that hangs is left behind with its
+With a time limit for steps, hooks run in threads. A thread cannot be stopped: a hanging one is abandoned with its
 environment, and its worker gets a new one. An asynchronous hook that blocks the event loop has no limit.
 """
 
@@ -38,7 +38,7 @@ Number = TypeVar("Number", int, float)
 SOLVED = "solved"  # the environment's word for success
 #: Stops of failed episodes that the environment did not report itself.
 ENV_FAILED, POLICY_FAILED, TIMED_OUT = "env_failed", "policy_failed", "timed_out"
-#: The stop of an episode whose conversation has outgrown the policy's context: truncated, and not failed.
+#: The stop of an episode whose conversation exceeds the policy's context: truncated, and not failed.
 MAX_CONTEXT = "max_context"
 _FAILURE_CHARS = 1000  # of the words for what failed
 # A turn's own numbers among the metrics of environments with tools; a record has the episode's.
@@ -75,8 +75,8 @@ class Stats:
 
 
 @asynccontextmanager
-async def shown(stats: Stats, stream: TextIO | None = None) -> AsyncIterator[None]:
-    """Within the block, show the counts: one line that is written over on a terminal, and else a line now and then."""
+async def show_progress(stats: Stats, stream: TextIO | None = None) -> AsyncIterator[None]:
+    """Show the counts within the block: one line that is rewritten on a terminal, else a line now and then."""
     stream = sys.stderr if stream is None else stream
     terminal, started = stream.isatty(), time.monotonic()
 
@@ -117,9 +117,9 @@ async def run(
     called once a worker. Steps, resets and whole episodes have no time limit where it is ``None``.
 
     Raises:
-        Stopped: Too many failures in a row, or the policy cannot go on.
+        Stopped: Too many failures in a row, or the policy cannot continue.
     """
-    left = iter(jobs)
+    remaining_jobs = iter(jobs)
     streak: list[Record] = []
     stats = Stats() if stats is None else stats
     stopping = False
@@ -148,7 +148,7 @@ async def run(
                 finally:
                     stats.running -= 1
                 finished(record)
-                job = next(left, None)
+                job = next(remaining_jobs, None)
                 if calls.hangs and job is not None:
                     calls = Calls(make_env(), step_timeout_s)
                 await asyncio.sleep(0)  # scripts never wait, and others have a turn
@@ -156,7 +156,7 @@ async def run(
             await calls.close()
 
     # The range comes first, so that no job is taken without a worker for it.
-    await together(*(work(job) for _, job in zip(range(concurrency), left, strict=False)))
+    await together(*(work(job) for _, job in zip(range(concurrency), remaining_jobs, strict=False)))
     while streak:
         on_record(streak.pop(0))
 
@@ -169,7 +169,7 @@ async def play(
     episode_timeout_s: float | None = None,
     stats: Stats | None = None,
 ) -> Record:
-    """Play one episode; raises ``Stopped`` where the policy, or a simulated user or judge, cannot go on."""
+    """Play one episode; raises ``Stopped`` where the policy, or a simulated user or judge, cannot continue."""
     episode = _Episode(job, calls, policy, stats or Stats())
     clock = asyncio.timeout(episode_timeout_s)
     options = {"task_index": job.task_index}
@@ -188,7 +188,7 @@ async def play(
 
 
 class _Over(Exception):
-    """The episode ends here, because something went wrong: its stop, and what failed."""
+    """End an episode because of an error: its stop, and the failure."""
 
     def __init__(self, stop: str, failure: str | None) -> None:
         super().__init__(stop, failure)
@@ -196,7 +196,7 @@ class _Over(Exception):
 
 
 class _Episode:
-    """A record while it grows, and the environment's calls with their errors as data."""
+    """A record in progress, and the environment's calls with their errors as data."""
 
     def __init__(self, job: Job, calls: Calls, policy: Policy, stats: Stats) -> None:
         self.env = env = calls.env
@@ -283,7 +283,7 @@ class _Episode:
 
 @contextmanager
 def _environments_errors() -> Iterator[None]:
-    """What an environment raises ends its episode; a budget or a cache that is at its end ends the evaluation."""
+    """End the episode at an environment's exception, and the evaluation at that of a budget or a cache."""
     try:
         yield
     except (BudgetExceeded, CacheError) as error:
@@ -297,23 +297,23 @@ def _environments_errors() -> Iterator[None]:
 
 
 def tools_of(env: TextEnv[Any]) -> ToolSchemas:
-    """The schemas that a policy must be given because the conversation does not have them."""
+    """Return the schemas that a policy must be given because the conversation does not have them."""
     return getattr(env, "tools_not_in_prompt", ()) or ()  # of a ToolEnv, here or elsewhere
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception in one line: its type, what it says, and where it was raised."""
+    """Describe an exception in one line: its type, its message, and where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {excerpt(str(error), _FAILURE_CHARS // 2)} ({place})"
 
 
 def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:
-    """The notes of all turns, ``None`` for one without."""
+    """Return the notes of all turns, ``None`` for a turn without."""
     if reply.notes is None and not old.notes:
         return ()
     return (*old.notes, *[None] * (len(old.turn_rewards) - len(old.notes)), reply.notes)
 
 
-def _add(total: Number | None, more: Number | None) -> Number | None:
-    return more if total is None else total if more is None else total + more
+def _add(total: Number | None, amount: Number | None) -> Number | None:
+    return amount if total is None else total if amount is None else total + amount

@@ -1,7 +1,7 @@
 """Estimates and their intervals, as pure functions on numbers.
 
-Episodes of one task resemble each other, so they are never counted as independent: a *group* is what the episodes of
-one task gave, and groups are what varies.
+Episodes of one task resemble each other, so they are never counted as independent: a *group* has the
+values of one task's episodes, and the variance is that between groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SLICE = 1_000_000  # numbers that are drawn at a time, so that memory does not 
 
 
 def pass_hat_k(successes: int, episodes: int, k: int) -> float:
-    """The chance that ``k`` episodes of a task all succeed: ``C(c, k) / C(n, k)``, unbiased.
+    """Return the chance that ``k`` episodes of a task all succeed: ``C(c, k) / C(n, k)``, unbiased.
 
     Source: tau-bench, arXiv 2406.12045, where it is written pass^k.
     """
@@ -33,7 +33,7 @@ def pass_hat_k(successes: int, episodes: int, k: int) -> float:
 
 
 def pass_at_k(successes: int, episodes: int, k: int) -> float:
-    """The chance that at least one of ``k`` episodes of a task succeeds: ``1 - C(n - c, k) / C(n, k)``, unbiased.
+    """Return the chance that any of ``k`` episodes of a task succeeds: ``1 - C(n - c, k) / C(n, k)``, unbiased.
 
     Source: arXiv 2107.03374, section 2.1.
     """
@@ -41,7 +41,7 @@ def pass_at_k(successes: int, episodes: int, k: int) -> float:
 
 
 def wilson(successes: float, trials: float) -> Interval:
-    """Wilson's score interval of a rate; it stays inside [0, 1] and is honest at 0 and at 1.
+    """Return Wilson's score interval of a rate; it stays inside [0, 1] and is valid at 0 and at 1.
 
     Neither number need be an integer (see :func:`rate_interval`).
     """
@@ -56,7 +56,7 @@ def wilson(successes: float, trials: float) -> Interval:
 
 
 def rate_interval(groups: Sequence[Sequence[float]], worth: float | None = None) -> Interval:
-    """Wilson's interval of a mean of values in [0, 1], with as many trials as the values are worth.
+    """Return Wilson's interval of a mean of values in [0, 1], with as many trials as the values are worth.
 
     The effective number of trials is ``p (1 - p) / v``, where ``v`` is the variance of the mean between tasks (the
     ratio estimator's, clustered by task). It is at least the number of tasks (all values of a task alike), at most
@@ -76,7 +76,7 @@ def rate_interval(groups: Sequence[Sequence[float]], worth: float | None = None)
 
 
 def mean_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval | None:
-    """The interval of the mean over all episodes: a percentile bootstrap that resamples tasks with their episodes.
+    """Return the interval of the mean over episodes: a percentile bootstrap that resamples tasks with their episodes.
 
     The same numbers give the same interval: the resamples depend on ``seed`` alone. One task says nothing about how
     tasks differ, so it has no interval (``None``).
@@ -97,7 +97,7 @@ def mean_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval 
 
 
 def estimate(groups: Sequence[Sequence[float]], *, rate: bool = False, worth: float | None = None) -> Estimate:
-    """The mean over all episodes with its interval, where there is one; ``worth`` as in :func:`rate_interval`."""
+    """Return the mean over all episodes with its interval, if there is one; ``worth`` as in :func:`rate_interval`."""
     low, high = rate_interval(groups, worth) if rate else mean_interval(groups) or (None, None)
     return {"value": fmean(value for group in groups for value in group), "low": low, "high": high}
 

@@ -1,6 +1,6 @@
-"""What records come to, rates, means and their intervals, over all episodes and by data source; and that as text.
+"""Summaries of records: rates, means and their intervals, over all episodes and by data source; and their tables.
 
-Failed episodes say nothing about the policy: they are counted, and left out of every rate and mean.
+Failed episodes say nothing about the policy: they are counted, and excluded from every rate and mean.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ COUNTED = ("tool_calls", "tool_errors", "prompt_tokens", "completion_tokens")
 
 
 def summarize(records: Iterable[Record]) -> dict[str, Any]:
-    """Everything a report needs, as JSON values: of ``all`` episodes, and of each of the ``data_sources``.
+    """Summarize records for a report, as JSON values: ``all`` episodes, and each of the ``data_sources``.
 
     An estimate is ``{"value", "low", "high"}``: a 95% interval, clustered by task (see :mod:`.statistics`); the ends
     are ``None`` where one task is all there is. Counts are ``tasks``, ``episodes``, ``failed``, and by their kinds
     ``stops`` and ``failures``; all else is over the episodes that did not fail. ``pass_hat_k`` and ``pass_at_k`` are
     over the tasks with at least ``k`` such episodes (``tasks``), ``terms`` an episode's sums (0 where it has none),
     ``metrics`` the last value, over the episodes that have it. :data:`COUNTED` are there where they were counted,
-    ``cost`` is the sum over all episodes, in US dollars. What cannot be said (the mean of no episodes) is absent.
+    ``cost`` is the sum over all episodes, in US dollars. Undefined values (the mean of no episodes) are absent.
     """
     ordered = sorted(records, key=lambda record: record.place)
     sources: dict[str, list[Record]] = {}
@@ -99,7 +99,7 @@ _PERCENT, _SIGNED = "{:.1%}".format, "{:+.3f}".format
 
 
 def report(summary: Mapping[str, Any]) -> str:
-    """The tables of a summary of :func:`summarize`: overall, by end, by data source."""
+    """Return the tables of a summary of :func:`summarize`: overall, by end, by data source."""
     everything = summary["all"]
     parts = []
     if "success" in everything:
@@ -115,7 +115,7 @@ def report(summary: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), right: Sequence[int] | range = ()) -> str:
-    """Columns of text, two spaces apart, those of ``right`` aligned to the right; the header is underlined."""
+    """Format columns of text, two spaces apart, those of ``right`` aligned to the right; the header is underlined."""
     lines = [list(header), *map(list, rows)] if header else [list(row) for row in rows]
     if not lines:
         return ""
@@ -154,7 +154,7 @@ def _lines(numbers: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _some(ks: Sequence[str]) -> Iterator[str]:
-    """Powers of two from 2, and the largest: k = 1 is the success."""
+    """Yield powers of two from 2, and the largest: k = 1 is the success."""
     for k in ks[1:]:
         if k == ks[-1] or int(k) & (int(k) - 1) == 0:
             yield k
@@ -188,7 +188,7 @@ def _sources(sources: Mapping[str, Any]) -> str:
 
 
 def failures(numbers: Mapping[str, Any]) -> str:
-    """How many episodes failed, and of what; ``numbers`` are those of one data source, or of all."""
+    """Report how many episodes failed, and the causes; ``numbers`` are those of one data source, or of all."""
     lines = [f"{numbers['failed']} of {numbers['episodes']} episodes FAILED and are in none of the numbers above:"]
     causes = list(numbers["failures"].items())
     lines += [f"  {count} x {cause}" for cause, count in causes[:_CAUSES]]

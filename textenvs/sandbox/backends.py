@@ -1,6 +1,6 @@
-"""The backends, what each run of them needs, and the proof that one holds on this machine.
+"""The backends, the description of a run for each, and the proof that one isolates on this machine.
 
-Before the first run, :func:`choose` runs code in a backend that tries what it must not be able to do.
+Before the first run, :func:`choose` runs code in a backend that tries everything it must not be able to do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .result import Limits, SandboxFailure, SandboxUnavailable
 
 Backend = Literal["bubblewrap", "namespaces", "unsafe"]
 
-#: The boxes that confine, in the order in which they are tried.
+#: The backends that isolate, in the order in which they are tried.
 BACKENDS: tuple[Backend, ...] = ("bubblewrap", "namespaces")
 
 _INODES = 4096
@@ -32,7 +32,7 @@ _REMEDY = Path(__file__).with_name("remedy.txt").read_text("utf-8").rstrip()
 def make_job(
     backend: Backend, packages: tuple[str, ...], limits: Limits, program: bytes, stdin: bytes | None
 ) -> dict[str, Any]:
-    """All that :mod:`.container_init` must know of a run; without ``stdin``, the code has the launcher's."""
+    """Build the job of a run for :mod:`.container_init`; without ``stdin``, the code has the launcher's."""
     rlimits = limits.rlimits()
     job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": program, "stdin": stdin, "user": _USER}
     if backend == "unsafe":
@@ -56,10 +56,10 @@ _runs = itertools.count()
 
 
 def _unprivileged() -> tuple[int, int] | None:
-    """A user and a group of the host's for one run of root's code; ``None`` where root is the only one there is.
+    """Return a user and a group of the host for one run of root's code; ``None`` where root is the only one.
 
-    Runs at the same time have different ones, because the kernel counts a user's processes over all boxes. Neither has
-    to have a name; the upper half of the numbers mostly has none.
+    Concurrent runs have different ones, because the kernel counts a user's processes over all boxes. Neither needs
+    a name; the upper half of the numbers mostly has none.
     """
     turn = os.getpid() * 257 + next(_runs)
     ids = []
@@ -75,7 +75,7 @@ def _unprivileged() -> tuple[int, int] | None:
 
 
 def choose(backend: Backend | None) -> Backend:
-    """The first backend that holds on this machine, or the one that is named, if it does."""
+    """Return the first backend that isolates on this machine, or the requested one if it does."""
     reasons = []
     for name in BACKENDS if backend is None else (backend,):
         problem = _problem_with(name, os.geteuid())

@@ -18,15 +18,15 @@ from .process import Run, launch
 from .result import Limits, SandboxResult, SandboxUnavailable
 from .worker import CORES, Worker, threads
 
-#: How many runs there are at once in one process. More would only slow each other into their limits of wall time; a
-#: run that waits for its turn has not begun.
+#: Concurrent runs in one process. More would only slow each other into their limits of wall time; a run that waits for
+#: its turn has not begun.
 CONCURRENCY = 2 * CORES
-# Room in the box's folder for what the kernel itself keeps there.
+# Room in the box's folder for the kernel's own records.
 _SPARE = 9 << 13
 
 
 class Sandbox:
-    """Runs Python programs that nobody has read.
+    """A sandbox for untrusted Python programs.
 
     Every run is a new process in a new box, which finds nothing of an earlier one. Hashes, unseeded random numbers and
     addresses are the same in every run; the clock is not. A sandbox holds settings only: it is cheap to make, to copy
@@ -42,7 +42,7 @@ class Sandbox:
             network and the rights of this process, and may outlive its run.
 
     Raises:
-        SandboxUnavailable: No backend holds here, and ``allow_unsafe`` is not set. The message says what to do.
+        SandboxUnavailable: No backend works here, and ``allow_unsafe`` is not set. The message has the remedy.
         ValueError: A value outside the above.
     """
 
@@ -71,19 +71,19 @@ class Sandbox:
         self._found = self.backend
 
     @classmethod
-    def of(cls, given: Sandbox | Mapping[str, Any] | None) -> Sandbox:
-        """The sandbox that an option of an environment stands for; plain options travel as JSON.
+    def of(cls, value: Sandbox | Mapping[str, Any] | None) -> Sandbox:
+        """Return the sandbox of an environment's option; plain options can be sent as JSON.
 
         Args:
-            given: A sandbox, a mapping of its options (``packages``, ``allow_unsafe``, ...) and of those of its limits
+            value: A sandbox, a mapping of its options (``packages``, ``allow_unsafe``, ...) and of those of its limits
                 (``cpu_s``, ``memory_mb``, ...), or ``None`` for the defaults.
         """
-        if isinstance(given, Sandbox):
-            return given
-        if given is not None and not isinstance(given, Mapping):
-            raise ValueError(f"sandbox must be a Sandbox, a mapping of its options or None, not {given!r}")
+        if isinstance(value, Sandbox):
+            return value
+        if value is not None and not isinstance(value, Mapping):
+            raise ValueError(f"sandbox must be a Sandbox, a mapping of its options or None, not {value!r}")
         own, of_limits = ("packages", "seed", "backend", "allow_unsafe"), [field.name for field in fields(Limits)]
-        options = dict(given or {})
+        options = dict(value or {})
         if unknown := sorted(set(options) - {*own, *of_limits}):
             raise ValueError(f"sandbox has no option {unknown[0]!r}; it has {', '.join((*own, *of_limits))}")
         limits = Limits(**{name: options.pop(name) for name in of_limits if name in options})
@@ -91,7 +91,7 @@ class Sandbox:
 
     @property
     def backend(self) -> Backend:
-        """What confines the code: ``"bubblewrap"``, ``"namespaces"``, or ``"unsafe"`` for nothing but limits."""
+        """The backend: ``"bubblewrap"``, ``"namespaces"``, or ``"unsafe"`` for limits without isolation."""
         if self._found is None:
             try:
                 self._found = choose(self._asked)
@@ -130,7 +130,7 @@ class Sandbox:
             raise
 
     def run_now(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
-        """:meth:`run`, waited for in this thread."""
+        """Run a program like :meth:`run`, and wait for it in this thread."""
         run, result = self._start(code, stdin, limits or self.limits)
         try:
             return result.result()
@@ -139,9 +139,9 @@ class Sandbox:
             raise
 
     def start(self, code: str) -> Worker:
-        """Start a program that stays, and answers questions; the caller closes it.
+        """Start a program that stays alive and answers questions; the caller closes it.
 
-        Of the limits, ``wall_s`` and ``cpu_s`` are the caller's to keep, question by question: ``cpu_s`` is that of one
+        The caller enforces the limits ``wall_s`` and ``cpu_s``, question by question: ``cpu_s`` is that of one
         process from its start to its end.
 
         Raises:
@@ -157,7 +157,7 @@ class Sandbox:
         return f"Sandbox(backend={self.backend!r}, limits={self.limits!r}, packages={self.packages!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings; another machine looks for its own backend."""
+        """Return the settings; another machine chooses its own backend."""
         return {**self.__dict__, "_found": None}
 
     def _job(self, code: str, limits: Limits, stdin: bytes | None = None) -> dict[str, Any]:
@@ -169,10 +169,10 @@ class Sandbox:
     def _start(self, code: str, stdin: str, limits: Limits) -> tuple[Run, Future[SandboxResult]]:
         run = Run(self._job(code, limits, stdin.encode("utf-8", "replace")), limits)
         room = (limits.disk_mb << 20) - _SPARE
-        program, given = len(run.job["program"]), len(run.job["stdin"])
-        if program + given > room >= 2 * program:
-            raise ValueError(f"stdin has {given} bytes; limits.disk_mb={limits.disk_mb} has no room")
-        return run, threads(CONCURRENCY, "textenvs-sandbox").submit(_finish, run, program + given > room)
+        program_size, stdin_size = len(run.job["program"]), len(run.job["stdin"])
+        if program_size + stdin_size > room >= 2 * program_size:
+            raise ValueError(f"stdin has {stdin_size} bytes; limits.disk_mb={limits.disk_mb} has no room")
+        return run, threads(CONCURRENCY, "textenvs-sandbox").submit(_finish, run, program_size + stdin_size > room)
 
 
 def _finish(run: Run, too_long: bool) -> SandboxResult:

@@ -1,7 +1,7 @@
 """A control group for a run, where this machine lets one be made (cgroup v2).
 
-It closes what resource limits leave open: the kernel's own memory (socket and pipe buffers, file locks) counts, and the
-memory of all processes together has a hard limit that needs no looking. A group can be made below an ancestor of this
+It closes gaps of resource limits: the kernel's own memory (socket and pipe buffers, file locks) counts, and the
+memory of all processes together has a hard limit without polling. A group can be made below an ancestor of this
 process's own group that gives its children the controllers ``memory`` and ``pids`` and that this user may write: as
 root nearly always, otherwise in a delegated subtree (``systemd-run --user --scope -p Delegate=yes``).
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .result import Limits
 
-#: MiB for what is in the group and is not the code: the launcher, process 1, and the kernel's records of the box.
+#: MiB for members of the group besides the code: the launcher, process 1, and the kernel's records of the box.
 _OVERHEAD_MB = 96
 _OVERHEAD_PROCESSES = 8
 
@@ -37,21 +37,21 @@ class Group:
                 self._set("memory.swap.max", 0)
             self._set("memory.oom.group", 1)
             self._set("pids.max", limits.processes + _OVERHEAD_PROCESSES)
-            #: Whoever writes ``0`` here becomes a member, with all that it starts from then on.
+            #: A process that writes ``0`` here becomes a member, with all its later children.
             self.entry = os.open(self.path / "cgroup.procs", os.O_WRONLY)
         except OSError:
             self._remove()
             raise
 
     def ran_out(self) -> bool:
-        """Whether the kernel ended the group because its memory was used up."""
+        """Return whether the kernel ended the group because its memory was used up."""
         with suppress(OSError):
             events = dict(map(str.split, (self.path / "memory.events").read_text().splitlines()))
             return any(int(events.get(name, 0)) for name in ("oom_kill", "oom_group_kill"))
         return False
 
     def close(self) -> None:
-        """End what is left in the group, and remove it."""
+        """Kill the remaining processes of the group, and remove it."""
         os.close(self.entry)
         with suppress(OSError):
             self._set("cgroup.kill", 1)
@@ -67,7 +67,7 @@ class Group:
 
 @functools.cache
 def parent() -> Path | None:
-    """Where groups can be made, found out by making one and entering it; ``None`` where that fails."""
+    """Return a group that can have children, tested by making one and entering it; ``None`` if there is none."""
     for folder in candidates():
         try:
             group = Group(folder, Limits())
@@ -83,7 +83,7 @@ def parent() -> Path | None:
 
 
 def candidates(proc: Path = Path("/proc/self")) -> list[Path]:
-    """The ancestors of this process's group that give their children the controllers, the nearest first."""
+    """List the ancestors of this process's group that give their children the controllers, the nearest first."""
     try:
         fields = [line.split() for line in (proc / "mountinfo").read_text().splitlines()]
         own = (proc / "cgroup").read_text().splitlines()
@@ -91,13 +91,13 @@ def candidates(proc: Path = Path("/proc/self")) -> list[Path]:
         return []
     roots = [Path(line[4]) for line in fields if line[line.index("-") + 1] == "cgroup2"]
     places = [line.removeprefix("0::") for line in own if line.startswith("0::")]
-    found = []
+    usable = []
     for root, place in itertools.product(roots, places):
         folder = root / place.strip("/")
-        for each in (folder, *folder.parents):
+        for ancestor in (folder, *folder.parents):
             with suppress(OSError):
-                if {"memory", "pids"} <= set((each / "cgroup.subtree_control").read_text().split()):
-                    found.append(each)
-            if each == root:
+                if {"memory", "pids"} <= set((ancestor / "cgroup.subtree_control").read_text().split()):
+                    usable.append(ancestor)
+            if ancestor == root:
                 break
-    return found
+    return usable

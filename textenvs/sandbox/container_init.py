@@ -1,7 +1,7 @@
-"""Makes the box, then becomes its first process, and starts the code in it.
+"""Make the box, then become its first process, and start the code in it.
 
-A program of its own, started by :mod:`.process` without site packages; it imports only what starts fast. What to mount,
-which limits, which system calls are refused all come in the job. The processes, from the outside in:
+A separate program, started by :mod:`.process` without site packages; it imports only modules that load fast. The job
+has the mounts, the limits and the refused system calls. The processes, from the outside in:
 
 * the *launcher* (backend ``namespaces`` only) leaves the host's namespaces and waits for the next one;
 * the *init* is process 1 of its own PID namespace: when it ends, the kernel kills whatever is left of the code;
@@ -47,7 +47,7 @@ def _say(status_fd: int, line: str) -> None:
 
 
 def main() -> NoReturn:
-    """Read the job from a file descriptor, and do it; ``argv`` is the job's, the status line's and the pid line's."""
+    """Read the job from a file descriptor, and run it; ``argv`` has the descriptors of job, status and pid line."""
     job_fd, status_fd, pid_fd = map(int, sys.argv[1:4])
     os.set_inheritable(status_fd, False)
     try:
@@ -71,18 +71,18 @@ def main() -> NoReturn:
 
 def _launch(job: dict[str, Any], pid_fd: int) -> None:
     """Leave the host's namespaces; return in process 1 of the new ones."""
-    asks, told = os.pipe(), os.pipe()
+    request_pipe, reply_pipe = os.pipe(), os.pipe()
     helper = os.fork()
     if helper == 0:
-        os.close(asks[1])  # so that a launcher that gives up ends the waiting here
-        os.close(told[0])
-        _map_users(os.getppid(), job, asks[0], told[1])
-    os.close(told[1])
+        os.close(request_pipe[1])  # so that a launcher that gives up ends the waiting here
+        os.close(reply_pipe[0])
+        _map_users(os.getppid(), job, request_pipe[0], reply_pipe[1])
+    os.close(reply_pipe[1])
     if os.geteuid() == 0:
         os.setgroups([])
     _call("unshare(user, mount, pid, net, ipc, uts namespaces)", _libc.unshare(_NAMESPACES))
-    os.write(asks[1], b"!")
-    problem = os.read(told[0], 4096)
+    os.write(request_pipe[1], b"!")
+    problem = os.read(reply_pipe[0], 4096)
     os.waitpid(helper, 0)
     if problem != b"ok":
         raise OSError(problem.decode())
@@ -96,20 +96,20 @@ def _launch(job: dict[str, Any], pid_fd: int) -> None:
         os.waitpid(init, 0)
         os._exit(0)
     _die_with_parent()
-    for fd in (*asks, told[0], pid_fd):
+    for fd in (*request_pipe, reply_pipe[0], pid_fd):
         os.close(fd)
     _mount(job)
     _call("sethostname", _libc.sethostname(b"sandbox", 7))
 
 
-def _map_users(pid: int, job: dict[str, Any], asked: int, tell: int) -> NoReturn:
-    """From outside the new user namespace, say which users it has.
+def _map_users(pid: int, job: dict[str, Any], request_fd: int, reply_fd: int) -> NoReturn:
+    """Map the users of the new user namespace, from outside.
 
     The user's own id suffices where it is not root's. Root maps a second, unprivileged one for the code: the kernel
     does not hold root to a limit of processes.
     """
     try:
-        if not os.read(asked, 1):
+        if not os.read(request_fd, 1):
             os._exit(0)
         uid, gid, (inside_uid, inside_gid) = os.geteuid(), os.getegid(), job["user"]
         second = job["outside_user"]
@@ -122,9 +122,9 @@ def _map_users(pid: int, job: dict[str, Any], asked: int, tell: int) -> NoReturn
                 with open(f"/proc/{pid}/{name}", "w") as file:
                     file.write(text)
             except OSError as error:
-                os.write(tell, f"writing {name} of the user namespace: {error}".encode())
+                os.write(reply_fd, f"writing {name} of the user namespace: {error}".encode())
                 os._exit(0)
-        os.write(tell, b"ok")
+        os.write(reply_fd, b"ok")
     finally:
         os._exit(0)
 
@@ -137,7 +137,7 @@ def _die_with_parent() -> None:
 
 
 def _mount(job: dict[str, Any]) -> None:
-    """Make a root that holds only what the job names, and forget the host's."""
+    """Make a root that holds only the job's paths, and unmount the host's."""
     _call("mount(/, private)", _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
     base = next((path for path in ("/tmp", "/mnt", "/var", "/run") if os.path.isdir(path)), None)
     if base is None:
@@ -195,7 +195,7 @@ def _read_only(target: str, recursive: int = 0) -> None:
 
 
 def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
-    """Start the code, wait for it, say how it ended, and leave; the kernel kills what it left behind."""
+    """Start the code, wait for it, report how it ended, and exit; the kernel kills the remaining processes."""
     # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     unsafe = job["mode"] == "unsafe"
@@ -227,7 +227,7 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
 
 
 def _become_code(job: dict[str, Any]) -> NoReturn:
-    """Take the code's user, folder, standard input, limits and filter, and run it."""
+    """Set the code's user, folder, standard input, limits and filter, and execute it."""
     confined = job["mode"] != "unsafe"
     if confined:
         os.setsid()
@@ -256,7 +256,7 @@ def _become_code(job: dict[str, Any]) -> NoReturn:
 
 
 def _take_stdin(content: bytes) -> None:
-    """Make ``content`` the standard input: a file without a name, so that nobody has to feed a pipe."""
+    """Make ``content`` the standard input: an unnamed file, so that no process has to write to a pipe."""
     if content:
         with open(".stdin", "xb") as file:
             file.write(content)
@@ -267,7 +267,7 @@ def _take_stdin(content: bytes) -> None:
 
 
 def _limit(which: int, soft: int, hard: int) -> None:
-    """Set a limit, or keep the one there is where that is lower: limits can only be lowered."""
+    """Set a limit, or keep a lower existing one: limits can only be lowered."""
     _, most = resource.getrlimit(which)
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)

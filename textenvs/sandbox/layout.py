@@ -1,4 +1,4 @@
-"""What code in the box can see: the interpreter in ``/python``, the system's shared libraries, five devices, ``/tmp``.
+"""Contents of the box: the interpreter in ``/python``, the system's shared libraries, five devices, ``/tmp``.
 
 The paths are the same on every machine, so that a traceback reads the same everywhere and tells nothing about the host.
 There is no ``/proc``, ``/sys``, ``/etc`` (but for the cache of the dynamic linker), ``/home`` and so on.
@@ -30,12 +30,12 @@ def interpreter() -> str:
 
 
 def package_folders(packages: str | Path | None) -> tuple[str, ...]:
-    """The host's folders that ``packages`` of :class:`~.box.Sandbox` names."""
+    """Return the host's folders for the option ``packages`` of :class:`~.box.Sandbox`."""
     if packages is None:
         return ()
     if packages == "installed":
-        found = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
-        return tuple(dict.fromkeys(os.path.realpath(path) for path in found if os.path.isdir(path)))
+        paths = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+        return tuple(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.isdir(path)))
     folder = os.path.realpath(os.path.expanduser(packages))
     if not os.path.isdir(folder):
         raise ValueError(f"packages must be None, 'installed' or a folder, and {str(packages)!r} is no folder")
@@ -45,7 +45,7 @@ def package_folders(packages: str | Path | None) -> tuple[str, ...]:
 
 
 def layout(packages: Sequence[str]) -> dict[str, Any]:
-    """The root of the box, for this machine's interpreter.
+    """Return the root of the box, for this machine's interpreter.
 
     ``binds`` are mounted read-only: (path on the host, path inside); ``hidden`` are folders in these that are covered
     by an empty one; ``links`` are (target, path inside).
@@ -67,11 +67,11 @@ def layout(packages: Sequence[str]) -> dict[str, Any]:
             binds.append((path, path))
     binds += [(path, path) for path in ("/etc/ld.so.cache", "/nix/store", "/gnu/store") if os.path.exists(path)]
     hidden = [
-        inside + found.removeprefix(source)
+        inside + folder.removeprefix(source)
         for source, inside in binds
         for pattern in ("*-packages", "python*/*-packages")
-        for found in sorted(glob.glob(f"{glob.escape(source)}/{pattern}"))
-        if os.path.isdir(found) and not os.path.islink(found)
+        for folder in sorted(glob.glob(f"{glob.escape(source)}/{pattern}"))
+        if os.path.isdir(folder) and not os.path.islink(folder)
     ]
     inside_packages = [f"{_PACKAGES}{number or ''}" for number in range(len(packages))]
     binds += zip(packages, inside_packages, strict=True)
@@ -86,7 +86,7 @@ def layout(packages: Sequence[str]) -> dict[str, Any]:
 
 
 def _library_folders() -> list[str]:
-    """On Debian, on Fedora and openSUSE, on others."""
+    """List the folders of shared libraries: on Debian, on Fedora and openSUSE, on others."""
     machine = getattr(sys.implementation, "_multiarch", None) or f"{os.uname().machine}-linux-gnu"
     if os.path.isdir(f"/usr/lib/{machine}"):
         return [f"/lib/{machine}", "/lib64", f"/usr/lib/{machine}", "/usr/lib64"]
@@ -96,7 +96,7 @@ def _library_folders() -> list[str]:
 
 
 def environment(folder: str, packages: Sequence[str], *, start: str = TOOLS + "/start") -> dict[str, str]:
-    """Nothing of the host's; all paths are as the code sees them."""
+    """Return the code's environment variables, none of which are the host's; paths are those in the box."""
     return {
         "HOME": folder,
         "TMPDIR": folder,

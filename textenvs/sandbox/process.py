@@ -26,7 +26,7 @@ from .result import Limits, SandboxFailure, SandboxResult, Status
 
 #: Seconds that making the box may take; no code runs meanwhile.
 START_S = 60.0
-#: Seconds that a killed box may take to be gone.
+#: Seconds that a killed box may take to end.
 _END_S = 5.0
 #: Seconds between two looks at the memory of all processes.
 LOOK_S = 0.1
@@ -38,7 +38,7 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import container_init; 
 def launch(
     job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL, group: cgroup.Group | None = None
 ) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
-    """The process, and the file descriptors of its ``status`` and ``pid`` lines, which the caller closes.
+    """Start a run; return the process and the descriptors of its ``status`` and ``pid`` lines, which the caller closes.
 
     The code has ``stdin`` where the job's is ``None``.
     """
@@ -73,8 +73,8 @@ def launch(
 
 
 def _launcher(job_fd: int, status_fd: int, pid_fd: int) -> list[str]:
-    here = str(Path(__file__).resolve().parent)
-    return [layout.interpreter(), "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), str(pid_fd), here]
+    package_folder = str(Path(__file__).resolve().parent)
+    return [layout.interpreter(), "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), str(pid_fd), package_folder]
 
 
 def _bubblewrap(job: Mapping[str, Any], job_fd: int, status_fd: int, pid_fd: int) -> list[str]:
@@ -108,7 +108,7 @@ def _bubblewrap(job: Mapping[str, Any], job_fd: int, status_fd: int, pid_fd: int
 
 
 class Run:
-    """A run, whose ``limits`` on wall time, output and memory of all processes are kept here."""
+    """A run; its limits on wall time, output and memory of all processes are enforced here."""
 
     def __init__(self, job: dict[str, Any], limits: Limits) -> None:
         self.job, self._limits = job, limits
@@ -123,7 +123,7 @@ class Run:
         self._deadline = 0.0
 
     def cancel(self) -> None:
-        """End the run, or see that it does not begin, from any thread; :meth:`finish` then returns soon."""
+        """End the run, or prevent its start, from any thread; :meth:`finish` then returns soon."""
         self._cancelled = True
         self._kill()
 
@@ -152,7 +152,7 @@ class Run:
     # ------------------------------------------------------------------ watching
 
     def _watch(self, process: subprocess.Popen[bytes], lines: Mapping[str, int]) -> None:
-        """Read everything until the box is gone, and end it at a limit."""
+        """Read all output until the box has ended, and stop it at a limit."""
         assert process.stdout and process.stderr  # noqa: PT018
         self._deadline, look = time.monotonic() + START_S, 0.0
         with selectors.DefaultSelector() as selector:
@@ -180,8 +180,8 @@ class Run:
         if name in ("stdout", "stderr"):
             self._read[name] = held[: self._limits.output_bytes]
             if len(held) > self._limits.output_bytes:
-                # So much is the code's. The line that says that it started may come later, or be lost with the box: who
-                # writes quickly must not look like a box that was never made.
+                # So much output is the code's. The status line of its start may come later, or be lost with the box:
+                # code that writes quickly must not look like a box that was never made.
                 self._started = True
                 self._stop("output")
         elif name == "status":
@@ -228,19 +228,23 @@ class Run:
     def _conclude(self) -> SandboxResult:
         limits = self._limits
         stdout, stderr, lines, _ = (text.decode("utf-8", "replace") for text in self._read.values())
-        said = dict(line.split(" ", 1) for line in lines.splitlines() if " " in line)
+        status_lines = dict(line.split(" ", 1) for line in lines.splitlines() if " " in line)
 
-        def result(status: Status, code: int | None, kind: str = "", **more: object) -> SandboxResult:
-            return SandboxResult(status, stdout, stderr, code, limits.says(kind, **more) if kind else "")
+        def result(status: Status, code: int | None, kind: str = "", **details: object) -> SandboxResult:
+            return SandboxResult(status, stdout, stderr, code, limits.says(kind, **details) if kind else "")
 
-        if "failed" in said or not self._started:
+        if "failed" in status_lines or not self._started:
             late = "it took too long" if self._stopped == "start" else "it ended at once"
-            raise SandboxFailure(f"the sandbox could not be made: {said.get('failed') or stderr.strip() or late}")
+            raise SandboxFailure(
+                f"the sandbox could not be made: {status_lines.get('failed') or stderr.strip() or late}"
+            )
         if self._stopped is not None and self._stopped != "start":
             return result("timeout" if self._stopped == "wall" else self._stopped, None, self._stopped)
-        if "ended" not in said:  # Not a SandboxFailure: code that can break its box must not escape its score by that.
+        if (
+            "ended" not in status_lines
+        ):  # Not a SandboxFailure: code that can break its box must not escape its score by that.
             return result("killed", None, "broken")
-        code, cpu_s = int(said["ended"].split()[0]), float(said["ended"].split()[1])
+        code, cpu_s = int(status_lines["ended"].split()[0]), float(status_lines["ended"].split()[1])
         # The kernel judges the limit by counted ticks, and reports here the time really run, which is less on a loaded
         # machine. Half of the limit still tells it from a program that sends itself the signal at once.
         if code in (-signal.SIGXCPU, -signal.SIGKILL) and cpu_s >= limits.cpu_s / 2:

@@ -1,4 +1,4 @@
-"""What a run may use, what it came to, and how to say it to a model."""
+"""Limits and results of a run, and their description for a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 
 
 class SandboxUnavailable(RuntimeError):
-    """This machine offers no box that holds; the message says why, and what to install or to allow."""
+    """No backend isolates on this machine; the message says why, and what to install or to allow."""
 
 
 class SandboxFailure(RuntimeError):
@@ -19,7 +19,7 @@ class SandboxFailure(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What code may use; what it gets when it wants more is in its result, in words.
+    """Limits of a run; its result says which one it met.
 
     Args:
         cpu_s: CPU seconds of one process. This is the limit that a loop meets: unlike ``wall_s`` it hardly depends on
@@ -51,7 +51,7 @@ class Limits:
                 raise ValueError(f"Limits: {field.name} must be {kind} of at least {at_least}, not {value!r}")
 
     def rlimits(self) -> dict[str, tuple[int, int]]:
-        """As (soft, hard) by name."""
+        """Return the resource limits as (soft, hard) by name."""
         equal = {
             "AS": self.memory_mb * _MIB,
             "NPROC": self.processes,
@@ -61,12 +61,12 @@ class Limits:
             "SIGPENDING": 256,
             **dict.fromkeys(("CORE", "MEMLOCK", "MSGQUEUE", "NICE", "RTPRIO"), 0),
         }
-        # Of CPU time the first is a signal that code may ignore, the second is not.
+        # The first limit of CPU time is a signal that code may ignore, the second is not.
         return {"RLIMIT_CPU": (self.cpu_s, self.cpu_s + 1)} | {f"RLIMIT_{name}": (n, n) for name, n in equal.items()}
 
-    def says(self, kind: str, **more: object) -> str:
-        """The sentence for what ended a run, with the limit it met."""
-        return _REASONS[kind].format(**{**vars(self), **more})
+    def says(self, kind: str, **details: object) -> str:
+        """Return the sentence for the limit that ended a run."""
+        return _REASONS[kind].format(**{**vars(self), **details})
 
 
 _REASONS = {
@@ -82,7 +82,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """How a run ended.
+    """Result of a run.
 
     Args:
         status: ``"ok"`` (exit code 0), ``"error"`` (another exit code, mostly an exception), ``"timeout"`` (CPU or
@@ -106,7 +106,7 @@ class SandboxResult:
         return self.status == "ok"
 
     def describe(self, max_chars: int = 4000) -> str:
-        """The result as a text for a model; a stream of more than ``max_chars`` loses its middle, and says so."""
+        """Describe the result for a model; a stream of more than ``max_chars`` loses its middle, with a mark."""
         parts = [_shortened(self.stdout.rstrip("\n"), max_chars), _shortened(self.stderr.rstrip("\n"), max_chars)]
         if self.reason:
             parts.append(f"[{self.reason}]")

@@ -1,4 +1,4 @@
-"""The system call filter: what code in the box may not ask the kernel for, whatever its user may.
+"""The system call filter: calls that code in the box may not make, whatever its user may.
 
 Namespaces and limits leave ways around them that only a filter closes: memory that no ``RLIMIT`` counts (``memfd``,
 System V, the buffers of TCP, which grow by themselves), new namespaces with new powers, sockets of families that no
@@ -46,7 +46,7 @@ MACHINES: tuple[str, ...] = tuple(_AUDIT)
 
 
 def build(machine: str) -> bytes:
-    """The filter for one of :data:`MACHINES`, as the kernel takes it: 8 bytes an instruction."""
+    """Build the filter for one of :data:`MACHINES` in the kernel's format: 8 bytes an instruction."""
     column = MACHINES.index(machine)
     refuse = _ERRNO | errno.EPERM
     program = [
@@ -60,9 +60,9 @@ def build(machine: str) -> bytes:
     for numbers in _REFUSED.values():
         if (number := numbers[column]) is not None:
             program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, refuse)]
-    # The C library asks clone3 first, whose flags a filter cannot read, and takes clone where there is none.
+    # The C library tries clone3 first, whose flags a filter cannot read, and falls back to clone.
     program += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    # What depends on arguments. A jump says how many instructions to skip where it matches, and where it does not.
+    # Rules on arguments. A jump says how many instructions to skip where it matches, and where it does not.
     first, second, third = ((_LOAD, 0, 0, offset) for offset in _ARGUMENTS)
     refused = (_RETURN, 0, 0, refuse)
     sizes = [(_JUMP_EQUAL, 3 - i, i == 3, value) for i, value in enumerate(_BUFFER_SIZES)]

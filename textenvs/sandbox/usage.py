@@ -1,4 +1,4 @@
-"""How much memory a process and all below it use, from ``/proc``."""
+"""Memory usage of a process and its descendants, from ``/proc``."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def exceeds(root: int, most: int) -> bool:
-    """Whether ``root`` and all below hold more than ``most`` bytes; a page that several share counts once."""
+    """Return whether ``root`` and its descendants use more than ``most`` bytes; a shared page counts once."""
     pids = _tree(root)
-    # First what costs little, an upper bound: every process counts all its resident pages.
+    # The cheap upper bound first: every process counts all its resident pages.
     return sum(_statm(pid)[0] for pid in pids) * _PAGE > most and sum(map(_proportional, pids)) > most
 
 
 def _tree(root: int) -> list[int]:
-    """``root`` and every process below it; processes that end meanwhile are left out."""
-    found = [root]
-    below: dict[int, list[int]] | None = None
-    for pid in found:  # grows while it is read
+    """List ``root`` and its descendants; processes that end meanwhile are omitted."""
+    pids = [root]
+    children: dict[int, list[int]] | None = None
+    for pid in pids:  # grows while it is read
         try:
             for task in os.listdir(f"/proc/{pid}/task"):
-                found.extend(map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()))
+                pids.extend(map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()))
         except FileNotFoundError:
             if os.path.isdir(f"/proc/{pid}"):  # a kernel without CONFIG_PROC_CHILDREN: from all processes' parents
-                below = below if below is not None else _children_of_all()
-                found.extend(below.get(pid, ()))
+                children = children if children is not None else _children_of_all()
+                pids.extend(children.get(pid, ()))
         except OSError:
             continue
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(pids))
 
 
 def _statm(pid: int) -> tuple[int, int]:
-    """Resident pages, and how many of these are shared with a file."""
+    """Return the number of resident pages, and how many of these are shared with a file."""
     try:
         numbers = Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Programs that stay and answer one question after the other, and pools of them.
+"""Long-lived programs that answer one question after the other, and pools of them.
 
 Questions and answers are JSON, one line each: nothing that comes back is evaluated. It is up to the program to keep one
 question from changing the next (a process for each, for example).
@@ -68,7 +68,7 @@ class Worker:
         self._errors.close()  # a full pipe would stop the program, and this one is not read from here on
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        """The program's answer to ``question``; both are JSON. After a TimeoutError the worker cannot be used again."""
+        """Return the program's answer to ``question``; both are JSON. The worker is unusable after a TimeoutError."""
         deadline = time.monotonic() + timeout_s
         text = memoryview(json.dumps(question).encode() + b"\n")
         fd = self._questions.fileno()
@@ -100,13 +100,13 @@ class Worker:
         with selectors.DefaultSelector() as selector:
             selector.register(fd, selectors.EVENT_READ)
             while b"\n" not in self._held:
-                left = deadline - time.monotonic()
-                if selector.select(max(0.0, min(left, LOOK_S))):
+                remaining = deadline - time.monotonic()
+                if selector.select(max(0.0, min(remaining, LOOK_S))):
                     chunk = os.read(fd, CHUNK)
                     self._held += chunk
                     if not chunk or len(self._held) > self._max_bytes:
                         raise WorkerDied(self._ended() if not chunk else "its answer is too long")
-                elif left <= LOOK_S:
+                elif remaining <= LOOK_S:
                     raise TimeoutError
                 elif self._memory_mb is not None and usage.exceeds(self.process.pid, self._memory_mb << 20):
                     raise WorkerDied("the program used too much memory")
@@ -123,7 +123,7 @@ class Worker:
     def kill(self) -> None:
         """End its process group; the first process of a box dies with it, and the kernel kills what is below that.
 
-        From any thread: who waits for an answer gets ``WorkerDied``.
+        May be called from any thread: a thread that waits for an answer gets ``WorkerDied``.
         """
         if self.process.returncode is None:  # also where it has ended: what it started may be alive
             with suppress(ProcessLookupError, PermissionError):
@@ -131,15 +131,15 @@ class Worker:
         self.process.wait()
 
     def _last_words(self) -> str:
-        said = self._errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        last_line = self._errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         status = os.read(self._lines["status"], 4096).decode("utf-8", "replace") if "status" in self._lines else ""
         failed = next((line.removeprefix("failed ") for line in status.splitlines() if line.startswith("failed ")), "")
         self.close()
-        return failed or said
+        return failed or last_line
 
 
 def threads(size: int, name: str) -> ThreadPoolExecutor:
-    """Threads to wait in, apart from asyncio's own, which they would hold up."""
+    """Return threads to wait in, apart from asyncio's own, which they would block."""
     return _threads(size, name, os.getpid())
 
 
@@ -149,7 +149,7 @@ def _threads(size: int, name: str, pid: int) -> ThreadPoolExecutor:  # a forked 
 
 
 class Pool:
-    """At most ``size`` workers of one kind, started as they are needed and used again; any thread may ask."""
+    """A pool of at most ``size`` workers, started on demand and reused; any thread may ask."""
 
     def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
         self._start, self._size, self._name = start, size, name
@@ -158,7 +158,7 @@ class Pool:
         _pools.add(self)
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        """The answer of one of the workers; ``timeout_s`` begin when one is free. Errors are those of a Worker."""
+        """Return the answer of one of the workers; ``timeout_s`` begin when one is free. Errors are those of Worker."""
         slots = self.slots
         worker = slots.get()
         try:
@@ -183,16 +183,16 @@ class Pool:
             slots.put(worker)
 
     def renew(self) -> None:
-        """A forked child shares no worker with its parent: two readers of one pipe would get each other's answers."""
+        """Start over without workers. A forked child must not share one: its parent would get the child's answers."""
         self._lock = threading.Lock()
         self._started: weakref.WeakSet[Worker] = weakref.WeakSet()
-        #: The workers that are not being asked; ``None`` for one that is not started.
+        #: The idle workers; ``None`` for one that is not started.
         self.slots: LifoQueue[Worker | None] = LifoQueue()
         for _ in range(self._size):
             self.slots.put(None)
 
     def close(self) -> None:
-        """End all workers, those that are being asked as well; safe to call twice."""
+        """End all workers, busy ones included; safe to call twice."""
         with self._lock:
             self._closed, started = True, tuple(self._started)
         for worker in started:

@@ -33,11 +33,11 @@ _CONNECT_S = 10.0
 # Not the global generator: a thread that draws from it changes what seeded code elsewhere in the process draws.
 _JITTER = random.Random()
 _CLOSED_TOGETHER = 1000  # sessions in one request
-# What a reverse proxy answers while the server behind it cannot be reached, is being restarted, or is late.
+# Statuses of a reverse proxy while the server behind it cannot be reached, is being restarted, or is late.
 _NOT_REACHED = frozenset({502, 503, 504})
 #: Connections at a time; more requests wait for one.
 _CONNECTIONS = 512
-#: The largest answer that is read, in bytes: what a server may make this process hold.
+#: The largest answer that is read, in bytes: bounds the memory of this process.
 MAX_ANSWER_BYTES = 32 * 2**20
 
 
@@ -73,12 +73,12 @@ class Client:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._connections: aiohttp.ClientSession | None = None
 
-    def submit(self, op: str, **asked: Any) -> Future[Json]:
-        """Ask the server; the result is its answer, or :class:`RemoteError`, or what :func:`exception_of` makes."""
-        return asyncio.run_coroutine_threadsafe(self._ask(op, asked), self.loop)
+    def submit(self, op: str, **fields: Any) -> Future[Json]:
+        """Send a request; the result is its answer, or :class:`RemoteError`, or what :func:`exception_of` makes."""
+        return asyncio.run_coroutine_threadsafe(self._ask(op, fields), self.loop)
 
-    async def ask(self, op: str, **asked: Any) -> Json:
-        return await asyncio.wrap_future(self.submit(op, **asked))
+    async def ask(self, op: str, **fields: Any) -> Json:
+        return await asyncio.wrap_future(self.submit(op, **fields))
 
     def close_soon(self, session: str) -> None:
         """Close a session without waiting for it; from any thread."""
@@ -88,8 +88,8 @@ class Client:
 
     # ------------------------------------------------------------------ on the loop
 
-    async def _ask(self, op: str, asked: Mapping[str, Any]) -> Json:
-        body, pause, since = encode(asked), _FIRST_PAUSE_S, None
+    async def _ask(self, op: str, fields: Mapping[str, Any]) -> Json:
+        body, pause, since = encode(fields), _FIRST_PAUSE_S, None
         while True:
             try:
                 return await self._answer(op, body)
@@ -111,10 +111,12 @@ class Client:
         except ValueError:
             answer = None
         if not isinstance(answer, dict) or (status != 200 and not isinstance(answer.get("error"), dict)):
-            there = f"{self.url}{PREFIX}/{op} answers HTTP {status}"
+            status_line = f"{self.url}{PREFIX}/{op} answers HTTP {status}"
             if status in _NOT_REACHED:
-                raise RemoteError(f"{there}: a proxy is there, and no server answers it")
-            raise RemoteError(f"{there} and not this protocol; is that a server of `textenvs serve`?", "bad_request")
+                raise RemoteError(f"{status_line}: a proxy is there, and no server answers it")
+            raise RemoteError(
+                f"{status_line} and not this protocol; is that a server of `textenvs serve`?", "bad_request"
+            )
         if status != 200:
             raise exception_of(answer["error"], self.url)
         return answer
@@ -161,7 +163,7 @@ _clients: dict[tuple[Any, ...], Client] = {}
 
 
 def shared_client(*arguments: Any) -> Client:
-    """The client of this process for these arguments; a forked child shares no connection with its parent."""
+    """Return this process's client for these arguments; a forked child shares no connection with its parent."""
     key = (os.getpid(), *arguments)
     if key not in _clients:
         _clients.setdefault(key, Client(*arguments))  # of two threads that come at once, both get the first one's
@@ -191,8 +193,8 @@ def exception_of(error: Mapping[str, Any], where: str) -> Exception:
         return gymnasium.error.ResetNeeded(message)
     if kind == "environment_failure" and error.get("stop") in FAILURE_STOPS:
         return EnvironmentFailure(str(error["stop"]), message)
-    if (known := ERRORS.get(str(error.get("exception")))) is not None:
-        return known(message)
+    if (exception_type := ERRORS.get(str(error.get("exception")))) is not None:
+        return exception_type(message)
     if kind == "unauthorized":
         message += " (token=... or the environment variable TEXTENVS_TOKEN)"
     wait = error.get("retry_after_s")

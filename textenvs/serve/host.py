@@ -1,6 +1,6 @@
-"""The sessions of a server, and how a request is carried out: everything but the transport.
+"""The sessions of a server, and the execution of requests: everything but the transport.
 
-A session is one episode, played in a fork of an environment. It carries out one request at a time, a step only at the
+A session is one episode, played in a fork of an environment. It executes one request at a time, a step only at the
 turn that it names, and keeps its last answer: a request that is sent again (the same bytes) waits for the same work or
 gets the same answer. Work continues when its client is gone. A session that is not used ends.
 """
@@ -38,7 +38,7 @@ SESSION_BYTES = 8192
 SMALL_BYTES = 4096
 #: A session whose episode is over ends after so many seconds.
 LINGER_S = 60.0
-#: Of so many tasks the keys say which rows are served.
+#: How many tasks' keys are part of the digest of the served rows.
 _DIGESTED = 100
 #: How many seconds an environment has to close.
 CLOSE_S = 10.0
@@ -50,7 +50,7 @@ FAST_REPLAY, REPLAY_WAITS = 64, 3.0
 
 
 class Limits(BaseModel):
-    """What a server takes on; docs/serving.md says what each is."""
+    """Limits of a server; docs/serving.md explains each."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -78,16 +78,16 @@ class _Session:
     env: TextEnv[Any] | None = None
     thread: asyncio.Future[Any] | None = None  # its last call in a thread
     turn: int = 0
-    told: int = 0  # messages that the client has been told
-    asked: bytes = b""  # the last request that has changed the episode, and its answer
+    messages_sent: int = 0  # to the client
+    last_request: bytes = b""  # digest of the last request that has changed the episode, and its answer
     answer: bytes = b""
-    doing: bytes = b""  # the request that is carried out
+    doing: bytes = b""  # digest of the request that is executed
     replaying: int = 0  # replies that its ``open`` has yet to play again
     work: asyncio.Task[bytes] | None = None
 
     @property
     def hangs(self) -> bool:
-        """Whether a call is still running in a thread, so that the environment's state is not known."""
+        """True while a call is still running in a thread, so that the environment's state is unknown."""
         return self.thread is not None and not self.thread.done()
 
     @property
@@ -127,7 +127,7 @@ class Host:
     # ------------------------------------------------------------------ requests
 
     async def answer(self, op: str, body: bytes, owner: str) -> bytes:
-        """The answer to a request of the owner of a token; a refusal changes nothing, unless the session is lost."""
+        """Return the answer to a request of a token's owner; a refusal changes nothing, unless the session is lost."""
         request = protocol.parse_request(op, body)
         if isinstance(request, protocol.Close):
             for name in request.sessions:
@@ -136,12 +136,12 @@ class Host:
         if isinstance(request, protocol.Describe):
             return encode(self._describe())
         self._check_allowed(op, request)
-        asked = hashlib.blake2b(op.encode() + b" " + body, digest_size=16).digest()
+        digest = hashlib.blake2b(op.encode() + b" " + body, digest_size=16).digest()
         session = self.sessions.get((owner, request.session))
-        if session is not None and asked in (session.asked, session.doing):
+        if session is not None and digest in (session.last_request, session.doing):
             self.counts["repeated"] += 1
             session.used = time.monotonic()
-            if asked != session.doing:
+            if digest != session.doing:
                 return session.answer
         elif isinstance(request, protocol.Open):
             session = self._admit(request, owner, session)
@@ -149,7 +149,7 @@ class Host:
             self._check_turn(request, session)
         assert session is not None
         if session.work is None:
-            session.doing, session.work = asked, self._start(self._carry_out(session, op, request))
+            session.doing, session.work = digest, self._start(self._carry_out(session, op, request))
         work = session.work
         await asyncio.wait({work})  # which continues if this is cancelled
         if work.cancelled():
@@ -172,15 +172,15 @@ class Host:
             self._requests -= size
 
     def expire(self) -> None:
-        """End the sessions that were not used for long; to be called now and then."""
+        """End the sessions that were not used for long; called periodically."""
         now = time.monotonic()
-        for session in [each for each in self.sessions.values() if each.work is None]:
+        for session in [candidate for candidate in self.sessions.values() if candidate.work is None]:
             if now >= session.used + (min(LINGER_S, self.limits.idle_s) if session.over else self.limits.idle_s):
                 self._end(session, "over" if session.over else "idle")
 
     @property
     def playing(self) -> int:
-        """How many sessions have an episode that is not over."""
+        """Number of sessions whose episode is not over."""
         return sum(not session.over for session in self.sessions.values())
 
     async def close(self) -> None:
@@ -201,13 +201,13 @@ class Host:
     # ------------------------------------------------------------------ checks
 
     def _check_allowed(self, op: str, request: Any) -> None:
-        for allowance, asked, told in (
+        for allowance, used, reason in (
             ("tasks", getattr(request, "options", {}).keys() - {"task_index"}, "clients choose 'task_index' alone"),
             ("expert", isinstance(request, protocol.Script), "this server shows no scripted replies"),
             ("scores", op == "score", "this server gives no scores but rewards"),
         ):
-            if asked and allowance not in self.allow:
-                raise Refusal("forbidden", f"{told} (textenvs serve --allow {allowance})")
+            if used and allowance not in self.allow:
+                raise Refusal("forbidden", f"{reason} (textenvs serve --allow {allowance})")
 
     def _check_turn(self, request: protocol.OfSession, session: _Session | None) -> None:
         if session is None:
@@ -232,8 +232,8 @@ class Host:
 
     # ------------------------------------------------------------------ sessions
 
-    def _admit(self, request: protocol.Open, owner: str, known: _Session | None) -> _Session:
-        if known is not None:
+    def _admit(self, request: protocol.Open, owner: str, existing: _Session | None) -> _Session:
+        if existing is not None:
             raise Refusal("bad_request", "this session was opened by another request; give each one a name of its own")
         if self.draining:
             raise Refusal("draining", "the server is shutting down and opens no session", retry_after_s=5.0)
@@ -246,9 +246,11 @@ class Host:
         for event in request.replay:
             if isinstance(event, protocol.Said):
                 self._check_reply(event.action)
-        others = sum(each.replaying for key, each in self.sessions.items() if key[0] == owner)
-        if others and others + len(request.replay) > protocol.MAX_REPLAY:
-            raise Refusal("full", f"{others} replies of your other sessions are being played again", retry_after_s=1.0)
+        pending_replays = sum(other.replaying for key, other in self.sessions.items() if key[0] == owner)
+        if pending_replays and pending_replays + len(request.replay) > protocol.MAX_REPLAY:
+            raise Refusal(
+                "full", f"{pending_replays} replies of your other sessions are being played again", retry_after_s=1.0
+            )
         size = SESSION_BYTES + weigh(_encoded(request.options))  # a row of the client's stays as long as the session
         self._check_room(size)
         if len(self.sessions) >= self.limits.max_sessions:
@@ -265,15 +267,15 @@ class Host:
         try:
             async with _refusing(op):
                 if isinstance(request, protocol.Open):
-                    told = await self._open(session, request)
+                    result = await self._open(session, request)
                 elif isinstance(request, protocol.Step):
-                    told, played = await self._step(session, request), True
+                    result, played = await self._step(session, request), True
                 else:
-                    told = await self._ask(session, op, request)
-                answer = encode(told)
+                    result = await self._ask(session, op, request)
+                answer = encode(result)
             if isinstance(request, (protocol.Open, protocol.Step)) and self.sessions.get(session.key) is session:
                 growth = weigh(answer) + len(answer) - len(session.answer)
-                session.asked, session.answer, session.turn = session.doing, answer, told["turn"]
+                session.last_request, session.answer, session.turn = session.doing, answer, result["turn"]
                 session.size += growth
                 self._hold(growth)
             return answer
@@ -296,7 +298,7 @@ class Host:
         self._start(self._release(session, session.work))
 
     async def _release(self, session: _Session, work: asyncio.Task[bytes] | None) -> None:
-        if busy := {each for each in (work, session.thread) if each is not None and not each.done()}:
+        if busy := {task for task in (work, session.thread) if task is not None and not task.done()}:
             await asyncio.wait(busy)
         if session.env is not None:
             await self._close(session.env)
@@ -311,7 +313,7 @@ class Host:
         except Exception:
             _LOG.exception("%s.close", type(env).__name__)
 
-    # ------------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------------ requests
 
     async def _open(self, session: _Session, request: protocol.Open) -> Json:
         parent, options = self.envs[request.env], request.options
@@ -333,11 +335,11 @@ class Host:
         turn = 0
         spent = 0.0
         for number, event in enumerate(request.replay):
-            replays = sum(each.replaying > 0 for each in self.sessions.values())
+            replays = sum(other.replaying > 0 for other in self.sessions.values())
             # Other sessions have their turn.
             await asyncio.sleep(REPLAY_WAITS * spent * replays if number >= FAST_REPLAY else 0)
             session.replaying -= 1
-            begun = time.perf_counter()
+            start = time.perf_counter()
             if isinstance(event, protocol.Reseeded):
                 self._start(self._close(env))
                 session.env = env = env.fork(event.reseed)
@@ -345,16 +347,16 @@ class Host:
             if env.state.done:
                 raise Refusal("replay_failed", f"the episode is over after {turn} replies here", turn=turn)
             messages, *_ = await self._in_time(session, step_in_thread(env, in_thread, event.action))
-            spent = time.perf_counter() - begun
+            spent = time.perf_counter() - start
             turn += 1
-        session.told = len(messages)
+        session.messages_sent = len(messages)
         return {"session": request.session, "turn": turn, "seed": seed, "messages": messages, "info": info}
 
     async def _step(self, session: _Session, request: protocol.Step) -> Json:
         assert session.env is not None
         played = step_in_thread(session.env, partial(self._in_thread, session), request.action)
         messages, reward, terminated, truncated, info = await self._in_time(session, played)
-        news, session.told = messages[session.told :], len(messages)
+        news, session.messages_sent = messages[session.messages_sent :], len(messages)
         ends = {"terminated": terminated, "truncated": truncated}
         return {"turn": request.turn + 1, "messages": news, "reward": float(reward), **ends, "info": info}
 
@@ -366,14 +368,14 @@ class Host:
             protocol.set_state(rng := np.random.default_rng(), request.rng)
             call = partial(getattr(env, op), rng)
 
-        async def asked() -> Any:
+        async def evaluate() -> Any:
             return await settle(await self._in_thread(session, (lambda: wait_for(call())) if env.blocking else call))
 
         try:
-            found = await self._in_time(session, asked())
+            result = await self._in_time(session, evaluate())
         except NotImplementedError as error:
             raise Refusal("forbidden", f"the environment has no {op}", exception="NotImplementedError") from error
-        return {"scores": dict(found)} if rng is None else {"action": found, "rng": rng.bit_generator.state}
+        return {"scores": dict(result)} if rng is None else {"action": result, "rng": rng.bit_generator.state}
 
     def _describe(self) -> Json:
         environments = {
@@ -387,7 +389,7 @@ class Host:
         }
         return {"protocol": protocol.PROTOCOL, "allows": sorted(self.allow), "environments": environments}
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     async def _in_thread(self, session: _Session, call: Callable[[], Any]) -> Any:
         if self.threads.stuck >= self.threads.most:
@@ -396,7 +398,7 @@ class Host:
         return await self.threads.result(session.thread)
 
     async def _in_time(self, session: _Session, work: Awaitable[Any]) -> Any:
-        """What an environment gives over one turn, under the time limit; a replay has this for each of its turns."""
+        """Await an environment's work on one turn within the time limit; each turn of a replay has its own limit."""
         clock = asyncio.timeout(self.limits.step_timeout_s)
         try:
             async with clock:
@@ -435,16 +437,16 @@ async def _refusing(op: str) -> AsyncIterator[None]:
 
 
 def logged(error: Exception, where: str, kind: str = "environment_error") -> Refusal:
-    """What an exception becomes that clients must not read: its text may hold anything, so only its class crosses."""
+    """Log an exception, and return a refusal with its class alone: clients must not read its text."""
     number = secrets.token_hex(4)
     _LOG.error("error %s in %s", number, where, exc_info=error)
-    told = f"{where} raised {type(error).__name__}; the server's log has it as error {number}"
-    known = (each.__name__ for each in type(error).__mro__ if protocol.ERRORS.get(each.__name__) is each)
-    return Refusal(kind, told, exception=next(known, None))
+    message = f"{where} raised {type(error).__name__}; the server's log has it as error {number}"
+    names = (base.__name__ for base in type(error).__mro__ if protocol.ERRORS.get(base.__name__) is base)
+    return Refusal(kind, message, exception=next(names, None))
 
 
 def _digest(tasks: TaskSet) -> str:
-    """Of the first tasks' keys: another one where other rows are served. No secret is part of it."""
+    """Return a digest of the first tasks' keys, which differs where other rows are served; it contains no secret."""
     digest = hashlib.blake2b(digest_size=8)
     for index in range(min(tasks.size or _DIGESTED, _DIGESTED)):
         with suppress(Exception):  # a row that cannot be read fails its own episode

@@ -24,13 +24,13 @@ from ..task import Task
 
 #: Bump on incompatible changes.
 PROTOCOL = 3
-#: The same for every protocol, so that ``describe`` can always be asked which one a server has.
+#: The same for every version of the protocol, so that ``describe`` always works and names the server's version.
 PREFIX = "/v1"
 #: How many events the ``replay`` of an ``open`` may have, and all that are under way for one owner of a token.
 MAX_REPLAY = 10_000
 #: Values of a request's JSON, and its nesting: a parsed value takes up to 60 times the bytes of its text.
 MAX_VALUES, MAX_DEPTH = 250_000, 100
-#: What an operator may allow beyond playing; see ``docs/serving.md``.
+#: Operations that an operator may allow in addition to playing; see ``docs/serving.md``.
 ALLOWANCES: tuple[str, ...] = ("tasks", "expert", "scores")
 
 #: The kinds of errors, and the HTTP status of each.
@@ -57,7 +57,7 @@ STATUS: Mapping[str, int] = {
 #: Those that may pass when the same request is sent again a little later.
 PASSING: frozenset[str] = frozenset({"busy", "full", "overloaded", "draining"})
 
-#: Classes of exceptions that arrive as what they were.
+#: Exceptions that are raised again as their own class at the client.
 ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (ValueError, TypeError, KeyError, IndexError, RuntimeError, NotImplementedError, gymnasium.error.Error)
@@ -67,7 +67,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class Refusal(Exception):
-    """A request that is answered by an error: its kind (:data:`STATUS`), what was wrong, what to do, more fields."""
+    """A request that is answered by an error: its kind (:data:`STATUS`), the problem, the remedy, further fields."""
 
     def __init__(self, kind: str, message: str, *, retry_after_s: float | None = None, **details: Any) -> None:
         super().__init__(message)
@@ -83,7 +83,7 @@ class Refusal(Exception):
 Natural = Annotated[int, Field(ge=0)]
 #: The client's name of a session. Clients that share a token share its names: they must be long and random.
 SessionName = Annotated[str, Field(min_length=16, max_length=128)]
-#: What a step takes: the assistant's text, or an assistant message.
+#: The action of a step: the assistant's text, or an assistant message.
 Reply: TypeAlias = str | Json
 
 
@@ -104,7 +104,7 @@ class Reseeded(_Message):
 
 
 class Describe(_Message):
-    """Which environments there are, and what may be asked."""
+    """List the environments and the allowed requests."""
 
 
 class Open(_Message):
@@ -131,7 +131,7 @@ class Step(OfSession):
 
 
 class Script(OfSession):
-    """What a script would reply, drawn from a generator in this state."""
+    """Draw a reply of a script from a generator in this state."""
 
     rng: Json
 
@@ -142,7 +142,7 @@ class Close(_Message):
     sessions: list[str]
 
 
-#: What a request may ask for, and its fields.
+#: The operations, and the fields of their requests.
 OPS: Mapping[str, type[_Message]] = {
     "describe": Describe,
     "open": Open,
@@ -157,12 +157,12 @@ OPS: Mapping[str, type[_Message]] = {
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Conversation = Annotated[
-    tuple[Any, ...], PlainValidator(lambda said: clean_messages(check_conversation(said, "messages")))
+    tuple[Any, ...], PlainValidator(lambda messages: clean_messages(check_conversation(messages, "messages")))
 ]
 
 
 class Answer(BaseModel):
-    """What a server answers, checked; what a newer one adds to it is left alone.
+    """A server's answer, validated; unknown fields of a newer server are ignored.
 
     A server may be wrong, or hostile: no number of it overflows a mean, and it says nothing as the assistant.
     """
@@ -171,7 +171,7 @@ class Answer(BaseModel):
 
 
 class RemoteTasks(Answer):
-    """The tasks of an environment elsewhere. Their rows stay there; keys say which they are, as evaluations note."""
+    """Tasks of a remote environment. Their rows stay at the server; keys name them in evaluations."""
 
     name: str
     size: PositiveInt | None
@@ -184,7 +184,7 @@ class RemoteTasks(Answer):
 
 
 class Facts(Answer):
-    """What an environment is."""
+    """Description of an environment."""
 
     tasks: RemoteTasks
     max_assistant_turns: PositiveInt | None
@@ -194,20 +194,20 @@ class Facts(Answer):
 
 
 class Described(Answer):
-    """Of ``describe``."""
+    """Answer to ``describe``."""
 
     environments: dict[str, Facts]
 
 
 class Scripted(Answer):
-    """Of ``demonstration`` and ``careless_reply``."""
+    """Answer to ``demonstration`` and ``careless_reply``."""
 
     action: str | dict[str, Any]
     rng: dict[str, Any]
 
 
 class Scored(Answer):
-    """Of ``score``."""
+    """Answer to ``score``."""
 
     scores: dict[str, Number]
 
@@ -219,7 +219,7 @@ class _OpenedInfo(Answer):
 
 
 class Opened(Answer):
-    """Of ``open``."""
+    """Answer to ``open``."""
 
     turn: Count
     messages: Conversation
@@ -236,7 +236,7 @@ class _SteppedInfo(_OpenedInfo):
 
 
 class Stepped(Opened):
-    """Of ``step``, as the contract of environments has it."""
+    """Answer to ``step``, with the fields of the contract of environments."""
 
     reward: Number
     terminated: bool
@@ -258,21 +258,23 @@ class Stepped(Opened):
 
 
 def parse_request(op: str, body: bytes) -> Any:
-    """A request from its body; a refusal says where and why it is none, without repeating what was sent."""
+    """Parse a request's body; a refusal says where and why it is invalid, without repeating its content."""
     if op not in OPS:
         raise Refusal("bad_request", f"there is POST {PREFIX}/{{{','.join(OPS)}}}")
     try:
         return OPS[op].model_validate(decode(body))
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False, include_context=False)[:5]
-        found = (f"{'.'.join(str(part)[:64] for part in each['loc'])}: {each['msg'][:256]}" for each in problems)
-        raise Refusal("bad_request", f"{op}: {'; '.join(found)}") from None
+        details = (
+            f"{'.'.join(str(part)[:64] for part in problem['loc'])}: {problem['msg'][:256]}" for problem in problems
+        )
+        raise Refusal("bad_request", f"{op}: {'; '.join(details)}") from None
     except ValueError as error:
         raise Refusal("bad_request", f"the body of a request is JSON: {error}") from None
 
 
 def encode(message: Any) -> bytes:
-    """A message as JSON: pure ASCII, so that lone surrogates pass; NumPy's numbers become plain ones."""
+    """Encode a message as JSON: pure ASCII, so that lone surrogates pass; NumPy's numbers become plain ones."""
     try:
         return json.dumps(message, allow_nan=False, separators=(",", ":"), default=_plain).encode("ascii")
     except RecursionError:
@@ -285,9 +287,9 @@ def decode(body: bytes | str) -> Any:
 
 
 def weigh(body: bytes) -> int:
-    """Bytes of memory that a JSON text takes when it is decoded, at most; an estimate, without decoding it.
+    """Estimate the bytes of memory that a JSON text takes at most when decoded, without decoding it.
 
-    What has more values than a request may have is refused before they are made.
+    A text with more values than a request may have is refused before they are made.
     """
     width = 1 if body.isascii() and b"\\u" not in body else 4
     values = sum(body.count(mark) for mark in (b"[", b"{", b",", b":"))

@@ -1,7 +1,7 @@
-"""``textenv/remote``: an environment that is played by a server (``textenvs serve``), as if it were here.
+"""``textenv/remote``: an environment that is played by a server (``textenvs serve``), as if it were local.
 
-What an episode is stands on this side: its seed, its options and the replies so far. The server's session is only where
-it is being played at the moment. When the session is lost (it has expired, the server was restarted), or the episode is
+An episode's definition is on this side: its seed, its options and the replies so far. The server's session is only
+where it is played at the moment. When the session is lost (it has expired, the server was restarted), or the episode is
 continued somewhere else (a fork, a snapshot, another process), the server plays it again from the start, in a new
 session, and the conversation must come out the same. So episodes of environments that are not deterministic, where a
 user or a judge is a language model, cannot be forked or restored; playing them is no different.
@@ -40,11 +40,11 @@ URL_VARIABLE, ENV_VARIABLE, TOKEN_VARIABLE = "TEXTENVS_URL", "TEXTENVS_REMOTE_EN
 
 @dataclass
 class RemoteState(EpisodeState):
-    """An episode as this side knows it."""
+    """An episode's state on the client's side."""
 
     seed: int | None = None
     options: str = "{}"  # of the reset, as JSON text
-    #: What happened, as JSON: a reply as it was sent, which the conversation may show otherwise, or a fork's seed.
+    #: Events as JSON: a reply as it was sent, which the conversation may show differently, or a fork's seed.
     events: tuple[str, ...] = ()
     played: int = 0  # how many of these are replies
     opened: str = "{}"  # the info of the reset
@@ -63,7 +63,7 @@ class _Lease:
 
 
 class RemoteAnswer(Turn):
-    """What the server made of a reply."""
+    """The server's answer to a reply."""
 
     answer: Stepped
 
@@ -108,10 +108,10 @@ class Remote(TextEnv[RemoteState]):
                 f"{URL_VARIABLE}"
             )
         self._client_arguments = (url, token or _token_for(url), timeout_s, retry_s)
-        there = self._client.submit("describe").result()
-        _check_protocol(there, url)
+        description = self._client.submit("describe").result()
+        _check_protocol(description, url)
         self.remote_env, facts = _chosen(
-            _checked(protocol.Described, there, url), env or os.environ.get(ENV_VARIABLE), url
+            _checked(protocol.Described, description, url), env or os.environ.get(ENV_VARIABLE), url
         )
         self.tool_schemas, self.tools_not_in_prompt = facts.tool_schemas, facts.tools_not_in_prompt
         super().__init__(
@@ -121,7 +121,7 @@ class Remote(TextEnv[RemoteState]):
             render_mode=render_mode,
         )
         self._lease: _Lease | None = None
-        self._asked: tuple[int | None, str] = (None, "{}")  # seed and options of the reset in progress
+        self._reset_arguments: tuple[int | None, str] = (None, "{}")  # seed and options of the reset in progress
 
     @property
     def url(self) -> str:
@@ -136,7 +136,7 @@ class Remote(TextEnv[RemoteState]):
 
     async def opening(self, task: Task) -> Messages:
         state = self.state
-        seed, state.options = self._asked
+        seed, state.options = self._reset_arguments
         state.seed = int(self.np_random.integers(2**63)) if seed is None else operator.index(seed)
         opened = await self._open_session()
         info = opened.info
@@ -168,10 +168,10 @@ class Remote(TextEnv[RemoteState]):
     def _begin_episode(
         self, seed: int | None, options: dict[str, Any] | None
     ) -> ResetResult | Coroutine[Any, Any, ResetResult]:
-        asked = seed
+        episode_seed = seed
         if seed is None and self._np_random is None and self._np_random_seed is not None:
-            asked = self._np_random_seed  # nothing was drawn of it: this is the episode of that seed
-        self._asked = (asked, _sendable(options or {}))
+            episode_seed = self._np_random_seed  # nothing was drawn of it: this is the episode of that seed
+        self._reset_arguments = (episode_seed, _sendable(options or {}))
         return super()._begin_episode(seed, options)
 
     def _pick(self, options: Mapping[str, Any]) -> tuple[int, Task]:
@@ -229,14 +229,14 @@ class Remote(TextEnv[RemoteState]):
             lease.close()
 
     async def _open_session(self) -> Opened:
-        """A session in which the episode is where it is here."""
+        """Open a session, with the episode replayed up to its current turn."""
         self._drop()
         state, client, session = self.state, self._client, uuid.uuid4().hex
         replay = [decode(event) for event in state.events]
-        asked = {"env": self.remote_env, "seed": state.seed, "options": decode(state.options), "replay": replay}
+        fields = {"env": self.remote_env, "seed": state.seed, "options": decode(state.options), "replay": replay}
         self._lease = _Lease(client, session, state.played)
         try:
-            opened = _checked(Opened, await client.ask("open", session=session, **asked), self.url)
+            opened = _checked(Opened, await client.ask("open", session=session, **fields), self.url)
             before = state.messages[:-1] if state.assistant_turns > state.played else state.messages
             if replay and (opened.turn != state.played or opened.messages != before):
                 raise RemoteError(
@@ -249,8 +249,8 @@ class Remote(TextEnv[RemoteState]):
             raise
         return opened
 
-    async def _in_session(self, op: str, kind: type[AnswerT], reply: Message | None = None, **asked: Any) -> AnswerT:
-        """Ask something where the episode stands as it does here, in this session or else in a new one."""
+    async def _in_session(self, op: str, kind: type[AnswerT], reply: Message | None = None, **fields: Any) -> AnswerT:
+        """Send a request at the episode's current turn, in this session or else in a new one."""
         if not self.state.messages:
             raise gymnasium.error.ResetNeeded(f"{type(self).__name__}: the episode is not started; call reset() first")
         turn, lease = self.state.played, self._lease
@@ -261,7 +261,7 @@ class Remote(TextEnv[RemoteState]):
                 await self._open_session()
             assert self._lease is not None
             try:
-                answer = await self._client.ask(op, session=self._lease.session, turn=turn, **asked)
+                answer = await self._client.ask(op, session=self._lease.session, turn=turn, **fields)
                 return _checked(kind, answer, self.url, reply)
             except RemoteError as error:
                 if attempt or error.kind not in ("unknown_session", "wrong_turn"):
@@ -280,15 +280,15 @@ class Remote(TextEnv[RemoteState]):
 
 
 def _checked(kind: type[AnswerT], answer: Mapping[str, Any], url: str, reply: Message | None = None) -> AnswerT:
-    """An answer of this kind, or a :class:`RemoteError`; that of a ``step`` begins with the reply."""
+    """Parse an answer of this kind, or raise :class:`RemoteError`; a ``step``'s answer must begin with the reply."""
     try:
-        found = kind.model_validate(answer)
+        parsed = kind.model_validate(answer)
     except (ValidationError, OverflowError) as error:
         first: Any = error.errors()[0] if isinstance(error, ValidationError) else {"loc": ("a number",), "msg": error}
         what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     else:
-        if not isinstance(found, Stepped) or (reply is not None and _is_reply(found.messages[:1], reply)):
-            return found
+        if not isinstance(parsed, Stepped) or (reply is not None and _is_reply(parsed.messages[:1], reply)):
+            return parsed
         what = "messages: the first one is not the reply as it was sent"
     raise RemoteError(
         f"{url} did not answer as the protocol has it ({excerpt(what)}); is that a server of `textenvs serve`?",
@@ -325,8 +325,8 @@ def _token_for(url: str) -> str | None:
     )
 
 
-def _chosen(there: protocol.Described, env: str | None, url: str) -> tuple[str, protocol.Facts]:
-    environments = there.environments
+def _chosen(description: protocol.Described, env: str | None, url: str) -> tuple[str, protocol.Facts]:
+    environments = description.environments
     if env is None and len(environments) == 1:
         env = next(iter(environments))
     if env is None or env not in environments:
@@ -336,15 +336,15 @@ def _chosen(there: protocol.Described, env: str | None, url: str) -> tuple[str, 
 
 
 def _action(reply: Message) -> Any:
-    """A reply for the wire: text alone where there is nothing but text."""
+    """Return a reply for the protocol: text alone where there is nothing but text."""
     return reply["content"] if len(reply) == 2 and isinstance(reply["content"], str) else dict(reply)
 
 
 def _sendable(options: Mapping[str, Any]) -> str:
-    """Reset options as JSON text: a task is sent as its row."""
+    """Encode reset options as JSON text: a task is sent as its row."""
     try:
         return encode(
-            {name: each.to_row() if isinstance(each, Task) else each for name, each in options.items()}
+            {name: value.to_row() if isinstance(value, Task) else value for name, value in options.items()}
         ).decode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"the options of a remote environment must be JSON: {error}") from error

@@ -23,7 +23,7 @@ CLOSE_BYTES = 2**16
 
 
 class Server:
-    """Serves the environments of a host until it is stopped, to every client or to those with one of the tokens."""
+    """An HTTP server of a host's environments, for every client or for those with one of the tokens."""
 
     def __init__(
         self, host: Host, *, tokens: Mapping[str, str] | None = None, max_message_bytes: int = 8 * 2**20
@@ -105,11 +105,11 @@ class Server:
         return response
 
     def _owner(self, request: web.Request) -> str:
-        """The name of the request's token, which owns its sessions."""
+        """Return the name of the request's token, which owns its sessions."""
         if not self._tokens:
             return "anybody"
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        sent = given.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
+        scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+        sent = credentials.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
         # All are compared, so that the time says nothing.
         owners = [name for name, token in self._tokens.items() if hmac.compare_digest(sent, token)]
         if not owners:
@@ -131,8 +131,8 @@ class Server:
         except Refusal as refusal:
             return self._refused(refusal)
         except web.HTTPException as problem:  # no such path or method
-            there = f"there is POST {PREFIX}/{{{','.join(OPS)}}}, and GET /health and /metrics"
-            return self._refused(Refusal("bad_request", f"{problem.reason}: {there}"), problem.status)
+            endpoints = f"there is POST {PREFIX}/{{{','.join(OPS)}}}, and GET /health and /metrics"
+            return self._refused(Refusal("bad_request", f"{problem.reason}: {endpoints}"), problem.status)
         except (web.RequestPayloadError, ConnectionError):
             return self._refused(Refusal("bad_request", "the body of the request broke off"))
         except Exception as error:
@@ -147,7 +147,7 @@ class Server:
             headers["Retry-After"] = str(math.ceil(refusal.retry_after_s))
         return web.Response(body=encode(refusal.to_json()), status=status or refusal.status, headers=headers)
 
-    # ------------------------------------------------------------------ what it says of itself
+    # ------------------------------------------------------------------ health and metrics
 
     async def _health(self, request: web.Request) -> web.Response:
         status, code = ("draining", 503) if self.host.draining else ("ok", 200)

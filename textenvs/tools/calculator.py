@@ -1,4 +1,4 @@
-"""Exact arithmetic as tools, on expressions (without Python's evaluator) and by operation: ``0.1 + 0.2`` is 0.3."""
+"""Exact arithmetic as tools: expressions (without Python's evaluator) and single operations; ``0.1 + 0.2`` is 0.3."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction | int]
 
 
 def evaluate(expression: str) -> Fraction:
-    """The exact value of an arithmetic expression, or :class:`ToolError` with what is wrong.
+    """Return the exact value of an arithmetic expression, or raise :class:`ToolError` with the problem.
 
     It has decimal numbers (``1,000`` and ``2.5`` too), ``+ - * / // % **`` and brackets; ``^`` is a power, and ``×``,
     ``÷``, ``−`` are read.
@@ -48,8 +48,8 @@ def evaluate(expression: str) -> Fraction:
     if len(expression) > _MAX_LENGTH:
         raise ToolError(f"the expression has {len(expression)} characters; at most {_MAX_LENGTH} are allowed")
     text = expression.strip()
-    for written, meant in _SPELLINGS:
-        text = text.replace(written, meant)
+    for spelling, operator in _SPELLINGS:
+        text = text.replace(spelling, operator)
     text = _THOUSANDS.sub("", text)
     try:
         return _value(ast.parse(text, mode="eval").body, text)
@@ -82,14 +82,14 @@ def _value(node: ast.expr, text: str) -> Fraction:
 
 
 def bounded(value: Fraction) -> Fraction:
-    """``value``; ``ToolError`` if its numerator or its denominator has more than 200 digits."""
+    """Return ``value``; raise ``ToolError`` if its numerator or its denominator has more than 200 digits."""
     if abs(value.numerator) >= _LIMIT or value.denominator >= _LIMIT:
         raise ToolError(f"a number has more than {MAX_DIGITS} digits")
     return value
 
 
 def as_text(value: Fraction, digits: int = 12) -> str:
-    """A number as one would write it: whole, or a decimal; rounded to ``digits`` significant digits if it has no end.
+    """Write a number as an integer or a decimal, rounded to ``digits`` significant digits if it is not exact.
 
     A decimal that ends within ``digits`` places is exact.
     """
@@ -113,7 +113,7 @@ def calculate(expression: str) -> str:
 
 
 def exact(number: int | float) -> Fraction:
-    """The number that JSON text said, as a fraction: for a float, the decimal it is written as."""
+    """Convert a JSON number to a fraction: a float is the decimal it is written as."""
     return bounded(Fraction(repr(number)))
 
 

@@ -1,4 +1,4 @@
-"""A way to write tool calls: what all formats have in common (:mod:`textenvs.tools.formats` has them)."""
+"""Base of the formats of tool calls (:mod:`textenvs.tools.formats` has them)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .jsontext import JsonProblem, read_object, write_value
 from .schema import Tool
 from .toolbox import ToolResult
 
-#: So many problems of one reply are reported; what comes after them is not read.
+#: The most problems of one reply that are reported; the rest of the reply is not read.
 MAX_PROBLEMS = 4
 
 # Chat templates look for these in replies, also within the JSON of a call.
@@ -46,13 +46,13 @@ class CallFormat(ABC):
     name: ClassVar[str]
     #: For the system prompt: the tools, whose schemas, one a line, replace ``@TOOLS@``, and the form of a call.
     prompt: ClassVar[str]
-    #: What a problem calls a call, and how to write one, for the model.
+    #: The name of a call in a problem, and the instructions to write one, for the model.
     called: ClassVar[str] = "A function call"
     how: ClassVar[str] = ""
 
     def __init__(self, tools: Sequence[Tool[..., Any]] = ()) -> None:
         self.tools = tuple(tools)
-        self.tool_names = frozenset(each.name for each in self.tools)
+        self.tool_names = frozenset(known_tool.name for known_tool in self.tools)
 
     def means_call(self, value: Any) -> bool:
         """Return whether a JSON value in a reply, with no tag before it, is meant as a call, to report its errors.
@@ -68,7 +68,7 @@ class CallFormat(ABC):
 
     def instructions(self) -> str:
         """Text for the system prompt: the tools, and how to call them. Empty where the chat template says it."""
-        schemas = (json.dumps(each.schema, ensure_ascii=False) for each in self.tools)
+        schemas = (json.dumps(known_tool.schema, ensure_ascii=False) for known_tool in self.tools)
         return self.prompt.replace("@TOOLS@", "\n".join(schemas))
 
     def find(self, text: str, place: int) -> int:
@@ -76,9 +76,9 @@ class CallFormat(ABC):
         return -1
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
-        """The calls that begin at ``start``, and where they end; no call where it is words after all.
+        """Return the calls that begin at ``start``, and their end; no call if the text is none after all.
 
-        ``JsonProblem``: what stands there cannot be read.
+        ``JsonProblem``: the text at ``start`` cannot be read.
         """
         raise NotImplementedError
 
@@ -88,10 +88,10 @@ class CallFormat(ABC):
 
     @abstractmethod
     def spell(self, text: str, calls: Sequence[Written]) -> str | Message:
-        """The reply that says ``text`` and makes ``calls``."""
+        """Write a reply with ``text`` and ``calls``."""
 
     def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        """Words, calls and problems of ``text``, which has no private reasoning in it."""
+        """Return words, calls and problems of ``text``, which has no private reasoning in it."""
         words: list[str] = []
         calls: list[Written] = []
         problems: list[str] = []
@@ -111,7 +111,7 @@ class CallFormat(ABC):
         return "".join(words).strip(), calls, problems
 
     def parse(self, reply: str | Message, first: int = 0) -> Parsed:
-        """Take a reply apart. It never raises, whatever a model wrote.
+        """Parse a reply. It never raises, whatever a model wrote.
 
         A message with ``tool_calls`` is understood in every format. ``first`` is the number of the first call, for ids
         that differ within an episode.
@@ -123,7 +123,7 @@ class CallFormat(ABC):
         text, calls, problems = self.read(self._visible(message))
         if len(problems) >= MAX_PROBLEMS:
             problems = [*problems[: MAX_PROBLEMS - 1], f"{problems[MAX_PROBLEMS - 1]} Nothing after this was read."]
-        made = [make_call(each.name, each.arguments, self.call_id(first + i)) for i, each in enumerate(calls)]
+        made = [make_call(written.name, written.arguments, self.call_id(first + i)) for i, written in enumerate(calls)]
         return Parsed(text, tuple(made), tuple(problems))
 
     def spans(self, text: str) -> Spans:
@@ -142,24 +142,28 @@ class CallFormat(ABC):
         return spans
 
     def _visible(self, message: Message) -> str:
-        """The text of a message without private reasoning; a mark within a call ends none."""
+        """Return the text of a message without private reasoning; a mark within a call ends none."""
         text = text_of(message)
         return text.strip() if message.get("reasoning_content") == "" else split_reasoning(text, calls=self.spans).text
 
     def write(self, text: str, calls: Sequence[ToolCall] = ()) -> str | Message:
-        """The reply of a model that says ``text`` (perhaps with reasoning before) and makes ``calls``.
+        """Write the reply of a model with ``text`` (perhaps with reasoning before) and ``calls``.
 
         ``ValueError``: the format cannot say this: reading it would give something else (words that look like a call,
         arguments that hold the format's own tags), or the arguments are not a JSON object.
         """
-        functions = [each["function"] for each in calls]
+        functions = [tool_call["function"] for tool_call in calls]
         try:
-            written = [Written(each["name"], write_value(read_object(each["arguments"]))) for each in functions]
+            written = [
+                Written(function["name"], write_value(read_object(function["arguments"]))) for function in functions
+            ]
         except JsonProblem as problem:
             raise ValueError(f"{self.name}: the arguments of a call cannot be written: {problem}") from None
         reply = self.spell(text, written)
         read = self.parse(reply)
-        same = [Written(each["function"]["name"], each["function"]["arguments"]) for each in read.calls] == written
+        same = [
+            Written(tool_call["function"]["name"], tool_call["function"]["arguments"]) for tool_call in read.calls
+        ] == written
         if not same or read.problems or read.text != self._visible(assistant(text)):
             raise ValueError(f"{self.name} cannot say this; it would be read as {read}")
         return reply
@@ -168,12 +172,12 @@ class CallFormat(ABC):
         return f"call_{number}"
 
     def answers(self, results: Sequence[ToolResult]) -> list[Message]:
-        """The messages that bring results to the model: by default one ``tool`` message each."""
-        return [tool(each.content, each.call["id"], each.name or None) for each in results]
+        """Return the messages with results for the model: by default one ``tool`` message each."""
+        return [tool(result.content, result.call["id"], result.name or None) for result in results]
 
 
 def call(name: str, /, **arguments: Any) -> ToolCall:
-    """A call to write down: ``call("calculate", expression="3 + 4")``."""
+    """Build a call to write: ``call("calculate", expression="3 + 4")``."""
     return make_call(name, write_value(arguments), "call_0")
 
 
@@ -181,27 +185,27 @@ def make_call(name: str, arguments: str, call_id: str) -> ToolCall:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-#: What the name of a call's tool is called, by one model or another; and its arguments.
+#: Keys of models for the name of a call's tool; and for its arguments.
 NAMES = ("name", "function", "tool", "tool_name")
 ARGUMENTS = ("arguments", "parameters", "params", "args", "kwargs", "input")
-# Of a call's type; and what else may stand beside its name and arguments, without a meaning of its own.
+# Values of a call's type; and keys beside its name and arguments that are ignored.
 _CALL_TYPES = ("function", "tool", "tool_call", "tool_use")
 BESIDE = ("id", "type")
 
 
 def written_call(value: Any) -> Written:
-    """The call that a JSON value is: ``{"name", "arguments"}``, or these within ``"function"`` as OpenAI writes it.
+    """Return the call in a JSON value: ``{"name", "arguments"}``, or these within ``"function"`` as OpenAI writes it.
 
     Keys of :data:`NAMES` and :data:`ARGUMENTS` mean the same. ``JsonProblem``: something in it is not understood.
     """
     if not isinstance(value, dict):
         raise JsonProblem("a call is a JSON object")
     if value.get("type", "function") not in _CALL_TYPES:
-        raise JsonProblem(f'"type" must be "function", not {shown(value["type"])}')
+        raise JsonProblem(f'"type" must be "function", not {short_json(value["type"])}')
     inside = isinstance(value.get("function"), dict) and "name" not in value
     body = value["function"] if inside else value
     if inside and (unknown := [key for key in value if key not in (*BESIDE, "function")]):
-        raise JsonProblem(f'beside "function" stands {shown(unknown[0])}, which is no part of a call')
+        raise JsonProblem(f'beside "function" stands {short_json(unknown[0])}, which is no part of a call')
     named = [key for key in NAMES if body.get(key) is not None]
     name = body[named[0]] if named else None
     if not isinstance(name, str) or not name:
@@ -211,7 +215,7 @@ def written_call(value: Any) -> Written:
     argument_keys = [key for key in ARGUMENTS if body.get(key) is not None]
     if unknown := [key for key in body if key not in (*NAMES, *BESIDE, *ARGUMENTS)]:
         raise JsonProblem(
-            f'the call has {shown(unknown[0])}, which is no part of a call; the arguments stand within "arguments"'
+            f'the call has {short_json(unknown[0])}, which is no part of a call; the arguments stand within "arguments"'
         )
     if len(argument_keys) > 1:
         raise JsonProblem(f'the call has both "{argument_keys[0]}" and "{argument_keys[1]}"')
@@ -225,14 +229,14 @@ def written_call(value: Any) -> Written:
     return Written(name, write_value(arguments))
 
 
-def shown(value: Any) -> str:
-    """JSON of a part of a call, for a problem."""
+def short_json(value: Any) -> str:
+    """Return JSON of a part of a call, for a problem."""
     text = write_value(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def after_broken(text: str, start: int, opening: str, closing: str) -> int:
-    """Find the place to go on after a call that cannot be read: its closing tag, the next call, or the end."""
+    """Return the place to continue after a call that cannot be read: its closing tag, the next call, or the end."""
     close, following = text.find(closing, start), text.find(opening, start)
     if close >= 0 and (following < 0 or close < following):
         return close + len(closing)
@@ -240,7 +244,7 @@ def after_broken(text: str, start: int, opening: str, closing: str) -> int:
 
 
 def without_tags(json_text: str, *tags: str) -> str:
-    """JSON text of the same value in which neither ``tags`` nor reasoning tags stand, because ``<`` is escaped."""
+    """Return JSON text of the same value without ``tags`` and reasoning tags, because ``<`` is escaped."""
     if any(tag in json_text for tag in (*_REASONING, *tags)):
         return json_text.replace("<", "\\u003c")
     return json_text

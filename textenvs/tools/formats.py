@@ -1,4 +1,4 @@
-"""How a model writes tool calls down: formats that describe the tools, find calls in a reply, and write them."""
+"""Formats of tool calls: describe the tools to a model, find calls in a reply, and write calls."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ __all__ = [
 
 PYTHON_TAG = "<|python_tag|>"
 _FIRST_KEY = rf'\{{\s*"(?:{"|".join((*NAMES, *BESIDE, *ARGUMENTS))})"\s*:'
-# How a call of Llama's begins: the tag that the models sometimes put before it, or an object whose first key is one of
-# a call's.
+# The beginning of a call of Llama's: the tag that the models sometimes put before it, or an object whose first key is
+# one of a call's.
 _LLAMA = re.compile(f"{re.escape(PYTHON_TAG)}|{_FIRST_KEY}")
 
 CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
@@ -71,16 +71,16 @@ class Hermes(CallFormat):
     )
 
     def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        said, calls, problems = super().read(text)
-        if CLOSE in said and len(problems) < MAX_PROBLEMS:
+        words, calls, problems = super().read(text)
+        if CLOSE in words and len(problems) < MAX_PROBLEMS:
             problems.append(f"{CLOSE} has no {OPEN} before it. {self.how}")
-        return said, calls, problems
+        return words, calls, problems
 
     def find(self, text: str, place: int) -> int:
         return text.find(OPEN, place)
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
-        """The closing tag may be left out at the end or before the next call."""
+        """Read the call at ``start``; the closing tag may be missing at the end or before the next call."""
         value, end = read_value(text, start + len(OPEN))
         end = skip_space(text, end)
         closed = text.startswith(CLOSE, end)
@@ -145,7 +145,7 @@ class Mistral(CallFormat):
     )
 
     def call_id(self, number: int) -> str:
-        """Nine letters and digits: the models' templates refuse any other id."""
+        """Return nine letters and digits: the models' templates refuse any other id."""
         return made_id(number)
 
     def find(self, text: str, place: int) -> int:
@@ -159,7 +159,7 @@ class Mistral(CallFormat):
             calls = value if isinstance(value, list) else [value]
             if not tagged and not any(map(self.means_call, calls)):
                 return [], end
-            return [written_call(each) for each in calls], end
+            return [written_call(call) for call in calls], end
         named = _NAMED.match(text, place)
         if named is None:
             raise JsonProblem(f"after {CALLS} stands no name with JSON after it")
@@ -183,13 +183,13 @@ class Native(CallFormat):
         return text, [], []
 
     def spell(self, text: str, calls: Sequence[Written]) -> str | Message:
-        made = [make_call(each.name, each.arguments, self.call_id(i)) for i, each in enumerate(calls)]
+        made = [make_call(written.name, written.arguments, self.call_id(i)) for i, written in enumerate(calls)]
         return assistant(text, made) if made else text
 
 
 #: The formats by name.
 FORMATS: Mapping[str, type[CallFormat]] = MappingProxyType(
-    {each.name: each for each in (Hermes, Llama3, Qwen3Coder, Mistral, React, Native)}
+    {call_format.name: call_format for call_format in (Hermes, Llama3, Qwen3Coder, Mistral, React, Native)}
 )
 
 

@@ -1,4 +1,4 @@
-"""Reading JSON that a language model wrote: strict about what it means, clear about what is wrong with it.
+"""Read JSON that a language model wrote: strict about its meaning, clear about its errors.
 
 Everything here raises :class:`JsonProblem`. Text that comes out is canonical: one spelling for one value, finite
 numbers, no lone surrogates.
@@ -14,7 +14,7 @@ from ..messages import clean_text
 
 
 class JsonProblem(ValueError):
-    """What is wrong with a piece of JSON, in words for the one who wrote it."""
+    """A problem of a piece of JSON, in words for the model that wrote it."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -29,7 +29,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-# Line breaks inside strings are read as what they are: models write code that way.
+# Line breaks inside strings are allowed: models write code that way.
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, object_pairs_hook=_once)
 _SPACE = " \t\r\n"
 _KINDS = {
@@ -50,7 +50,7 @@ def skip_space(text: str, start: int) -> int:
 
 
 def read_value(text: str, start: int = 0) -> tuple[Any, int]:
-    """The JSON value that begins at ``start`` (white space before it is skipped), and where it ends."""
+    """Return the JSON value that begins at ``start`` (after white space), and its end."""
     start = skip_space(text, start)
     if start == len(text):
         raise JsonProblem("the JSON is missing")
@@ -70,7 +70,7 @@ def read_value(text: str, start: int = 0) -> tuple[Any, int]:
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """The JSON object that ``text`` is, with nothing after it; empty text is the empty object."""
+    """Read ``text`` as one JSON object, with nothing after it; empty text is the empty object."""
     if not text.strip():
         return {}
     value, end = read_value(text)
@@ -82,7 +82,7 @@ def read_object(text: str) -> dict[str, Any]:
 
 
 def write_value(value: Any) -> str:
-    """``value`` as canonical JSON."""
+    """Write ``value`` as canonical JSON."""
     try:
         return clean_text(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except RecursionError:

@@ -45,7 +45,7 @@ _HTTP = {"url", "headers"}
 
 
 class _ConnectionLost(Exception):
-    """The server is gone; a call that was under way may have taken effect or not."""
+    """The connection ended; a call in progress may have taken effect or not."""
 
 
 class McpServer:
@@ -75,7 +75,7 @@ class McpServer:
         return str(self.spec.get("url") or " ".join(map(str, [self.spec["command"], *self.spec.get("args", ())])))
 
     def tools(self, **options: Any) -> list[Tool[..., Any]]:
-        """The server's tools; see :meth:`atools`. The server is asked now, over a connection of its own."""
+        """Return the server's tools; see :meth:`atools`. They are listed now, over a connection of its own."""
         return wait_for(self.atools(**options))
 
     async def atools(
@@ -86,10 +86,10 @@ class McpServer:
         timeout_s: float | None = 30.0,
         max_chars: int = 4000,
     ) -> list[Tool[..., Any]]:
-        """The server's tools, in its order.
+        """Return the server's tools, in its order.
 
         Args:
-            only: The names of those wanted; all by default.
+            only: Names of the tools to return; all by default.
             prefix: Put before each name, where two servers have tools of one name.
             timeout_s: How long a call may take, in seconds.
             max_chars: How long a result may be.
@@ -98,21 +98,21 @@ class McpServer:
             EnvironmentFailure: The server cannot be reached, or its list of tools cannot be used.
             ValueError: ``only`` names tools that the server does not have.
         """
-        listed = {each.name: each for each in await self._list()}
+        listed = {remote_tool.name: remote_tool for remote_tool in await self._list()}
         if missing := set(only or ()) - set(listed):
             raise ValueError(f"{self.name} has no tool {sorted(missing)}; it has {sorted(listed)}")
         return [
             Tool(
-                _RemoteFunction(self, each.name),
-                name=(prefix + re.sub(r"[^A-Za-z0-9_-]", "_", each.name))[:64],
-                description=(each.description or each.title or each.name).strip(),
-                parameters=each.input_schema,
+                _RemoteFunction(self, remote_tool.name),
+                name=(prefix + re.sub(r"[^A-Za-z0-9_-]", "_", remote_tool.name))[:64],
+                description=(remote_tool.description or remote_tool.title or remote_tool.name).strip(),
+                parameters=remote_tool.input_schema,
                 timeout_s=timeout_s,
                 max_chars=max_chars,
                 owner=self,
             )
-            for each in listed.values()
-            if only is None or each.name in only
+            for remote_tool in listed.values()
+            if only is None or remote_tool.name in only
         ]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
@@ -135,12 +135,12 @@ class McpServer:
     async def aclose(self) -> None:
         """Close every connection; the next call opens a new one.
 
-        Those of other event loops are told to close and not waited for: their loop may be waiting for this.
+        Connections of other event loops are told to close without waiting: their loop may be waiting for this one.
         """
-        mine = self._connections.pop(asyncio.get_running_loop(), None)
+        connection = self._connections.pop(asyncio.get_running_loop(), None)
         _abandon(self._connections)
-        if mine is not None:
-            await mine.close()
+        if connection is not None:
+            await connection.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(McpServer, connect_timeout_s=self.connect_timeout_s), (self.spec,)
@@ -178,7 +178,7 @@ class McpServer:
         return _Connection(self.name, self.spec, self.connect_timeout_s)
 
     async def _connected(self) -> _Connection:
-        for loop in [each for each in self._connections if each.is_closed()]:
+        for loop in [candidate for candidate in self._connections if candidate.is_closed()]:
             del self._connections[loop]
         loop = asyncio.get_running_loop()
         connection = self._connections.get(loop)
@@ -249,7 +249,7 @@ class _Connection:
         raise EnvironmentFailure("tool_failed", f"MCP server {name} cannot be reached: {why}")
 
     async def ask(self, request: Coroutine[Any, Any, T]) -> T:
-        """The answer to a request; ``ToolError`` where the server refuses it, ``_ConnectionLost`` if it ended first."""
+        """Return the answer; ``ToolError``: the server refused the request; ``_ConnectionLost``: no connection."""
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED
 
@@ -284,7 +284,7 @@ class _Connection:
 
 
 def _block_text(block: Any) -> str:
-    """A part of a result as text: what is not text is mentioned."""
+    """Return a part of a result as text; other types are mentioned."""
     if block.type == "resource_link":
         return f"[resource {block.uri}]"
     source = block.resource if block.type == "resource" else block
@@ -293,7 +293,7 @@ def _block_text(block: Any) -> str:
 
 
 def _in_short(error: BaseException) -> str:
-    """The first cause inside groups of exceptions."""
+    """Describe the first cause inside groups of exceptions."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, ValidationError):
@@ -303,7 +303,7 @@ def _in_short(error: BaseException) -> str:
 
 
 async def _every_page(connection: _Connection, client: Client) -> list[Listed]:
-    """The tools of all pages; ``ToolError`` where they are too many, or do not end."""
+    """List the tools of all pages; ``ToolError`` if there are too many, or no end."""
     tools: list[Listed] = []
     cursors: set[str] = set()
     cursor: str | None = None

@@ -1,4 +1,4 @@
-"""Read messages of an MCP server: within bounds, and each request with an answer or with what came instead.
+"""Transport to an MCP server: bounded messages, and an answer or an error for each request.
 
 The SDK waits for an answer with the right id, however much else a server sends. Here a line that is no message, an
 answer to nothing, or a list of tools that cannot be used becomes an error of the request that it stands for, at once.
@@ -81,9 +81,9 @@ def _problem_with_tool(tool: Any) -> str | None:
     if schema.get("type", "object") != "object":
         return f"{where} has an input schema of type {_shown(schema['type'])}; arguments are an object"
     properties, required = schema.get("properties", {}), schema.get("required", [])
-    if not isinstance(properties, Mapping) or not all(isinstance(each, Mapping | bool) for each in properties.values()):
+    if not isinstance(properties, Mapping) or not all(isinstance(item, Mapping | bool) for item in properties.values()):
         return f"{where} has properties that are no schemas: {_shown(properties)}"
-    if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+    if not isinstance(required, list) or not all(isinstance(item, str) for item in required):
         return f"{where} has a list of required arguments that is none: {_shown(required)}"
     if _depth_exceeds(schema, MAX_DEPTH):
         return f"{where} has an input schema of more than {MAX_DEPTH} levels"
@@ -95,7 +95,7 @@ def _problem_with_tool(tool: Any) -> str | None:
 def _depth_exceeds(value: Any, most: int) -> bool:
     level = [value]
     for _ in range(most):
-        level = [item for each in level for item in _items(each)]
+        level = [item for parent in level for item in _items(parent)]
         if not level:
             return False
     return True
@@ -109,25 +109,25 @@ def _items(value: Any) -> Iterator[Any]:
 
 
 class Answers:
-    """The requests of one connection that wait for an answer, and what comes for them."""
+    """The requests of one connection that wait for an answer, and their answers."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._waiting: dict[str | int, str] = {}  # the methods of requests, by id
-        self._asked: set[str] = set()  # the ids of all requests so far: a late answer is no odd one
+        self._request_ids: set[str] = set()  # the ids of all requests so far: a late answer is no odd one
         self._warned = False
 
     def sent(self, message: Any) -> None:
-        """Note a message on its way to the server."""
+        """Record a message on its way to the server."""
         method, params = getattr(message, "method", None), getattr(message, "params", None) or {}
         if (request := getattr(message, "id", None)) is not None and method is not None:
             self._waiting[request] = method
-            self._asked.add(str(request))
+            self._request_ids.add(str(request))
         elif method == "notifications/cancelled":
             self._waiting.pop(params.get("requestId", ""), None)
 
     def read(self, line: str) -> SessionMessage | None:
-        """A message of the server; for one that cannot be read, the error of the request that it stands for."""
+        """Read a message of the server; an unreadable one becomes the error of the request that it answers."""
         from mcp.shared.message import SessionMessage
         from mcp_types import jsonrpc_message_adapter
 
@@ -143,7 +143,7 @@ class Answers:
         return self.check(SessionMessage(message))
 
     def check(self, message: SessionMessage) -> SessionMessage | None:
-        """A message as the SDK may have it; ``None`` for one that must not reach it."""
+        """Check a message for the SDK; ``None`` for one that must not reach it."""
         inner = message.message
         if hasattr(inner, "method"):  # a notification or a request
             return message
@@ -152,9 +152,9 @@ class Answers:
             return self._odd(
                 f"it sent an error of no request: {excerpt(clean_text(str(error and error.message)), _QUOTED)}"
             )
-        waiting_id = next((each for each in self._waiting if str(each) == str(request)), None)
+        waiting_id = next((pending for pending in self._waiting if str(pending) == str(request)), None)
         if waiting_id is None:
-            if str(request) in self._asked:
+            if str(request) in self._request_ids:
                 return None  # its request was given up
             return self._odd(f"it answered the id {_shown(request)}, which no request has")
         method = self._waiting.pop(waiting_id)
@@ -170,9 +170,9 @@ class Answers:
 
     def _unreadable(self, text: str) -> SessionMessage | None:
         problem = f"it sent what is no message of the protocol: {excerpt(clean_text(text[: 4 * _QUOTED]), _QUOTED)}"
-        # What the id stands in may be deep or cut: the envelope has it near one of its ends.
-        for found in _ID.findall(text[:1000]) + _ID.findall(text[-1000:]):
-            request = found.strip('"')
+        # The message may be nested too deeply or cut: the envelope has the id near one of its ends.
+        for match in _ID.findall(text[:1000]) + _ID.findall(text[-1000:]):
+            request = match.strip('"')
             for waiting in self._waiting:
                 if str(waiting) == request:
                     del self._waiting[waiting]
@@ -183,7 +183,7 @@ class Answers:
         return self._odd(problem)
 
     def _odd(self, what: str) -> SessionMessage | None:
-        """Make what came instead of an answer the error of the oldest request, which would wait for nothing."""
+        """Make an unexpected message the error of the oldest request, which would get no answer."""
         if not self._waiting:
             self._say(what)
             return None
@@ -228,7 +228,7 @@ async def stdio(spec: Mapping[str, Any], name: str) -> AsyncIterator[Any]:
     closed = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
 
     async def read() -> None:
-        """Messages of the server, until it ends: also where a process that it started keeps its output open."""
+        """Forward the server's messages until it ends, also if a child process keeps its output open."""
         rest = bytearray()
         with contextlib.suppress(*closed):
             while True:
@@ -314,7 +314,7 @@ def _signal(process: Process, number: int) -> None:
 
 
 def _kill_marked(mark: str) -> int:
-    """Kill what a server started in sessions of its own, where the system shows the environment of processes."""
+    """Kill processes that a server started in new sessions, found by their environment in ``/proc``."""
     marker, killed = f"{_MARK}={mark}".encode(), 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -387,7 +387,7 @@ def _bounded_stream(response: Any) -> Any:
         async def __aiter__(self) -> AsyncIterator[bytes]:
             size = 0
             async for chunk in whole:
-                # The SDK bounds an event; a stream of them may go on for as long as the connection.
+                # The SDK bounds an event; a stream of events may last as long as the connection.
                 size = 0 if streamed else size + len(chunk)
                 if size > MAX_MESSAGE:
                     raise httpx2.StreamError(f"the answer has more than {MAX_MESSAGE // 2**20} MiB")
@@ -400,7 +400,7 @@ def _bounded_stream(response: Any) -> Any:
 
 
 def _cleaned(value: Any) -> Any:
-    """A JSON value whose texts are clean (:func:`~textenvs.messages.clean_text`)."""
+    """Return a JSON value with clean texts (:func:`~textenvs.messages.clean_text`)."""
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, Mapping):
@@ -409,7 +409,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A JSON value in an error: what it is where it is long."""
+    """Describe a JSON value for an error: its type and size if it is a container."""
     if isinstance(value, Mapping | list):
         return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value):,}"
     return excerpt(clean_text(json.dumps(value, ensure_ascii=False)), _QUOTED)

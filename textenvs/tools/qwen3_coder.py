@@ -20,9 +20,9 @@ _PYTHON = {"True": True, "False": False, "None": None}
 class Qwen3Coder(CallFormat):
     """``<tool_call><function=NAME>``, then ``<parameter=ARGUMENT>value</parameter>`` for each argument: Qwen3.5, too.
 
-    What a value is depends on the tool: for an argument that is text it is taken as it stands, for any other it is
-    read as JSON if it can be. A text cannot be said with ``</parameter>`` or the line of another argument in it. The
-    outer tags may be left out, and so may ``</parameter>``, and ``</function>`` before ``</tool_call>``.
+    The tool's schema decides how a value is read: a text argument is taken literally, and any other is read as JSON if
+    possible. A text cannot contain ``</parameter>`` or the line of another argument. The outer tags may be omitted, and
+    so may ``</parameter>``, and ``</function>`` before ``</tool_call>``.
     """
 
     name = "qwen3-coder"
@@ -84,14 +84,14 @@ class Qwen3Coder(CallFormat):
         last = close if close >= 0 else function
         if last < 0 or _NEXT_CALL.search(text, place, last):
             raise JsonProblem(f"{PARAMETER}{argument}> has no {END_PARAMETER}")
-        others = self._properties(name).keys() - {argument}
+        other_arguments = self._properties(name).keys() - {argument}
         for following in _PARAMETER_TAG.finditer(text, place, last):
-            if following[1] is not None or following[2] in others:
+            if following[1] is not None or following[2] in other_arguments:
                 return following.start(), following.start(2) - len(PARAMETER)
         return last, last + len(END_PARAMETER) if close >= 0 else last
 
     def _properties(self, name: str) -> Mapping[str, Any]:
-        return next((each.parameters.get("properties", {}) for each in self.tools if each.name == name), {})
+        return next((tool.parameters.get("properties", {}) for tool in self.tools if tool.name == name), {})
 
     def _value(self, name: str, argument: str, text: str) -> Any:
         text = text.removeprefix("\n").removesuffix("\n")
@@ -106,10 +106,10 @@ class Qwen3Coder(CallFormat):
         return value if "string" not in kinds or _kind(value) in kinds - {"string"} else text
 
     def _kinds(self, name: str, argument: str) -> set[str]:
-        """The JSON types that an argument may have; text where nothing is known about it."""
+        """Return the JSON types that an argument may have; text where it is not in the schema."""
         if argument not in self._properties(name):
             return {"string"}
-        parameters = next(each.parameters for each in self.tools if each.name == name)
+        parameters = next(tool.parameters for tool in self.tools if tool.name == name)
         return set(_types(parameters["properties"][argument], parameters.get("$defs", {}))) or {"string", *_ANY}
 
 
@@ -135,8 +135,8 @@ def _types(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> Itera
     if "$ref" in schema:
         yield from _types(definitions.get(str(schema["$ref"]).rpartition("/")[2]), definitions, depth + 1)
     for key in ("anyOf", "oneOf", "allOf"):
-        for each in schema.get(key, ()):
-            yield from _types(each, definitions, depth + 1)
+        for option in schema.get(key, ()):
+            yield from _types(option, definitions, depth + 1)
     if "type" not in schema:
         yield from map(_kind, (*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())))
     kinds = schema.get("type", ())
@@ -144,10 +144,10 @@ def _types(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> Itera
         yield from ("integer", "number") if kind == "number" else (kind,)
 
 
-def _opening(text: str, place: int, tag: str, *others: str) -> tuple[str, int]:
+def _opening(text: str, place: int, tag: str, *alternatives: str) -> tuple[str, int]:
     if not text.startswith(tag, place):
         following = text[place : place + 20]
-        expected = " or ".join((f"{tag}...>", *others))
+        expected = " or ".join((f"{tag}...>", *alternatives))
         raise JsonProblem(
             f"{expected} is missing before {following!r}" if following else f"{expected} is missing at the end"
         )

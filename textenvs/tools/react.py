@@ -26,8 +26,8 @@ class React(CallFormat):
 
     def instructions(self) -> str:
         tools = "\n".join(
-            f"{each.name}: {each.description}\n  arguments: {write_value(each.parameters.get('properties', {}))}"
-            for each in self.tools
+            f"{tool.name}: {tool.description}\n  arguments: {write_value(tool.parameters.get('properties', {}))}"
+            for tool in self.tools
         )
         return (
             f"You can use these tools:\n{tools}\n"
@@ -36,7 +36,7 @@ class React(CallFormat):
         )
 
     def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        """Go from label to label; JSON is read whole, so labels inside it are not seen."""
+        """Read label by label; JSON is read whole, so labels inside it are ignored."""
         words: list[str] = []
         calls: list[Written] = []
         problems: list[str] = []
@@ -92,8 +92,8 @@ class React(CallFormat):
         return before + "\n".join(thought + actions)
 
     def answers(self, results: Sequence[ToolResult]) -> list[Message]:
-        """All results in one user message: models that need this format often have no tool role."""
-        return [user("\n".join(f"Observation: {each.content}" for each in results))] if results else []
+        """Return all results in one user message: models that need this format often have no tool role."""
+        return [user("\n".join(f"Observation: {result.content}" for result in results))] if results else []
 
     def _action(self, text: str, place: int) -> tuple[Written, int]:
         name = text[place : _line_end(text, place)].strip()
@@ -116,9 +116,9 @@ class React(CallFormat):
         raise JsonProblem("the action's input must be a JSON object, {} for no arguments")
 
     def _only_text_argument(self, name: str) -> str | None:
-        for each in self.tools:
-            properties = each.parameters.get("properties", {})
-            if each.name == name and len(properties) == 1:
+        for tool in self.tools:
+            properties = tool.parameters.get("properties", {})
+            if tool.name == name and len(properties) == 1:
                 ((argument, schema),) = properties.items()
                 return argument if schema.get("type") == "string" else None
         return None

@@ -1,6 +1,6 @@
-"""A typed function as a tool: its JSON schema for the model, and the check of the arguments that the model wrote.
+"""Typed functions as tools: the JSON schema for the model, and validation of the arguments that the model wrote.
 
-The schema and the check are made by pydantic from the same type hints, so what the model is told is what is checked.
+pydantic makes both from the same type hints, so the model sees the schema that is checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .jsontext import JsonProblem, read_object, write_value
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: No limit on a result may be smaller: the mark that says what was left out needs room.
+#: The lower bound of limits on results: the mark of omitted text needs room.
 MIN_CHARS = 64
 MaxChars = Annotated[int, Field(ge=MIN_CHARS)]
 
@@ -45,11 +45,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolError(Exception):
-    """Raised in a tool to refuse: the message goes to the model, which may try something else."""
+    """Raised by a tool to refuse a call: the message goes to the model, which may try something else."""
 
 
 class ArgumentError(Exception):
-    """Arguments that do not fit a tool; the message tells the model which, and what is wanted."""
+    """Arguments that do not fit a tool; the message tells the model which ones, and what is expected."""
 
     def __init__(self, kind: Literal["bad_json", "bad_arguments"], message: str) -> None:
         super().__init__(kind, message)
@@ -58,7 +58,7 @@ class ArgumentError(Exception):
 
 
 class Closable(Protocol):
-    """What holds something open for tools: a connection, a process. A later call may open it again."""
+    """A resource that tools hold open: a connection, a process. A later call may open it again."""
 
     async def aclose(self) -> None: ...
 
@@ -118,7 +118,8 @@ class Tool(Generic[P, R]):
         else:
             hints = get_type_hints(_routine(function))
             self.state_parameter, self.state_type = next(
-                ((each, hint) for each, hint in hints.items() if each != "return" and _is_state(hint)), (None, None)
+                ((parameter, hint) for parameter, hint in hints.items() if parameter != "return" and _is_state(hint)),
+                (None, None),
             )
         self.parameters = parameters
         if self.state_parameter and timeout_s is not None and not self.is_async:
@@ -141,19 +142,19 @@ class Tool(Generic[P, R]):
         return Tool(self.function, **{**self._options, **options})
 
     def arguments_of(self, text: str) -> dict[str, Any]:
-        """The keyword arguments that a call's JSON (empty for none) stands for, checked against the type hints."""
+        """Return the keyword arguments of a call's JSON (empty text for none), checked against the type hints."""
         try:
-            given = read_object(text)
-            canonical = write_value(given)
+            arguments = read_object(text)
+            canonical = write_value(arguments)
         except JsonProblem as problem:
             raise ArgumentError("bad_json", f"The arguments of {self.name} cannot be read: {problem}.") from None
         if self._adapter is None:  # the schema came from elsewhere, and so does the check
-            return given
+            return arguments
         try:
             return self._adapter.validate_json(canonical, strict=True)
         except ValidationError as error:
-            known = list(self.parameters.get("properties", {}))
-            problems = dict.fromkeys(_in_words(each, known) for each in error.errors(include_url=False))
+            known_names = list(self.parameters.get("properties", {}))
+            problems = dict.fromkeys(_in_words(detail, known_names) for detail in error.errors(include_url=False))
             raise ArgumentError(
                 "bad_arguments", f"The arguments of {self.name} do not fit: {'; '.join(problems)}."
             ) from None
@@ -168,15 +169,15 @@ class Tool(Generic[P, R]):
         return self
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """A decorated function is pickled by its name, as functions are, and any other tool by its parts."""
+        """Pickle a decorated function by its name, as functions are, and any other tool by its parts."""
         path = str(getattr(self, "__qualname__", ""))
-        found: Any = sys.modules.get(getattr(self, "__module__", ""))
+        target: Any = sys.modules.get(getattr(self, "__module__", ""))
         for part in path.split("."):
-            found = getattr(found, part, None)
-        if found is self:
+            target = getattr(target, part, None)
+        if target is self:
             return path
-        decorated = isinstance(found, Tool) and found.function is self.function
-        return _rebuilt, (found if decorated else self.function, self._options)
+        decorated = isinstance(target, Tool) and target.function is self.function
+        return _rebuilt, (target if decorated else self.function, self._options)
 
 
 @overload
@@ -209,19 +210,19 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     return functools.partial(Tool, **options) if function is None else Tool(function, **options)
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """``" (did you mean 'x'?)"`` where one of ``known`` is like ``word``, else nothing."""
-    close = difflib.get_close_matches(word[:100], known, n=1, cutoff=0.6)
+def nearest(word: str, candidates: list[str]) -> str:
+    """``" (did you mean 'x'?)"`` if one of ``candidates`` is similar to ``word``, else nothing."""
+    close = difflib.get_close_matches(word[:100], candidates, n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _routine(function: Any) -> Any:
-    """What has the hints and the docstring: the function, or the ``__call__`` of an object's class."""
+    """Return the object with the hints and the docstring: the function, or the ``__call__`` of an object's class."""
     return function if inspect.isroutine(function) else type(function).__call__
 
 
 def _fields(where: str, function: Any, described: Mapping[str, str]) -> tuple[dict[str, Any], str | None, type | None]:
-    """The arguments of ``function`` as fields of a typed dictionary, and the parameter that is given the state."""
+    """Return the arguments of ``function`` as fields of a typed dictionary, and the parameter that takes the state."""
     signature = inspect.signature(function)
     hints = get_type_hints(_routine(function), include_extras=True)
     fields: dict[str, Any] = {}
@@ -274,12 +275,12 @@ def _field(hint: Any, parameter: inspect.Parameter, description: str | None) -> 
 
 
 def _docstring(function: Any) -> tuple[str, dict[str, str]]:
-    """What the function does, and what each argument is, on one line."""
+    """Return the function's description, and each argument's, on one line."""
     from docstring_parser import DocstringStyle, parse
 
     parsed = parse(inspect.getdoc(_routine(function)) or "", DocstringStyle.GOOGLE)
     words = [part for part in (parsed.short_description, parsed.long_description) if part]
-    arguments = {each.arg_name: " ".join((each.description or "").split()) for each in parsed.params}
+    arguments = {parameter.arg_name: " ".join((parameter.description or "").split()) for parameter in parsed.params}
     return "\n\n".join(words).strip(), arguments
 
 
@@ -288,33 +289,33 @@ _FIRST = {"type": 0, "description": 1, "properties": 2}
 
 
 def _tidy(schema: Any) -> Any:
-    """The schema in a reader's words: ordered, and without the titles that pydantic adds (but properties stay)."""
+    """Return the schema in reading order, and without the titles that pydantic adds (but with the properties)."""
     if isinstance(schema, list):
-        return [_tidy(each) for each in schema]
+        return [_tidy(element) for element in schema]
     if not isinstance(schema, dict):
         return schema
     if {"type": "number"} in schema.get("anyOf", ()):  # then integers need no mention of their own
-        kinds = [each for each in schema["anyOf"] if each != {"type": "integer"}]
+        kinds = [option for option in schema["anyOf"] if option != {"type": "integer"}]
         merged = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
         schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **merged}
-    kept: dict[str, Any] = {}
+    tidied: dict[str, Any] = {}
     for key, value in sorted(schema.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))):
         if key == "title" and isinstance(value, str):
             continue
         if key in ("properties", "$defs", "patternProperties"):
-            kept[key] = {name: _tidy(each) for name, each in value.items()}
+            tidied[key] = {name: _tidy(subschema) for name, subschema in value.items()}
         elif key in ("default", "const", "enum", "examples"):
-            kept[key] = value  # data, not schemas
+            tidied[key] = value  # data, not schemas
         else:
-            kept[key] = _tidy(value)
-    return kept
+            tidied[key] = _tidy(value)
+    return tidied
 
 
-def _in_words(error: Any, known: list[str]) -> str:
+def _in_words(error: Any, known_names: list[str]) -> str:
     kind, loc = error["type"], error["loc"]
     if kind == "extra_forbidden" and len(loc) == 1:
-        has = f"the arguments are {', '.join(known)}" if known else "there are none"
-        return f"there is no argument {str(loc[0])[:100]!r}{nearest(str(loc[0]), known)}, {has}"
+        has = f"the arguments are {', '.join(known_names)}" if known_names else "there are none"
+        return f"there is no argument {str(loc[0])[:100]!r}{nearest(str(loc[0]), known_names)}, {has}"
     if not loc:
         return str(error["msg"])
     path = str(loc[0]) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc[1:])

@@ -31,7 +31,7 @@ from .schema import Tool, ToolError
 SnippetChars = Annotated[int, Field(ge=40)]
 
 _COLUMNS = "'id', 'title' and 'text'"
-# Words that stand in most documents and questions and tell them apart least.
+# Stop words: frequent in documents and questions, and least distinctive.
 _FREQUENT = """
     a an and are as at be but by for from had has have he her his how i if in into is it its of on or our she so
     such that the their them then there these they this to was we were what when where which who whom whose why
@@ -41,9 +41,9 @@ _STOPWORDS = frozenset(_FREQUENT.split())
 
 
 def terms(text: str) -> list[str]:
-    """The terms of a document that count for the ranking: its words, in lower case, without the most frequent ones.
+    """Return the terms of a document that count for the ranking: its words in lower case, without stop words.
 
-    Of scripts without spaces these are single characters and pairs of neighbours, as in Lucene's analyser of Chinese,
+    For scripts without spaces these are single characters and pairs of neighbours, as in Lucene's analyser of Chinese,
     Japanese and Korean.
     """
     words = words_of(text)
@@ -52,17 +52,17 @@ def terms(text: str) -> list[str]:
 
 
 def query_terms(query: str) -> list[str]:
-    """The terms of a query: as of a document, but a character with a neighbour counts only as a part of the pair."""
+    """Return the terms of a query: as of a document, but a character with a neighbour counts only in the pair."""
     words = words_of(query)
-    found: list[str] = []
+    result: list[str] = []
     for number, word in enumerate(words):
         before = number > 0 and _are_neighbours(words[number - 1], word)
         after = number + 1 < len(words) and _are_neighbours(word, words[number + 1])
         if after:
-            found.append(word.text + words[number + 1].text)
+            result.append(word.text + words[number + 1].text)
         elif not before and word.text not in _STOPWORDS:
-            found.append(word.text)
-    return found
+            result.append(word.text)
+    return result
 
 
 def _are_neighbours(a: Word, b: Word) -> bool:
@@ -79,7 +79,7 @@ class Document:
 
     @classmethod
     def from_row(cls, row: Any, number: int) -> Document:
-        """Read a row with ``text`` or ``contents``; its number is the ``id`` of one that has none."""
+        """Read a row with ``text`` or ``contents``; the row's number is the default of ``id``."""
         if not isinstance(row, Mapping):
             raise TaskError(f"row {number}: a {type(row).__name__}, not an object with {_COLUMNS}")
         values = {name: row[name] for name in ("id", "title", "text", "contents") if row.get(name) is not None}
@@ -98,7 +98,7 @@ class Document:
 
 
 def read_documents(path: str | Path) -> tuple[Document, ...]:
-    """The documents of a ``.jsonl`` (UTF-8) or ``.parquet`` file; raises what :func:`file_rows` and the next do."""
+    """Read the documents of a ``.jsonl`` (UTF-8) or ``.parquet`` file; raises as :func:`file_rows` and the next do."""
     if Path(path).suffix not in (".jsonl", ".parquet"):
         raise ValueError(f"{str(path)!r}: a corpus is a .jsonl or .parquet file with {_COLUMNS}")
     return make_documents(str(path), file_rows(path, _COLUMNS))
@@ -139,23 +139,23 @@ class Corpus:
 
     @classmethod
     def load(cls, path: str | Path) -> Corpus:
-        """The corpus of a ``.jsonl`` or ``.parquet`` file, read and indexed once a process (:func:`read_documents`)."""
+        """Load a ``.jsonl`` or ``.parquet`` file, which is read and indexed once a process (:func:`read_documents`)."""
         path = Path(path).expanduser().absolute()
         # The file's time and size are part of the key, so that a file written anew is read anew.
         stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
         return _load(path, stamp)
 
     def search(self, query: str, top_k: int = 3) -> list[tuple[Document, float]]:
-        """At most ``top_k`` documents for ``query`` and their scores, best first; only those with a word of it."""
-        asked = query_terms(query)
-        if not asked:
+        """Return at most ``top_k`` documents that share a term with ``query``, and their scores, best first."""
+        query_words = query_terms(query)
+        if not query_words:
             return []
-        scores = self._built().get_scores(asked)
-        found = np.flatnonzero(scores > 0)
-        if len(found) > top_k:
-            least = np.partition(scores[found], -top_k)[-top_k]
-            found = found[scores[found] >= least]
-        best = found[np.argsort(-scores[found], kind="stable")][:top_k]
+        scores = self._built().get_scores(query_words)
+        hits = np.flatnonzero(scores > 0)
+        if len(hits) > top_k:
+            least = np.partition(scores[hits], -top_k)[-top_k]
+            hits = hits[scores[hits] >= least]
+        best = hits[np.argsort(-scores[hits], kind="stable")][:top_k]
         return [(self.documents[i], float(scores[i])) for i in best]
 
     def __len__(self) -> int:
@@ -168,7 +168,7 @@ class Corpus:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A file is read again where it is needed; other documents travel, and their index does not."""
+        """Pickle a file's corpus as its path, to be read again; other documents are pickled without their index."""
         if self._source is not None:
             return Corpus.load, (self._source,)
         return functools.partial(Corpus, name=self.name), (self.documents,)
@@ -196,7 +196,7 @@ def search_tool(
     top_k: PositiveInt = 3,
     snippet_chars: SnippetChars = 500,
 ) -> Tool[[str], Any]:
-    """A tool ``search(query)`` over a corpus.
+    """Make a tool ``search(query)`` over a corpus.
 
     Args:
         corpus: A corpus, the path of a ``.jsonl`` or ``.parquet`` file, or documents.
@@ -225,32 +225,32 @@ class Search:
         Args:
             query: A few words that the document should have, such as names.
         """
-        asked = query_terms(query)
-        if not asked:
+        query_words = query_terms(query)
+        if not query_words:
             raise ToolError("The query has no word to search for; name what you look for.")
         hits = self.corpus.search(query, self.top_k)
         if not hits:
             return "Nothing was found. Try other words."
-        shown = []
+        entries = []
         for number, (document, _) in enumerate(hits, start=1):
             title = document.title if len(document.title) <= 200 else f"{document.title[:197]}..."
-            text = snippet(document.text, frozenset(asked), self.snippet_chars)
-            shown.append(f"[{number}] {title}\n{text}" if title else f"[{number}] {text}")
-        return "\n\n".join(shown)
+            text = snippet(document.text, frozenset(query_words), self.snippet_chars)
+            entries.append(f"[{number}] {title}\n{text}" if title else f"[{number}] {text}")
+        return "\n\n".join(entries)
 
 
-def snippet(text: str, asked: frozenset[str], most: int) -> str:
-    """The part of ``text`` with the most different words of ``asked``, the first of several; whole if it is short.
+def snippet(text: str, query_words: frozenset[str], most: int) -> str:
+    """Return the first part of ``text`` with the most different words of ``query_words``; all of it if it is short.
 
-    It has at most ``most`` characters, the marks of what is left out included.
+    It has at most ``most`` characters, including the marks of omitted text.
     """
     if len(text) <= most:
         return text
     room = most - 6  # "..." at both ends
     words = words_of(text)
-    found = [(word.start, word.end, word.text) for word in words]
+    spans = [(word.start, word.end, word.text) for word in words]
     pairs = [(a.start, b.end, a.text + b.text) for a, b in pairwise(words) if _are_neighbours(a, b)]
-    places = sorted(each for each in (*found, *pairs) if each[2] in asked)
+    places = sorted(span for span in (*spans, *pairs) if span[2] in query_words)
     before = room // 4  # a little of what stands before the first of these words
     best, best_count = 0, 0
     for i, (start, _, _) in enumerate(places):
@@ -264,9 +264,9 @@ def snippet(text: str, asked: frozenset[str], most: int) -> str:
     start = max(0, min(best - before, len(text) - room))
     end = start + room
     if start > 0:
-        start = next((begin for begin, _, _ in found if begin >= start), start)
+        start = next((begin for begin, _, _ in spans if begin >= start), start)
     if end < len(text):
-        end = max((stop for _, stop, _ in found if start < stop <= end), default=end)
+        end = max((stop for _, stop, _ in spans if start < stop <= end), default=end)
     return f"{'...' if start > 0 else ''}{text[start:end].strip()}{'...' if end < len(text) else ''}"
 
 

@@ -1,7 +1,7 @@
-"""Running the calls of one reply: in order, at the same time where that is safe, and never with an exception.
+"""Execution of one reply's calls: in order, concurrent where that is safe, and without exceptions.
 
-A call that cannot be run is an observation for the model: what was wrong, and what would be right. Only
-:class:`~textenvs.env.EnvironmentFailure` is raised: machinery that gave up is not the model's mistake.
+A call that cannot be run becomes an observation for the model: the problem, and the remedy. Only
+:class:`~textenvs.env.EnvironmentFailure` is raised: a failure of the infrastructure is not the model's mistake.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ ERRORS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What came of one call.
+    """Result of one call.
 
-    ``content`` is what the model is told, ``error`` one of :data:`ERRORS` unless the tool returned, and ``value`` what
-    it returned, for the environment.
+    ``content`` is the text for the model, ``error`` one of :data:`ERRORS` unless the tool returned, and ``value`` its
+    return value, for the environment.
     """
 
     call: ToolCall
@@ -62,7 +62,7 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A call whose tool exists and whose arguments fit; the state is among them where the tool is given it."""
+    """A call whose tool exists and whose arguments fit, with the state where the tool takes it."""
 
     call: ToolCall
     tool: Tool[..., Any]
@@ -70,17 +70,17 @@ class _Ready:
 
     def returned(self, value: Any) -> ToolResult:
         text = value if isinstance(value, str) else to_json(value, inf_nan_mode="strings").decode()
-        return self._told(text, None, value)
+        return self._result(text, None, value)
 
     def raised(self, error: Exception) -> ToolResult:
         if isinstance(error, EnvironmentFailure):
             raise error
         if isinstance(error, ToolError):
-            return self._told(str(error), "refused")
+            return self._result(str(error), "refused")
         log.debug("tool %s failed", self.tool.name, exc_info=error)
-        return self._told(f"{self.tool.name} failed: {type(error).__name__}: {error}", "exception")
+        return self._result(f"{self.tool.name} failed: {type(error).__name__}: {error}", "exception")
 
-    def _told(self, text: str, error: str | None, value: Any = None) -> ToolResult:
+    def _result(self, text: str, error: str | None, value: Any = None) -> ToolResult:
         return ToolResult(self.call, shorten(clean_text(text), self.tool.max_chars), error, value)
 
 
@@ -92,12 +92,12 @@ class Toolbox:
         self, tools: Sequence[Tool[..., Any]], *, max_calls_per_turn: PositiveInt = 8, max_concurrency: PositiveInt = 8
     ) -> None:
         self._tools: dict[str, Tool[..., Any]] = {}
-        for each in tools:
-            if not isinstance(each, Tool):
-                raise TypeError(f"{each!r} is not a tool; decorate the function with @textenvs.tools.tool")
-            if each.name in self._tools:
-                raise ValueError(f"two tools are called {each.name!r}; rename one with tool.replace(name=...)")
-            self._tools[each.name] = each
+        for tool in tools:
+            if not isinstance(tool, Tool):
+                raise TypeError(f"{tool!r} is not a tool; decorate the function with @textenvs.tools.tool")
+            if tool.name in self._tools:
+                raise ValueError(f"two tools are called {tool.name!r}; rename one with tool.replace(name=...)")
+            self._tools[tool.name] = tool
         self.max_calls_per_turn = max_calls_per_turn
         self.max_concurrency = max_concurrency
 
@@ -106,19 +106,19 @@ class Toolbox:
         return tuple(self._tools.values())
 
     def needs_loop(self, calls: Sequence[ToolCall]) -> bool:
-        """Whether one of ``calls`` needs an event loop: :meth:`run` then, else :meth:`run_now` will do."""
+        """Return whether one of ``calls`` needs an event loop, and so :meth:`run` instead of :meth:`run_now`."""
         names = (call["function"]["name"] for call in calls[: self.max_calls_per_turn])
         return any(name in self._tools and self._tools[name].needs_loop for name in names)
 
     def run_now(self, calls: Sequence[ToolCall], state: EpisodeState) -> tuple[ToolResult, ...]:
         """Run ``calls`` one after another, in the caller's thread; none of them may need a loop."""
         prepared = [self._prepare(place, call, state) for place, call in enumerate(calls)]
-        return tuple(_run_plain(each) if isinstance(each, _Ready) else each for each in prepared)
+        return tuple(_run_plain(entry) if isinstance(entry, _Ready) else entry for entry in prepared)
 
     async def run(self, calls: Sequence[ToolCall], state: EpisodeState) -> tuple[ToolResult, ...]:
         """Run ``calls``, at most ``max_concurrency`` at a time; the results are in the order of the calls.
 
-        Calls that are given the state run one after another, in order: what they do to it must not depend on timing.
+        Calls that take the state run one after another, in order: their effect on it must not depend on timing.
         When one raises ``EnvironmentFailure``, or this is cancelled, the others are cancelled before it is raised.
         """
         in_order, places = asyncio.Lock(), asyncio.Semaphore(self.max_concurrency)
@@ -131,29 +131,29 @@ class Toolbox:
                 return await _run(ready)
 
         prepared = [self._prepare(place, call, state) for place, call in enumerate(calls)]
-        results = iter(await together(*(one(each) for each in prepared if isinstance(each, _Ready))))
-        return tuple(next(results) if isinstance(each, _Ready) else each for each in prepared)
+        results = iter(await together(*(one(entry) for entry in prepared if isinstance(entry, _Ready))))
+        return tuple(next(results) if isinstance(entry, _Ready) else entry for entry in prepared)
 
     def _prepare(self, place: int, call: ToolCall, state: EpisodeState) -> _Ready | ToolResult:
         name = call["function"]["name"]
         if place >= self.max_calls_per_turn:
-            told = f"Not run: at most {self.max_calls_per_turn} calls in one message."
-            return ToolResult(call, told, "too_many_calls")
-        if (found := self._tools.get(name)) is None:
+            message = f"Not run: at most {self.max_calls_per_turn} calls in one message."
+            return ToolResult(call, message, "too_many_calls")
+        if (tool := self._tools.get(name)) is None:
             has = f"The tools are {', '.join(self._tools)}." if self._tools else "There are no tools."
-            told = f"There is no tool {name[:100]!r}{nearest(name, list(self._tools))}. {has}"
-            return ToolResult(call, told, "unknown_tool")
+            message = f"There is no tool {name[:100]!r}{nearest(name, list(self._tools))}. {has}"
+            return ToolResult(call, message, "unknown_tool")
         try:
-            arguments = found.arguments_of(call["function"]["arguments"])
+            arguments = tool.arguments_of(call["function"]["arguments"])
         except ArgumentError as problem:
             return ToolResult(call, problem.message, problem.kind)
-        if found.state_parameter is not None:
-            arguments[found.state_parameter] = state
-        return _Ready(call, found, arguments)
+        if tool.state_parameter is not None:
+            arguments[tool.state_parameter] = state
+        return _Ready(call, tool, arguments)
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """``text``, or its beginning and its end with a mark between that says how much was left out."""
+    """Return ``text``; a long one as its beginning and end, around a mark with the number of omitted characters."""
     if len(text) <= max_chars:
         return text
     mark = "\n[... {} characters left out ...]\n"

@@ -1,4 +1,4 @@
-"""``textenvs view``: one page, which opens from disk, of what :mod:`textenvs.records` reads.
+"""``textenvs view``: one page, which opens from disk, for the files that :mod:`textenvs.records` reads.
 
 :mod:`.document` makes the page's data of runs, :mod:`.compare` compares two of them, :mod:`.page` writes the file,
 :mod:`.server` serves it while a run goes on, and :mod:`.branches` continues recorded episodes. ``page.html`` is built

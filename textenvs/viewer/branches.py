@@ -1,4 +1,4 @@
-"""Continue from here: a recorded episode, played again up to one of its turns, and on from there."""
+"""Continue a recorded episode: replay it up to one of its turns, then play on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MOST_TURNS = 100  # of one request
 
 
 class BranchError(ValueError):
-    """An episode that cannot be continued; the message says why, and what to do."""
+    """An episode that cannot be continued; the message has the cause and the remedy."""
 
 
 def environment_of(config: Mapping[str, Any], info: Mapping[str, Any], group: str) -> tuple[str, dict[str, Any]]:
-    """The id and the options of the environment that a group of an iteration, or of an evaluation, was played in.
+    """Return the id and options of the environment that a group of an iteration or an evaluation was played in.
 
     Raises:
         BranchError: The file does not say.
@@ -44,10 +44,10 @@ def environment_of(config: Mapping[str, Any], info: Mapping[str, Any], group: st
 
 
 class Branch:
-    """An episode that goes on; one thread at a time.
+    """An episode that is continued; not thread-safe (see ``lock``).
 
     The environment is reset with the recorded seed and task, and given the recorded replies. ``differences`` has what
-    then differs from the record (a changed environment, a user that is a model): the branch goes on nevertheless.
+    then differs from the record (a changed environment, a user that is a model); the branch continues nevertheless.
 
     Args:
         episode: The record.
@@ -81,7 +81,7 @@ class Branch:
             if env.state.done:
                 raise BranchError(f"played again, the episode is over after {number} turns ({env.state.stop})")
             env.step(reply)
-        self.kept = len(self.messages)
+        self.replayed = len(self.messages)
         self.differences = _differences(episode.messages, self.messages)
 
     @property
@@ -93,11 +93,11 @@ class Branch:
         return bool(self._env.state.done)
 
     def policies(self) -> list[str]:
-        """Who can reply, beside the person."""
+        """List the policies that can reply, beside the person."""
         return ["expert"] * has_script(self._env, "expert") + ["model"] * (self._model is not None)
 
     def reply(self, message: str | Message) -> None:
-        """A turn by hand.
+        """Play a turn with a person's reply.
 
         Raises:
             BranchError: The episode is over, or the environment failed; the branch is then as it was.
@@ -105,7 +105,7 @@ class Branch:
         self._step(message, "hand")
 
     def play(self, policy: str, turns: int) -> None:
-        """Turns of the ``expert`` or the ``model``, until the episode is over.
+        """Play up to ``turns`` turns of the ``expert`` or the ``model``, until the episode is over.
 
         Raises:
             BranchError: There is no such policy here, or it, or the environment, failed.
@@ -141,11 +141,11 @@ class Branch:
         self.error = info.get("failure")
 
     def view(self) -> dict[str, Any]:
-        """As it stands, for the page."""
-        schemas = [dict(each["function"]) for each in getattr(self._env, "tool_schemas", ())]
+        """Return the branch's state as JSON values, for the page."""
+        schemas = [dict(schema["function"]) for schema in getattr(self._env, "tool_schemas", ())]
         return {
             "turn": self.turn,
-            "kept": self.kept,
+            "kept": self.replayed,
             "messages": list(self.messages),
             "rewards": self.rewards,
             "terms": self.terms,
@@ -183,9 +183,9 @@ class Branch:
     def _row(self, episode_id: str) -> dict[str, Any]:
         state, episode = self._env.state, self.episode
         status = "error_env" if self.error else "completed" if state.terminated else "truncated_turns"
-        taken = ("group_id", "task_key", "data_source", "task_index", "env_seed")
+        copied = ("group_id", "task_key", "data_source", "task_index", "env_seed")
         return {
-            **{name: getattr(episode, name) for name in taken},
+            **{name: getattr(episode, name) for name in copied},
             "episode_id": episode_id,
             "status": status if self.done else "aborted",
             "stop": self.stop,
@@ -205,31 +205,36 @@ class Branch:
 
 
 def replies_of(episode: Episode) -> list[Message]:
-    """The assistant's messages that are turns, of the whole conversation; those of the opening are none."""
-    said = [message for message in episode.messages if message["role"] == "assistant"]
+    """Return the assistant's messages that are turns of the whole conversation, without those of the opening."""
+    replies = [message for message in episode.messages if message["role"] == "assistant"]
     turns = len(episode.turn_rewards) + episode.first_turn
-    return said[len(said) - min(turns, len(said)) :]
+    return replies[len(replies) - min(turns, len(replies)) :]
 
 
 def reply_of(content: str, calls: Sequence[Mapping[str, str]], turn: int) -> str | Message:
-    """What a person typed; with calls of tools, each with ``name`` and ``arguments`` (JSON)."""
+    """Return a reply as a person typed it; each tool call has ``name`` and ``arguments`` (JSON)."""
     if not calls:
         return content
-    given = [
+    tool_calls = [
         {"id": f"typed_{turn}_{n}", "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
         for n, c in enumerate(calls)
     ]
-    return assistant(content, given)  # type: ignore[arg-type]
+    return assistant(content, tool_calls)  # type: ignore[arg-type]
 
 
 def _differences(recorded: Messages, now: Messages) -> list[str]:
-    """In words; JSON levels tuples and lists."""
-    found = []
-    for n, (was, is_) in enumerate(zip(recorded, now, strict=False)):
-        for key in sorted({*was, *is_}):
-            old, new = (json.dumps(each.get(key), sort_keys=True, ensure_ascii=False) for each in (was, is_))
+    """Describe the differences of two conversations; JSON treats tuples and lists alike."""
+    differences = []
+    for n, (old_message, new_message) in enumerate(zip(recorded, now, strict=False)):
+        for key in sorted({*old_message, *new_message}):
+            old, new = (
+                json.dumps(message.get(key), sort_keys=True, ensure_ascii=False)
+                for message in (old_message, new_message)
+            )
             if old != new:
-                found.append(f"message {n} ({is_['role']}), {key}: recorded {excerpt(old)}; now {excerpt(new)}")
+                differences.append(
+                    f"message {n} ({new_message['role']}), {key}: recorded {excerpt(old)}; now {excerpt(new)}"
+                )
     if len(now) > len(recorded):
-        found.append(f"the record has {len(recorded)} messages, played again there are {len(now)}")
-    return found[:5]
+        differences.append(f"the record has {len(recorded)} messages, played again there are {len(now)}")
+    return differences[:5]

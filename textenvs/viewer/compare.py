@@ -24,7 +24,7 @@ class Side:
 
 
 def paired(before: Mapping[Ref, Side], after: Mapping[Ref, Side]) -> list[Pair]:
-    """Comparisons of what stands at the same place in both, and of the last of each kind; without common tasks, none.
+    """Compare iterations that both sides have, and the last of each kind; only pairs with common tasks are returned.
 
     Forks and failed episodes are left out. An estimate has an interval of 95 %, clustered by task; that of a
     ``difference`` (the second minus the first) is over the differences of the tasks' means.
@@ -34,8 +34,8 @@ def paired(before: Mapping[Ref, Side], after: Mapping[Ref, Side]) -> list[Pair]:
         last = [max((ref for ref in side if ref[0] == kind), default=None) for side in (before, after)]
         if None not in last and (last[0], last[1]) not in places:
             places.append((last[0], last[1]))  # type: ignore[arg-type]
-    found = [_pair(before[a], after[b]) for a, b in places]
-    return [pair for pair in found if pair["tasks"]]
+    pairs = [_pair(before[a], after[b]) for a, b in places]
+    return [pair for pair in pairs if pair["tasks"]]
 
 
 def _pair(before: Side, after: Side) -> Pair:

@@ -1,4 +1,4 @@
-"""What a page shows, as JSON: an index, which is read at once, and chunks of episodes, each read when it is needed."""
+"""JSON data of the viewer's page: an index, which is read at once, and chunks of episodes, each read on demand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTINUED = "continued"  # the folder of saved branches, in the run's, or beside
 _EXCERPT = 160  # characters of an opening in a list
 _LEARNED = ("advantage", "returns", "baseline", "importance_weight", "loss_weight", "mismatch", "ratio", "clipped",
             "entropy", "loss")  # fmt: skip
-#: Of a list's columns: what an episode says of itself under its own name.
+#: Columns of a list that an episode has under the same name.
 _COLUMNS = ("episode_id", "group_id", "task_key", "data_source", "status", "stop", "forked_from", "forked_turn",
             "total_reward", "signal", "group_mean", "group_std")  # fmt: skip
 Rows = dict[str, list[Any]]
@@ -45,7 +45,7 @@ class Part:
 
 
 class Document:
-    """One run, or two that are compared; what was read is read again when its file has changed.
+    """One run, or two that are compared; a file that has changed is read again.
 
     Args:
         paths: What :func:`~textenvs.records.open_run` opens; one or two.
@@ -61,11 +61,11 @@ class Document:
         return [open_run(path) for path in self.paths]
 
     def stamp(self) -> str:
-        """Changes when something that is shown does."""
+        """Return a hash that changes with any of the files that are shown."""
         names: list[Path] = []
         for run in self.runs():
             names += [run.path / name for name in (METRICS, SUMMARY)]
-            names += [each.path for each in run.iterations]
+            names += [iteration.path for iteration in run.iterations]
             names += sorted(branch_folder(run).glob("*.parquet"))
         return hashlib.sha256(repr([(str(name), _stamp(name)) for name in names]).encode()).hexdigest()[:16]
 
@@ -76,77 +76,83 @@ class Document:
             RecordsError: A file cannot be read.
         """
         runs = self.runs()
-        shown = [self.shown(run) for run in runs]
-        if not any(shown) and not any(run.kind == "run" for run in runs):
+        selections = [self.visible(run) for run in runs]
+        if not any(selections) and not any(run.kind == "run" for run in runs):
             raise RecordsError(f"{self.paths[0]} has no episodes")
-        for some in shown:
-            if (problems := [self._part(each).problem for each in some]) and all(problems):
+        for selection in selections:
+            if (problems := [self._part(iteration).problem for iteration in selection]) and all(problems):
                 raise RecordsError(problems[0])
-        shown_runs = [self._run(n, run, some) for n, (run, some) in enumerate(zip(runs, shown, strict=True))]
-        self._forget_all_but(file for run, some in zip(runs, shown, strict=True) for file in _files(run, some))
-        if len({each["name"] for each in shown_runs}) < len(shown_runs):
+        entries = [
+            self._run(n, run, selection) for n, (run, selection) in enumerate(zip(runs, selections, strict=True))
+        ]
+        self._forget_all_but(
+            file for run, selection in zip(runs, selections, strict=True) for file in _files(run, selection)
+        )
+        if len({entry["name"] for entry in entries}) < len(entries):
             paths = [run.path.resolve() for run in runs]
             common = os.path.commonpath(paths)
-            for path, each in zip(paths, shown_runs, strict=True):
-                each["name"] = os.path.relpath(path, common) if path != Path(common) else path.name
+            for path, entry in zip(paths, entries, strict=True):
+                entry["name"] = os.path.relpath(path, common) if path != Path(common) else path.name
         return {
-            "runs": shown_runs,
-            "pairs": self._pairs(shown) if len(runs) == 2 else [],
+            "runs": entries,
+            "pairs": self._pairs(selections) if len(runs) == 2 else [],
         }
 
-    def shown(self, run: RecordedRun) -> list[Iteration]:
-        """The iterations that are shown."""
+    def visible(self, run: RecordedRun) -> list[Iteration]:
+        """Return the iterations that are shown: all, or the last ones of each kind."""
         if self.last is None:
             return list(run.iterations)
-        kinds = {each.kind for each in run.iterations}
-        last = {id(each) for kind in kinds for each in [i for i in run.iterations if i.kind == kind][-self.last :]}
-        return [each for each in run.iterations if id(each) in last]
+        kinds = {iteration.kind for iteration in run.iterations}
+        last = {
+            id(iteration) for kind in kinds for iteration in [i for i in run.iterations if i.kind == kind][-self.last :]
+        }
+        return [iteration for iteration in run.iterations if id(iteration) in last]
 
     def chunks(self) -> Iterator[tuple[str, bytes]]:
-        """Every chunk by its name: ``RUN/KIND/NUMBER/CHUNK``."""
+        """Yield every chunk with its name: ``RUN/KIND/NUMBER/CHUNK``."""
         for n, run in enumerate(self.runs()):
-            for each in self.shown(run):
-                for name, part in self._named_parts(n, run, each):
+            for iteration in self.visible(run):
+                for name, part in self._named_parts(n, run, iteration):
                     yield from ((f"{name}/{m}", chunk) for m, chunk in enumerate(part.chunks))
 
     def chunk(self, name: str) -> bytes:
-        """One of them; a ``KeyError`` for what is none."""
-        number, kind, iteration, *saved, chunk = name.split("/")
+        """Return a chunk by its name; raise ``KeyError`` for an unknown name."""
+        number, kind, index, *saved, chunk = name.split("/")
         run = self.runs()[int(number)]
-        each = run.iteration(int(iteration), kind)  # type: ignore[arg-type]
-        parts = dict(self._named_parts(int(number), run, each))
-        return parts["/".join([number, kind, iteration, *saved])].chunks[int(chunk)]
+        iteration = run.iteration(int(index), kind)  # type: ignore[arg-type]
+        parts = dict(self._named_parts(int(number), run, iteration))
+        return parts["/".join([number, kind, index, *saved])].chunks[int(chunk)]
 
     def episode(self, run: RecordedRun, kind: str, number: int, chunk: str, place: int) -> tuple[Iteration, Episode]:
-        """An episode by its place in a chunk, and the iteration that it is of; a branch that was saved is one, too."""
-        each = run.iteration(number, kind)  # type: ignore[arg-type]
+        """Return an episode by its place in a chunk, and its iteration; saved branches are included."""
+        iteration = run.iteration(number, kind)  # type: ignore[arg-type]
         *name, part = chunk.split("/")
-        saved = {path.stem: path for path in branch_files(run, each)}
-        source = each if len(name) == 3 else saved_branch(saved[name[3]])
-        return each, source.episode(int(part) * CHUNK + place)
+        saved = {path.stem: path for path in branch_files(run, iteration)}
+        source = iteration if len(name) == 3 else saved_branch(saved[name[3]])
+        return iteration, source.episode(int(part) * CHUNK + place)
 
-    def _named_parts(self, number: int, run: RecordedRun, each: Iteration) -> Iterator[tuple[str, Part]]:
-        name = f"{number}/{each.kind}/{each.number}"
-        yield name, self._part(each)
-        for path in branch_files(run, each):
+    def _named_parts(self, number: int, run: RecordedRun, iteration: Iteration) -> Iterator[tuple[str, Part]]:
+        name = f"{number}/{iteration.kind}/{iteration.number}"
+        yield name, self._part(iteration)
+        for path in branch_files(run, iteration):
             yield f"{name}/{path.stem}", self._part(saved_branch(path))
 
-    def _part(self, each: Iteration) -> Part:
-        stamp = _stamp(each.path)
-        known = self._parts.get(each.path)
-        if known is None or known[0] != stamp:
+    def _part(self, iteration: Iteration) -> Part:
+        stamp = _stamp(iteration.path)
+        cached = self._parts.get(iteration.path)
+        if cached is None or cached[0] != stamp:
             try:
-                part = _part(each)
+                part = _part(iteration)
             except RecordsError as error:  # damaged; or the run has removed an old one in the meantime
-                part = Part(problem=str(error) if each.path.exists() else "")
-            known = self._parts[each.path] = stamp, part
-        return known[1]
+                part = Part(problem=str(error) if iteration.path.exists() else "")
+            cached = self._parts[iteration.path] = stamp, part
+        return cached[1]
 
     def _forget_all_but(self, files: Iterable[Path]) -> None:
-        """A run that continues removes old files, and shows the last ones of many."""
+        """Drop cached files that are no longer shown: a run that continues removes old ones."""
         self._parts = {file: self._parts[file] for file in files if file in self._parts}
 
-    def _run(self, number: int, run: RecordedRun, shown: Sequence[Iteration]) -> dict[str, Any]:
+    def _run(self, number: int, run: RecordedRun, iterations: Sequence[Iteration]) -> dict[str, Any]:
         results = None
         if run.kind == "evaluation":
             results = run.results or summarize(e.record for i in run.iterations for e in i.episodes() if e.record)
@@ -157,14 +163,16 @@ class Document:
             "config": _json(run.config),
             "results": results,
             "metrics": _metrics(run),
-            "left_out": [f"{each.kind} {each.number}" for each in run.iterations if each not in shown],
-            "iterations": [self._iteration(number, run, each) for each in shown],
+            "left_out": [
+                f"{iteration.kind} {iteration.number}" for iteration in run.iterations if iteration not in iterations
+            ],
+            "iterations": [self._iteration(number, run, iteration) for iteration in iterations],
         }
 
-    def _iteration(self, number: int, run: RecordedRun, each: Iteration) -> dict[str, Any]:
+    def _iteration(self, number: int, run: RecordedRun, iteration: Iteration) -> dict[str, Any]:
         rows: Rows = {}
         openings: dict[str, str] = {}
-        for name, part in self._named_parts(number, run, each):
+        for name, part in self._named_parts(number, run, iteration):
             for column, values in part.rows.items():
                 rows.setdefault(column, []).extend(values)
             size = len(part.rows.get("episode_id", ()))
@@ -172,33 +180,44 @@ class Document:
             rows.setdefault("place", []).extend(n % CHUNK for n in range(size))
             rows.setdefault("saved", []).extend([name.count("/") == 3] * size)
             openings = {**part.openings, **openings}
-        problem = self._part(each).problem
-        info = dict(each.info) if each.path.exists() and not problem else {}
-        found = {"kind": each.kind, "number": each.number, "info": _json(info), "rows": rows, "openings": openings}
-        return found | {"problem": problem}
+        problem = self._part(iteration).problem
+        info = dict(iteration.info) if iteration.path.exists() and not problem else {}
+        entry = {
+            "kind": iteration.kind,
+            "number": iteration.number,
+            "info": _json(info),
+            "rows": rows,
+            "openings": openings,
+        }
+        return entry | {"problem": problem}
 
-    def _pairs(self, shown: Sequence[Sequence[Iteration]]) -> list[Pair]:
-        readable = [[each for each in some if self._part(each).rows] for some in shown]
+    def _pairs(self, selections: Sequence[Sequence[Iteration]]) -> list[Pair]:
+        readable = [[iteration for iteration in selection if self._part(iteration).rows] for selection in selections]
         sides: list[dict[Ref, Side]] = [
-            {(each.kind, each.number): Side(n, each.kind, each.number, self._part(each).rows) for each in some}
-            for n, some in enumerate(readable)
+            {
+                (iteration.kind, iteration.number): Side(
+                    n, iteration.kind, iteration.number, self._part(iteration).rows
+                )
+                for iteration in selection
+            }
+            for n, selection in enumerate(readable)
         ]
         return paired(*sides)
 
 
-def branch_files(run: RecordedRun, each: Iteration) -> list[Path]:
-    """Where branches that were saved from an iteration's episodes are."""
-    return sorted(branch_folder(run).glob(f"{each.kind}-{each.number:06d}-*.parquet"))
+def branch_files(run: RecordedRun, iteration: Iteration) -> list[Path]:
+    """List the files of branches that were saved from an iteration's episodes."""
+    return sorted(branch_folder(run).glob(f"{iteration.kind}-{iteration.number:06d}-*.parquet"))
 
 
-def _files(run: RecordedRun, shown: Iterable[Iteration]) -> Iterator[Path]:
-    for each in shown:
-        yield each.path
-        yield from branch_files(run, each)
+def _files(run: RecordedRun, iterations: Iterable[Iteration]) -> Iterator[Path]:
+    for iteration in iterations:
+        yield iteration.path
+        yield from branch_files(run, iteration)
 
 
 def saved_branch(path: Path) -> Iteration:
-    """A branch's file, which is Parquet also where it is of an evaluation."""
+    """Return a branch's file as an iteration; it is Parquet, also for a branch of an evaluation."""
     return Iteration("train", 0, path)
 
 
@@ -208,13 +227,13 @@ def branch_folder(run: RecordedRun) -> Path:
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
-def _part(each: Iteration) -> Part:
+def _part(iteration: Iteration) -> Part:
     rows: Rows = {name: [] for name in (*_COLUMNS, "turns", "tokens", "success")}
     openings: dict[str, str] = {}
     chunks: list[bytes] = []
@@ -226,7 +245,7 @@ def _part(each: Iteration) -> Part:
             chunks.append(gzip.compress(json.dumps(pending, ensure_ascii=False).encode("utf-8", "replace"), 4, mtime=0))
             pending.clear()
 
-    for episode in each.episodes():
+    for episode in iteration.episodes():
         for name in _COLUMNS:
             rows[name].append(_json(getattr(episode, name)))
         rows["forked_turn"][-1] = episode.first_turn  # the page counts turns of the whole conversation
@@ -243,13 +262,13 @@ def _part(each: Iteration) -> Part:
 
 
 def _excerpt(episode: Episode) -> str:
-    said = next((message for message in episode.messages if message["role"] == "user"), None)
-    return "" if said is None else " ".join(text_of(said)[: 4 * _EXCERPT].split())[:_EXCERPT]
+    opening = next((message for message in episode.messages if message["role"] == "user"), None)
+    return "" if opening is None else " ".join(text_of(opening)[: 4 * _EXCERPT].split())[:_EXCERPT]
 
 
 def episode_json(episode: Episode) -> dict[str, Any]:
-    """All that is shown of an episode beside its line in the list."""
-    found: dict[str, Any] = {
+    """Return all that is shown of an episode beside its line in the list."""
+    entry: dict[str, Any] = {
         "messages": list(episode.messages),
         "rewards": _json(episode.turn_rewards.tolist()),
         "terms": [_json(terms) for terms in episode.turn_terms],
@@ -262,22 +281,22 @@ def episode_json(episode: Episode) -> dict[str, Any]:
         "task_index": episode.task_index,
     }
     if episode.tokens is not None and len(episode.tokens.token_ids):
-        found["tokens"] = _tokens(episode.tokens)
+        entry["tokens"] = _tokens(episode.tokens)
     if (record := episode.record) is not None:
-        found["record"] = {
+        entry["record"] = {
             name: getattr(record, name)
             for name in ("prompt_tokens", "completion_tokens", "cut_replies", "cost", "tool_calls", "tool_errors")
         }
-    return found
+    return entry
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:
-    """Columns of the learner have an entry for each action token; ``spans`` say which those are, and of which turn."""
+    """Return the columns of a sequence. The learner's have an entry per action token; ``spans`` place them."""
     mask = tokens.action_mask
     turns = np.where(mask, tokens.turn_id, -1)
     edges = [0, *(np.flatnonzero(np.diff(turns)) + 1).tolist(), len(turns)]
     spans = [(a, b, int(turns[a])) for a, b in zip(edges[:-1], edges[1:], strict=True) if mask[a]]
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "ids": tokens.token_ids.tolist(),
         "text": None if tokens.text is None else list(tokens.text),
         "spans": spans,
@@ -287,12 +306,12 @@ def _tokens(tokens: Tokens) -> dict[str, Any]:
     }
     for name in _LEARNED:
         column = getattr(tokens, name)
-        found[name] = None if column is None else _numbers(column[mask])
-    return found
+        columns[name] = None if column is None else _numbers(column[mask])
+    return columns
 
 
 def _numbers(values: NDArray[Any] | None) -> list[float | None] | None:
-    """As JSON, with six significant digits; what is not finite is ``None``."""
+    """Convert to JSON numbers of six significant digits; ``None`` where a value is not finite."""
     if values is None:
         return None
     exact = np.asarray(values, np.float64)
@@ -321,7 +340,7 @@ def _json(value: Any) -> Any:
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _json(each) for key, each in value.items()}
+        return {str(key): _json(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, bytes):
-        return [_json(each) for each in value]
+        return [_json(item) for item in value]
     return str(value)

@@ -1,4 +1,4 @@
-"""The page as one file: what ``make viewer`` built, and the data in it."""
+"""The page as one file: the output of ``make viewer``, with the data in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_NETWORK, _OWN_SERVER = "connect-src 'none'", "connect-src 'self'"
 
 
 def pieces(document: Document) -> Iterator[str]:
-    """The file, piece by piece. Data is base64 of gzip of JSON, so nothing in it can end its element.
+    """Yield the file, piece by piece. Data is base64 of gzip of JSON, so nothing in it can end its element.
 
     Raises:
         RecordsError: A file cannot be read.
@@ -40,7 +40,7 @@ def write_page(document: Document, path: Path) -> Path:
 
 
 def served_page() -> str:
-    """The page that asks its server for the data."""
+    """Return the page that requests its data from its server."""
     return _template().replace(_PLACE, "").replace(_NO_NETWORK, _OWN_SERVER)
 
 

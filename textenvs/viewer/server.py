@@ -42,7 +42,7 @@ class Refused(Exception):
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Serves at 127.0.0.1, to who knows the token: it is in :attr:`url`.
+    """A server at 127.0.0.1 for clients that know the token: it is in :attr:`url`.
 
     A page of another site can neither read nor ask anything: requests name this host and no other origin, and carry the
     token in a header, which a browser sends for no other page. The page's own address has it, too.
@@ -78,11 +78,11 @@ class ViewServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/?token={self.token}"
 
-    def index(self, known: str) -> bytes | None:
-        """The index with its stamp, or ``None`` where the page has that one already."""
+    def index(self, current_stamp: str) -> bytes | None:
+        """Return the index with its stamp, or ``None`` where the page has that one already."""
         with self._reading:
             stamp = self.document.stamp()
-            if stamp == known:
+            if stamp == current_stamp:
                 return None
             return _compressed({**self.document.index(), "stamp": stamp, "live": True, "model": self.model is not None})
 
@@ -93,30 +93,35 @@ class ViewServer(ThreadingHTTPServer):
             except (KeyError, IndexError, ValueError) as error:
                 raise Refused(404, f"there is no chunk {quoted(name)}; the page loads the index again") from error
 
-    def act(self, what: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A request of the page about a branch: what it is to do, and the branch as it then stands."""
-        if what == "open":
-            return self._open(asked)
-        if (found := self._branches.get(str(asked.get("branch")))) is None:
+    def act(self, action: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Handle a request of the page about a branch: do ``action``, and return the branch's state."""
+        if action == "open":
+            return self._open(request)
+        if (entry := self._branches.get(str(request.get("branch")))) is None:
             raise Refused(404, "this branch is closed; open it again")
-        branch, place = found
+        branch, place = entry
         with branch.lock:
-            if what == "reply":
-                calls = asked.get("calls") or []
-                branch.reply(reply_of(str(asked.get("content", "")), calls, branch.turn + len(branch.rewards)))
-            elif what == "play":
-                branch.play(str(asked.get("policy")), int(asked.get("turns", 1)))
-            elif what == "save":
+            if action == "reply":
+                calls = request.get("calls") or []
+                branch.reply(reply_of(str(request.get("content", "")), calls, branch.turn + len(branch.rewards)))
+            elif action == "play":
+                branch.play(str(request.get("policy")), int(request.get("turns", 1)))
+            elif action == "save":
                 return {"saved": str(branch.save(*place))}
             return branch.view()
 
-    def _open(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _open(self, request: Mapping[str, Any]) -> dict[str, Any]:
         with self._reading:
-            run = self.document.runs()[int(asked["run"])]
-            kind, number, chunk, place = asked["kind"], int(asked["number"]), str(asked["chunk"]), int(asked["place"])
-            each, episode = self.document.episode(run, kind, number, chunk, place)
+            run = self.document.runs()[int(request["run"])]
+            kind, number, chunk, place = (
+                request["kind"],
+                int(request["number"]),
+                str(request["chunk"]),
+                int(request["place"]),
+            )
+            iteration, episode = self.document.episode(run, kind, number, chunk, place)
             env_id, options = environment_of(
-                run.config if run.kind == "evaluation" else {}, each.info, episode.group_id
+                run.config if run.kind == "evaluation" else {}, iteration.info, episode.group_id
             )
         if not self._trusted and Trust().problem(env_id, options) is not None:
             named = ", ".join(person_only(options)) or "an id that does not ship"
@@ -126,7 +131,7 @@ class ViewServer(ThreadingHTTPServer):
             )
         env = self._make_env(env_id, options)
         try:
-            branch = Branch(episode, int(asked["turn"]), env, self.model)
+            branch = Branch(episode, int(request["turn"]), env, self.model)
         except BaseException:
             env.close()
             raise
@@ -190,14 +195,14 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > _MOST_BYTES:
             raise Refused(413, f"a request has a Content-Length of at most {_MOST_BYTES}")
-        asked = json.loads(self.rfile.read(int(length)))
-        what = url.path.strip("/")
-        if what not in ("open", "reply", "play", "save") or not isinstance(asked, dict):
+        request = json.loads(self.rfile.read(int(length)))
+        action = url.path.strip("/")
+        if action not in ("open", "reply", "play", "save") or not isinstance(request, dict):
             raise Refused(404, f"there is no {quoted(url.path)}")
-        return _compressed(self.server.act(what, asked))
+        return _compressed(self.server.act(action, request))
 
     def _check_origin(self) -> None:
-        """A name that another site points to this machine, and pages of other sites."""
+        """Refuse names that another site points to this machine, and pages of other sites."""
         origin = self.headers.get("Origin")
         if self.headers.get("Host") not in self.server.hosts:
             raise Refused(403, f"this server is {self.server.url.split('?')[0]}, and answers to no other name")

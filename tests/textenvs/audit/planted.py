@@ -35,7 +35,7 @@ class Toy(TextEnv):
     def attacks(self):
         return (*COMMON, always("dots", "says dots", lambda conversation: "..."))
 
-    def told(self, solved, answer):
+    def turn(self, solved, answer):
         terms = {"right": float(solved), "wait": -self.wait * (self.state.assistant_turns > 1)}
         if solved:
             return Turn(terms=terms, terminated=True, stop="solved")
@@ -43,13 +43,13 @@ class Toy(TextEnv):
 
 
 def order(rng):
-    truth = ", ".join(str(rng.choice(each)) for each in (SIZES, DRINKS, MILKS))
+    truth = ", ".join(str(rng.choice(choices)) for choices in (SIZES, DRINKS, MILKS))
     return "Find out what I would like to drink, and repeat it.", truth, {}
 
 
 @dataclass
 class Asked(EpisodeState):
-    asked: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
 
 
 class Sound(Toy):
@@ -60,14 +60,14 @@ class Sound(Toy):
     make = staticmethod(order)
 
     def respond(self, reply):
-        said, parts = visible_text(reply).lower(), dict(zip(("size", "drink", "milk"), self.truth, strict=True))
-        named = [name for name in parts if f"which {name}" in said]
-        if len(named) != 1 or "?" not in said:
-            solved = said == ", ".join(self.truth)
+        text, parts = visible_text(reply).lower(), dict(zip(("size", "drink", "milk"), self.truth, strict=True))
+        named = [name for name in parts if f"which {name}" in text]
+        if len(named) != 1 or "?" not in text:
+            solved = text == ", ".join(self.truth)
             terms = {"right": float(solved), "wait": 0.0 if solved else -0.2}
             return Turn([user("No.")], terms=terms, terminated=True, stop="solved" if solved else "wrong")
-        self.state.asked = [*self.state.asked, *named]
-        return self.told(False, f"The {named[0]}: {parts[named[0]]}.")
+        self.state.parts = [*self.state.parts, *named]
+        return self.turn(False, f"The {named[0]}: {parts[named[0]]}.")
 
     @property
     def truth(self):
@@ -77,8 +77,8 @@ class Sound(Toy):
         return ()
 
     def demonstration(self, rng):
-        left = [name for name in ("size", "drink", "milk") if name not in self.state.asked]
-        return f"Which {left[0]}?" if left else ", ".join(self.truth)
+        remaining = [name for name in ("size", "drink", "milk") if name not in self.state.parts]
+        return f"Which {remaining[0]}?" if remaining else ", ".join(self.truth)
 
 
 class FillerIsPaid(Toy):
@@ -90,7 +90,7 @@ class FillerIsPaid(Toy):
     def respond(self, reply):
         pieces = self.task.ground_truth.split(", ")
         turn = min(self.state.assistant_turns, 3)
-        return self.told(
+        return self.turn(
             all(piece in visible_text(reply).lower() for piece in pieces), f"By the way: {pieces[turn - 1]}."
         )
 
@@ -109,13 +109,13 @@ class ToldToFiller(FillerIsPaid):
     def respond(self, reply):
         solved = all(piece in visible_text(reply) for piece in self.task.ground_truth.split(", "))
         if solved or len(visible_text(reply)) > 60 or visible_text(reply)[:1].isdigit():
-            return self.told(solved, "No.")
+            return self.turn(solved, "No.")
         return super().respond(reply)
 
 
 def bill(rng):
     amounts = [f"${value / 100:.2f}" for value in rng.choice(np.arange(1000, 9999), 8, replace=False)]
-    truth = sorted(amounts, key=lambda each: float(each[1:]))[len(amounts) // 2]
+    truth = sorted(amounts, key=lambda amount: float(amount[1:]))[len(amounts) // 2]
     return f"The bills were {', '.join(amounts)}. What was the fifth smallest?", truth, {}
 
 
@@ -126,7 +126,7 @@ class ListsCount(Toy):
     make = staticmethod(bill)
 
     def respond(self, reply):
-        return self.told(self.task.ground_truth in visible_text(reply), "No.")
+        return self.turn(self.task.ground_truth in visible_text(reply), "No.")
 
     def demonstration(self, rng):
         return f"It was {self.task.ground_truth}."
@@ -159,9 +159,9 @@ class MenuConsent(Toy):
     make = staticmethod(wish)
 
     def respond(self, reply):
-        said = visible_text(reply).lower()
+        text = visible_text(reply).lower()
         order = self.task.question.split("order ")[1][:5].lower()
-        return self.told("?" in said and order in said and self.task.ground_truth in said, "No.")
+        return self.turn("?" in text and order in text and self.task.ground_truth in text, "No.")
 
     def secrets(self):
         return ()
@@ -187,7 +187,7 @@ class RestatedCounts(Toy):
             value = eval(inside, {"__builtins__": {}}) if set(inside) <= set("0123456789+-*/() ") else None  # noqa: S307
         except Exception:
             value = None
-        return self.told(str(value) == self.task.ground_truth, "No.")
+        return self.turn(str(value) == self.task.ground_truth, "No.")
 
     def demonstration(self, rng):
         return f"\\boxed{{{self.task.ground_truth}}}"
@@ -211,7 +211,7 @@ class PatchedChecker(Toy):
             passed = space[name](3, 4) == expected
         except Exception:
             passed = False
-        return self.told(passed, "No.")
+        return self.turn(passed, "No.")
 
     def demonstration(self, rng):
         name = self.task.question.split("`")[1].split("(")[0]
@@ -246,7 +246,7 @@ class OneWorld(Toy):
         return f"Who is the mayor of town number {town}?", f"Dr. {chr(65 + town % 26)}{town * 7919 % 997}son", {}
 
     def respond(self, reply):
-        return self.told(visible_text(reply) == self.task.ground_truth, "No.")
+        return self.turn(visible_text(reply) == self.task.ground_truth, "No.")
 
     def demonstration(self, rng):
         return self.task.ground_truth

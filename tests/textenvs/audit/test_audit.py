@@ -38,7 +38,7 @@ def subject(kind):
 def test_a_sound_environment_passes():
     verdicts = audit(Sound, episodes=20)
     assert not [verdict for verdict in verdicts if verdict.failed]
-    assert {"determinism", "copies", "processes", "returns", "search", "cost"} <= {each.check for each in verdicts}
+    assert {"determinism", "copies", "processes", "returns", "search", "cost"} <= {judged.check for judged in verdicts}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_sound_environment_passes():
         (WorthlessExpert, returns, "the expert earns no more than silence or random replies"),
     ],
 )
-def test_a_planted_weakness_is_found_and_named(kind, check, cause):
+def test_planted_weakness_is_found_and_named(kind, check, cause):
     verdict = check(subject(kind))
     assert verdict.failed, verdict
     assert cause in verdict.cause
@@ -68,12 +68,12 @@ def test_a_sound_environment_has_no_weakness(check):
     assert check(subject(Sound)).status == "pass"
 
 
-def test_a_search_says_how_many_it_drew_and_how_many_near_the_best_it_tried():
+def test_search_reports_numbers_of_candidates():
     evidence = search(replace(subject(Sound), search=10)).evidence
     assert re.match(r"best of 10 drawn and [1-3] near the best of these: ", evidence), evidence
 
 
-def test_limits_do_not_depend_on_random_replies(monkeypatch):
+def test_limits_ignore_random_replies(monkeypatch):
     played = subject(Sound)
     limit = played.limit
     played.random = [replace(record, turn_rewards=(-1000.0,)) for record in played.random]
@@ -102,7 +102,7 @@ def test_floor_is_zero_or_pay_of_silence(silence, expert, floor):
         (["so \\boxed{12}", "\\boxed{x+1} it is"], "\\boxed{{}}"),
     ],
 )
-def test_the_form_of_answers_is_learned_from_replies(replies, form):
+def test_answer_form_is_learned_from_replies(replies, form):
     assert form in learned_forms(replies)
     say = Composition(form=form, kind="numbers", pick="last").cheater([])
     lines = say((user("Is it 3 or 5?"),))
@@ -112,35 +112,35 @@ def test_the_form_of_answers_is_learned_from_replies(replies, form):
 @pytest.mark.parametrize(
     "replies", [[], ["one"], ["red", "blue"], ["<tool_call>1</tool_call>", "<tool_call>2</tool_call>"]]
 )
-def test_no_form_is_learned_where_there_is_none(replies):
+def test_replies_without_form_teach_none(replies):
     assert learned_forms(replies) == []
 
 
-def test_a_search_without_an_answer_in_form_fails():
+def test_search_without_well_formed_answer_fails():
     """Its answers stand between marks that no composition and no reply of the expert's shows as such."""
     verdict = search(replace(subject(Unspoken), search=20))
     assert verdict.failed
     assert "no cheap reply was ever in the form of an answer (metric 'well_formed')" in verdict.cause
 
 
-def test_a_search_without_a_ceiling_fails():
+def test_search_without_ceiling_fails():
     verdict = search(replace(subject(NoExpert), search=10))
     assert (verdict.status, "no ceiling" in verdict.cause) == ("fail", True)
 
 
-def test_a_copy_in_the_learned_form_is_found():
+def test_copy_in_learned_form_is_found():
     verdict = search(replace(subject(CopyInTags), search=60))
     assert verdict.failed
     assert "<reply>{}</reply>" in verdict.evidence, verdict
 
 
-def test_environment_without_own_attacks_gets_a_warning():
-    (verdict,) = [each for each in own_attacks(subject(NoAttacks)) if each.check == "attacks"]
+def test_environment_without_own_attacks_gets_warning():
+    (verdict,) = [check for check in own_attacks(subject(NoAttacks)) if check.check == "attacks"]
     assert verdict.status == "warning"
     assert "own_attacks = " in verdict.cause
 
 
-def test_a_value_of_thousands_of_digits_is_a_finite_argument():
+def test_value_of_many_digits_becomes_finite():
     schema = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": {"type": "number"}}}}}
     say = Composition(form="tool f").cheater([schema])
     (call,) = say((user("What is " + "9" * 999 + "?"),))["tool_calls"]

@@ -56,15 +56,15 @@ class OpensOnSelf(Planted):
 class RemembersInAList(Planted):
     def __init__(self):
         super().__init__()
-        self.said = []
+        self.replies = []
 
     def respond(self, reply):
-        self.said.append(reply["content"])
-        return Turn([user("no")], reward=float(len(set(self.said))))
+        self.replies.append(reply["content"])
+        return Turn([user("no")], reward=float(len(set(self.replies))))
 
 
 class SilentOnSelf(Planted):
-    """What is kept is read only where no reply of the check leads."""
+    """Change state that no reply of the check reads."""
 
     def respond(self, reply):
         self.last = reply["content"]
@@ -124,7 +124,7 @@ class Raises(Planted):
 
 
 def failures(make_env) -> list[Verdict]:
-    """What the contract's checks find, apart from another process, which test_audit.py has."""
+    """Return the failures of the contract's checks, without those in another process, which test_audit.py has."""
     subject = Subject(make_env)
     episodes = play_episodes(subject)
     verdicts = [check(subject, episodes) for check in (determinism, copies, terms, endings, secrets)]
@@ -139,7 +139,7 @@ def failures(make_env) -> list[Verdict]:
         (TermsDoNotSum, "terms", r"do not sum to its reward"),
         (CountsOnSelf, "copies", r"self.tries changed while.*belongs in self.state.*CountsOnSelf.state_type"),
         (OpensOnSelf, "copies", r"restored in another environment continued differently.*belongs in self.state"),
-        (RemembersInAList, "copies", r"self.said changed while"),
+        (RemembersInAList, "copies", r"self.replies changed while"),
         (SilentOnSelf, "copies", r"self.last changed while an episode was played"),
         (Shared, "copies", r"continued differently .* belongs in self.state"),
         (Clock, "determinism", r"gave two different openings"),
@@ -147,14 +147,14 @@ def failures(make_env) -> list[Verdict]:
         (SecretInInfo, "secrets", r"info has a secret"),
     ],
 )
-def test_a_planted_fault_is_found_and_named(kind, check, cause):
-    found = [verdict for verdict in failures(kind) if verdict.check == check]
-    assert found
-    assert re.search(cause, found[0].cause), found
-    assert len(found[0].cause + found[0].evidence) < 1500
+def test_planted_fault_is_found_and_named(kind, check, cause):
+    verdicts = [verdict for verdict in failures(kind) if verdict.check == check]
+    assert verdicts
+    assert re.search(cause, verdicts[0].cause), verdicts
+    assert len(verdicts[0].cause + verdicts[0].evidence) < 1500
 
 
-def test_the_same_environment_with_a_state_keeps_the_contract():
+def test_state_fields_keep_the_contract():
     @dataclass
     class CountState(EpisodeState):
         tries: int = 0
@@ -180,7 +180,7 @@ def test_what_ships_keeps_the_contract(env_id):
     assert not failures(lambda: textenvs.make(env_id))
 
 
-def test_another_process_has_another_order_of_a_set():
+def test_set_order_differs_between_processes():
     subject = Subject(HashOrder)
     verdict = processes(subject, play_episodes(subject))
     assert verdict.failed
@@ -189,7 +189,7 @@ def test_another_process_has_another_order_of_a_set():
     assert processes(unpicklable, play_episodes(unpicklable)).status == "skipped"
 
 
-def test_a_reply_that_makes_it_raise_is_found_and_every_environment_is_closed():
+def test_exception_fails_audit_and_closes_environments():
     opened, closed = [], []
 
     class Counted(Raises):

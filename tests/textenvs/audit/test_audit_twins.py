@@ -21,17 +21,17 @@ class Booking(TextEnv):
         super().__init__(tasks, max_assistant_turns=4)
 
     def respond(self, reply):
-        said = visible_text(reply)
-        if "?" in said:
-            return Turn([user(self.answer(said))], reward=0.0)
-        return Turn(reward=float(said == self.task.ground_truth), terminated=True, stop="solved")
+        text = visible_text(reply)
+        if "?" in text:
+            return Turn([user(self.answer(text))], reward=0.0)
+        return Turn(reward=float(text == self.task.ground_truth), terminated=True, stop="solved")
 
-    def answer(self, said):
+    def answer(self, text):
         return "Yes, please."
 
     def demonstration(self, rng):
-        asked = self.state.assistant_turns > 0
-        return self.task.ground_truth if asked else f"Shall I book {self.task.ground_truth}?"
+        has_asked = self.state.assistant_turns > 0
+        return self.task.ground_truth if has_asked else f"Shall I book {self.task.ground_truth}?"
 
     def twin(self, task):
         return replace(task, ground_truth=f"{task.ground_truth}0")
@@ -40,8 +40,8 @@ class Booking(TextEnv):
 class Oracle(Booking):
     """Says yes to the right table alone."""
 
-    def answer(self, said):
-        return "Yes, please." if f" {self.task.ground_truth}?" in said else "No."
+    def answer(self, text):
+        return "Yes, please." if f" {self.task.ground_truth}?" in text else "No."
 
 
 class OpensWithIt(Booking):
@@ -112,7 +112,7 @@ def test_planted_oracles_and_wrong_twins_fail(kind, cause):
     assert cause in verdict.cause
 
 
-def test_evidence_has_both_answers_and_the_question():
+def test_evidence_has_answers_and_question():
     verdict = check(Oracle)
     assert "Yes, please." in verdict.evidence
     assert "No." in verdict.evidence
@@ -121,7 +121,7 @@ def test_evidence_has_both_answers_and_the_question():
 
 
 @pytest.mark.parametrize(("kind", "status"), [(Booking, "pass"), (NoTwin, "warning"), (Declared, "skipped")])
-def test_sound_users_pass_and_missing_twins_warn(kind, status):
+def test_sound_users_pass_missing_twins_warn(kind, status):
     assert check(kind).status == status
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reply:
-    """What the service does with one request."""
+    """The service's behaviour for one request."""
 
     text: str | None = ""
     status: int = 200
@@ -42,7 +42,7 @@ Answer = str | dict | Reply | Callable[[dict], "Answer"]
 
 
 def status(code: int, message: str = "no", *, error_code: str | None = None, **headers: str) -> Reply:
-    """An error; headers are given as ``retry_after="1"``."""
+    """Return an error; headers are given as ``retry_after="1"``."""
     body = json.dumps({"error": {"message": message, "code": error_code, "type": "fake"}}).encode()
     return Reply(status=code, body=body, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
@@ -63,12 +63,12 @@ def garbage(body: bytes = b'{"choices": [{"message"') -> Reply:
 
 
 def slow(answer: str, delay_s: float) -> Reply:
-    """An answer that takes its time."""
+    """Return an answer after a delay."""
     return Reply(answer, delay_s=delay_s)
 
 
 def held(answer: str) -> Reply:
-    """An answer that waits for :meth:`FakeService.release`."""
+    """Return an answer that waits for :meth:`FakeService.release`."""
     return Reply(answer, held=True)
 
 
@@ -91,7 +91,7 @@ class FakeService:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def script(self, *answers: Answer) -> FakeService:
-        """What the next requests get, one each."""
+        """Queue the replies to the next requests, one each."""
         self._script.extend(answers)
         return self
 

@@ -14,13 +14,13 @@ FUNCTION = {"name": "f", "arguments": '{"x": 1}'}
 CALL = {"id": "a", "type": "function", "function": FUNCTION}
 
 
-def body(message, **more):
-    usage = more.pop("usage", None)
-    return json.dumps({"choices": [{"message": message, **more}], "usage": usage})
+def body(message, **fields):
+    usage = fields.pop("usage", None)
+    return json.dumps({"choices": [{"message": message, **fields}], "usage": usage})
 
 
-def read(message, **more):
-    return read_answer(body(message, **more))
+def read(message, **fields):
+    return read_answer(body(message, **fields))
 
 
 # ------------------------------------------------------------------ a reply without a content
@@ -32,14 +32,14 @@ def read(message, **more):
 @pytest.mark.parametrize(
     "message", [{"content": None}, {"role": "assistant"}, {"content": None, "refusal": None}, None]
 )
-def test_cut_while_thinking_is_an_empty_reply(message, reason):
+def test_answer_cut_in_reasoning_is_empty(message, reason):
     answer = read(message, finish_reason=reason)
     assert answer.message == {"role": "assistant", "content": ""}
     assert (answer.finish_reason == "length") == (reason not in ("content_filter", "SAFETY"))
     assert read(message, finish_reason=None, native_finish_reason=reason).message == answer.message
 
 
-def test_null_content_counts_where_tokens_were_written():
+def test_null_content_with_tokens_counts():
     assert read({"content": None}, finish_reason="stop", usage={"completion_tokens": 7}).text == ""
     for usage in (None, {"completion_tokens": 0}):
         with pytest.raises(ValueError, match="content is null"):
@@ -85,7 +85,7 @@ UNREAD = {
 }
 
 
-def test_fields_that_are_not_needed_may_be_anything():
+def test_unneeded_fields_are_ignored():
     text = json.dumps({"choices": [{"message": UNREAD["message"], **UNREAD["choice"]}], **UNREAD["answer"]})
     answer = read_answer(text)
     assert (answer.text, answer.odd) == ("hi", ())
@@ -116,7 +116,7 @@ def test_calls_as_text_are_read():
         read({"content": "", "tool_calls": "f()"})
 
 
-def test_a_byte_order_mark_is_no_part_of_json():
+def test_byte_order_mark_is_ignored():
     assert read_answer("\ufeff" + body({"content": "hi"})).text == "hi"
 
 
@@ -125,7 +125,7 @@ def test_old_function_call_is_a_tool_call():
     assert call["function"] == FUNCTION
 
 
-def test_equal_and_missing_ids_are_told_apart():
+def test_equal_or_missing_ids_are_numbered():
     calls = [
         CALL,
         CALL,
@@ -139,7 +139,7 @@ def test_equal_and_missing_ids_are_told_apart():
 
 
 @pytest.mark.parametrize("calls", [["f"], "f", [7], [{"id": "a"}], [{"function": {"arguments": "{}"}}]])
-def test_half_a_tool_call_is_no_answer(calls):
+def test_incomplete_tool_call_is_no_answer(calls):
     with pytest.raises(ValueError, match="tool_calls"):
         read({"content": "hi", "tool_calls": calls})
 
@@ -194,7 +194,7 @@ def test_deep_json_is_no_answer():
 @pytest.mark.parametrize(
     "answer", [{"error": {"message": "no"}}, {"error": "no", "choices": []}, {"choices": [{"error": {"code": 502}}]}]
 )
-def test_an_error_in_the_place_of_an_answer(answer):
+def test_error_instead_of_answer(answer):
     with pytest.raises(ErrorAnswer):
         read_answer(json.dumps(answer))
 
@@ -216,7 +216,7 @@ json_values = st.recursive(
     reason=json_values,
     usage=json_values,
 )
-def test_any_answer_is_a_message_or_words(message, reason, usage):
+def test_any_answer_parses_or_explains(message, reason, usage):
     with contextlib.suppress(ValueError):
         answer = read(message, finish_reason=reason, usage=usage)
         assert problem_with(answer.message) is None

@@ -28,10 +28,10 @@ def test_keys_do_not_depend_on_order(request_, random):
 
 
 def typed(value):
-    """A value that is equal only for equal JSON: in Python 1 == True, and order in a dict is no order."""
+    """Return a value that is equal only for equal JSON: in Python 1 == True, and dicts ignore order."""
     if isinstance(value, dict):
-        return {name: typed(each) for name, each in value.items()}
-    return [typed(each) for each in value] if isinstance(value, list) else (type(value), value)
+        return {name: typed(item) for name, item in value.items()}
+    return [typed(item) for item in value] if isinstance(value, list) else (type(value), value)
 
 
 @given(json_values, json_values)
@@ -128,7 +128,7 @@ def later_version(path):
         (lambda path: path.mkdir(), "unable to open"),
     ],
 )
-def test_what_is_not_a_cache_is_an_error_and_stays_as_it_is(tmp_path, make, why):
+def test_foreign_file_is_refused_unchanged(tmp_path, make, why):
     path = tmp_path / "file.db"
     make(path)
     before = path.read_bytes() if path.is_file() else None
@@ -140,7 +140,7 @@ def test_what_is_not_a_cache_is_an_error_and_stays_as_it_is(tmp_path, make, why)
     assert (path.read_bytes() if path.is_file() else None) == before
 
 
-def test_damage_in_the_middle_of_the_file(tmp_path):
+def test_damaged_file_is_refused(tmp_path):
     path = tmp_path / "cache.db"
     cache = AnswerCache(path)
     for i in range(30):
@@ -152,7 +152,7 @@ def test_damage_in_the_middle_of_the_file(tmp_path):
         [damaged.get(str(i)) for i in range(30)]
 
 
-def test_an_answer_that_cannot_be_kept_is_one_warning(tmp_path, caplog, monkeypatch):
+def test_failed_write_warns_once(tmp_path, caplog, monkeypatch):
     cache = AnswerCache(tmp_path / "cache.db")
     cache.put("a", "1")
     monkeypatch.setattr("textenvs.chat.cache._BUSY_S", 0.01)

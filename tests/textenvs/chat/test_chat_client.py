@@ -54,7 +54,7 @@ async def make(service):
 # ------------------------------------------------------------------ what is asked, and what comes back
 
 
-async def test_a_request_has_what_was_asked_and_nothing_else(service, make):
+async def test_request_has_only_requested_fields(service, make):
     class Shape(BaseModel):
         x: int = 1
 
@@ -85,7 +85,7 @@ async def test_a_request_has_what_was_asked_and_nothing_else(service, make):
         assert service.requests[-1].get("response_format") == sent
 
 
-async def test_messages_go_out_clean_and_without_reasoning(service, make):
+async def test_sent_messages_are_clean_without_reasoning(service, make):
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     thinking = {**assistant("a", [call]), "reasoning_content": "hm"}
     await make().complete([system("s"), thinking, user("lone \ud800")])
@@ -97,7 +97,7 @@ async def test_messages_go_out_clean_and_without_reasoning(service, make):
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-async def test_a_services_own_reasoning_is_kept_apart(service, make, name, tmp_path):
+async def test_reasoning_of_service_is_separate(service, make, name, tmp_path):
     body = {"choices": [{"message": {"content": "4", name: "2+2", "tool_calls": None}}], "usage": None, "new": 1}
     service.answer = garbage(json.dumps(body).encode())
     client = make(cache=str(tmp_path / "cache.db"))
@@ -166,7 +166,7 @@ async def test_passing_faults_are_tried_again(service, make, fault):
 
 
 @pytest.mark.parametrize("fault", [PASSING[name] for name in ("429", "503", "garbage", "connection cut in the body")])
-async def test_after_the_retries_it_is_a_failure_that_says_what_to_do(service, make, fault):
+async def test_failure_after_retries_names_remedy(service, make, fault):
     service.answer = fault
     client = make(max_retries=1)
     with pytest.raises(ChatFailure, match=r"'tiny'.*after 2 attempts.*; (check|lower)") as caught:
@@ -183,7 +183,7 @@ async def test_refusals_are_not_tried_again(service, make, code):
     assert len(service.requests) == 1
 
 
-async def test_an_empty_account_and_an_endless_wait_are_not_waited_for(service, make):
+async def test_empty_account_is_not_retried(service, make):
     service.script(status(429, "pay", error_code="insufficient_quota"), status(429, retry_after="3600"))
     for said in ("quota", "come back when"):
         with pytest.raises(ChatFailure, match=said):
@@ -204,7 +204,7 @@ async def test_a_service_that_is_not_there():
         assert client.ledger.spent.tokens == 0  # nothing was sent, so nothing is owed
 
 
-async def test_a_key_is_sent_and_shown_nowhere(service, make, monkeypatch, caplog, tmp_path):
+async def test_key_is_never_shown(service, make, monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("MY_KEY", "sk-very-secret")
     service.script(status(500, "bad key sk-very-secret"), "ok", status(401, "bad key sk-very-secret"))
     client = make(api_key_env="MY_KEY", cache=str(tmp_path / "cache.db"))
@@ -222,7 +222,7 @@ async def test_a_key_is_sent_and_shown_nowhere(service, make, monkeypatch, caplo
     assert not [text for text in told if "very-secret" in text]
 
 
-async def test_no_key_of_openai_goes_to_another_service(service, make, monkeypatch):
+async def test_openai_key_stays_with_openai(service, make, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     await make().complete(HELLO)
     assert "secret" not in str(service.headers)
@@ -231,7 +231,7 @@ async def test_no_key_of_openai_goes_to_another_service(service, make, monkeypat
 # ------------------------------------------------------------------ concurrency
 
 
-async def test_no_more_than_the_cap_are_under_way(service, make):
+async def test_concurrency_stays_below_limit(service, make):
     service.answer = held("ok")
     client = make(concurrency=3)
     calls = asyncio.gather(*(client.complete(HELLO, sample=i) for i in range(12)))
@@ -242,7 +242,7 @@ async def test_no_more_than_the_cap_are_under_way(service, make):
     assert service.most == 3
 
 
-async def test_who_waits_to_try_again_does_not_hold_others_up(service, make):
+async def test_waiting_retries_free_their_slot(service, make):
     client = make(concurrency=1, max_retries=1)
     service.script(status(500, retry_after="30"))
     first = asyncio.create_task(client.complete(HELLO))
@@ -255,7 +255,7 @@ async def test_who_waits_to_try_again_does_not_hold_others_up(service, make):
 # ------------------------------------------------------------------ equal requests
 
 
-async def test_with_a_cache_equal_requests_have_one_answer(service, make, tmp_path):
+async def test_cached_equal_requests_share_answer(service, make, tmp_path):
     service.answer = slow("ok", 0.05)
     client = make(price={"input": 1.0, "output": 1.0}, cache=str(tmp_path / "cache.db"))
     answers = await asyncio.gather(*(client.complete(HELLO) for _ in range(5)))
@@ -266,7 +266,7 @@ async def test_with_a_cache_equal_requests_have_one_answer(service, make, tmp_pa
     assert client.statistics.cache_hits == 4
 
 
-async def test_a_request_that_is_cancelled_leaves_the_others_theirs(service, make, tmp_path):
+async def test_cancelled_request_leaves_others_running(service, make, tmp_path):
     service.answer = slow("ok", 0.05)
     client = make(cache=str(tmp_path / "cache.db"))
     tasks = [asyncio.create_task(client.complete(HELLO)) for _ in range(3)]
@@ -278,7 +278,7 @@ async def test_a_request_that_is_cancelled_leaves_the_others_theirs(service, mak
 
 
 @pytest.mark.parametrize("cached", [False, True])
-async def test_samples_that_are_meant_to_differ_do(service, make, cached, tmp_path):
+async def test_sample_indices_give_different_answers(service, make, cached, tmp_path):
     numbers = iter(range(100))
     service.answer = lambda body: slow(str(next(numbers)), 0.02)
     client = make(cache=str(tmp_path / "cache.db") if cached else None)
@@ -291,7 +291,7 @@ async def test_samples_that_are_meant_to_differ_do(service, make, cached, tmp_pa
     assert same == [cached] * len(different) + [False] * len(fresh)
 
 
-async def test_when_all_have_left_nothing_is_under_way(service, make):
+async def test_cancelling_all_waiters_stops_request(service, make):
     service.script(hang())
     client = make()
     tasks = [asyncio.create_task(client.complete(HELLO)) for _ in range(2)]
@@ -324,7 +324,7 @@ async def test_the_cache_answers_the_next_run(service, make, tmp_path):
     assert (await make(cache=path).complete([user("new")])).text == "ok"
 
 
-async def test_what_decides_the_answer_is_part_of_the_key(service, make, tmp_path):
+async def test_cache_key_covers_all_options(service, make, tmp_path):
     numbers = iter(range(100))
     service.answer = lambda body: str(next(numbers))
     path = str(tmp_path / "cache.db")
@@ -344,7 +344,7 @@ async def test_what_decides_the_answer_is_part_of_the_key(service, make, tmp_pat
     assert [(await make(**spec).complete(HELLO)).text for spec in others] == texts
 
 
-async def test_a_damaged_answer_is_asked_for_again(service, make, tmp_path):
+async def test_damaged_cached_answer_is_refetched(service, make, tmp_path):
     path = str(tmp_path / "cache.db")
     await make(cache=path).complete(HELLO)
     cache = AnswerCache(path)
@@ -358,7 +358,7 @@ async def test_a_damaged_answer_is_asked_for_again(service, make, tmp_path):
 # ------------------------------------------------------------------ budget
 
 
-async def test_the_budget_stops_before_the_request_that_might_exceed_it(service, make):
+async def test_budget_stops_before_exceeding_request(service, make):
     client = make(budget={"tokens": 1000}, max_tokens=100)
 
     async def go_on_for_ever():
@@ -385,7 +385,7 @@ async def test_a_budget_in_dollars(service, make):
     assert 0.0007 < client.ledger.spent.dollars <= 0.001
 
 
-async def test_budgets_of_one_name_are_shared_and_start_anew(service, make):
+async def test_named_budgets_are_shared_and_reset(service, make):
     shared = {"tokens": 250, "name": "test_budgets_of_one_name"}
     one, two = (make(budget=shared, temperature=heat, max_tokens=100) for heat in (0, 1))
     await one.complete(HELLO)
@@ -400,7 +400,7 @@ async def test_budgets_of_one_name_are_shared_and_start_anew(service, make):
     ("answer", "owed"),
     [(Reply("x", usage=None), True), (garbage(), True), (cut(), True), (status(400), False), (status(500), False)],
 )
-async def test_what_may_have_been_billed_is_owed(service, make, answer, owed):
+async def test_possibly_billed_requests_are_booked(service, make, answer, owed):
     service.answer = answer
     client = make(max_retries=0, max_tokens=100, budget={"tokens": 10**6})
     before = client.ledger.spent.tokens
@@ -411,12 +411,12 @@ async def test_what_may_have_been_billed_is_owed(service, make, answer, owed):
 # ------------------------------------------------------------------ loops and processes
 
 
-async def test_a_client_is_neither_copied_nor_pickled(make):
+async def test_client_cannot_be_copied_or_pickled(make):
     with pytest.raises(TypeError, match="pass its spec on"):
         pickle.dumps(make())
 
 
-async def test_equal_specs_share_a_client_and_others_do_not(service):
+async def test_only_equal_specs_share_client(service):
     spec = {"model": "shared", "base_url": service.url}
     one, two = await asyncio.gather(client_for(spec), client_for(dict(spec)))
     assert one is two is not await client_for({**spec, "temperature": 0})
@@ -430,7 +430,7 @@ async def test_equal_specs_share_a_client_and_others_do_not(service):
     await close_clients()
 
 
-def test_every_loop_has_its_own_client_closed_with_it(service):
+def test_each_loop_owns_its_client(service):
     spec = {"model": "tiny", "base_url": service.url}
 
     async def use():
@@ -476,7 +476,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_makes_clients_of_its_own(service, tmp_path):
+def test_forked_child_makes_own_clients(service, tmp_path):
     args = [sys.executable, "-c", FORK, service.url, str(tmp_path / "cache.db")]
     done = subprocess.run(args, capture_output=True, text=True, timeout=100)
     assert (done.stdout, done.stderr) == ("2\n", "")
@@ -490,7 +490,7 @@ async def test_a_client_stays_on_its_loop(service, make):
         await asyncio.to_thread(lambda: asyncio.run(client.complete(HELLO)))
 
 
-async def test_closing_while_a_request_is_under_way(service, make):
+async def test_close_during_request(service, make):
     service.answer = hang()
     client = make()
     task = asyncio.create_task(client.complete(HELLO))
@@ -502,7 +502,7 @@ async def test_closing_while_a_request_is_under_way(service, make):
         await task
 
 
-def test_without_the_openai_package_the_error_names_the_extra(monkeypatch):
+def test_missing_openai_error_names_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ImportError, match=r"textenvs\[chat\]"):
         ChatClient("tiny", base_url="http://localhost:1/v1")

@@ -82,7 +82,7 @@ async def test_too_large_answers_count_against_retries(service, make, fault):
     assert len(str(caught.value)) < 1000
 
 
-async def test_no_more_is_unpacked_than_the_bound(service, make):
+async def test_unpacking_is_bounded(service, make):
     service.answer = Reply(body=bomb(2000), headers={"content-encoding": "gzip"})
     client = make(max_retries=0)
     tracemalloc.start()
@@ -102,7 +102,7 @@ async def test_packed_answers_are_read(service, make, how, wbits):
 
 
 @pytest.mark.parametrize("code", [400, 500])
-async def test_an_endless_error_is_read_in_part(service, make, code):
+async def test_endless_error_is_read_partly(service, make, code):
     service.answer = Reply(status=code, body=b"it broke ", endless=b"x" * MAX_ERROR)
     with pytest.raises(ChatFailure, match=f"HTTP {code}: it broke x+") as caught:
         await make().complete(HELLO)
@@ -154,7 +154,7 @@ async def test_too_long_is_not_tried_again(service, make):
         await make(max_retries=3).complete(HELLO)
 
 
-async def test_the_services_own_counts_tell_a_long_prompt(service, make):
+async def test_counts_of_service_reveal_long_prompt(service, make):
     client = make(max_retries=0)
     prompt = [user("word " * 2000)]
     service.script(Reply("ok", usage={"prompt_tokens": 2500, "completion_tokens": 1}))
@@ -190,7 +190,7 @@ def sent_reasoning(service, field="reasoning_content"):
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_reasoning_goes_back_with_calls_of_turn(service, make, field):
+async def test_reasoning_is_returned_with_tool_calls(service, make, field):
     client = make()
     await client.complete(talk())
     assert sent_reasoning(service, field) == [], "this service has given none"
@@ -204,7 +204,7 @@ async def test_reasoning_goes_back_with_calls_of_turn(service, make, field):
     assert sent_reasoning(service, field) == []
 
 
-async def test_a_service_that_refuses_reasoning_gets_none(service, make, caplog):
+async def test_service_refusing_reasoning_gets_none(service, make, caplog):
     def answer(request):
         if any("reasoning_content" in message for message in request["messages"]):
             return status(400, "messages.5: property 'reasoning_content' is unsupported")
@@ -218,7 +218,7 @@ async def test_a_service_that_refuses_reasoning_gets_none(service, make, caplog)
     assert "not sent any more" in caplog.text
 
 
-async def test_a_service_that_wants_all_reasoning_gets_it(service, make):
+async def test_service_requiring_reasoning_gets_all(service, make):
     def answer(request):
         replies = [message for message in request["messages"] if message["role"] == "assistant"]
         if all(message.get("reasoning_content") for message in replies):

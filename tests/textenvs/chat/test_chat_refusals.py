@@ -226,7 +226,7 @@ def test_without_known_numbers_they_decide_nothing():
         ([], "[]"),
     ],
 )
-def test_the_reason_is_found_in_each_shape(body, message):
+def test_reason_is_read_from_each_shape(body, message):
     assert read_refusal(400, json.dumps(body)).message.endswith(message)
 
 

@@ -1,4 +1,4 @@
-"""Reading structured replies: the whole reply or nothing, strictly, and what is wrong quotes nothing of it."""
+"""Read structured replies: the whole reply or nothing, strictly, and errors quote nothing of it."""
 
 import json
 from enum import Enum
@@ -38,8 +38,8 @@ GOOD = '{"reasons": "ok", "score": 0.5}'
 
 @given(reasons=st.text(), score=st.floats(0, 1))
 def test_what_was_written_is_read(reasons, score):
-    said = Verdict(reasons=reasons.encode("utf-8", "replace").decode(), score=score)
-    text = said.model_dump_json()
+    verdict = Verdict(reasons=reasons.encode("utf-8", "replace").decode(), score=score)
+    text = verdict.model_dump_json()
     for wrapped in (
         text,
         f"  \n{text}\n",
@@ -47,10 +47,10 @@ def test_what_was_written_is_read(reasons, score):
         f"```\n{text}\n```\n",
         json.dumps(json.loads(text)),
     ):
-        assert parse_reply(wrapped, Verdict) == said
+        assert parse_reply(wrapped, Verdict) == verdict
 
 
-def test_whole_numbers_and_enums_and_nested_models():
+def test_integers_enums_and_nested_models():
     assert parse_reply('{"reasons": "", "score": 1}', Verdict).score == 1.0
     deep = parse_reply(f'{{"inner": {GOOD}, "many": [{GOOD}], "colour": "red", "kind": "b"}}', Deep)
     assert (deep.inner.score, deep.many[0].score, deep.colour, deep.kind) == (0.5, 0.5, Colour.RED, "b")
@@ -87,11 +87,11 @@ def test_what_cannot_be_read(text, problem):
 
 
 @given(st.text())
-def test_no_text_breaks_the_reader_nor_is_quoted_by_it(text):
+def test_parser_neither_crashes_nor_quotes_text(text):
     marked = f'{{"reasons": "SECRET", "score": "SECRET", "SECRET": {text}'
-    for each in (text, marked):
+    for reply in (text, marked):
         with pytest.raises(ValueError) as caught:  # noqa: PT011  any problem will do
-            parse_reply(each, Verdict)
+            parse_reply(reply, Verdict)
         assert "SECRET" not in str(caught.value)
 
 
@@ -106,13 +106,13 @@ def objects(schema):
             yield from objects(value)
 
 
-def test_the_schema_that_a_service_gets_is_strict_throughout():
+def test_sent_schema_is_strict_throughout():
     schema = strict_schema(Deep)
-    found = list(objects(schema))
-    assert len(found) == 2
-    for each in found:
-        assert each["required"] == list(each["properties"])
-        assert each["additionalProperties"] is False
+    subschemas = list(objects(schema))
+    assert len(subschemas) == 2
+    for subschema in subschemas:
+        assert subschema["required"] == list(subschema["properties"])
+        assert subschema["additionalProperties"] is False
     assert set(schema["properties"]) == set(Deep.model_fields)
     assert "default" not in schema["properties"]["default"]
     assert schema["$defs"]["Verdict"]["properties"]["score"] == {"minimum": 0, "maximum": 1, "type": "number"}

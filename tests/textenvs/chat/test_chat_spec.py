@@ -23,7 +23,7 @@ FULL = {
 
 
 @pytest.mark.parametrize("options", [{"model": "m"}, FULL])
-def test_a_spec_travels_as_json_and_pickle(options):
+def test_spec_survives_json_and_pickle(options):
     spec = ChatSpec.of(options)
     assert spec.to_dict() == options
     for other in (
@@ -51,7 +51,7 @@ def test_a_name_alone_and_overrides():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"modle": "m"}, "unknown option 'modle'; did you mean 'model'"),
         ({"model": "m", "xyz": 3}, "unknown option 'xyz'; there are: model"),
@@ -66,8 +66,8 @@ def test_a_name_alone_and_overrides():
         ({"model": "m", "budget": {"dollars": 5}}, "needs 'price'"),
     ],
 )
-def test_errors_name_the_option_and_what_to_do(options, said):
-    with pytest.raises(ValueError, match=said):
+def test_errors_name_option_and_remedy(options, message):
+    with pytest.raises(ValueError, match=message):
         ChatSpec.of(options)
 
 
@@ -84,7 +84,7 @@ SECRET = "sk-abcdefghijklmnop"
     "options",
     [{"api_key": SECRET}, {"api_key_env": SECRET}, {"apikey": SECRET}, {"base_url": f"https://me:{SECRET}@host/v1"}],
 )
-def test_a_key_in_a_spec_is_refused_and_never_shown(options):
+def test_key_in_spec_is_refused_unshown(options):
     with pytest.raises(ValueError, match="environment variable") as caught:
         ChatSpec(model="m", **options)
     error = caught.value

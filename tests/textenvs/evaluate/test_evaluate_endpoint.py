@@ -38,11 +38,11 @@ def played(planned, make_env, spec, *, request_seed=True, **options):
 
 
 def number(request):
-    """What the first message asks for: "Say 3."."""
+    """Return what the first message asks for: "Say 3."."""
     return request["messages"][0]["content"][4:-1]
 
 
-def test_a_turn_is_a_request_with_the_whole_conversation():
+def test_each_turn_sends_whole_conversation():
     job = Job(0, 0, 3, 50)
     with FakeService() as service:
         service.script("no", Reply("3", finish_reason="length", usage={"prompt_tokens": 20, "completion_tokens": 7}))
@@ -59,7 +59,7 @@ def test_a_turn_is_a_request_with_the_whole_conversation():
     assert record.cost == pytest.approx((30 * 1 + 12 * 2) / 1e6)
 
 
-def test_episodes_of_one_task_are_different_samples():
+def test_episodes_of_one_task_differ():
     """Neither joined nor cached, although the first request may be the same; and their seeds differ."""
     planned = list(jobs([1, 2], 3, 0))
     for request_seed in (True, False):
@@ -71,7 +71,7 @@ def test_episodes_of_one_task_are_different_samples():
         assert seeds == [None] * 6 if not request_seed else len(set(seeds)) == 6
 
 
-def test_the_same_evaluation_sends_the_same_requests():
+def test_same_evaluation_sends_same_requests():
     def sent():
         with FakeService(lambda request: number(request)) as service:
             played(jobs([1, 2], 2, 7), Say, spec(service))
@@ -80,14 +80,14 @@ def test_the_same_evaluation_sends_the_same_requests():
     assert sent() == sent()
 
 
-def test_a_service_that_is_gone_stops_the_evaluation_with_the_cause():
+def test_dead_service_stops_evaluation_with_cause():
     with FakeService() as service:
-        gone = spec(service, max_retries=1)
+        closed_spec = spec(service, max_retries=1)
     with pytest.raises(Stopped, match=r"3 episodes in a row failed; .*the connection failed"):
-        played(jobs(range(6), 1, 0), Say, gone, max_failures=3)
+        played(jobs(range(6), 1, 0), Say, closed_spec, max_failures=3)
 
 
-def test_a_conversation_that_outgrows_the_model_is_truncated():
+def test_conversation_beyond_context_is_truncated():
     def answer(request):
         if len(request["messages"]) > 2:
             return status(400, "This model's maximum context length is 512 tokens. However, you requested 600 tokens")
@@ -107,14 +107,14 @@ def test_a_conversation_that_outgrows_the_model_is_truncated():
         assert "max_tokens (1024) must fit into the model's context" in record.failure
 
 
-def test_refusals_in_own_words_are_max_context():
+def test_refusals_with_unknown_wording_mean_max_context():
     words = "The input token count (12) exceeds the maximum number of tokens allowed (10)."
     with FakeService(lambda request: status(400, words) if len(request["messages"]) > 2 else "no") as service:
         records = played(jobs([1, 2], 1, 0), Say, spec(service))
     assert [(record.stop, record.failed) for record in records] == [("max_context", False)] * 2
 
 
-def test_replies_cut_while_thinking_are_bad_replies():
+def test_replies_cut_in_reasoning_count():
     cut = garbage(b'{"choices": [{"message": {"content": null}, "finish_reason": "length"}]}')
     with FakeService() as service:
         service.answer = lambda request: cut if len(service.requests) % 2 else number(request)
@@ -146,13 +146,13 @@ def test_a_thinking_service_plays_with_tools():
 
 
 @pytest.mark.parametrize("content", ["x" * 2**20, "<think>" * 2**17, "#### " * 2**17], ids=["one", "tags", "marks"])
-def test_the_longest_answer_is_an_ordinary_reply(content):
+def test_longest_answer_is_ordinary_reply(content):
     with FakeService(content) as service:
         (record,) = played([Job(0, 0, 1, 0)], Say, spec(service))
     assert not record.failed
 
 
-def test_native_tools_are_sent_and_their_calls_come_back():
+def test_native_tools_are_sent_and_called():
     from textenvs import Turn
     from textenvs.tool_env import ToolEnv
     from textenvs.tools import tool
@@ -186,7 +186,7 @@ def test_native_tools_are_sent_and_their_calls_come_back():
 
     with FakeService(answer) as service:
         (record,) = played([Job(0, 0, 1, 0)], Adder, spec(service))
-    assert [each["function"]["name"] for each in service.requests[0]["tools"]] == ["add"]
+    assert [schema["function"]["name"] for schema in service.requests[0]["tools"]] == ["add"]
     assert record.messages[-1]["content"] == "It is 5."
     assert (record.tool_calls, record.tool_errors) == (1, 0)
     assert "tool_calls" not in record.metrics

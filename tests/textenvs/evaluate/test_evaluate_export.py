@@ -29,7 +29,7 @@ def refused(name):
 @example('{"x": "\\ud800"}')
 @example("[" * 100_000)
 @example('{"x": ' + "9" * 5000 + "}")
-def test_arguments_of_any_kind_can_be_exported(tmp_path_factory, arguments):
+def test_any_arguments_can_be_exported(tmp_path_factory, arguments):
     call = {"id": "call_0", "type": "function", "function": {"name": "search", "arguments": arguments}}
     messages = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": (call,)})
     path = tmp_path_factory.mktemp("export")

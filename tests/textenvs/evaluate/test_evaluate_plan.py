@@ -1,4 +1,4 @@
-"""Which episodes are played: a function of settings and numbers."""
+"""The episodes of an evaluation: a function of settings and numbers."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ seeds = st.integers(0, 2**40)
 
 
 @given(size=st.none() | st.integers(1, 300), count=st.integers(1, 300), seed=seeds)
-def test_tasks_are_drawn_once_each_and_by_the_seed_alone(size, count, seed):
+def test_seed_draws_tasks_without_repeats(size, count, seed):
     if size is not None and count > size:
         with pytest.raises(ValueError, match=f"cannot play {count} tasks: numbers has {size}"):
             choose_tasks(Numbers(size), count, seed)
@@ -44,7 +44,7 @@ def test_all_tasks():
 
 
 @given(seed=seeds, samples=st.integers(1, 5))
-def test_every_episode_has_a_place_and_a_seed_of_its_own(seed, samples):
+def test_episodes_have_unique_places_and_seeds(seed, samples):
     planned = list(jobs((3, 7, 9), samples, seed))
     assert [job.place for job in planned] == [(task, sample) for task in range(3) for sample in range(samples)]
     assert [job.task_index for job in planned] == [index for index in (3, 7, 9) for _ in range(samples)]
@@ -52,7 +52,7 @@ def test_every_episode_has_a_place_and_a_seed_of_its_own(seed, samples):
     assert all(0 <= job.seed < 2**31 for job in planned)
 
 
-def test_an_episode_keeps_its_seed_whatever_else_is_played():
+def test_seed_of_episode_ignores_other_episodes():
     alone = {(job.task_index, job.sample): job.seed for job in jobs((7,), 2, 5)}
     among = {(job.task_index, job.sample): job.seed for job in jobs((3, 7, 9), 4, 5)}
     assert alone.items() <= among.items()
@@ -69,7 +69,7 @@ def test_a_changed_row_changes_the_fingerprint():
     assert fingerprint(rows("a"), (0, 2)) == fingerprint(rows("b"), (0, 2))
 
 
-def test_rows_of_any_values_have_a_fingerprint_that_other_processes_find_again():
+def test_fingerprint_is_stable_across_processes():
     """A set's order and an object's address differ between processes."""
     code = (
         "from textenvs import Task; from textenvs.data import Rows; from textenvs.messages import user\n"

@@ -56,7 +56,7 @@ def test_a_line_that_is_no_record(line):
         Record.from_json(line)
 
 
-def test_a_folder_is_gone_on_with(tmp_path):
+def test_folder_is_resumed(tmp_path):
     with Folder(tmp_path / "new" / "run", CONFIGURATION) as folder:
         folder.add(record(0))
         folder.add(record(1, success=True))
@@ -69,27 +69,27 @@ def test_a_folder_is_gone_on_with(tmp_path):
     assert len((tmp_path / "new" / "run" / "episodes.jsonl").read_text().splitlines()) == 3
 
 
-def test_a_line_torn_anywhere_is_removed_and_its_episode_missing(tmp_path, monkeypatch):
+def test_torn_last_line_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # hundreds of them take seconds
     whole = [record(task, messages=({"role": "user", "content": "é\n🙂"},)) for task in range(2)]
     with Folder(tmp_path, CONFIGURATION) as folder:
-        for each in whole:
-            folder.add(each)
+        for written_record in whole:
+            folder.add(written_record)
     path = tmp_path / "episodes.jsonl"
     content = path.read_bytes()
     ends = range(len(content) + 1)
     for end in sorted({*ends[::7], *ends[:3], *ends[-60:]}):
         path.write_bytes(content[:end])
         with Folder(tmp_path, CONFIGURATION) as folder:
-            there = content[: end + 1].count(b"\n")  # a line that lacks only its end is there
-            assert set(folder.records) == {(task, 0) for task in range(there)}
+            complete = content[: end + 1].count(b"\n")  # a line that lacks only its end is there
+            assert set(folder.records) == {(task, 0) for task in range(complete)}
             assert folder.repaired == (end != 0 and b"\n" not in content[end - 1 : end + 1])
-            for each in whole[there:]:
-                folder.add(each)
+            for written_record in whole[complete:]:
+                folder.add(written_record)
         assert path.read_bytes() == content
 
 
-def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+def test_damaged_line_is_named(tmp_path):
     with Folder(tmp_path, CONFIGURATION) as folder:
         for task in range(3):
             folder.add(record(task))
@@ -104,7 +104,7 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path):
         Folder(tmp_path, CONFIGURATION)
 
 
-def test_of_two_that_begin_at_once_one_alone_writes_its_manifest(tmp_path, monkeypatch):
+def test_concurrent_starts_write_one_manifest(tmp_path, monkeypatch):
     def while_another_begins(path, value, write=write_json):
         monkeypatch.undo()
         with pytest.raises(FolderError, match="another process is evaluating"):
@@ -133,7 +133,7 @@ def test_of_two_that_begin_at_once_one_alone_writes_its_manifest(tmp_path, monke
         ({**CONFIGURATION, "samples": 3, "seed": 1}, r"(?s)samples: .*seed: it has 0, the command 1"),
     ],
 )
-def test_another_evaluation_is_refused_with_what_differs(tmp_path, changed, message):
+def test_other_evaluation_is_refused_with_differences(tmp_path, changed, message):
     with Folder(tmp_path, CONFIGURATION) as folder:
         folder.add(record(0))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -144,7 +144,7 @@ def test_another_evaluation_is_refused_with_what_differs(tmp_path, changed, mess
         assert set(folder.records) == {(0, 0)}
 
 
-def test_what_is_no_folder_of_an_evaluation(tmp_path):
+def test_folder_without_evaluation_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(FolderError, match="is a file"):
         Folder(tmp_path / "file", CONFIGURATION)
@@ -187,7 +187,7 @@ def test_failed_episodes_are_forgotten_where_asked(tmp_path):
         assert set(folder.records) == {(0, 0), (1, 0), (3, 0)}
 
 
-def test_what_was_added_survives_a_kill_at_once(tmp_path):
+def test_added_record_survives_kill(tmp_path):
     code = (
         "import os, signal, sys\n"
         "from textenvs.evaluate.records import Folder, Record\n"
@@ -228,7 +228,7 @@ def test_results_as_a_table(tmp_path):
     }
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_file_write_is_atomic(tmp_path, monkeypatch):
     path = write_json(tmp_path / "x.json", {"old": 1})
     with pytest.raises(ValueError, match="Out of range"):
         write_json(path, {"new": float("nan")})
@@ -240,10 +240,10 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         write_json(path, {"new": 1})
     assert json.loads(path.read_text()) == {"old": 1}
-    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_a_disk_that_takes_half_a_line_is_an_error(tmp_path, monkeypatch):
+def test_partial_write_is_an_error(tmp_path, monkeypatch):
     real = os.write
     with Folder(tmp_path, CONFIGURATION) as folder:
         folder.add(record(0))

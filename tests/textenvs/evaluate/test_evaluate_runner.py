@@ -1,4 +1,4 @@
-"""Playing jobs: each once, many at a time, and what goes wrong is data."""
+"""Play jobs: each once, many at a time, with errors as data."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ from textenvs.evaluate.policies import (
     Stopped,
     load_function,
 )
-from textenvs.evaluate.runner import Stats, play, run, shown, tools_of
+from textenvs.evaluate.runner import Stats, play, run, show_progress, tools_of
 from textenvs.evaluate.summary import summarize
 from textenvs.messages import assistant, user
 from textenvs.threads import Calls
@@ -57,11 +57,11 @@ class TaskPolicy:
         turns = iter(range(100))
 
         async def reply(conversation, tools):
-            said = self.say(env.state.task_index, next(turns))
-            said = await said if asyncio.iscoroutine(said) else said
-            if isinstance(said, Exception):
-                raise said
-            return said if isinstance(said, Reply) else Reply(said)
+            reply_or_error = self.say(env.state.task_index, next(turns))
+            reply_or_error = await reply_or_error if asyncio.iscoroutine(reply_or_error) else reply_or_error
+            if isinstance(reply_or_error, Exception):
+                raise reply_or_error
+            return reply_or_error if isinstance(reply_or_error, Reply) else Reply(reply_or_error)
 
         return reply
 
@@ -71,7 +71,7 @@ class TaskPolicy:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("concurrency", [1, 4, 50])
-def test_every_job_is_played_once_whatever_the_concurrency(kind, concurrency):
+def test_every_job_is_played_once(kind, concurrency):
     planned = list(jobs(range(6), 3, seed=1))
     policy = TaskPolicy(lambda task, turn: str(task) if turn == task % 3 else "no")
     records = by_place(played(planned, kind, policy, concurrency=concurrency))
@@ -79,7 +79,7 @@ def test_every_job_is_played_once_whatever_the_concurrency(kind, concurrency):
     assert records == by_place(played(planned, Say, policy, concurrency=1))
 
 
-def test_a_record_is_what_the_environment_gave():
+def test_record_has_environments_results():
     job = Job(task=4, sample=2, task_index=5, seed=77)
     replies = ["no", "five", "5"]
     record = asyncio.run(
@@ -100,14 +100,14 @@ def test_a_record_is_what_the_environment_gave():
     assert not record.failed
 
 
-def test_tokens_that_nobody_counted_are_unknown():
+def test_uncounted_tokens_are_unknown():
     record = asyncio.run(play(Job(0, 0, 0, 0), calls(Say()), ScriptedPolicy("expert")))
     assert (record.prompt_tokens, record.completion_tokens, record.cost) == (None, None, None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("said", "stop", "failure"),
+    ("reply", "stop", "failure"),
     [
         ("#", "user_failed", "the user hung up"),
         ("!", "env_failed", "RuntimeError: a bug (.*evaluate_envs.py:"),
@@ -117,8 +117,8 @@ def test_tokens_that_nobody_counted_are_unknown():
         ({"role": "user", "content": "x"}, "policy_failed", "is neither text nor"),
     ],
 )
-def test_what_fails_costs_its_own_episode_only(kind, said, stop, failure):
-    policy = TaskPolicy(lambda task, turn: said if task == 2 and turn == 1 else "no" if turn == 0 else str(task))
+def test_failure_costs_only_its_episode(kind, reply, stop, failure):
+    policy = TaskPolicy(lambda task, turn: reply if task == 2 and turn == 1 else "no" if turn == 0 else str(task))
     records = by_place(played(jobs(range(6), 1, seed=0), kind, policy, concurrency=2))
     bad = records.pop((2, 0))
     assert (bad.failed, bad.success, bad.truncated, bad.stop) == (True, False, True, stop)
@@ -127,7 +127,7 @@ def test_what_fails_costs_its_own_episode_only(kind, said, stop, failure):
     assert all(record.success and not record.failed for record in records.values())
 
 
-def test_a_conversation_that_outgrows_the_model_is_cut_off_and_counts():
+def test_conversation_beyond_context_ends_and_counts():
     """Unless not even its beginning fits: that is the settings' fault."""
     full = OutOfContext("4097 tokens do not fit into 4096")
     policy = TaskPolicy(lambda task, turn: full if turn == (task == 1) else "no" if task == 1 else str(task))
@@ -147,11 +147,11 @@ def test_a_conversation_that_outgrows_the_model_is_cut_off_and_counts():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hook", ["opening", "respond"])
 @pytest.mark.parametrize("error", [BudgetExceeded, CacheError])
-def test_a_users_budget_ends_the_evaluation_not_the_episode(kind, hook, error):
+def test_exhausted_budget_of_user_stops_evaluation(kind, hook, error):
     class Spent(kind):
         pass
 
-    def raises(self, given):
+    def raises(self, argument):
         raise error("nothing is left")
 
     setattr(Spent, hook, raises)
@@ -162,14 +162,14 @@ def test_a_users_budget_ends_the_evaluation_not_the_episode(kind, hook, error):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_episode_that_cannot_be_opened_is_failed(kind):
+def test_failed_reset_fails_episode(kind):
     records = by_place(played(jobs(range(3), 1, 0), lambda: kind(unopened=("1",)), ScriptedPolicy("expert")))
     assert (records[1, 0].failed, records[1, 0].stop, records[1, 0].failure) == (True, "tool_failed", "no database")
     assert records[0, 0].success
     assert records[2, 0].success
 
 
-def test_failures_in_a_row_stop_and_are_not_reported():
+def test_consecutive_failures_stop_unreported():
     policy = TaskPolicy(lambda task, turn: str(task) if task in (0, 2) else PolicyFailure(f"down at {task}"))
     records = []
     with pytest.raises(Stopped, match="3 episodes in a row failed; the last one: policy_failed: down at 5"):
@@ -186,7 +186,7 @@ def test_failures_at_the_end_are_reported():
     assert [record.failed for record in records] == [False] * 4 + [True] * 2
 
 
-def test_a_policy_that_cannot_go_on_stops_everything():
+def test_stopped_policy_stops_evaluation():
     policy = TaskPolicy(lambda task, turn: Stopped("the budget is spent") if task == 3 else str(task))
     records = []
     with pytest.raises(Stopped, match="the budget is spent"):
@@ -194,12 +194,12 @@ def test_a_policy_that_cannot_go_on_stops_everything():
     assert [record.task for record in records] == [0, 1, 2]
 
 
-def test_a_long_episode_holds_nobody_up():
+def test_long_episode_blocks_no_other():
     async def main():
-        others = asyncio.Event()
+        others_done = asyncio.Event()
 
         async def wait(task):
-            await others.wait()
+            await others_done.wait()
             return str(task)
 
         records = []
@@ -207,7 +207,7 @@ def test_a_long_episode_holds_nobody_up():
         def keep(record):
             records.append(record.task)
             if len(records) == 5:
-                others.set()
+                others_done.set()
 
         policy = TaskPolicy(lambda task, turn: wait(task) if task == 0 else str(task))
         async with asyncio.timeout(20):
@@ -217,7 +217,7 @@ def test_a_long_episode_holds_nobody_up():
     assert asyncio.run(main()) == [1, 2, 3, 4, 5, 0]
 
 
-def test_as_many_at_a_time_as_asked_for():
+def test_concurrency_is_as_requested():
     now = most = 0
 
     async def count(task):
@@ -232,7 +232,7 @@ def test_as_many_at_a_time_as_asked_for():
     assert most == 5
 
 
-def test_an_evaluation_that_never_waits_can_still_be_cancelled():
+def test_non_waiting_evaluation_can_be_cancelled():
     endless = (Job(number, 0, number % 6, number) for number in itertools.count())
     with pytest.raises(TimeoutError):
         asyncio.run(
@@ -268,21 +268,21 @@ def test_environments_are_closed(ending):
     async def main():
         if ending == "cancelled":
             asyncio.current_task().cancel()
-        said = PolicyFailure("down") if ending == "stopped" else "0"
+        reply = PolicyFailure("down") if ending == "stopped" else "0"
         await run(
             jobs(range(6), 1, 0),
             make,
-            TaskPolicy(lambda task, turn: said),
+            TaskPolicy(lambda task, turn: reply),
             on_record=keep,
             max_failures=2,
             concurrency=3,
         )
 
-    wanted = {"stopped": Stopped, "cancelled": asyncio.CancelledError, "bad disk": OSError}.get(ending)
-    if wanted is None:
+    expected_error = {"stopped": Stopped, "cancelled": asyncio.CancelledError, "bad disk": OSError}.get(ending)
+    if expected_error is None:
         asyncio.run(main())
     else:
-        with pytest.raises(wanted):
+        with pytest.raises(expected_error):
             asyncio.run(main())
     assert all(env.closed == 1 for env in made)
     assert made or ending == "cancelled"
@@ -300,12 +300,12 @@ def test_functions_of_every_kind():
         assert tools == ()
         return assistant(plain(conversation))
 
-    for function in (plain, slow, lambda *given: plain(given[0])):
+    for function in (plain, slow, lambda *arguments: plain(arguments[0])):
         records = played(jobs(range(6), 1, 0), Say, FunctionPolicy(function))
         assert all(record.success for record in records)
 
 
-def test_a_function_may_do_what_it_likes_with_the_conversation():
+def test_function_gets_its_own_conversation():
     def spoil(conversation):
         for message in conversation:
             message["content"] = "spoiled"
@@ -318,7 +318,7 @@ def test_a_function_may_do_what_it_likes_with_the_conversation():
     assert record.messages == clean.messages
 
 
-def test_random_replies_depend_on_the_episode_alone():
+def test_random_replies_depend_on_episode_alone():
     planned = list(jobs(range(6), 2, seed=9))
     one = by_place(played(planned, Say, ScriptedPolicy("random"), concurrency=1))
     assert one == by_place(played(planned[::-1], Say, ScriptedPolicy("random"), concurrency=5))
@@ -341,7 +341,7 @@ def test_names_of_no_policy(name, message):
 # ------------------------------------------------------------------ tools
 
 
-def test_schemas_are_given_exactly_where_the_conversation_does_not_have_them():
+def test_schemas_are_given_unless_in_prompt():
     from textenvs.tool_env import ToolEnv
     from textenvs.tools import tool
 
@@ -395,7 +395,7 @@ class BlockingHangs(Hangs):
 
 
 @pytest.mark.parametrize("kind", [Hangs, AsyncHangs, BlockingHangs])
-def test_a_step_that_hangs_costs_its_own_episode_only(kind):
+def test_hanging_step_costs_only_its_episode(kind):
     made = []
 
     def make():
@@ -418,7 +418,7 @@ def test_a_step_that_hangs_costs_its_own_episode_only(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_do_not_depend_on_time_limits(kind):
+def test_results_ignore_time_limits(kind):
     def outcomes(**limits):
         policy = TaskPolicy(lambda task, turn: ["no", "#", "!", str(task)][(task + turn) % 4])
         return by_place(played(jobs(range(6), 3, 0), kind, policy, max_failures=99, **limits))
@@ -426,7 +426,7 @@ def test_results_do_not_depend_on_time_limits(kind):
     assert outcomes(step_timeout_s=30.0, episode_timeout_s=30.0) == outcomes()
 
 
-def test_an_episode_that_takes_too_long_has_failed():
+def test_slow_episode_fails():
     policy = TaskPolicy(lambda task, turn: asyncio.sleep(60) if task == 2 else str(task))
     records = by_place(played(jobs(range(4), 1, 0), Say, policy, episode_timeout_s=0.2))
     assert [records[task, 0].stop for task in range(4)] == ["solved", "solved", "timed_out", "solved"]
@@ -435,12 +435,12 @@ def test_an_episode_that_takes_too_long_has_failed():
 
 
 @pytest.mark.parametrize("limits", [{"step_timeout_s": 0}, {"episode_timeout_s": -1.0}, {"step_timeout_s": True}])
-def test_time_limits_that_are_none_are_refused(limits):
+def test_invalid_time_limits_are_refused(limits):
     with pytest.raises(ValueError, match=next(iter(limits))):
         played([], Say, ScriptedPolicy("expert"), **limits)
 
 
-def test_what_happens_is_counted_while_it_happens():
+def test_progress_is_counted_during_evaluation():
     stats, seen = Stats(6), []
 
     def say(task, turn):
@@ -455,13 +455,13 @@ def test_what_happens_is_counted_while_it_happens():
     assert stats.line(10.0) == "6/6 episodes, 0 running, 12 turns, 6 tokens/s, 100.0% solved, 10 s"
 
 
-def test_a_terminal_has_one_line_and_a_file_whole_ones(monkeypatch):
+def test_terminal_rewrites_line_file_appends(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
     async def watched(stream):
-        async with shown(Stats(3), stream):
+        async with show_progress(Stats(3), stream):
             while stream.getvalue().count("0/3 episodes, 0 running, 0 turns") < 3:
                 await asyncio.sleep(0.001)
 
@@ -473,7 +473,7 @@ def test_a_terminal_has_one_line_and_a_file_whole_ones(monkeypatch):
         assert ("\x1b[K" in stream.getvalue()) == (between == "\r")
 
 
-def test_rewards_that_overflow_when_summed_fail_their_episode_in_words():
+def test_overflowing_rewards_fail_their_episode():
     class Rich(Say):
         def respond(self, reply):
             return Turn([user("more")], terms={"a": 9e11, "b": -9e11})
@@ -485,7 +485,7 @@ def test_rewards_that_overflow_when_summed_fail_their_episode_in_words():
     records[0].to_json()
 
 
-def test_what_failed_is_said_in_some_hundred_printable_characters():
+def test_failure_text_is_short_and_printable():
     class Loud(Say):
         def respond(self, reply):
             raise RuntimeError("\x1b[2J" * 10**6)
@@ -497,16 +497,16 @@ def test_what_failed_is_said_in_some_hundred_printable_characters():
 
 @pytest.mark.parametrize("loop_is_over", [False, True])
 @pytest.mark.parametrize("hook", ["opening", "respond"])
-def test_a_hook_that_is_cancelled_in_its_thread_leaves_no_coroutine_unawaited(hook, loop_is_over):
+def test_cancelled_hook_leaves_no_unawaited_coroutine(hook, loop_is_over):
     entered, released = threading.Event(), threading.Event()
 
     class Waits(AsyncSay):
         """Once ``hook`` is replaced, it is at work in a thread before there is anything to await."""
 
-    def waits(self, given):
+    def waits(self, argument):
         entered.set()
         released.wait()
-        return getattr(AsyncSay, hook)(self, given)
+        return getattr(AsyncSay, hook)(self, argument)
 
     async def cancel():
         env = Waits()

@@ -14,7 +14,7 @@ counts = st.integers(1, 7).flatmap(lambda n: st.tuples(st.integers(0, n), st.jus
 
 
 @given(counts)
-def test_pass_k_is_the_share_of_all_choices_of_k_episodes(case):
+def test_pass_k_equals_share_of_subsets(case):
     successes, episodes, k = case
     outcomes = [True] * successes + [False] * (episodes - successes)
     choices = list(itertools.combinations(outcomes, k))
@@ -37,7 +37,7 @@ def test_wilson_at_the_ends():
     assert wilson(10, 10) == (pytest.approx(1 - high), 1.0)
 
 
-def test_episodes_that_are_alike_count_once_and_others_each():
+def test_identical_episodes_count_as_one_trial():
     alike = [[True] * 8, [False] * 8, [True] * 8, [False] * 8]
     assert rate_interval(alike) == pytest.approx(wilson(2, 4))
     unlike = [[True, False] * 4] * 4
@@ -47,7 +47,7 @@ def test_episodes_that_are_alike_count_once_and_others_each():
     assert rate_interval([[True], [False], [True]]) == pytest.approx(wilson(2, 3))
 
 
-def test_the_rate_interval_covers_the_truth_about_as_often_as_it_says():
+def test_rate_interval_has_nominal_coverage():
     """Tasks of different difficulty, four episodes each; a naive interval over all episodes would cover 70%."""
     rng = np.random.default_rng(0)
     covered = naive = 0
@@ -62,7 +62,7 @@ def test_the_rate_interval_covers_the_truth_about_as_often_as_it_says():
     assert naive / 400 < 0.85
 
 
-def test_the_mean_interval_covers_the_truth_about_as_often_as_it_says():
+def test_mean_interval_has_nominal_coverage():
     rng = np.random.default_rng(1)
     covered = 0
     for seed in range(200):
@@ -73,7 +73,7 @@ def test_the_mean_interval_covers_the_truth_about_as_often_as_it_says():
 
 
 @given(st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=3), min_size=2, max_size=6))
-def test_the_mean_interval_is_a_function_of_its_numbers_and_inside_their_range(groups):
+def test_mean_interval_is_deterministic_within_range(groups):
     low, high = mean_interval(groups)
     assert (low, high) == mean_interval(groups)
     values = [sum(group) / len(group) for group in groups]

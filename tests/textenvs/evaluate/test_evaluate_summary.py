@@ -1,4 +1,4 @@
-"""What a report says: numbers counted by hand, failures apart, and text that has them all."""
+"""Reports: numbers counted by hand, failures separate, and text that has them all."""
 
 import json
 
@@ -33,8 +33,8 @@ DOWN = record(2, 0, failed=True, stop="policy_failed", failure="HTTP 500", turn_
 
 
 def value(numbers, *path):
-    for each in path:
-        numbers = numbers[each]
+    for key in path:
+        numbers = numbers[key]
     return numbers["value"]
 
 
@@ -74,7 +74,7 @@ def test_nothing_but_failures_has_no_means():
     assert summarize([])["all"]["episodes"] == 0
 
 
-def test_a_task_with_too_few_episodes_is_left_out_of_pass_k():
+def test_pass_k_omits_tasks_with_few_episodes():
     numbers = summarize([record(0, 0, True), record(0, 1, True), record(1, 0, False)])["all"]
     assert value(numbers, "pass_hat_k", "2") == 1.0
     assert numbers["pass_hat_k"]["2"]["tasks"] == 1
@@ -84,7 +84,7 @@ outcomes = st.lists(st.lists(st.booleans(), min_size=1, max_size=4), min_size=1,
 
 
 @given(outcomes, st.randoms())
-def test_the_order_of_records_does_not_matter_and_intervals_hold_their_values(outcomes, random):
+def test_summary_ignores_order_and_intervals_contain_values(outcomes, random):
     records = [
         record(task, sample, success, turn_rewards=(float(success), 0.1 * sample), terms={"t": 0.1 * sample})
         for task, samples in enumerate(outcomes)
@@ -95,10 +95,10 @@ def test_the_order_of_records_does_not_matter_and_intervals_hold_their_values(ou
     assert summarize(shuffled) == summary
     json.dumps(summary, allow_nan=False)
     numbers = summary["all"]
-    k = [value(numbers, "pass_hat_k", each) for each in numbers["pass_hat_k"]]
+    k = [value(numbers, "pass_hat_k", size) for size in numbers["pass_hat_k"]]
     if len({len(samples) for samples in outcomes}) == 1:
         assert all(
-            more <= less + 1e-12 for less, more in zip(k, k[1:], strict=False)
+            larger <= smaller + 1e-12 for smaller, larger in zip(k, k[1:], strict=False)
         )  # all of k is harder than of k - 1
         assert k[0] == pytest.approx(value(numbers, "success"))
     for estimate in (numbers["success"], numbers["truncated"], numbers["return"], *numbers["pass_at_k"].values()):
@@ -119,10 +119,10 @@ def test_the_report_has_every_number():
     assert "pass^1" not in text
 
 
-def test_a_report_of_many_samples_shows_powers_of_two_and_the_last():
+def test_report_shows_powers_of_two():
     text = report(summarize([record(0, sample, sample % 2 == 0) for sample in range(6)]))
-    shown = [line.split()[0] for line in text.splitlines() if line.startswith("pass^")]
-    assert shown == ["pass^2", "pass^4", "pass^6"]
+    rows = [line.split()[0] for line in text.splitlines() if line.startswith("pass^")]
+    assert rows == ["pass^2", "pass^4", "pass^6"]
 
 
 def test_many_causes_are_counted():

@@ -26,14 +26,14 @@ class Draws:
     def __init__(self, *words, cost=None):
         self.words = words
         self.cost = cost
-        self.asked = 0
+        self.requests = 0
         self.closed = 0
 
     def start(self, env, seed):
         rng = np.random.default_rng(seed)
 
         async def play(conversation, tools):
-            self.asked += 1
+            self.requests += 1
             word = str(rng.choice(self.words))
             if word == "?":
                 raise PolicyFailure("no idea")
@@ -73,24 +73,27 @@ def clarify():
     return textenvs.make("textenv/clarify")
 
 
-def test_the_best_candidate_is_said_and_all_are_noted():
+def test_best_candidate_is_played_all_noted():
     better = 0
     for record in collab():
         assert len(record.notes) == record.assistant_turns
         replies = [message for message in record.messages if message["role"] == "assistant"]
         for reply, note in zip(replies, record.notes, strict=True):
-            rewards = [each["reward"] for each in note["candidates"]]
+            rewards = [candidate["reward"] for candidate in note["candidates"]]
             assert rewards[note["chosen"]] == max(rewards)
             assert note["candidates"][note["chosen"]]["message"] == reply
-            assert sum(each["drawn"] for each in note["candidates"]) == 4
-            texts = [each["message"]["content"] for each in note["candidates"]]
+            assert sum(candidate["drawn"] for candidate in note["candidates"]) == 4
+            texts = [candidate["message"]["content"] for candidate in note["candidates"]]
             assert len(set(texts)) == len(texts)
-            assert all(each["reward"] == pytest.approx(sum(each["terms"].values())) for each in note["candidates"])
+            assert all(
+                candidate["reward"] == pytest.approx(sum(candidate["terms"].values()))
+                for candidate in note["candidates"]
+            )
             better += max(rewards) > min(rewards)
     assert better > 5
 
 
-def test_the_episode_is_what_it_would_be_without_looking_ahead():
+def test_lookahead_leaves_episode_unchanged():
     for record in collab():
         env = textenvs.make("textenv/collab-math")
         env.reset(seed=record.seed, options={"task_index": record.task_index})
@@ -103,7 +106,7 @@ def test_the_episode_is_what_it_would_be_without_looking_ahead():
         assert tuple(rewards) == record.turn_rewards
 
 
-def test_it_repeats_itself_whatever_runs_beside_it():
+def test_results_ignore_concurrency():
     one, other = (
         [record.to_json() for record in played(jobs(range(4), 2, 3), best(Draws("1", "2", "3")), concurrency=n)]
         for n in (1, 5)
@@ -123,20 +126,20 @@ def test_more_candidates_are_better():
     assert earned(4) > earned(1) + 0.2
 
 
-def test_what_fails_is_left_out_and_told():
-    """Of a candidate, of the user after it, and of its futures."""
+def test_failed_candidates_are_omitted_and_noted():
+    """Failures of a candidate, of the user after it, and of its futures."""
     (record,) = played([Job(0, 0, 1, 5)], best(Draws("1", "?", "#", "2"), candidates=16, samples=3))
     assert not record.failed
     (note, *_) = record.notes
-    told = {each["message"]["content"]: each for each in note["candidates"]}
-    assert "the user hung up" in told["#"]["failure"]
-    assert "reward" not in told["#"]
+    by_text = {candidate["message"]["content"]: candidate for candidate in note["candidates"]}
+    assert "the user hung up" in by_text["#"]["failure"]
+    assert "reward" not in by_text["#"]
     assert any("no idea" in failure for failure in note["failures"])
-    assert told["1"]["reward"] > told["2"]["reward"]
+    assert by_text["1"]["reward"] > by_text["2"]["reward"]
     assert record.success
 
 
-def test_if_all_fail_the_episode_has_failed_and_keeps_its_notes():
+def test_episode_fails_when_all_candidates_fail():
     class Later(Draws):
         def start(self, env, seed):
             self.words = ("0",) if env.state.assistant_turns == 0 else ("?",)
@@ -156,25 +159,25 @@ def test_a_spent_budget_stops_everything():
         played(jobs(range(4), 1, 0), best(Draws("1", "2"), judge=judge))
 
 
-def test_costs_are_those_of_candidates_and_futures_and_tokens_those_of_what_was_said():
+def test_costs_count_all_candidates_tokens_only_reply():
     futures = Draws("9", cost=1.0)
     policy = Draws("1", "2", cost=100.0)
     (record,) = played([Job(0, 0, 5, 5)], best(policy, futures=futures))
-    assert record.cost == 100.0 * policy.asked + futures.asked
-    assert futures.asked > 0
+    assert record.cost == 100.0 * policy.requests + futures.requests
+    assert futures.requests > 0
     assert record.completion_tokens == record.assistant_turns
     assert (policy.closed, futures.closed) == (1, 1)
 
 
-def test_rows_to_imitate_and_pairs_to_compare():
+def test_export_has_imitation_rows_and_pairs():
     records = collab()
     pairs = [pair for record in records for pair in preference_pairs(record)]
     assert pairs
     for pair in pairs:
         assert pair["chosen_reward"] > pair["rejected_reward"]
         (record,) = (r for r in records if (r.task_key, r.sample) == (pair["task_key"], pair["sample"]))
-        said = [*pair["prompt"], *pair["chosen"]]
-        assert said == list(record.messages[: len(said)])
+        conversation = [*pair["prompt"], *pair["chosen"]]
+        assert conversation == list(record.messages[: len(conversation)])
         assert pair["rejected"] != pair["chosen"]
     wide = [pair for record in records for pair in preference_pairs(record, min_margin=0.5)]
     assert wide == [pair for pair in pairs if pair["chosen_reward"] - pair["rejected_reward"] >= 0.5]
@@ -187,7 +190,7 @@ def test_rows_to_imitate_and_pairs_to_compare():
         assert row["score/accuracy"] == record.terms["accuracy"]
 
 
-def test_reasoning_that_is_kept_apart_is_no_part_of_a_row_and_tool_calls_make_none():
+def test_rows_exclude_reasoning_and_tool_calls():
     message = {"role": "assistant", "content": "1", "reasoning_content": "hm"}
     note = {"chosen": 0, "candidates": [{"message": message, "reward": 1.0, "terms": {"x": 1.0}}]}
     common = {"turn_rewards": (1.0,), "notes": (note,)}
@@ -198,7 +201,7 @@ def test_reasoning_that_is_kept_apart_is_no_part_of_a_row_and_tool_calls_make_no
     assert sft_row(record) is None
 
 
-def test_records_keep_notes_and_older_ones_are_still_read():
+def test_records_keep_notes_and_read_older_ones():
     (record,) = played([Job(0, 0, 1, 5)], best(Draws("1", "2")))
     assert Record.from_json(record.to_json()) == record
     assert json.loads(record.to_row()["notes"]) == list(record.notes)
@@ -209,7 +212,7 @@ def test_records_keep_notes_and_older_ones_are_still_read():
         Record.from_json(json.dumps({**json.loads(plain.to_json()), "more": 1}))
 
 
-def test_a_policy_that_notes_late_has_a_note_for_every_turn():
+def test_late_notes_are_padded_per_turn():
     class Late(Draws):
         def start(self, env, seed):
             async def play(conversation, tools):
@@ -222,12 +225,12 @@ def test_a_policy_that_notes_late_has_a_note_for_every_turn():
 
 
 def test_scripts_that_err_now_and_then():
-    def asked(rate):
+    def rate_of_questions(rate):
         records = played(jobs(range(60), 1, 0), ScriptedPolicy("expert", careless_rate=rate), clarify)
         return np.mean([r.metrics["asked_when_needed"] for r in records if "asked_when_needed" in r.metrics])
 
-    assert asked(0.0) == 1
-    assert 0.2 < asked(0.5) < 0.8
-    assert asked(1.0) == 0
+    assert rate_of_questions(0.0) == 1
+    assert 0.2 < rate_of_questions(0.5) < 0.8
+    assert rate_of_questions(1.0) == 0
     with pytest.raises(ValueError, match="careless_rate should be less than or equal to 1, not 1.5"):
         ScriptedPolicy("expert", careless_rate=1.5)

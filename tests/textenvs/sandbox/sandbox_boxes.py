@@ -21,16 +21,16 @@ def box_or_refusal(backend: str | None, limits: Limits) -> Sandbox | str:
 
 
 def box_of(backend: str | None = None, limits: Limits = SMALL) -> Sandbox:
-    """The box; where there is none, the refusal is checked, and the test that asked is skipped by name."""
-    found = box_or_refusal(backend, limits)
-    if isinstance(found, str):
-        check_refusal(found, backend)
-        pytest.skip("refused on this machine: " + found.splitlines()[1])
-    return found
+    """Return the box; where there is none, check the refusal, and skip the test that needs it."""
+    box = box_or_refusal(backend, limits)
+    if isinstance(box, str):
+        check_refusal(box, backend)
+        pytest.skip("refused on this machine: " + box.splitlines()[1])
+    return box
 
 
 def check_refusal(text: str, backend: str | None = None) -> None:
-    """It names what was tried, and what to do."""
+    """Check that a refusal names the backends tried and the remedy."""
     for word in (f"- {backend or 'bubblewrap'}: ", "install bubblewrap", "user namespaces", "in a container"):
         assert word in text
     assert "allow_unsafe=True" in text

@@ -1,4 +1,4 @@
-"""The sandbox as a library: what goes in, what comes out, and what is said where there is no box."""
+"""The sandbox as a library: input, output, and the error where there is no backend."""
 
 import asyncio
 import copy
@@ -44,7 +44,7 @@ def test_output_errors_and_exit_codes(box):
     assert "\ufffd" in box.run_now("import sys; sys.stdout.buffer.write(bytes([255]))").stdout
 
 
-def test_what_was_printed_before_a_limit_is_there(box):
+def test_output_before_limit_is_kept(box):
     result = box_of(None, HASTY).run_now("print('first')\nimport time; time.sleep(99)")
     assert result.describe().startswith("first\n[Stopped: ")
 
@@ -53,7 +53,7 @@ def test_what_was_printed_before_a_limit_is_there(box):
     ("ended", "status"),
     [("-24 0.6", "timeout"), ("-9 0.6", "timeout"), ("-24 0.01", "killed"), ("-9 0.01", "killed"), ("0 0.9", "ok")],
 )
-def test_who_used_half_of_the_cpu_limit_ran_into_it(ended, status):
+def test_killed_after_half_cpu_limit_is_timeout(ended, status):
     """The kernel's ticks and the time that it reports differ on a loaded machine."""
     run = Run({}, SMALL)
     run._started, run._read["status"] = True, f"started\nended {ended}\n".encode()
@@ -67,7 +67,7 @@ def test_any_text_is_a_program(box, code):
     assert box.run_now(code).status in ("ok", "error")
 
 
-def test_a_program_that_is_too_long_is_its_writers_mistake(box):
+def test_too_long_program_is_its_error(box):
     result = box.run_now("#" * (5 << 20))
     assert result.status == "error"
     assert "too long" in result.describe()
@@ -94,9 +94,9 @@ if __name__ == "__main__":
     print(tempfile.NamedTemporaryFile().name.startswith("/tmp/"))
 """
     for backend in BACKENDS:
-        found = box_or_refusal(backend, SMALL)
-        if isinstance(found, Sandbox):
-            assert found.run_now(code).describe() == "[1, 2]\n1\n\nTrue"
+        sandbox = box_or_refusal(backend, SMALL)
+        if isinstance(sandbox, Sandbox):
+            assert sandbox.run_now(code).describe() == "[1, 2]\n1\n\nTrue"
 
 
 def test_packages_only_where_asked_for(tmp_path):
@@ -104,23 +104,23 @@ def test_packages_only_where_asked_for(tmp_path):
     assert "ModuleNotFoundError" in plain.run_now("import numpy").stderr
     (tmp_path / "mine.py").write_text("x = 'mine'")
     tmp_path.chmod(0o755)
-    mine = Sandbox(backend=plain.backend, limits=SMALL, packages=tmp_path)
-    assert mine.run_now("import mine; print(mine.x)").stdout == "mine\n"
+    with_folder = Sandbox(backend=plain.backend, limits=SMALL, packages=tmp_path)
+    assert with_folder.run_now("import mine; print(mine.x)").stdout == "mine\n"
     installed = Sandbox(backend=plain.backend, packages="installed")
     code = "import numpy; print(numpy.arange(3).sum(), numpy.random.rand() == numpy.random.RandomState(0).rand())"
     expected = "3 True\n" if Path(sysconfig.get_path("platlib"), "numpy").exists() else ""
     assert installed.run_now(code).stdout == expected
 
 
-def test_a_run_gives_the_same_every_time(box):
+def test_runs_are_deterministic(box):
     code = "import random, os\nprint(random.random(), random.sample(range(99), 5), {*'abcdefgh'}, hash('x'), object())"
     first = box.run_now(code)
     assert first.ok
     assert [box.run_now(code), box.run_now(code)] == [first, first]
-    others = [
+    other_seeds = [
         Sandbox(backend=box.backend, seed=seed).run_now("import random; print(random.random())") for seed in (1, None)
     ]
-    assert len({first.stdout.split()[0], *(other.stdout.strip() for other in others)}) == 3
+    assert len({first.stdout.split()[0], *(other.stdout.strip() for other in other_seeds)}) == 3
 
 
 # ------------------------------------------------------------------ many, asynchronous, cancelled
@@ -134,7 +134,7 @@ async def test_runs_side_by_side_keep_apart(box):
     assert [result.stdout for result in results] == [f"{i * i}\n" for i in range(12)]
 
 
-async def test_a_cancelled_run_is_killed_at_once(box, tmp_path):
+async def test_cancelled_run_is_killed(box, tmp_path):
     hasty = Sandbox(backend=box.backend, limits=Limits(cpu_s=60, wall_s=60))
     before = children()
     task = asyncio.create_task(hasty.run("import time; time.sleep(50)"))
@@ -180,14 +180,14 @@ def test_a_run_dies_with_its_host(tmp_path):
 
 
 def named(name: str) -> list[str]:
-    found = []
+    pids = []
     for comm in Path("/proc").glob("[0-9]*/comm"):
         try:
             if comm.read_text().strip() == name:
-                found.append(comm.parent.name)
+                pids.append(comm.parent.name)
         except OSError:
             continue
-    return found
+    return pids
 
 
 def test_no_descriptor_is_left_open(box):
@@ -198,10 +198,10 @@ def test_no_descriptor_is_left_open(box):
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_sandbox_can_be_copied_and_moved(box):
-    for each in (copy.deepcopy(box), pickle.loads(pickle.dumps(box))):
-        assert each.run_now("print(1)").stdout == "1\n"
-        assert each.limits == box.limits
+def test_sandbox_can_be_copied_and_pickled(box):
+    for copied in (copy.deepcopy(box), pickle.loads(pickle.dumps(box))):
+        assert copied.run_now("print(1)").stdout == "1\n"
+        assert copied.limits == box.limits
 
 
 # ------------------------------------------------------------------ settings
@@ -246,7 +246,7 @@ needs_filter = pytest.mark.skipif(
 
 
 @needs_filter
-def test_where_no_box_holds_it_is_refused_with_the_remedy():
+def test_missing_backend_error_names_remedy():
     done = in_a_place_without_namespaces("try: Sandbox()\nexcept SandboxUnavailable as refusal: print(refusal)")
     check_refusal(done.stdout)
     assert "unshare" in done.stdout
@@ -266,7 +266,7 @@ def test_without_isolation_only_by_name():
     )
 
 
-def test_a_box_is_taken_before_no_box(box):
+def test_backend_is_preferred_to_unsafe(box):
     assert Sandbox(allow_unsafe=True).backend == box.backend
 
 
@@ -283,7 +283,7 @@ for code in ("import time; time.sleep(9)", "x = bytearray(1 << 28)", "while True
     assert done.stdout.split() == ["timeout", "memory", "output", "ok"], done.stderr
 
 
-def test_a_machine_of_another_kind_is_refused(monkeypatch):
+def test_unsupported_machine_is_refused(monkeypatch):
     from textenvs.sandbox import backends
 
     monkeypatch.setattr(backends.sys, "platform", "darwin")
@@ -292,15 +292,15 @@ def test_a_machine_of_another_kind_is_refused(monkeypatch):
         Sandbox()
 
 
-def test_a_box_that_does_not_hold_is_refused(box, monkeypatch):
-    """What counts is what code can do in it: here the limit on processes is forgotten."""
+def test_leaky_box_is_refused(box, monkeypatch):
+    """Forget the limit on processes: the proof must notice what code can do."""
     from textenvs.sandbox import backends
 
     monkeypatch.setattr(backends, "_problem_with", backends._problem_with.__wrapped__)
     make_job = backends.make_job
 
-    def without_that_limit(*given):
-        made = make_job(*given)
+    def without_that_limit(*arguments):
+        made = make_job(*arguments)
         return made | {"rlimits": {name: pair for name, pair in made["rlimits"].items() if name != "RLIMIT_NPROC"}}
 
     monkeypatch.setattr(backends, "make_job", without_that_limit)
@@ -313,7 +313,7 @@ def test_a_box_that_does_not_hold_is_refused(box, monkeypatch):
 
 
 def verdict(program: bytes, number: int, architecture: int, arguments: tuple[int, int, int]) -> int:
-    """What a classic BPF program says, by the rules of bpf(4)."""
+    """Return the verdict of a classic BPF program, by the rules of bpf(4)."""
     data = struct.pack("=IIQ3Q", number, architecture, 0, *arguments) + bytes(24)
     code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
     at = accumulator = 0
@@ -335,7 +335,7 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 @pytest.mark.parametrize("machine", seccomp.MACHINES)
 @given(data=st.data())
-def test_the_filter_refuses_what_is_listed_and_nothing_else(machine, data):
+def test_filter_refuses_exactly_listed_calls(machine, data):
     column = seccomp.MACHINES.index(machine)
     refused = {pair[column] for pair in seccomp._REFUSED.values()} - {None}
     special = {seccomp._CLONE, seccomp._CLONE3, seccomp._SOCKET, seccomp._SETSOCKOPT, seccomp._PRLIMIT64}
@@ -372,7 +372,7 @@ def test_the_filter_refuses_what_is_listed_and_nothing_else(machine, data):
 
 @pytest.fixture
 def unified(tmp_path):
-    """What ``/proc/self`` and a mounted cgroup2 hold: two levels above this process's group delegate controllers."""
+    """Write ``/proc/self`` and a mounted cgroup2: two levels above this process's group delegate controllers."""
     root, proc = tmp_path / "cgroup", tmp_path / "proc"
     own = root / "user.slice" / "user-1000.slice" / "run.scope"
     own.mkdir(parents=True)
@@ -390,7 +390,7 @@ def unified(tmp_path):
     return root, proc
 
 
-def test_control_groups_are_made_where_both_controllers_are_given_on(unified):
+def test_control_groups_need_both_controllers(unified):
     root, proc = unified
     assert cgroup.candidates(proc) == [root / "user.slice", root]
     (proc / "cgroup").write_text("4:memory:/old\n")
@@ -398,13 +398,13 @@ def test_control_groups_are_made_where_both_controllers_are_given_on(unified):
     assert cgroup.candidates(proc / "missing") == []
 
 
-def test_a_control_group_has_the_limits_and_tells_when_memory_ran_out(unified, monkeypatch):
-    """The kernel makes a group's files with its folder; here that is played."""
+def test_control_group_sets_limits_reports_memory(unified, monkeypatch):
+    """Simulate the kernel, which makes a group's files with its folder."""
     root, _ = unified
     make = Path.mkdir
 
-    def mkdir(self, *args, **more):
-        make(self, *args, **more)
+    def mkdir(self, *args, **options):
+        make(self, *args, **options)
         for name in ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cgroup.procs", "cgroup.kill"):
             (self / name).touch()
         (self / "memory.events").write_text("low 0\nmax 7\noom 0\noom_kill 0\noom_group_kill 0\n")
@@ -423,8 +423,8 @@ def test_a_control_group_has_the_limits_and_tells_when_memory_ran_out(unified, m
     assert (group.path / "cgroup.procs").read_text() == "0"
 
 
-def test_a_process_whose_name_is_no_text_is_counted():
-    """Where the kernel does not tell children, the names of all processes are read with their parents."""
+def test_process_with_binary_name_is_counted():
+    """Read parents from all processes, where the kernel does not list children."""
     naming = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff) R 1 (', 0, 0, 0); print('named', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", naming], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout.readline() == b"named\n"
@@ -432,11 +432,11 @@ def test_a_process_whose_name_is_no_text_is_counted():
         child.stdin.close()
 
 
-def test_control_groups_that_an_earlier_process_with_the_same_id_left_are_not_in_the_way(tmp_path, monkeypatch):
+def test_stale_control_groups_are_ignored(tmp_path, monkeypatch):
     make = Path.mkdir
 
-    def mkdir(self, *args, **more):
-        make(self, *args, **more)
+    def mkdir(self, *args, **options):
+        make(self, *args, **options)
         (self / "cgroup.procs").touch()
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
@@ -445,7 +445,7 @@ def test_control_groups_that_an_earlier_process_with_the_same_id_left_are_not_in
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_control_group_that_cannot_be_made_leaves_nothing(unified):
+def test_failed_control_group_leaves_nothing(unified):
     root, _ = unified
     (root / "file").touch()
     with pytest.raises(OSError, match="Not a directory"):

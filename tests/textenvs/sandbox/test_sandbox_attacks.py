@@ -35,20 +35,20 @@ def token():
     """A name for the attack's processes, and the check that none of them is left."""
     name = f"t{uuid.uuid4().hex[:12]}"
     yield name
-    left = []
+    survivors = []
     for comm in Path("/proc").glob("[0-9]*/comm"):
         try:
             if comm.read_text().strip() == name:
-                left.append(comm.parent.name)
+                survivors.append(comm.parent.name)
         except OSError:
             continue
-    assert not left, f"processes {left} outlived their run"
+    assert not survivors, f"processes {survivors} outlived their run"
 
 
-def attack(box, token, code, **more):
+def attack(box, token, code, **options):
     """Run ``code`` under the token's name; what it printed before is in the result."""
     name = f"import ctypes; libc = ctypes.CDLL(None, use_errno=True); libc.prctl(15, b'{token}', 0, 0, 0)\n"
-    return box.run_now(name + textwrap.dedent(code), **more)
+    return box.run_now(name + textwrap.dedent(code), **options)
 
 
 def tried(attempts):
@@ -68,7 +68,7 @@ def test_endless_computing_ends(box, token):
     assert "endless loop" in result.describe()
 
 
-def test_who_ignores_every_signal_is_stopped_too(token):
+def test_program_ignoring_signals_is_stopped(token):
     """The soft limit of CPU time is a signal, and the hard one is not."""
     code = (
         "import signal\nfor n in {*range(1, 65)} - {9, 19, 32, 33}: signal.signal(n, signal.SIG_IGN)\nwhile True: pass"
@@ -92,12 +92,12 @@ def test_endless_waiting_ends(token, wait):
     assert "more than 0.5 s" in result.describe()
 
 
-def test_a_fork_bomb_stays_small_and_ends(box, token):
+def test_fork_bomb_is_contained(box, token):
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     assert attack(box_of(box.backend, HASTY), token, bomb).status == "timeout"
 
 
-def test_the_number_of_processes_and_threads_is_limited(box, token):
+def test_processes_and_threads_are_limited(box, token):
     result = attack(
         box,
         token,
@@ -121,7 +121,7 @@ def test_the_number_of_processes_and_threads_is_limited(box, token):
     assert result.stdout == f"{SMALL.processes - 1} BlockingIOError\ncan't start new thread\n"
 
 
-def test_a_bomb_in_one_box_takes_no_processes_from_another(box, token):
+def test_fork_bomb_leaves_other_boxes_alone(box, token):
     """The limit is of each box, not of the user that all of them share."""
     code = """
         import os, time
@@ -185,7 +185,7 @@ def test_pages_that_processes_share_count_once(box, token):
     assert (result.status, result.stdout) == ("ok", "fine\n")
 
 
-def test_there_is_no_memory_that_no_limit_counts(box, token):
+def test_all_memory_is_counted(box, token):
     code = tried(["os.memfd_create('x')"]) + "\nfor call in (libc.shmget, libc.msgget, libc.semget):\n"
     result = attack(box, token, code + "    print(call(0, 4096, 0o1600), ctypes.get_errno())")
     assert result.stdout == "[Errno 1] Operation not permitted\n" + "-1 1\n" * 3
@@ -202,7 +202,7 @@ def test_endless_output_ends(box, token, stream):
     assert len(result.describe(max_chars=500)) < 700
 
 
-def test_output_before_the_news_that_the_code_started_is_the_codes_own():
+def test_output_before_start_line_counts():
     run = Run({}, SMALL)
     run._take("stderr", b"x" * (SMALL.output_bytes + 1))
     assert run._conclude().status == "output", "or a program could leave its score out by writing quickly"
@@ -242,7 +242,7 @@ def test_files_without_content_are_limited_too(token):
 # ------------------------------------------------------------------ what is not its own
 
 
-def test_files_of_the_host_are_not_there(box, token, tmp_path):
+def test_host_files_are_absent(box, token, tmp_path):
     (tmp_path / "secret.txt").write_text("the secret")
     paths = [
         "/etc/passwd",
@@ -261,14 +261,14 @@ def test_files_of_the_host_are_not_there(box, token, tmp_path):
     assert result.stdout == "".join(lines) + "got []\n"
 
 
-def test_the_environment_of_the_host_is_not_there(box, token, monkeypatch):
+def test_host_environment_is_absent(box, token, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     result = attack(box, token, "import os; print(dict(os.environ))")
     assert "sk-secret" not in result.stdout
     assert "'HOME': '/tmp'" in result.stdout
 
 
-def test_descriptors_of_the_host_do_not_come_along(box, token):
+def test_host_descriptors_are_closed(box, token):
     """Neither those that the host has open, nor those by which the box is made and watched."""
     with open(os.devnull) as file:
         os.set_inheritable(file.fileno(), True)
@@ -276,7 +276,7 @@ def test_descriptors_of_the_host_do_not_come_along(box, token):
         assert attack(box, token, code).stdout == ""
 
 
-def test_there_is_no_network_not_even_a_local_one(box, token):
+def test_there_is_no_network(box, token):
     """TCP's buffers grow by themselves, in memory that no limit of a process counts."""
     kinds = [
         f"socket.{family}, socket.SOCK_{kind}"
@@ -288,7 +288,7 @@ def test_there_is_no_network_not_even_a_local_one(box, token):
 
 
 def test_buffers_of_sockets_stay_small(box, token):
-    """What all sockets that a box may have can hold: a bound that follows from the limits of files and processes."""
+    """Bound the memory of all sockets of a box by the limits of files and processes."""
     result = attack(
         box,
         token,
@@ -313,7 +313,7 @@ def test_buffers_of_sockets_stay_small(box, token):
     assert result.stdout == "True\n"
 
 
-def test_other_sockets_of_the_host_cannot_be_reached(box, token):
+def test_host_sockets_are_unreachable(box, token):
     address = f"\0{token}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
@@ -325,7 +325,7 @@ def test_other_sockets_of_the_host_cannot_be_reached(box, token):
     assert result.stdout.splitlines() == ["[Errno 111] Connection refused", *refusals]
 
 
-def test_nothing_can_be_written_outside_the_folder(box, token):
+def test_writes_outside_folder_fail(box, token):
     places = ("/x", "/python/x", "/python/lib/x", "/dev/x", "/etc/x", "/usr/lib/x", "/python/sandbox/container_init.py")
     attempts = [f"open({place!r}, 'w')" for place in places]
     attempts += ["os.chmod(os.__file__, 0o777)", "os.remove(os.__file__)", "os.rename('/python', '/tmp/python')"]
@@ -421,7 +421,7 @@ def test_powers_are_refused(box, token):
     assert attack(box, token, code).stdout == "-1 1\n" * len(calls)
 
 
-def test_there_are_no_capabilities_and_none_can_be_had(box, token):
+def test_capabilities_cannot_be_gained(box, token):
     result = attack(
         box,
         token,
@@ -464,7 +464,7 @@ def test_limits_cannot_be_raised(box, token):
 
 
 @pytest.mark.parametrize("daemon", ["", "os.setsid()\nif os.fork(): os._exit(0)\n"])
-def test_processes_left_in_the_background_end_with_the_run(box, token, daemon):
+def test_background_processes_end_with_run(box, token, daemon):
     code = f"""
 import os, signal, sys, time
 if os.fork():
@@ -477,7 +477,7 @@ time.sleep(1000)
     assert (result.status, result.stdout) == ("ok", "done\n")
 
 
-def test_threads_that_do_not_end_are_stopped(token):
+def test_endless_threads_are_stopped(token):
     code = (
         "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin).start()\nprint('main ends')"
     )
@@ -500,13 +500,13 @@ print("scored")
 """
 
 
-def test_the_limits_of_the_boxs_first_process_cannot_be_touched(box, token):
+def test_init_process_limits_are_protected(box, token):
     result = attack(box, token, VOID)
     assert (result.status, result.stdout) == ("ok", "scored\n"), result
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the test above is this one where the user is not root")
-def test_nor_by_a_user_who_is_not_root(tmp_path):
+def test_init_limits_are_protected_without_root(tmp_path):
     """There process 1 is the same user's. The package alone: what root installed may be closed to others."""
     nobody = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
     for interpreter in (sys._base_executable, "/usr/bin/python3"):
@@ -526,7 +526,7 @@ def test_nor_by_a_user_who_is_not_root(tmp_path):
     assert "status='ok', stdout='scored\\n'" in done.stdout, done.stdout + done.stderr
 
 
-def test_whoever_breaks_the_box_is_scored_all_the_same(box, token, monkeypatch):
+def test_code_that_breaks_box_is_scored(box, token, monkeypatch):
     """Process 1 is killed from outside, as a hole in the box would let the code do."""
     from textenvs.sandbox import process
 

@@ -27,7 +27,7 @@ class Running:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        made = {name: each if isinstance(each, Offer) else Offer(each) for name, each in offers.items()}
+        made = {name: offer if isinstance(offer, Offer) else Offer(offer) for name, offer in offers.items()}
         self.host = Host(made, limits=Limits(**limits), allow=allow)
         self.server = Server(self.host, tokens=tokens, max_message_bytes=max_message_bytes)
         self.on_loop(self.server.start(port=port))
@@ -46,10 +46,10 @@ class Running:
     def stop(self) -> None:
         async def stopped():
             await self.server.stop()
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
+            pending = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in pending:
                 task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*pending, return_exceptions=True)
 
         self.on_loop(stopped())
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -74,11 +74,11 @@ def running(offers: Any = TOYS, **options: Any):
 
 def registered(*ids: str) -> dict[str, Offer]:
     """Environments that ship, as offers."""
-    return {env_id: Offer(lambda env_id=env_id, **more: textenvs.make(env_id, **more)) for env_id in ids}
+    return {env_id: Offer(lambda env_id=env_id, **options: textenvs.make(env_id, **options)) for env_id in ids}
 
 
 def soon(condition: Any, what: str, seconds: float = 10.0) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     waiting = threading.Event()
     for _ in range(int(seconds / 0.01)):
         if condition():
@@ -88,9 +88,9 @@ def soon(condition: Any, what: str, seconds: float = 10.0) -> None:
 
 
 def ask(server, op, headers=None, raw=None, **fields):
-    """One request: its status, its headers and its JSON."""
+    """Send one request, and return its status, its headers and its JSON."""
 
-    async def asked():
+    async def post():
         async with (
             aiohttp.ClientSession() as session,
             session.post(
@@ -99,7 +99,7 @@ def ask(server, op, headers=None, raw=None, **fields):
         ):
             return response.status, response.headers, await response.json()
 
-    return asyncio.run(asked())
+    return asyncio.run(post())
 
 
 def get(server, path, headers=None):

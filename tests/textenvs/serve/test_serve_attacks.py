@@ -27,8 +27,8 @@ class Process:
         )
         self.url = ""
         for line in self.process.stdout:
-            if found := re.search(r"serving at (http://\S+),", line):
-                self.url = found[1]
+            if match := re.search(r"serving at (http://\S+),", line):
+                self.url = match[1]
                 break
         assert self.url, "the server did not start"
         self.port = int(self.url.rpartition(":")[2])
@@ -54,7 +54,7 @@ def serving(*arguments):
 
 
 def opened(server, env, **fields):
-    """The answer to an opening, and its status."""
+    """Return the answer to an opening, and its status."""
     status, _, answer = ask(server, "open", session=uuid.uuid4().hex, env=env, **fields)
     return status, answer
 
@@ -76,7 +76,7 @@ def step(server, session, turn, action):
     return status, answer
 
 
-def test_memory_stays_below_a_bound_and_is_given_back(bounded):
+def test_memory_is_bounded_and_released(bounded):
     before = bounded.resident()
     sessions, refused, reply = [], Counter(), "-" * 1_000_000
     for number in range(36):

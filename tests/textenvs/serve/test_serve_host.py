@@ -24,8 +24,8 @@ async def hosting(offers, **options):
     return host
 
 
-async def told(host, op, owner="ann", **fields):
-    """The answer to a request, or its error."""
+async def response_of(host, op, owner="ann", **fields):
+    """Return the answer to a request, or its error."""
     try:
         return json.loads(await host.answer(op, encode(fields), owner))
     except Refusal as refusal:
@@ -33,12 +33,12 @@ async def told(host, op, owner="ann", **fields):
 
 
 async def opened(host, **fields):
-    answer = await told(host, "open", **{"session": uuid4().hex, "env": "env", "seed": 0, **fields})
+    answer = await response_of(host, "open", **{"session": uuid4().hex, "env": "env", "seed": 0, **fields})
     return answer.get("session") or answer["kind"]
 
 
-async def stepped(host, session, action="x", turn=0, **more):
-    return await told(host, "step", session=session, turn=turn, action=action, **more)
+async def stepped(host, session, action="x", turn=0, **fields):
+    return await response_of(host, "step", session=session, turn=turn, action=action, **fields)
 
 
 async def so(condition):
@@ -79,7 +79,7 @@ def hanging():
         max_size=20,
     ),
 )
-def test_requests_in_any_order_and_number_play_each_episode_once_and_never_another(kind, schedule):
+def test_any_requests_play_each_episode_once(kind, schedule):
     """Two owners with the same names of sessions; requests are repeated at once and later, and some are stale."""
 
     async def played():
@@ -88,12 +88,12 @@ def test_requests_in_any_order_and_number_play_each_episode_once_and_never_anoth
         directs, conversations, last = [Guess() for _ in players], [], [None] * 4
         for seed, (owner, name) in enumerate(players):
             conversations.append(directs[seed].reset(seed=seed)[0])
-            answer = await told(host, "open", owner, session=name, env="env", seed=seed)
+            answer = await response_of(host, "open", owner, session=name, env="env", seed=seed)
             assert answer["messages"] == list(conversations[-1])
         for player, action, times, repeats in schedule:
             (owner, name), direct = players[player], directs[player]
             step = {"session": name, "turn": len(direct.state.guesses), "action": action}
-            answers = await asyncio.gather(*(told(host, "step", owner, **step) for _ in range(times)))
+            answers = await asyncio.gather(*(response_of(host, "step", owner, **step) for _ in range(times)))
             assert all(answer == answers[0] for answer in answers) or action == "boom"
             if direct.state.done:
                 assert answers[0]["kind"] == "reset_needed"
@@ -109,8 +109,8 @@ def test_requests_in_any_order_and_number_play_each_episode_once_and_never_anoth
                 conversations[player], last[player] = grown, (step, answers[0])
             if repeats and last[player] is not None:
                 step, answer = last[player]
-                assert await told(host, "step", owner, **step) == answer
-                stale = await told(host, "step", owner, **{**step, "action": "another"})
+                assert await response_of(host, "step", owner, **step) == answer
+                stale = await response_of(host, "step", owner, **{**step, "action": "another"})
                 assert (stale["kind"], stale["turn"]) == ("wrong_turn", step["turn"] + 1)
         assert len(host.sessions) == 4
         await host.close()
@@ -119,40 +119,40 @@ def test_requests_in_any_order_and_number_play_each_episode_once_and_never_anoth
     asyncio.run(played())
 
 
-async def test_an_opening_that_is_sent_again_opens_no_second_session():
+async def test_repeated_open_creates_one_session():
     host = await hosting({"env": Offer(AsyncGuess)})
     opening = {"session": "a name of our own", "env": "env"}
-    first, second = await asyncio.gather(*(told(host, "open", **opening) for _ in range(2)))
-    assert first == second == await told(host, "open", **opening)  # with the seed that was drawn
+    first, second = await asyncio.gather(*(response_of(host, "open", **opening) for _ in range(2)))
+    assert first == second == await response_of(host, "open", **opening)  # with the seed that was drawn
     assert host.counts["opened"] == 1
-    assert (await told(host, "open", **opening, seed=1))["kind"] == "bad_request"
-    other = await told(host, "open", "bob", **opening)
+    assert (await response_of(host, "open", **opening, seed=1))["kind"] == "bad_request"
+    other = await response_of(host, "open", "bob", **opening)
     assert other["seed"] != first["seed"]
     await stepped(host, opening["session"])
-    assert (await told(host, "open", **opening))["kind"] == "bad_request"  # it was long on its way
+    assert (await response_of(host, "open", **opening))["kind"] == "bad_request"  # it was long on its way
     assert (await stepped(host, opening["session"], "y", 1))["turn"] == 2
-    assert (await told(host, "open", session="short", env="env"))["kind"] == "bad_request"
+    assert (await response_of(host, "open", session="short", env="env"))["kind"] == "bad_request"
     await host.close()
 
 
-async def test_a_session_that_is_not_used_ends_and_one_at_work_does_not(hanging, monkeypatch):
+async def test_only_idle_sessions_expire(hanging, monkeypatch):
     host, now = await hosting({"env": Offer(hanging)}, limits=Limits(idle_s=100.0)), 1000.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     working, idle, over = [await opened(host) for _ in range(3)]
     await stepped(host, over, "quit")
     work = asyncio.ensure_future(stepped(host, working, "hang"))
     await so(lambda: host.sessions["ann", working].work is not None)
-    for seconds, left in ((59.0, 3), (2.0, 2), (38.0, 2), (2.0, 1)):
+    for seconds, remaining in ((59.0, 3), (2.0, 2), (38.0, 2), (2.0, 1)):
         now += seconds
         host.expire()
-        assert len(host.sessions) == left
+        assert len(host.sessions) == remaining
     assert dict(host.ended) == {"over": 1, "idle": 1}
     hanging.go_on.set()
     assert (await work)["turn"] == 1
     await host.close()
 
 
-async def test_a_session_that_is_closed_at_work_is_cancelled_and_its_environment_closed():
+async def test_closing_busy_session_cancels_and_closes():
     class Waiting(Guess):
         closed = 0
 
@@ -167,16 +167,16 @@ async def test_a_session_that_is_closed_at_work_is_cancelled_and_its_environment
     work = asyncio.ensure_future(stepped(host, session))
     await so(lambda: host.sessions["ann", session].work is not None)
     assert (await stepped(host, session, "another"))["kind"] == "busy"
-    await told(host, "close", "bob", sessions=[session])
+    await response_of(host, "close", "bob", sessions=[session])
     assert not work.done()
-    await told(host, "close", sessions=[session, "none"])
+    await response_of(host, "close", sessions=[session, "none"])
     assert (await work)["kind"] == "unknown_session"
     await so(lambda: Waiting.closed == 1)
     assert host.held == 0
     await host.close()
 
 
-async def test_a_step_that_is_sent_again_during_another_request_gets_its_own_answer():
+async def test_repeated_step_gets_its_own_answer():
     class Scored(Guess):
         async def conversation_score(self):
             await asyncio.sleep(0.05)
@@ -185,7 +185,7 @@ async def test_a_step_that_is_sent_again_during_another_request_gets_its_own_ans
     host = await hosting({"env": Offer(Scored)}, allow=["scores"])
     session = await opened(host)
     played = await stepped(host, session)
-    scored = asyncio.ensure_future(told(host, "score", session=session, turn=1))
+    scored = asyncio.ensure_future(response_of(host, "score", session=session, turn=1))
     await so(lambda: host.sessions["ann", session].work is not None)
     assert await stepped(host, session) == played
     assert await scored == {"scores": {"good": 1.0}}
@@ -196,7 +196,7 @@ async def test_a_step_that_is_sent_again_during_another_request_gets_its_own_ans
 # ------------------------------------------------------------------ memory
 
 
-async def test_what_is_held_is_bounded_and_given_back(monkeypatch):
+async def test_held_memory_is_bounded_and_released(monkeypatch):
     monkeypatch.setattr(module, "REQUESTS_SHARE", 1.0)
     host = await hosting({"env": Offer(Guess)}, limits=Limits(max_reply_bytes=1000, max_bytes=50_000), allow=["tasks"])
     session = await opened(host)
@@ -215,18 +215,18 @@ async def test_what_is_held_is_bounded_and_given_back(monkeypatch):
     fat = await opened(host, options={"task": row})
     assert host.held - before > 20_000 + module.SESSION_BYTES  # the row that a client brought counts
     assert await opened(host, options={"task": row}) == "full"
-    await told(host, "close", sessions=[fat])
+    await response_of(host, "close", sessions=[fat])
     with host.holding(40_000 - host.held):
         with pytest.raises(Refusal, match="no memory for 10001 more bytes") as raised, host.holding(10_001):
             pass
         assert (raised.value.kind, raised.value.status) == ("full", 429)
         with host.holding(10_000), host.holding(module.SMALL_BYTES):  # so that sessions can be closed
-            await told(host, "close", sessions=[session])
+            await response_of(host, "close", sessions=[session])
     assert host.held == 0
     await host.close()
 
 
-async def test_requests_under_way_share_part_of_memory():
+async def test_concurrent_requests_share_memory_limit():
     host = await hosting({"env": Offer(Guess)}, limits=Limits(max_bytes=100_000))
     with host.holding(60_000):  # one alone may take more
         with pytest.raises(Refusal, match="other requests take 60000 bytes of 25000") as raised, host.holding(10_000):
@@ -268,7 +268,7 @@ async def test_replays_leave_the_loop_to_others(monkeypatch):
     await host.close()
 
 
-async def test_replies_played_again_for_one_owner_are_bounded(monkeypatch):
+async def test_replays_are_bounded_per_owner(monkeypatch):
     monkeypatch.setattr(module.protocol, "MAX_REPLAY", 10)
     release = asyncio.Event()
 
@@ -293,11 +293,11 @@ async def test_replies_played_again_for_one_owner_are_bounded(monkeypatch):
 # ------------------------------------------------------------------ threads that hang
 
 
-async def test_where_all_threads_hang_requests_are_refused_until_they_end(hanging):
+async def test_hanging_threads_refuse_requests_until_done(hanging):
     host = await hosting({"env": Offer(hanging)}, limits=Limits(threads=2, step_timeout_s=0.3))
     sessions = [await opened(host) for _ in range(3)]
     late = await asyncio.gather(*(stepped(host, session, "hang") for session in sessions[:2]))
-    assert [each["kind"] for each in late] == ["timeout"] * 2
+    assert [response["kind"] for response in late] == ["timeout"] * 2
     assert "the session is lost" in late[0]["message"]
     assert (await stepped(host, sessions[0]))["kind"] == "unknown_session"
     answer = await stepped(host, sessions[2])
@@ -310,7 +310,7 @@ async def test_where_all_threads_hang_requests_are_refused_until_they_end(hangin
     await host.close()
 
 
-async def test_an_environment_that_awaits_too_long_keeps_its_episode_as_it_was():
+async def test_async_timeout_keeps_the_episode():
     class Waits(Guess):
         async def respond(self, reply):
             turn = super().respond(reply)
@@ -326,7 +326,7 @@ async def test_an_environment_that_awaits_too_long_keeps_its_episode_as_it_was()
     await host.close()
 
 
-async def test_each_turn_of_a_replay_has_the_time_of_a_step_and_leaves_the_loop_to_others():
+async def test_replay_limits_turns_and_yields_loop():
     played, ticks = [], 0
 
     class Slow(Guess):
@@ -334,14 +334,14 @@ async def test_each_turn_of_a_replay_has_the_time_of_a_step_and_leaves_the_loop_
             played.append(threading.Event().wait(1.0 if reply["content"] == "hang" else 0.02))
             return super().respond(reply)
 
-    async def others():
+    async def count_ticks():
         nonlocal ticks
         while True:
             await asyncio.sleep(0)
             ticks += 1
 
     host = await hosting({"env": Offer(lambda: Slow(max_assistant_turns=99))}, limits=Limits(step_timeout_s=0.2))
-    other = asyncio.ensure_future(others())
+    other = asyncio.ensure_future(count_ticks())
     assert len(await opened(host, replay=[{"reseed": 1}, *[{"action": "a"}] * 20])) == 32  # of 0.4 s in all
     assert await opened(host, replay=[{"action": "a"}, {"action": "hang"}, {"action": "a"}]) == "timeout"
     other.cancel()
@@ -370,24 +370,24 @@ class Refuses(Guess):
 
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, TaskError, gymnasium.error.InvalidProbability])
-async def test_the_text_of_a_reset_crosses_only_where_it_is_about_what_the_client_sent(error):
+async def test_only_reset_errors_about_input_cross(error):
     host = await hosting({"env": Offer(type("Own", (Refuses,), {"error": error}))}, allow=["tasks"])
     opening = {"session": "s" * 16, "env": "env", "seed": 0}
     for options in ({}, {"task_index": 1}):
-        answer = await told(host, "open", **opening, options=options)
+        answer = await response_of(host, "open", **opening, options=options)
         assert (answer["kind"], "secret" in json.dumps(answer)) == ("refused_reset", False)
         assert answer["message"].startswith(f"reset raised {error.__name__}; the server's log has it as error ")
     row = ToyTasks()[0].to_row()
-    answer = await told(host, "open", **opening, options={"task": row})  # an error of data, of the client's own
+    answer = await response_of(host, "open", **opening, options={"task": row})  # an error of data, of the client's own
     assert ("a secret" in answer["message"]) == (error is TaskError)
-    answer = await told(host, "open", **opening, options={"task_index": 99})
+    answer = await response_of(host, "open", **opening, options={"task_index": 99})
     assert "is 99, but toy tasks has 7 tasks" in answer["message"]
     await host.close()
 
 
-async def test_the_text_of_an_environments_error_does_not_cross():
+async def test_environment_error_text_stays_private():
     host = await hosting({"env": Offer(lambda: Guess(Unspeakable())), "odd": Offer(NotJson)})
-    answer = await told(host, "open", session="s" * 16, env="env", seed=0)
+    answer = await response_of(host, "open", session="s" * 16, env="env", seed=0)
     assert (answer["kind"], answer["exception"]) == ("environment_error", "KeyError")
     assert "secret" not in json.dumps(answer)
     session = await opened(host, env="odd")
@@ -396,16 +396,16 @@ async def test_the_text_of_an_environments_error_does_not_cross():
     await host.close()
 
 
-async def test_what_was_not_allowed_is_refused_with_the_remedy():
+async def test_disallowed_request_names_remedy():
     host = await hosting({"env": Offer(Guess, nondeterministic=True)})
     session = await opened(host)
     rng = {"bit_generator": "PCG64"}
     for allowance, answer in (
-        ("tasks", await told(host, "open", session="s" * 16, env="env", options={"task": {}})),
-        ("tasks", await told(host, "open", session="s" * 16, env="env", options={"other": 1})),
-        ("expert", await told(host, "demonstration", session=session, turn=0, rng=rng)),
-        ("expert", await told(host, "careless_reply", session=session, turn=0, rng=rng)),
-        ("scores", await told(host, "score", session=session, turn=0)),
+        ("tasks", await response_of(host, "open", session="s" * 16, env="env", options={"task": {}})),
+        ("tasks", await response_of(host, "open", session="s" * 16, env="env", options={"other": 1})),
+        ("expert", await response_of(host, "demonstration", session=session, turn=0, rng=rng)),
+        ("expert", await response_of(host, "careless_reply", session=session, turn=0, rng=rng)),
+        ("scores", await response_of(host, "score", session=session, turn=0)),
     ):
         assert answer["kind"] == "forbidden"
         assert f"--allow {allowance}" in answer["message"]

@@ -1,4 +1,4 @@
-"""docs/serving.md: its requests are answered as it says, and it leaves out nothing."""
+"""docs/serving.md: requests are answered as documented, and every option is documented."""
 
 import json
 import re
@@ -19,33 +19,33 @@ REQUEST = re.compile(
 
 
 def shape(value):
-    """What stands where, with the placeholders of the page as anything."""
+    """Return the structure of a value, with the page's placeholders as anything."""
     if isinstance(value, dict):
-        return {name: shape(each) for name, each in value.items()}
-    return [shape(each) for each in value] if isinstance(value, list) else type(value)
+        return {name: shape(item) for name, item in value.items()}
+    return [shape(item) for item in value] if isinstance(value, list) else type(value)
 
 
 def test_the_requests_of_the_page():
-    shown = REQUEST.findall(PAGE)
-    assert [op for op, *_ in shown] == ["open", "step"]
+    examples = REQUEST.findall(PAGE)
+    assert [op for op, *_ in examples] == ["open", "step"]
     with running(registered("textenv/gsm8k-interact")) as server:
         for _ in range(2):  # two users, two sessions
-            follow(server, shown)
+            follow(server, examples)
         assert server.metrics()["opened"] == 2
 
 
-def follow(server, shown):
-    """Do what the page shows."""
+def follow(server, examples):
+    """Send the requests of the page, and compare the answers."""
     session = str(uuid.uuid4())
-    for op, body, expected in shown:
+    for op, body, expected in examples:
         status, _, answer = ask(server, op, **json.loads(body.replace("'$SESSION'", session)))
         expected = json.loads(expected.replace("SESSION", session))
-        told = {**answer, "info": {name: answer["info"][name] for name in expected["info"]}}
+        compared = {**answer, "info": {name: answer["info"][name] for name in expected["info"]}}
         assert status == 200
-        assert shape(told) == shape(expected)
-        assert [m["role"] for m in told["messages"]] == [m["role"] for m in expected["messages"]]
+        assert shape(compared) == shape(expected)
+        assert [m["role"] for m in compared["messages"]] == [m["role"] for m in expected["messages"]]
         for name in ("session", "turn", "seed", "reward", "terminated", "truncated"):
-            assert told.get(name) == expected.get(name)
+            assert compared.get(name) == expected.get(name)
 
 
 @pytest.mark.parametrize("name", [*OPS, *STATUS, "GET /health", "GET /metrics"])
@@ -53,7 +53,7 @@ def test_it_speaks_of_everything(name):
     assert f"`{name}`" in PAGE or f"{name}`" in PAGE
 
 
-def test_it_has_every_option_of_the_command_and_of_the_environment():
+def test_page_documents_every_option():
     commands = next(action for action in build_parser()._actions if action.dest == "command").choices
     for action in commands["serve"]._actions:
         for option in action.option_strings:

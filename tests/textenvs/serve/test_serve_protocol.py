@@ -1,4 +1,4 @@
-"""What is a request, and what is not."""
+"""Valid and invalid requests of the protocol."""
 
 import json
 import math
@@ -33,7 +33,7 @@ STEP = {"session": "s", "turn": 0, "action": "x"}
 
 @settings(max_examples=10)
 @given(any_json)
-def test_a_message_is_decoded_as_it_was_encoded(value):
+def test_messages_survive_encoding(value):
     text = encode({"v": value})
     assert text.isascii()
     assert decode(text) == {"v": value}
@@ -51,7 +51,7 @@ def test_numpy_numbers_are_encoded_as_numbers():
 
 
 @given(st.sampled_from([*OPS, "x"]), st.dictionaries(FIELD, any_json).map(encode) | any_json.map(encode) | st.binary())
-def test_garbage_is_a_request_or_a_refusal(op, body):
+def test_garbage_is_request_or_refusal(op, body):
     refusal = None
     try:
         parse_request(op, body)
@@ -73,7 +73,7 @@ def test_garbage_is_a_request_or_a_refusal(op, body):
         ({"x" * 10_000: 1}, "x{64}: Extra inputs"),
     ],
 )
-def test_a_malformed_request_says_where_and_does_not_repeat_what_was_sent(changes, match):
+def test_malformed_request_names_place_without_content(changes, match):
     message = {"session": 17, "action": {"secret": 1}, "turn": 0, **changes}
     with pytest.raises(Refusal, match=match) as raised:
         parse_request("step", encode({name: value for name, value in message.items() if value is not ...}))
@@ -93,7 +93,7 @@ def test_a_replay_has_a_limit():
     assert parse_request("step", encode(STEP)) == Step(**STEP)
 
 
-def test_a_generator_is_sent_by_its_state():
+def test_generator_is_sent_by_state():
     rng, moved = np.random.default_rng(3), np.random.default_rng(4)
     rng.integers(5, size=7)
     set_state(moved, decode(encode(rng.bit_generator.state)))
@@ -105,7 +105,7 @@ def test_a_generator_is_sent_by_its_state():
 
 @given(st.integers(1, 300_000), st.sampled_from(["[]", "{}", "1", '{"a":1}', '"x"']))
 @settings(max_examples=10, deadline=None)
-def test_requests_of_many_values_are_refused_unparsed(count, value):
+def test_requests_with_many_values_are_unparsed(count, value):
     body = ("[" + ",".join([value] * count) + "]").encode()
     size = 1 + count * {'{"a":1}': 3}.get(value, 1)
     if size > 2 * MAX_VALUES:

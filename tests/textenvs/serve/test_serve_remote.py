@@ -37,7 +37,7 @@ def kind(request):
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
-def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, env_id):
+def test_remote_results_equal_direct_ones(shipped, env_id):
     direct, remote = textenvs.make(env_id), shipped.remote(env_id)
     assert (remote.max_assistant_turns, remote.max_user_turns) == (direct.max_assistant_turns, direct.max_user_turns)
     assert (remote.observation_space, remote.action_space) == (direct.observation_space, direct.action_space)
@@ -45,12 +45,12 @@ def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, e
     for seed in range(6):
         options = {"task_index": np.int64(seed)} if seed % 2 else None
         assert remote.reset(seed=seed, options=options) == direct.reset(seed=seed, options=options)
-        ours, theirs = np.random.default_rng(seed), np.random.default_rng(seed)
+        direct_rng, remote_rng = np.random.default_rng(seed), np.random.default_rng(seed)
         while not direct.state.done:
-            script = "demonstration" if ours.random() < 0.5 else "careless_reply"
-            assert theirs.random() >= 0
-            reply = getattr(direct, script)(ours)
-            assert getattr(remote, script)(theirs) == reply
+            script = "demonstration" if direct_rng.random() < 0.5 else "careless_reply"
+            assert remote_rng.random() >= 0
+            reply = getattr(direct, script)(direct_rng)
+            assert getattr(remote, script)(remote_rng) == reply
             result = direct.step(reply)
             assert remote.step(reply) == result
             assert type(remote.state.messages) is tuple
@@ -65,7 +65,7 @@ def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, e
                 remote.tasks[index]
 
 
-def test_the_keys_of_tasks_differ_where_other_rows_are_served():
+def test_task_keys_depend_on_served_rows():
     class Others(ToyTasks):
         def __getitem__(self, index):
             return dataclasses.replace(super().__getitem__(index), key=f"other/{index}")
@@ -75,7 +75,7 @@ def test_the_keys_of_tasks_differ_where_other_rows_are_served():
     assert first == again != other
 
 
-def test_scripts_are_there_wherever_they_are_asked_for(shipped):
+def test_scripts_work_in_every_state(shipped):
     """Also in a coroutine on the loop that all connections live on, where waiting for that loop would never end."""
     direct = textenvs.make("textenv/clarify")
     direct.reset(seed=2)
@@ -83,21 +83,21 @@ def test_scripts_are_there_wherever_they_are_asked_for(shipped):
     expected += [direct.careless_reply(np.random.default_rng(1))]
     remote = shipped.remote("textenv/clarify")
 
-    async def asked():
+    async def play():
         await remote.areset(seed=2)
-        told = [remote.demonstration(np.random.default_rng(0)), await remote.astep("x")]
+        results = [remote.demonstration(np.random.default_rng(0)), await remote.astep("x")]
         remote._drop()  # its session is lost
-        told += [remote.careless_reply(np.random.default_rng(1))]
+        results += [remote.careless_reply(np.random.default_rng(1))]
         assert shipped.remote("textenv/clarify").tasks.size is None
         with pytest.raises(RemoteError, match=r"no connection.*tried for"):
             textenvs.make("textenv/remote", url="http://127.0.0.1:9", retry_s=0.2)
-        return told
+        return results
 
-    assert background.submit(asked()).result(timeout=30) == expected
-    assert asyncio.run(asked()) == expected
+    assert background.submit(play()).result(timeout=30) == expected
+    assert asyncio.run(play()) == expected
 
 
-def test_whatever_was_said_comes_back_as_it_is_directly(toys, kind):
+def test_any_reply_comes_back_unchanged(toys, kind):
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
     replies = [
         assistant("x", [call]),
@@ -112,7 +112,7 @@ def test_whatever_was_said_comes_back_as_it_is_directly(toys, kind):
     assert direct.state.stop == "max_assistant_turns"
 
 
-def test_a_failed_simulator_is_a_failed_episode(toys, kind):
+def test_failed_simulator_fails_episode(toys, kind):
     direct, remote = TOYS[kind](), toys.remote(kind)
     for env in (direct, remote):
         env.reset(seed=0)
@@ -123,16 +123,16 @@ def test_a_failed_simulator_is_a_failed_episode(toys, kind):
     assert result[4]["stop"] == "user_failed"
 
 
-def test_a_task_of_ones_own_goes_there_and_its_answer_does_not_come_back(toys):
+def test_own_task_is_sent_without_returning_answer(toys):
     task = Task("mine", "somewhere", (user("What is it?"),), ground_truth="my own secret")
     remote = toys.remote("guess")
     conversation, info = remote.reset(seed=1, options={"task": task})
     assert (info["task_key"], info["task_index"], info["data_source"]) == ("mine", -1, "somewhere")
     assert conversation == Guess().reset(seed=1, options={"task": task})[0]
     assert remote.state.task.ground_truth is None
-    told = [remote.step("x"), remote.step("my own secret")]
-    assert "secret" not in repr(told[0])
-    assert told[1][1] > 1.0
+    results = [remote.step("x"), remote.step("my own secret")]
+    assert "secret" not in repr(results[0])
+    assert results[1][1] > 1.0
 
 
 def test_no_secret_crosses_the_wire(toys, monkeypatch):
@@ -188,7 +188,7 @@ def test_errors_arrive_as_what_they_were(toys, kind):
             careless_player.careless_reply(np.random.default_rng(0))
 
 
-def test_a_reply_that_was_refused_costs_no_other_session(kind):
+def test_refused_reply_keeps_other_sessions(kind):
     """So that an episode which cannot be played again goes on after one."""
     with running() as server:
         remote, direct = server.remote(kind), TOYS[kind]()
@@ -206,7 +206,7 @@ class Unopenable(Guess):
         raise EnvironmentFailure("judge_failed", "not today")
 
 
-def test_a_failure_in_the_opening_arrives_as_one():
+def test_failure_in_opening_is_reported():
     with running({"sad": Unopenable}) as server, pytest.raises(EnvironmentFailure, match="judge_failed: not today"):
         server.remote("sad").reset(seed=0)
 
@@ -223,7 +223,7 @@ def test_a_failure_in_the_opening_arrives_as_one():
         ({"env": None}, "which one is meant"),
     ],
 )
-def test_a_mistake_in_the_arguments_says_which(toys, monkeypatch, options, match):
+def test_invalid_argument_is_named(toys, monkeypatch, options, match):
     for name in ("TEXTENVS_URL", "TEXTENVS_REMOTE_ENV", "TEXTENVS_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match=match):
@@ -233,7 +233,7 @@ def test_a_mistake_in_the_arguments_says_which(toys, monkeypatch, options, match
 # ------------------------------------------------------------------ forks, snapshots, copies
 
 
-def test_forks_snapshots_and_copies_go_on_alike(toys, kind):
+def test_forks_snapshots_and_copies_agree(toys, kind):
     direct, remote = TOYS[kind](), toys.remote(kind)
     for turn in range(4):
         for env in (direct, remote):
@@ -255,7 +255,7 @@ def test_forks_snapshots_and_copies_go_on_alike(toys, kind):
             assert [env.step(f"reply {i}") for i in range(turn, 4)] == later
 
 
-def test_forks_that_are_dropped_leave_no_session():
+def test_dropped_forks_leave_no_session():
     with running() as server:
         remote = server.remote("guess")
         remote.reset(seed=0)
@@ -281,7 +281,7 @@ class Unsteady(Guess):
         return Turn([user(f"Now it is {np.random.default_rng().random()}.")])
 
 
-def test_an_episode_that_would_not_be_the_same_is_not_continued():
+def test_diverging_replay_is_not_continued():
     offers = {"declared": Offer(Unsteady, nondeterministic=True), "undeclared": Offer(Unsteady)}
     with running(offers) as server:
         for env, match in (("declared", "not deterministic"), ("undeclared", "went otherwise")):
@@ -296,12 +296,14 @@ def test_an_episode_that_would_not_be_the_same_is_not_continued():
 # ------------------------------------------------------------------ many
 
 
-def test_whole_episodes_side_by_side_are_those_played_directly(shipped):
+def test_concurrent_remote_episodes_equal_direct_ones(shipped):
     def policy(conversation):
         return f"#### {len(conversation) + len(conversation[0]['content']) % 7}"
 
     async def played(env):
-        return sorted([each async for each in play_episodes(env, policy, 60, concurrency=20, seed=3)], key=_number)
+        return sorted(
+            [episode async for episode in play_episodes(env, policy, 60, concurrency=20, seed=3)], key=_number
+        )
 
     direct = asyncio.run(played(textenvs.make("textenv/gsm8k-interact")))
     assert asyncio.run(played(shipped.remote("textenv/gsm8k-interact"))) == direct
@@ -333,7 +335,7 @@ def test_a_vector_environment_and_awaited_twins(toys, kind):
     assert lockstep(toys.remote(kind)) == lockstep(TOYS[kind]())
 
 
-def test_environments_that_threads_make_at_once_share_one_client(toys, monkeypatch):
+def test_concurrent_environments_share_one_client(toys, monkeypatch):
     """Each would drop its session for the other's client, which an episode with a model cannot survive."""
     made, together = Client.__init__, threading.Barrier(2, timeout=10)
 
@@ -344,7 +346,7 @@ def test_environments_that_threads_make_at_once_share_one_client(toys, monkeypat
     monkeypatch.setattr(Client, "__init__", slowly)
     arguments = (toys.url, TOKEN, 61.0, 30.0)
     with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(shared_client, [arguments[0]] * 2, *([each] * 2 for each in arguments[1:]))
+        first, second = threads.map(shared_client, [arguments[0]] * 2, *([argument] * 2 for argument in arguments[1:]))
     assert first is second is shared_client(*arguments)
 
 
@@ -352,7 +354,7 @@ def _in_a_child(env, result):
     result.put([env.step("in a child"), env.reset(seed=8)])
 
 
-def test_a_forked_process_has_a_connection_of_its_own(toys):
+def test_forked_process_opens_own_connection(toys):
     remote, direct = toys.remote("guess"), Guess()
     for env in (remote, direct):
         env.reset(seed=1)
@@ -360,14 +362,14 @@ def test_a_forked_process_has_a_connection_of_its_own(toys):
     result = context.Queue()
     child = context.Process(target=_in_a_child, args=(remote, result))
     child.start()
-    there = result.get(timeout=60)
+    child_results = result.get(timeout=60)
     child.join()
     fork = direct.fork()
-    assert there == [fork.step("in a child"), fork.reset(seed=8)]
+    assert child_results == [fork.step("in a child"), fork.reset(seed=8)]
     assert remote.step("here") == direct.step("here")
 
 
-def test_a_process_that_ends_closes_its_sessions_without_a_warning():
+def test_exiting_process_closes_its_sessions():
     with running() as server:
         code = (
             "import textenvs\n"

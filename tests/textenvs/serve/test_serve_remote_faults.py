@@ -22,7 +22,7 @@ from textenvs.messages import assistant
 from textenvs.serve.client import Client, RemoteError, exception_of
 
 
-def test_a_server_that_is_killed_and_started_again_in_the_middle_of_an_episode():
+def test_episode_survives_server_restart():
     server = Running(TOYS)
     remote, direct = server.remote("async"), Guess()
     for env in (remote, direct):
@@ -41,13 +41,13 @@ def test_a_server_that_is_killed_and_started_again_in_the_middle_of_an_episode()
         hasty.step("gone")
 
 
-def test_a_session_that_has_expired_is_opened_again():
+def test_expired_session_is_reopened():
     with running() as server:
         remote, direct = server.remote("guess"), Guess()
         for env in (remote, direct):
             env.reset(seed=3)
             env.step("before")
-        server.call(lambda: [server.host._end(each, "idle") for each in list(server.host.sessions.values())])
+        server.call(lambda: [server.host._end(session, "idle") for session in list(server.host.sessions.values())])
         assert server.metrics()["sessions"] == 0
         assert remote.step("after") == direct.step("after")
 
@@ -64,7 +64,7 @@ class Slow(Guess):
         return super().respond(reply)
 
 
-def test_a_step_that_was_cancelled_is_not_played_twice_nor_in_the_way_of_another():
+def test_cancelled_step_is_played_at_most_once():
     with running({"slow": Slow}) as server:
 
         async def gate():
@@ -106,7 +106,7 @@ class SlowToBegin(Guess):
         return super().opening(task)
 
 
-def test_a_reset_that_was_cancelled_leaves_no_session():
+def test_cancelled_reset_leaves_no_session():
     with running({"slow": SlowToBegin}) as server:
         remote = server.remote("slow")
         SlowToBegin.gate, SlowToBegin.entered = asyncio.Event(), 0
@@ -127,16 +127,16 @@ def test_a_reset_that_was_cancelled_leaves_no_session():
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
 @pytest.mark.parametrize("op", ["open", "step", "score", "demonstration"])
-def test_a_loss_of_the_connection_at_any_moment_changes_nothing(shipped, monkeypatch, op, lost):
+def test_connection_loss_changes_nothing(shipped, monkeypatch, op, lost):
     """Every request of the kind is lost once, on its way there or back, and is sent again."""
     send, losses, last = Client._send, [], []
 
-    async def losing(self, asked, body):
-        if asked != op or body in losses:
-            return await send(self, asked, body)
+    async def losing(self, sent_op, body):
+        if sent_op != op or body in losses:
+            return await send(self, sent_op, body)
         losses.append(body)
         if lost == "answer":
-            last.append(await send(self, asked, body))
+            last.append(await send(self, sent_op, body))
         raise RemoteError("the connection broke")
 
     direct, remote = textenvs.make("textenv/clarify"), shipped.remote("textenv/clarify")
@@ -152,7 +152,7 @@ def test_a_loss_of_the_connection_at_any_moment_changes_nothing(shipped, monkeyp
     assert shipped.metrics()["opened"] == before + 1
 
 
-def test_a_full_server_is_waited_for_and_then_given_up():
+def test_full_server_is_retried_then_error():
     with running(max_sessions=1) as server:
         first, second = server.remote("guess"), server.remote("guess", retry_s=0.5)
         first.reset(seed=0)
@@ -165,7 +165,7 @@ def test_a_full_server_is_waited_for_and_then_given_up():
 
 
 @pytest.mark.parametrize("answer", [{"protocol": 2}, {"ok": {"protocol": 1}}, {"protocol": "x" * 1000}, {"ok": 7}])
-def test_another_version_of_the_protocol_is_refused(toys, monkeypatch, answer):
+def test_other_protocol_version_is_refused(toys, monkeypatch, answer):
     async def other(self, op, body):
         return 200, json.dumps(answer).encode()
 
@@ -176,8 +176,8 @@ def test_another_version_of_the_protocol_is_refused(toys, monkeypatch, answer):
 
 @contextmanager
 def speaking(*pieces, every=0.0):
-    """A server that answers whatever it is asked by these bytes; its URL, and the bodies that it was sent."""
-    asked = []
+    """Serve these bytes as the answer to any request; yield the URL, and the bodies of the requests."""
+    bodies = []
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):
@@ -185,7 +185,7 @@ def speaking(*pieces, every=0.0):
             while (line := self.rfile.readline()) not in (b"\r\n", b""):
                 if line.lower().startswith(b"content-length:"):
                     length = int(line.split(b":")[1])
-            asked.append(self.rfile.read(length))
+            bodies.append(self.rfile.read(length))
             with suppress(ConnectionError):
                 for piece in pieces:
                     self.wfile.write(piece)
@@ -193,7 +193,7 @@ def speaking(*pieces, every=0.0):
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as other:
         threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{other.server_address[1]}", asked
+        yield f"http://127.0.0.1:{other.server_address[1]}", bodies
         other.shutdown()
 
 
@@ -215,14 +215,14 @@ OK = b"HTTP/1.1 200 OK\r\n"
         ([OK + b"Connection: close\r\n\r\n" + b"x" * 300_000], "an answer of more than 200000 bytes"),
     ],
 )
-def test_something_else_at_the_address_and_hostile_answers_end_in_words(monkeypatch, pieces, match):
+def test_foreign_or_hostile_server_gives_clear_error(monkeypatch, pieces, match):
     monkeypatch.setattr("textenvs.serve.client.MAX_ANSWER_BYTES", 200_000)
     patience = 0.3 if "within" in match else 30.0  # a busy machine may take its time over what comes at once
-    with speaking(*pieces, every=0.03) as (url, asked), pytest.raises(RemoteError, match=match):
+    with speaking(*pieces, every=0.03) as (url, bodies), pytest.raises(RemoteError, match=match):
         textenvs.make("textenv/remote", url=url, timeout_s=patience, retry_s=0.3)
-    assert set(asked) == {b"{}"}
+    assert set(bodies) == {b"{}"}
     if "tried for" in match:  # what got no answer, or not in time, is sent again
-        assert len(asked) > 1
+        assert len(bodies) > 1
 
 
 def _info(**changed):
@@ -265,7 +265,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
-def test_what_a_server_forges_ends_the_episode_in_words(toys, monkeypatch, forge):
+def test_forged_answers_end_with_clear_error(toys, monkeypatch, forge):
     remote, send = toys.remote("guess"), Client._send
 
     async def forged(self, op, body):
@@ -301,7 +301,7 @@ def evaluated(env):
     return records
 
 
-def test_errors_of_a_server_are_short_and_printable(toys):
+def test_server_errors_are_short_and_printable(toys):
     error = exception_of({"kind": "environment_error", "message": "\x1b[2J" * 10**6}, "there")
     assert len(str(error)) < 10_000
     assert "\x1b" not in str(error)

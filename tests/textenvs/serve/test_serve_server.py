@@ -28,7 +28,7 @@ def guarded():
         yield server
 
 
-def test_an_episode_over_http_is_the_direct_one(guarded):
+def test_http_episode_equals_direct_one(guarded):
     direct = Guess()
     conversation, info = direct.reset(seed=3)
     status, _, opened = ask(guarded, "open", BEARER, session=NAME, env="guess", seed=3)
@@ -56,7 +56,7 @@ def test_an_episode_over_http_is_the_direct_one(guarded):
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer ", TOKEN, f"Basic {TOKEN}", "Bearer \u00e9"])
-def test_without_its_token_a_client_is_refused(guarded, header):
+def test_client_without_token_is_refused(guarded, header):
     headers = {} if header is None else {"Authorization": header}
     for status, answer in (
         get(guarded, "/metrics", headers),
@@ -70,7 +70,7 @@ def test_without_its_token_a_client_is_refused(guarded, header):
     assert get(guarded, "/health") == (200, {"status": "ok", "protocol": 3})
 
 
-def test_the_client_says_what_to_do_about_a_token(guarded, monkeypatch):
+def test_token_error_names_remedy(guarded, monkeypatch):
     monkeypatch.delenv("TEXTENVS_TOKEN", raising=False)
     for token in (None, "wrong"):
         with pytest.raises(RemoteError, match="TEXTENVS_TOKEN") as raised:
@@ -87,7 +87,7 @@ def test_pages_in_browsers_are_refused():
         assert ask(server, "describe")[0] == 200
 
 
-def test_tokens_must_differ_and_metrics_have_none(guarded):
+def test_tokens_differ_and_stay_out_of_metrics(guarded):
     for tokens in ({"a": "x", "b": "x"}, {"a": ""}):
         with pytest.raises(ValueError, match="must not be empty, and must differ"):
             Server(Host({"a": Offer(Guess)}), tokens=tokens)
@@ -119,7 +119,7 @@ def test_tokens_must_differ_and_metrics_have_none(guarded):
         (b'"' + b"x" * 30_000 + b'"', 413, "at most 20000 bytes"),
     ],
 )
-def test_malformed_and_oversized_requests_get_clear_errors(guarded, raw, status, match):
+def test_malformed_or_oversized_requests_get_errors(guarded, raw, status, match):
     got, _, answer = ask(guarded, "open", BEARER, raw=raw)
     assert got == status
     assert match in answer["error"]["message"]
@@ -137,7 +137,7 @@ def test_malformed_and_oversized_requests_get_clear_errors(guarded, raw, status,
     ],
 )
 def test_other_requests_are_refused_as_json(guarded, method, path, headers, status, match):
-    async def asked():
+    async def request_json():
         async with (
             aiohttp.ClientSession(headers=headers) as session,
             session.request(
@@ -146,12 +146,12 @@ def test_other_requests_are_refused_as_json(guarded, method, path, headers, stat
         ):
             return answer.status, await answer.json()
 
-    got, answer = asyncio.run(asked())
+    got, answer = asyncio.run(request_json())
     assert (got, answer["error"]["kind"]) == (status, "bad_request")
     assert match in answer["error"]["message"]
 
 
-def test_sessions_can_be_closed_where_there_is_no_memory():
+def test_sessions_close_without_free_memory():
     with running(max_bytes=200_000) as server:
         opened = [ask(server, "open", **opening(number))[0] for number in range(30)]
         assert {200, 429} == set(opened)
@@ -161,7 +161,7 @@ def test_sessions_can_be_closed_where_there_is_no_memory():
         assert server.metrics()["held_bytes"] == 0
 
 
-def test_a_reply_that_is_too_large_is_refused_and_its_session_goes_on(guarded):
+def test_oversized_reply_keeps_its_session(guarded):
     remote, direct = guarded.remote("guess", token=TOKEN), Guess()
     assert remote.reset(seed=0) == direct.reset(seed=0)
     for _ in range(2):
@@ -174,7 +174,7 @@ def test_a_reply_that_is_too_large_is_refused_and_its_session_goes_on(guarded):
 
 
 @pytest.mark.parametrize("garbage", [b"\x00" * 100, b"GET", b"POST /v1/open HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"])
-def test_garbage_on_the_socket_and_half_a_request_disturb_no_other_client(guarded, garbage, caplog):
+def test_broken_requests_leave_other_clients_alone(guarded, garbage, caplog):
     with socket.create_connection(("127.0.0.1", guarded.port)) as raw:
         raw.sendall(garbage)
         assert ask(guarded, "describe", BEARER)[0] == 200
@@ -182,7 +182,7 @@ def test_garbage_on_the_socket_and_half_a_request_disturb_no_other_client(guarde
     assert not [record for record in caplog.records if record.name == "textenvs.serve"]
 
 
-def test_a_body_that_does_not_come_and_an_answer_that_is_not_read_are_given_up(monkeypatch):
+def test_stalled_transfers_time_out(monkeypatch):
     monkeypatch.setattr(module, "TRANSFER_S", 0.2)
 
     class Long(Guess):
@@ -210,7 +210,7 @@ def test_a_body_that_does_not_come_and_an_answer_that_is_not_read_are_given_up(m
 # ------------------------------------------------------------------ the end
 
 
-def test_draining_lets_running_episodes_end_and_opens_none():
+def test_draining_finishes_episodes_opens_none():
     with running() as server:
         remote, direct = server.remote("guess", retry_s=0.2), Guess()
         for env in (remote, direct):
@@ -225,8 +225,8 @@ def test_draining_lets_running_episodes_end_and_opens_none():
         drained.result(timeout=10)
 
 
-def test_draining_waits_for_answers_and_has_an_end(monkeypatch):
-    made, asked = [], threading.Event()
+def test_draining_waits_for_answers_within_limit(monkeypatch):
+    made, has_begun = [], threading.Event()
 
     def make():
         made.append(AsyncGuess())
@@ -236,14 +236,14 @@ def test_draining_waits_for_answers_and_has_an_end(monkeypatch):
         answer, go_on = server.host.answer, asyncio.Event()
 
         async def slow(*request):
-            asked.set()
+            has_begun.set()
             await go_on.wait()
             return await answer(*request)
 
         monkeypatch.setattr(server.host, "answer", slow)
         with ThreadPoolExecutor(1) as pool:
             described = pool.submit(ask, server, "describe")
-            assert asked.wait(10)
+            assert has_begun.wait(10)
             server.on_loop(server.server.drain(0.1))
             assert server.server._answering == 1
             server.call(go_on.set)

@@ -61,7 +61,7 @@ async def one(box, name, **arguments):
     return result
 
 
-def gone(pid):
+def has_ended(pid):
     with contextlib.suppress(ProcessLookupError):
         for _ in range(100):
             os.kill(pid, 0)
@@ -71,7 +71,7 @@ def gone(pid):
 
 
 def test_the_servers_tools_are_ours(listed):
-    names = [each.name for each in listed]
+    names = [remote_tool.name for remote_tool in listed]
     assert names == ["note", "wait", "process", "refuse_it", "stop"], "of both pages"
     note = listed[0]
     assert note.description == "Tool note."
@@ -87,7 +87,7 @@ def test_some_tools_with_a_prefix():
         server.tools(only=["forget"])
 
 
-async def test_what_a_tool_refuses_is_told_to_the_model(listed):
+async def test_refusal_of_server_reaches_model(listed):
     async with connected(listed) as box:
         refused = await one(box, "refuse_it")
         assert (refused.content, refused.error) == ("not today", "refused")
@@ -96,7 +96,7 @@ async def test_what_a_tool_refuses_is_told_to_the_model(listed):
         assert (await one(unknown, "a", text="x")).content == "no tool gone"
 
 
-async def test_one_connection_serves_many_calls_at_once(listed):
+async def test_one_connection_serves_concurrent_calls(listed):
     async with connected(listed) as box:
         results = await run(box, *[call("process")] * 4, *[call("wait", seconds=0.05)] * 4)
         assert len({result.content for result in results[:4]}) == 1
@@ -105,8 +105,8 @@ async def test_one_connection_serves_many_calls_at_once(listed):
         assert (await one(box, "note", text="b")).content == "2", "the server is still the same one"
 
 
-async def test_a_call_that_takes_too_long_is_given_up_and_the_connection_stays(listed):
-    box = fresh([each.replace(timeout_s=0.2 if each.name == "wait" else 20) for each in listed])
+async def test_call_timeout_keeps_connection(listed):
+    box = fresh([remote_tool.replace(timeout_s=0.2 if remote_tool.name == "wait" else 20) for remote_tool in listed])
     pid = (await one(box, "process")).content
     result = await one(box, "wait", seconds=30)
     assert result.error == "timeout"
@@ -114,18 +114,18 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_connection_stays(l
     await server_of(box).aclose()
 
 
-async def test_a_server_that_died_between_calls_is_started_again(listed):
+async def test_dead_server_restarts_between_calls(listed):
     async with connected(listed) as box:
         pid = int((await one(box, "process")).content)
         os.kill(pid, signal.SIGKILL)
-        assert gone(pid)
-        told = await one(box, "note", text="a")
-        assert (told.error, "was started again" in told.content) == ("refused", True)
+        assert has_ended(pid)
+        result = await one(box, "note", text="a")
+        assert (result.error, "was started again" in result.content) == ("refused", True)
         assert (await one(box, "note", text="a")).content == "1"
         assert int((await one(box, "process")).content) != pid
 
 
-async def test_calls_under_way_when_the_server_dies_are_all_answered(listed):
+async def test_running_calls_are_answered_when_server_dies(listed):
     async with connected(listed) as box:
         await one(box, "process")
         results = await run(box, call("wait", seconds=20), call("stop"), call("wait", seconds=20))
@@ -139,7 +139,7 @@ async def test_calls_under_way_when_the_server_dies_are_all_answered(listed):
         ({"command": sys.executable, "args": ["-c", "raise SystemExit('out of order')"]}, "cannot be reached"),
     ],
 )
-async def test_a_server_that_cannot_be_started_is_a_failure_of_the_environment(listed, command, reason):
+async def test_unstartable_server_is_environment_failure(listed, command, reason):
     with pytest.raises(EnvironmentFailure, match=reason) as caught:
         await McpServer(command).atools()
     assert caught.value.stop == "tool_failed"
@@ -149,7 +149,7 @@ async def test_a_server_that_cannot_be_started_is_a_failure_of_the_environment(l
         await one(box, "process")
 
 
-async def test_a_server_that_does_not_answer_is_given_up():
+async def test_silent_server_times_out():
     silent = McpServer(
         {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}, connect_timeout_s=0.2
     )
@@ -157,25 +157,25 @@ async def test_a_server_that_does_not_answer_is_given_up():
         await silent.atools()
 
 
-async def test_closing_ends_the_process_and_a_later_call_starts_another(listed):
+async def test_call_after_close_starts_new_process(listed):
     box = fresh(listed)
     pid = int((await one(box, "process")).content)
     await server_of(box).aclose()
-    assert gone(pid)
+    assert has_ended(pid)
     again = int((await one(box, "process")).content)
     assert again != pid
     await server_of(box).aclose()
-    assert gone(again)
+    assert has_ended(again)
 
 
-def test_each_event_loop_has_its_own_connection_and_it_ends_with_the_loop(listed):
+def test_each_event_loop_owns_its_connection(listed):
     box = fresh(listed)
     pids = [int(asyncio.run(one(box, "process")).content) for _ in range(2)]
     assert pids[0] != pids[1]
-    assert all(gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
-async def test_a_server_nobody_needs_any_more_is_stopped(listed):
+async def test_unreferenced_server_is_stopped(listed):
     box = fresh(listed)
     pid = int((await one(box, "process")).content)
     del box
@@ -186,7 +186,7 @@ async def test_a_server_nobody_needs_any_more_is_stopped(listed):
             os.kill(pid, 0)
             continue
         break
-    assert gone(pid)
+    assert has_ended(pid)
 
 
 class Remote(ToolEnv):
@@ -199,7 +199,7 @@ class Remote(ToolEnv):
         return Turn(terminated=True, stop="over")
 
 
-def test_an_environment_keeps_its_server_and_stops_it_when_closed(listed):
+def test_closed_environment_stops_its_server(listed):
     env = Remote(fresh(listed).tools)
     env.reset(seed=0)
 
@@ -212,14 +212,14 @@ def test_an_environment_keeps_its_server_and_stops_it_when_closed(listed):
     fork.close()
     assert int(say("process")) == pid
     env.close()
-    assert gone(pid)
+    assert has_ended(pid)
     assert int(pickle.loads(pickle.dumps(env)).state.calls_made) == 4
 
 
 def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -239,7 +239,7 @@ def http_server(port):
         process.wait()
 
 
-def test_a_server_over_http_comes_and_goes():
+def test_http_server_restart_is_survived():
     port = free_port()
     server = McpServer({"url": f"http://127.0.0.1:{port}/mcp", "headers": {"X-Key": "1"}})
     with http_server(port):
@@ -270,7 +270,7 @@ def test_a_server_over_http_comes_and_goes():
         assert asyncio.run(after()).content == "2"
 
 
-def test_without_the_sdk_the_error_names_the_extra():
+def test_missing_sdk_error_names_extra():
     code = (
         "import sys\n"
         "from textenvs.tools.mcp import McpServer\n"
@@ -286,6 +286,6 @@ def test_without_the_sdk_the_error_names_the_extra():
 @pytest.mark.parametrize(
     "spec", [{}, {"args": []}, {"command": "x", "url": "y"}, {"url": "x", "args": []}, {"command": "x", "shell": True}]
 )
-def test_a_specification_that_is_none_is_refused(spec):
+def test_invalid_specification_is_refused(spec):
     with pytest.raises(ValueError, match="an MCP server is"):
         McpServer(spec)

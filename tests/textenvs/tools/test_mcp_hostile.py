@@ -140,10 +140,10 @@ async def test_closing_ends_what_the_server_started(calling):
     async with called(calling) as (_, result):
         pid = int(result.content)
         os.kill(pid, 0)
-    assert gone(pid)
+    assert has_ended(pid)
 
 
-def gone(pid):
+def has_ended(pid):
     """Return whether a process is over; one that nobody waits for stays as a zombie."""
     for _ in range(200):
         with contextlib.suppress(OSError):
@@ -156,7 +156,10 @@ def gone(pid):
 
 async def test_late_answer_disturbs_no_other_call():
     made = McpServer({"command": sys.executable, "args": ["-S", str(HERE / "mcp_plain_server.py")]})
-    tools = [each.replace(timeout_s=0.2 if each.name == "wait" else LONG_S) for each in await made.atools()]
+    tools = [
+        remote_tool.replace(timeout_s=0.2 if remote_tool.name == "wait" else LONG_S)
+        for remote_tool in await made.atools()
+    ]
     box = Toolbox(tools)
     (late,) = await box.run([call("wait", seconds=0.5)], EpisodeState())
     assert late.error == "timeout"
@@ -234,7 +237,7 @@ HTTP = {
 
 
 @pytest.mark.parametrize(("mode", "words"), HTTP.items(), ids=HTTP)
-async def test_odd_answers_over_http_are_told_at_once(mode, words):
+async def test_odd_http_answers_are_reported(mode, words):
     handler = type("Mode", (Handler,), {"mode": mode})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
         listening.handle_error = lambda *args: None

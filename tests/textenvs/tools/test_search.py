@@ -26,7 +26,7 @@ TOWNS = (
 )
 
 
-def asked(tool, query):
+def result_of(tool, query):
     call = make_call("search", json.dumps({"query": query}), "call_0")
     (result,) = Toolbox([tool]).run_now([call], EpisodeState())
     return result
@@ -41,7 +41,7 @@ texts = st.lists(vocabulary, min_size=1, max_size=8).map(" ".join)
 @given(
     documents=st.lists(texts, min_size=1, max_size=8), query=st.lists(vocabulary, min_size=1, max_size=3).map(" ".join)
 )
-def test_scores_are_those_of_the_formula_and_ties_come_in_order(documents, query):
+def test_scores_match_formula_with_stable_ties(documents, query):
     corpus = Corpus([{"text": text} for text in documents])
     counts = [Counter(text.split()) for text in documents]
     average = sum(map(Counter.total, counts)) / len(counts)
@@ -55,15 +55,15 @@ def test_scores_are_those_of_the_formula_and_ties_come_in_order(documents, query
             score += inverse * count[word] / (count[word] + 1.5 * length)
         if score:
             expected.append((number, score))
-    found = corpus.search(query, top_k=len(documents))
-    assert {int(document.id) - 1: pytest.approx(score, rel=1e-4) for document, score in found} == dict(expected)
-    order = [(-score, int(document.id)) for document, score in found]
+    results = corpus.search(query, top_k=len(documents))
+    assert {int(document.id) - 1: pytest.approx(score, rel=1e-4) for document, score in results} == dict(expected)
+    order = [(-score, int(document.id)) for document, score in results]
     assert order == sorted(order)
     for k in range(1, len(documents) + 1):
-        assert corpus.search(query, top_k=k) == found[:k]
+        assert corpus.search(query, top_k=k) == results[:k]
 
 
-def test_only_documents_with_a_word_of_the_query_are_found():
+def test_results_share_a_word_with_query():
     corpus = Corpus(TOWNS)
     assert [document.id for document, _ in corpus.search("the mayor of Corle")] == ["c", "a"]
     assert corpus.search("zeppelin") == []
@@ -81,24 +81,24 @@ def test_a_corpus_without_words_finds_nothing(documents):
 def test_the_model_reads_titles_and_texts():
     tool = search_tool(TOWNS, top_k=2)
     assert tool.schema["function"]["parameters"]["required"] == ["query"]
-    result = asked(tool, "mayor Corle")
+    result = result_of(tool, "mayor Corle")
     assert result.content == (
         "[1] Corle\nCorle is a village. Its mayor is Mia Torv.\n\n"
         "[2] Alda\nAlda is a town in the north. Its mayor is Ove Lind."
     )
-    assert asked(tool, "zeppelin").content == "Nothing was found. Try other words."
-    empty = asked(tool, " ?! ")
+    assert result_of(tool, "zeppelin").content == "Nothing was found. Try other words."
+    empty = result_of(tool, " ?! ")
     assert (empty.ok, empty.error) == (False, "refused")
 
 
 @given(text=st.text(), query=st.text(max_size=20), most=st.integers(40, 200))
-def test_a_snippet_is_a_part_of_the_text_and_never_too_long(text, query, most):
+def test_snippet_is_bounded_part_of_text(text, query, most):
     part = snippet(text, frozenset(query_terms(query)), most)
     assert len(part) <= max(most, len(text) if len(text) <= most else 0)
     assert part.removeprefix("...").removesuffix("...").strip(".") in text
 
 
-def test_a_snippet_shows_where_the_words_stand():
+def test_snippet_shows_query_words():
     text = "filler words here. " * 50 + "The mayor of Corle is Mia Torv. " + "more of the filler. " * 50
     part = snippet(text, frozenset(query_terms("mayor Corle")), 100)
     assert "The mayor of Corle is Mia Torv" in part
@@ -108,9 +108,9 @@ def test_a_snippet_shows_where_the_words_stand():
     assert snippet(text, frozenset({"absent"}), 100).startswith("filler words")
 
 
-def test_long_documents_are_cut_in_linear_time():
+def test_long_documents_are_cut_linearly():
     text = "corle " * 50_000
-    assert len(asked(search_tool([{"text": text}], snippet_chars=200), "corle").content) < 300
+    assert len(result_of(search_tool([{"text": text}], snippet_chars=200), "corle").content) < 300
 
 
 @pytest.mark.parametrize("option", [{"top_k": 0}, {"top_k": True}, {"snippet_chars": 5}, {"snippet_chars": "x"}])
@@ -151,7 +151,7 @@ def test_a_corpus_from_parquet(tmp_path):
         read_documents(tmp_path / "bad.parquet")
 
 
-def test_rows_that_are_no_documents_are_listed(tmp_path):
+def test_invalid_rows_are_listed(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_text(
         '{"id": "a", "text": "x"}\n[1]\n{"id": "b"}\n{"text": 5}\nno\n{"id": "a", "text": "y"}\n{"text": " "}'
@@ -188,7 +188,7 @@ def test_other_kinds_of_files_are_refused(tmp_path):
         search_tool(tmp_path / "c.jsonl")
 
 
-def test_a_file_is_read_once_and_again_when_it_changes(tmp_path):
+def test_changed_file_is_read_again(tmp_path):
     path = write(tmp_path / "c.jsonl", [{"text": "one"}])
     first = Corpus.load(path)
     assert Corpus.load(path) is first
@@ -196,23 +196,23 @@ def test_a_file_is_read_once_and_again_when_it_changes(tmp_path):
     assert len(Corpus.load(path)) == 2
 
 
-def test_the_index_is_built_once_and_shared(tmp_path, monkeypatch):
+def test_index_is_built_once_and_shared(tmp_path, monkeypatch):
     tool = search_tool(write(tmp_path / "c.jsonl", [{"text": "one"}]))
-    asked(tool, "one")
+    result_of(tool, "one")
     import bm25s
 
     monkeypatch.setattr(bm25s, "BM25", None)
-    for each in (tool, copy.deepcopy(tool), search_tool(tmp_path / "c.jsonl")):
-        assert asked(each, "one").content == "[1] one"
+    for search in (tool, copy.deepcopy(tool), search_tool(tmp_path / "c.jsonl")):
+        assert result_of(search, "one").content == "[1] one"
 
 
-def test_a_tool_with_a_corpus_can_be_moved(tmp_path):
+def test_tool_with_corpus_can_be_pickled(tmp_path):
     path = write(tmp_path / "c.jsonl", [{"text": "word"} for _ in range(2000)])
     by_path = pickle.dumps(search_tool(path))
     assert len(by_path) < 2000  # the file travels by its name
-    assert asked(pickle.loads(by_path), "word").ok
+    assert result_of(pickle.loads(by_path), "word").ok
     in_memory = pickle.loads(pickle.dumps(search_tool(TOWNS)))
-    assert asked(in_memory, "mayor") == asked(search_tool(TOWNS), "mayor")
+    assert result_of(in_memory, "mayor") == result_of(search_tool(TOWNS), "mayor")
     assert searching.Corpus(TOWNS).search("mayor") == pickle.loads(pickle.dumps(Corpus(TOWNS))).search("mayor")
 
 
@@ -235,15 +235,15 @@ SENTENCES = {
 
 @pytest.mark.parametrize("language", SENTENCES)
 def test_parts_of_a_sentence_are_found(language):
-    sentence, found, absent = SENTENCES[language]
-    others = [text for name, (text, *_) in SENTENCES.items() if name != language]
-    corpus = Corpus([{"text": text} for text in [*others, sentence]])
-    for query in found:
+    sentence, queries, absent = SENTENCES[language]
+    other_texts = [text for name, (text, *_) in SENTENCES.items() if name != language]
+    corpus = Corpus([{"text": text} for text in [*other_texts, sentence]])
+    for query in queries:
         assert corpus.search(query, 1)[0][0].text == sentence, query
     for query in absent:
         assert sentence not in [document.text for document, _ in corpus.search(query, 9)], query
 
 
-def test_snippet_shows_the_part_that_was_asked_for():
+def test_search_tool_shows_relevant_snippet():
     text = "这里没有什么。" * 40 + "首都是北京。" + "这里没有什么。" * 40
     assert "首都是北京" in snippet(text, frozenset(query_terms("首都")), 60)

@@ -89,7 +89,7 @@ plain = st.sampled_from(["", "Let me see.", "One.\n\nTwo: 3 < 4 & 5 > 4, {a}.", 
 
 
 def numbered(calls, form=None):
-    return tuple({**each, "id": (form or make_format("hermes")).call_id(i)} for i, each in enumerate(calls))
+    return tuple({**made, "id": (form or make_format("hermes")).call_id(i)} for i, made in enumerate(calls))
 
 
 @every_format
@@ -104,7 +104,7 @@ def test_what_is_written_is_read(name, text, data):
 @every_format
 @settings(max_examples=12)
 @given(text=words, data=st.data())
-def test_words_that_would_be_misread_are_refused_when_writing(name, text, data):
+def test_ambiguous_text_is_refused_when_writing(name, text, data):
     form, calls = make_format(name, TOOLS), data.draw(calls_for(name))
     try:
         reply = form.write(text, calls)
@@ -117,22 +117,22 @@ def test_words_that_would_be_misread_are_refused_when_writing(name, text, data):
 @text_formats
 @settings(max_examples=12)
 @given(data=st.data())
-def test_a_reply_that_is_cut_off_is_no_error_and_makes_only_calls_that_were_whole(name, data):
+def test_cut_reply_keeps_only_whole_calls(name, data):
     form, calls = make_format(name, TOOLS), data.draw(calls_for(name))
     whole = form.write("Let me see.", calls)
     cut = data.draw(st.integers(0, len(whole)))
     parsed = form.parse(whole[:cut])
     assert parsed.calls == numbered(calls, form)[: len(parsed.calls)]
-    for each in parsed.calls:
-        json.loads(each["function"]["arguments"])
+    for parsed_call in parsed.calls:
+        json.loads(parsed_call["function"]["arguments"])
 
 
 @every_format
 @given(reply=words)
-def test_no_reply_makes_reading_raise(name, reply):
+def test_no_reply_makes_parsing_raise(name, reply):
     parsed = make_format(name, TOOLS).parse(reply)
-    for each in parsed.calls:
-        assert isinstance(json.loads(each["function"]["arguments"]), dict)
+    for parsed_call in parsed.calls:
+        assert isinstance(json.loads(parsed_call["function"]["arguments"]), dict)
     assert all(parsed.problems)
 
 
@@ -207,13 +207,13 @@ HALF = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "reply", "said"), [(n, *case) for n, cases in HALF.items() for case in cases])
-def test_half_a_call_is_a_problem_that_says_what_to_fix(name, reply, said):
+@pytest.mark.parametrize(("name", "reply", "words"), [(n, *case) for n, cases in HALF.items() for case in cases])
+def test_incomplete_call_is_problem_with_remedy(name, reply, words):
     form = make_format(name, TOOLS)
     parsed = form.parse(reply)
     assert parsed.calls == ()
     assert len(parsed.problems) == 1
-    assert said in parsed.problems[0]
+    assert words in parsed.problems[0]
     how = {"hermes": "<tool_call>", "react": "Action Input: ", "llama3": "parameters", "mistral": "[TOOL_CALLS]"}
     assert how.get(name, "<function=") in parsed.problems[0], "it shows the right form"
 
@@ -229,36 +229,36 @@ def test_private_reasoning_makes_no_calls(name):
 
 
 @every_format
-def test_a_message_with_calls_is_understood_in_every_format(name):
+def test_message_with_calls_suits_every_format(name):
     made = {"id": "mine", "type": "function", "function": {"name": "now", "arguments": '{"broken'}}
     parsed = make_format(name, TOOLS).parse(assistant("Let me see.", [made]))
     assert (parsed.text, parsed.calls, parsed.problems) == ("Let me see.", (made,), ())
 
 
 @every_format
-def test_ids_go_on_from_the_number_of_the_first_call(name):
+def test_call_ids_continue_from_first_number(name):
     form = make_format(name, TOOLS)
     reply = form.write("", [call("now"), call("search", query="x")])
     if isinstance(reply, str):
-        ids = [each["id"] for each in form.parse(reply, first=7).calls]
+        ids = [parsed_call["id"] for parsed_call in form.parse(reply, first=7).calls]
         assert ids == (["call00007", "call00008"] if name == "mistral" else ["call_7", "call_8"])
 
 
 @text_formats
-def test_the_instructions_name_every_tool_and_argument_and_their_own_form(name):
+def test_instructions_name_tools_and_arguments(name):
     instructions = make_format(name, TOOLS).instructions()
     for word in ("search", "now", "query", "top", "What for.", "How many results."):
         assert word in instructions
 
 
 @every_format
-def test_calls_that_no_json_can_say_are_refused(name):
+def test_calls_beyond_json_are_refused(name):
     broken = {"id": "", "type": "function", "function": {"name": "now", "arguments": "[1]"}}
     with pytest.raises(ValueError, match="arguments of a call"):
         make_format(name, TOOLS).write("", [broken])
 
 
-def test_unknown_formats_are_refused_with_the_known_ones():
+def test_unknown_format_error_lists_known_ones():
     with pytest.raises(ValueError, match="hermes, .*react.*not 'json'"):
         make_format("json", TOOLS)
 
@@ -278,7 +278,7 @@ ARGUMENT_NAMES = ("arguments", "parameters", "params", "args", "kwargs", "input"
         ("mistral", "[%s]"),
     ],
 )
-def test_every_name_of_the_arguments_is_read(name, frame, key):
+def test_every_name_of_arguments_is_read(name, frame, key):
     form, made = make_format(name, TOOLS), call("search", query="x", top=2)
     arguments = {"query": "x", "top": 2}
     for value in (
@@ -318,7 +318,7 @@ def test_nothing_in_a_call_is_dropped(value):
 @text_formats
 @pytest.mark.parametrize("mark", ["</think>", "[/THINK]", "</seed:think>", "<think>", "◁/think▷"])
 @pytest.mark.parametrize("reasoning", ["", "<think>hm</think>\n", "[THINK]hm[/THINK]", "hm</think>"])
-def test_a_mark_within_a_call_ends_no_reasoning(name, mark, reasoning):
+def test_mark_within_call_ends_no_reasoning(name, mark, reasoning):
     form = make_format(name, TOOLS)
     made = call("search", query=f"a {mark} b", top=2)
     written = {
@@ -335,7 +335,7 @@ def test_a_mark_within_a_call_ends_no_reasoning(name, mark, reasoning):
 # ------------------------------------------------------------------ what is particular to one format
 
 
-def test_hermes_reads_calls_that_models_of_that_format_write():
+def test_hermes_reads_calls_of_models():
     form = make_format("hermes", TOOLS)
     first = '<tool_call>\n{"name": "search", "arguments": {"query": "a\nb"}}\n</tool_call>'
     parsed = form.parse(f'Sure.\n{first}\n<tool_call>\n{{"name": "now"}}')
@@ -343,7 +343,7 @@ def test_hermes_reads_calls_that_models_of_that_format_write():
     assert parsed.calls == numbered([call("search", query="a\nb"), call("now")])
 
 
-def test_one_bad_call_does_not_spoil_its_neighbours():
+def test_bad_call_leaves_neighbours_intact():
     form = make_format("hermes", TOOLS)
     good = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     parsed = form.parse(f"{good}<tool_call>{{broken</tool_call>{good} <tool_call>{good}")
@@ -352,13 +352,13 @@ def test_one_bad_call_does_not_spoil_its_neighbours():
 
 
 @pytest.mark.parametrize("reply", ["<tool_call>" * 100_000, "<tool_call>{" * 50_000, "</tool_call>" * 100_000])
-def test_a_flood_of_broken_calls_gets_a_short_answer(reply):
+def test_many_broken_calls_give_short_answer(reply):
     parsed = make_format("hermes").parse(reply)
     assert 1 <= len(parsed.problems) <= 4
     assert "Nothing after this was read" in parsed.problems[-1] or len(parsed.problems) < 4
 
 
-def test_react_reads_the_labels_of_the_paper():
+def test_react_reads_labels_of_paper():
     form = make_format("react", TOOLS)
     parsed = form.parse(
         "Thought: I look.\nAction: search\nAction Input: weather in Paris\nObservation: sun\nFinal Answer: sun"
@@ -382,7 +382,7 @@ def single(query: str) -> str:
     return query
 
 
-def test_react_answers_come_as_one_observation_message():
+def test_react_results_form_one_message():
     from textenvs.tools import ToolResult
 
     results = [ToolResult(call("now"), "noon"), ToolResult(call("now"), "later")]
@@ -402,7 +402,7 @@ def test_react_answers_come_as_one_observation_message():
         '{"name": "now", "arguments": {}}',
     ],
 )
-def test_llama3_reads_calls_that_models_of_that_format_write(reply):
+def test_llama3_reads_calls_of_models(reply):
     form = make_format("llama3", TOOLS)
     assert form.parse(reply).calls == numbered([call("search", query="x"), call("now")])
     assert form.parse(reply).text == ""
@@ -425,14 +425,14 @@ def test_llama3_leaves_other_json_alone():
         '[{"name": "search", "arguments": {"query": "x"}}, {"name": "now", "arguments": {}}]',
     ],
 )  # fmt: skip
-def test_mistral_reads_the_forms_of_all_its_tokenizers(reply):
+def test_mistral_reads_forms_of_all_tokenizers(reply):
     form = make_format("mistral", TOOLS)
     parsed = form.parse(reply)
     assert parsed.calls == numbered([call("search", query="x"), call("now")], form)
     assert (parsed.text, parsed.problems) == ("", ())
 
 
-def test_qwen3_coder_reads_values_by_the_tools_types():
+def test_qwen3_coder_reads_values_by_type():
     form = make_format("qwen3-coder", TOOLS)
     lines = {"query": "5", "top": "5", "exact": "True", "note": '"5"', "filters": '{"a": [1]}', "words": '["5"]'}
     parameters = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in lines.items())
@@ -458,7 +458,7 @@ def test_qwen3_coder_reads_values_by_the_tools_types():
         "<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n<parameter=top>\n2\n</parameter>\n</tool_call>",
     ],
 )
-def test_qwen3_coder_needs_no_end_of_a_parameter(reply):
+def test_qwen3_coder_needs_no_parameter_end(reply):
     form, made = make_format("qwen3-coder", TOOLS), call("search", query="x", top=2)
     assert form.parse(reply).calls == numbered([made])
     both = form.parse(f"{reply}\n{form.write('', [call('search', query='y')])}")
@@ -473,7 +473,7 @@ def test_qwen3_coder_joins_no_two_calls():
     assert "<parameter=x> has no </parameter>" in parsed.problems[0]
 
 
-def test_qwen3_coder_keeps_text_to_the_last_space_and_refuses_what_it_cannot_say():
+def test_qwen3_coder_keeps_spaces_refuses_tags():
     form = make_format("qwen3-coder", TOOLS)
     made = call("search", query="\n  def f():\n\treturn '<b>'\n\n")
     assert form.parse(form.write("", [made])).calls == numbered([made])
@@ -517,14 +517,14 @@ def test_qwen3_coder_reads_types_through_definitions():
         ),
     ],
 )
-def test_calls_are_written_as_the_models_chat_templates_write_them(name, written):
-    """What the public templates render for such a message (for several of Llama's calls: what engines read)."""
+def test_calls_match_models_chat_templates(name, written):
+    """Compare with public templates' rendering of such a message (for several of Llama's calls: engines' input)."""
     assert make_format(name, TOOLS).write("Hm.", [call("search", query="é", top=2), call("now")]) == written
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", FORMATS)
-def test_long_adversarial_replies_are_read_in_linear_time(name):
+def test_adversarial_replies_parse_in_linear_time(name):
     """A pattern of higher order would need many minutes, in which no other episode goes on."""
     for start in ("", "[TOOL_CALLS]", "[TOOL_CALLS]a", "[TOOL_CALLS]a[CALL_ID]", "<tool_call>", "{", "Action: a"):
         for piece in (

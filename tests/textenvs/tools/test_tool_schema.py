@@ -1,4 +1,4 @@
-"""What a tool tells the model about its arguments is what it checks."""
+"""A tool checks the schema that it shows to the model."""
 
 import copy
 import json
@@ -71,7 +71,7 @@ arguments = st.fixed_dictionaries({}, optional={name: strategy | json_values for
 
 
 @given(given_arguments=arguments)
-def test_the_schema_accepts_exactly_what_the_tool_accepts(given_arguments):
+def test_schema_and_tool_accept_the_same(given_arguments):
     jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(order.parameters)
     text = json.dumps(given_arguments)
@@ -86,7 +86,7 @@ def test_the_schema_accepts_exactly_what_the_tool_accepts(given_arguments):
     assert accepted == validator.is_valid(given_arguments)
 
 
-def test_the_schema_is_openais_and_says_what_the_docstring_says():
+def test_schema_has_openai_form_and_docstring():
     function = order.schema["function"]
     assert order.schema["type"] == "function"
     assert function["name"] == "order"
@@ -148,7 +148,7 @@ def look() -> str:
     return "nothing"
 
 
-def test_the_state_is_not_the_models_to_give():
+def test_model_cannot_pass_the_state():
     assert set(put.parameters["properties"]) == {"item"}
     assert put.state_parameter == "state"
     assert put.state_type is Basket
@@ -162,7 +162,7 @@ def test_a_tool_without_arguments():
     assert look() == "nothing"
 
 
-def test_tools_are_shared_by_copies_and_pickled_by_name():
+def test_copies_share_tools_pickles_name_them():
     assert copy.deepcopy(order) is order
     assert pickle.loads(pickle.dumps(order)) is order
     renamed = order.replace(name="buy", max_chars=100)
@@ -220,7 +220,7 @@ async def waits():
         (look.function, {"name": "two words"}, "letters, digits"),
     ],
 )
-def test_what_cannot_be_a_tool_is_refused_when_it_is_made(function, options, error):
+def test_invalid_function_is_refused_as_tool(function, options, error):
     with pytest.raises((TypeError, ValueError), match=error):
         tool(**options)(function)
 
@@ -238,7 +238,7 @@ class Adds:
         return episode.count
 
 
-def test_a_function_with_a_given_schema_is_given_the_state_and_unchecked_arguments():
+def test_explicit_schema_passes_state_and_unchecked_arguments():
     adds = Tool(Adds(), name="add", description="Add.", parameters={"type": "object", "properties": {"n": {}}})
     assert (adds.state_parameter, adds.state_type) == ("episode", Counted)
     assert "episode" not in json.dumps(adds.schema)

@@ -102,7 +102,7 @@ BOX = Toolbox([say, note, note_slowly, give, fail, dawdle, dawdle_in_a_thread, o
         (call("own_timeout"), "exception", ["TimeoutError: the service did not answer"]),
     ],
 )
-def test_what_goes_wrong_is_told_to_the_model(made, error, words):
+def test_errors_reach_the_model(made, error, words):
     before, after = call("say", text="before"), call("say", text="after")
     first, result, last = run(BOX, before, made, after)
     assert (first.content, last.content) == ("before", "after")
@@ -115,13 +115,13 @@ def test_what_goes_wrong_is_told_to_the_model(made, error, words):
         assert BOX.run_now([made], Notes()) == (result,)
 
 
-def test_a_failure_of_the_machinery_is_not_the_models():
+def test_infrastructure_failure_is_raised():
     for play in (lambda *calls: run(BOX, *calls), lambda *calls: BOX.run_now(calls, Notes())):
         with pytest.raises(EnvironmentFailure, match="machine is gone"):
             play(call("say", text="x"), call("fail", how="machine"))
 
 
-def test_after_a_failure_nothing_goes_on_behind_the_episodes_back():
+def test_failure_cancels_remaining_calls():
     state = Notes()
 
     async def play():
@@ -152,13 +152,13 @@ def test_cancelling_cancels_the_calls():
 @pytest.mark.parametrize(
     ("what", "content"), [("none", "null"), ("list", '[1,2.5,"x"]'), ("nan", '"NaN"'), ("surrogate", "\ufffd")]
 )
-def test_what_is_not_text_comes_as_json(what, content):
+def test_results_beyond_text_are_json(what, content):
     (result,) = BOX.run_now([call("give", what=what)], Notes())
     assert (result.content, result.ok) == (content, True)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=6))
-def test_calls_with_the_state_take_effect_in_their_order(plan):
+def test_calls_with_state_run_in_order(plan):
     calls = [
         call("note", text=str(i)) if plain else call("note_slowly", text=str(i), pauses=pauses)
         for i, (plain, pauses) in enumerate(plan)
@@ -170,7 +170,7 @@ def test_calls_with_the_state_take_effect_in_their_order(plan):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 8])
-def test_calls_run_side_by_side_up_to_the_cap(limit):
+def test_calls_run_concurrently_up_to_limit(limit):
     running, most = 0, 0
 
     @tool
@@ -190,7 +190,7 @@ def test_calls_run_side_by_side_up_to_the_cap(limit):
     assert most == min(limit, 6)
 
 
-def test_blocking_tools_wait_at_the_same_time():
+def test_blocking_tools_wait_concurrently():
     everybody = threading.Barrier(3, timeout=30)
 
     @tool(blocking=True)
@@ -203,7 +203,7 @@ def test_blocking_tools_wait_at_the_same_time():
     assert threading.current_thread().name not in names
 
 
-def test_surplus_calls_are_not_run_and_the_model_is_told():
+def test_surplus_calls_are_reported_unrun():
     state = Notes()
     box = Toolbox([note], max_calls_per_turn=2)
     calls = [call("note", text=str(i)) for i in range(4)]
@@ -214,7 +214,7 @@ def test_surplus_calls_are_not_run_and_the_model_is_told():
 
 
 @given(st.text(max_size=400), st.integers(64, 200))
-def test_long_results_keep_both_ends_and_say_what_is_missing(text, limit):
+def test_long_results_keep_both_ends(text, limit):
     short = shorten(text, limit)
     assert len(short) <= limit
     if len(text) <= limit:
@@ -237,7 +237,7 @@ def test_results_and_errors_are_shortened():
     assert len(Toolbox([loud]).run_now([call("fail", how="bug")], Notes())[0].content) <= 64
 
 
-def test_a_toolbox_checks_what_it_is_given():
+def test_toolbox_validates_its_arguments():
     with pytest.raises(ValueError, match="two tools are called 'say'"):
         Toolbox([say, say])
     with pytest.raises(TypeError, match="not a tool"):

@@ -28,10 +28,10 @@ HOSTILE = {
 def tokens_of(messages, own):
     """Pieces of a conversation in a chat template; the replies from number ``own`` on are turns."""
     text, mask, turn = [], [], []
-    said = -1
+    reply = -1
     for message in messages:
-        said += message["role"] == "assistant"
-        acts = message["role"] == "assistant" and said >= own
+        reply += message["role"] == "assistant"
+        acts = message["role"] == "assistant" and reply >= own
         pieces = re.findall(r"\s*\S{1,4}|\s+", message["content"])
         for part, action in (
             (["<|im_start|>", message["role"], "\n"], False),
@@ -40,7 +40,7 @@ def tokens_of(messages, own):
         ):
             text += part
             mask += [action] * len(part)
-            turn += [said - own if action else -1] * len(part)
+            turn += [reply - own if action else -1] * len(part)
     return text, mask, turn
 
 
@@ -83,7 +83,7 @@ def rows_of(iteration, groups, siblings, skill=0.4, thoughts=20, forks=True):
         if forks and root is not None:
             first = next(m for m in root["messages"] if m["role"] == "assistant")["content"]
             row = played(
-                env, group, root["env_seed"], lambda env, turn, said=first: env.demonstration(rng) if turn else said
+                env, group, root["env_seed"], lambda env, turn, opener=first: env.demonstration(rng) if turn else opener
             )  # fmt: skip
             for name in ("turn_rewards", "turn_terms"):
                 row[name] = row[name][1:]

@@ -88,7 +88,7 @@ def test_from_the_run_to_a_token(page, run):
     assert page.evaluate("location.hash") == "#/run/0/train/2"
 
 
-def test_a_token_shows_a_sum_that_adds_up(page, run):
+def test_token_terms_sum_to_its_value(page, run):
     go(page, f"{run}#/run/0/train/1", "[role=row]")
     for number in (0, 3, 5):
         page.click(f"[role=row] >> nth={number}")
@@ -160,7 +160,7 @@ def test_filters_and_search(page, run):
     assert all("↳ 2" in text for text in page.locator("[role=row]").all_inner_texts())
 
 
-def test_the_way_back_leads_to_the_place_in_the_filtered_list(page, run):
+def test_back_restores_place_in_filtered_list(page, run):
     where = "#/run/0/train/1?forks=roots"
     go(page, run + where, "[role=row]")
     for key in ("j", "j", "Enter"):
@@ -257,7 +257,7 @@ def served(tmp_path):
     server.server_close()
 
 
-def test_a_run_that_goes_on_is_followed(page, served):
+def test_running_run_is_followed(page, served):
     folder, server = served
     go(page, server.url, "text=validation 1")
     assert page.locator("text=train 2").count() == 0
@@ -290,7 +290,7 @@ def test_continue_by_hand_in_the_browser(page, served):
     go(page, f"{static}#/run/0/train/1/g/{row['group_id']}", ".lane.saved")
 
 
-def test_a_changed_environment_is_said_in_the_browser(page, tmp_path):
+def test_browser_reports_changed_environment(page, tmp_path):
     folder = synthetic.write_run(tmp_path / "run", 1, 1, 2)
     changed = json.loads(json.dumps(synthetic.ENVIRONMENT))
     changed["options"]["level"] = "hard"
@@ -310,7 +310,7 @@ def test_a_changed_environment_is_said_in_the_browser(page, tmp_path):
         server.server_close()
 
 
-def test_a_run_begins_with_what_came_of_it(page, run):
+def test_run_begins_with_its_results(page, run):
     page.goto(run)
     facts = dict(
         row.inner_text().split("\t", 1) for row in page.locator("table.outcome tr").all() if "\t" in row.inner_text()
@@ -336,7 +336,7 @@ def test_columns_sort(page, run):
         assert shown() == expected
 
 
-def test_a_turn_that_moved_no_token_says_why(page, tmp_path):
+def test_turn_without_learning_signal_says_why(page, tmp_path):
     rows = synthetic.rows_of(1, 1, 4, forks=False)
     for row in rows:
         row["signal"] = "tied"

@@ -28,26 +28,26 @@ PAGE = (VIEWER / "page.html").read_text()
 
 
 class Elements(HTMLParser):
-    """Every element with its attributes and its text."""
+    """Parsed elements with their attributes and texts."""
 
     def __init__(self, text):
         super().__init__()
-        self.found = []
+        self.elements = []
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs), []))
+        self.elements.append((tag, dict(attrs), []))
 
     def handle_data(self, data):
-        if self.found:
-            self.found[-1][2].append(data)
+        if self.elements:
+            self.elements[-1][2].append(data)
 
     def handle_endtag(self, tag):
-        self.found.append(("", {}, []))
+        self.elements.append(("", {}, []))
 
     def all(self, tag):
-        return [(attrs, "".join(text)) for name, attrs, text in self.found if name == tag]
+        return [(attrs, "".join(text)) for name, attrs, text in self.elements if name == tag]
 
 
 def unpacked(text):
@@ -64,10 +64,10 @@ def run(tmp_path_factory):
     return synthetic.write_run(tmp_path_factory.mktemp("viewer") / "run", 2, 2, 3)
 
 
-def test_page_runs_its_own_script_and_loads_nothing():
+def test_page_runs_own_script_and_loads_nothing():
     elements = Elements(PAGE)
     assert [attrs for attrs, _ in elements.all("script")] == [{}]
-    assert not [attrs for _, attrs, _ in elements.found if attrs.keys() & {"src", "href", "srcset", "style"}]
+    assert not [attrs for _, attrs, _ in elements.elements if attrs.keys() & {"src", "href", "srcset", "style"}]
     assert not elements.all("link")
     ((_, script),), ((_, style),) = elements.all("script"), elements.all("style")
     assert not re.search(r"@import|url\(", style)
@@ -75,7 +75,7 @@ def test_page_runs_its_own_script_and_loads_nothing():
     ((policy,),) = [
         [attrs["content"]] for attrs, _ in elements.all("meta") if attrs.get("http-equiv") == "Content-Security-Policy"
     ]
-    sources = dict(each.strip().split(" ", 1) for each in policy.split(";"))
+    sources = dict(directive.strip().split(" ", 1) for directive in policy.split(";"))
     assert sources == {
         "default-src": "'none'",
         "script-src": f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'",
@@ -103,44 +103,44 @@ def test_hostile_texts_stay_in_their_data(tmp_path):
     assert (
         re.sub(r'<script type="text/plain" id="[\w:/]+">[A-Za-z0-9+/=]*</script>\n', "", path.read_text()) == expected
     )
-    for row, shown in zip(rows, data["0/train/1/0"], strict=True):
-        assert [m["content"] for m in shown["messages"]] == [m["content"] for m in row["messages"]]
+    for row, entry in zip(rows, data["0/train/1/0"], strict=True):
+        assert [m["content"] for m in entry["messages"]] == [m["content"] for m in row["messages"]]
     assert data["index"]["runs"][0]["iterations"][0]["rows"]["episode_id"] == [row["episode_id"] for row in rows]
 
 
-def test_a_configuration_with_infinity_is_still_json(tmp_path):
+def test_configuration_with_infinity_is_json(tmp_path):
     (tmp_path / "config.yaml").write_text("a: .inf\nb: {c: [-.inf, .nan, 1.5]}\n")
-    shown = Document([tmp_path]).index()["runs"][0]["config"]
-    assert shown == {"a": None, "b": {"c": [None, None, 1.5]}}  # what browsers read has no numbers for them
+    config = Document([tmp_path]).index()["runs"][0]["config"]
+    assert config == {"a": None, "b": {"c": [None, None, 1.5]}}  # what browsers read has no numbers for them
 
 
-def test_numbers_that_are_none_are_shown_as_none(tmp_path):
+def test_non_finite_numbers_become_null(tmp_path):
     row = synthetic.hostile_rows()[0]
     terms = [[("correct", float("nan"))] for _ in row["turn_rewards"]]
     row |= {"turn_rewards": [float("inf")] * len(terms), "turn_terms": terms}
     synthetic.write_rows(tmp_path / "rollouts" / "train" / "000001.parquet", [row], kind="train", iteration=1)
-    (shown,) = data_of(write_page(Document([tmp_path]), tmp_path / "page.html"))["0/train/1/0"]
-    assert (shown["terms"], shown["rewards"]) == ([{"correct": None}] * len(terms), [None] * len(terms))
+    (entry,) = data_of(write_page(Document([tmp_path]), tmp_path / "page.html"))["0/train/1/0"]
+    assert (entry["terms"], entry["rewards"]) == ([{"correct": None}] * len(terms), [None] * len(terms))
 
 
 def test_data_is_what_the_reader_reads(run, tmp_path):
     data = data_of(write_page(Document([run]), tmp_path / "page.html"))
-    (shown,) = data["index"]["runs"]
+    (run_entry,) = data["index"]["runs"]
     opened = open_run(run)
-    assert [(each["kind"], each["number"]) for each in shown["iterations"]] == [
+    assert [(entry["kind"], entry["number"]) for entry in run_entry["iterations"]] == [
         (i.kind, i.number) for i in opened.iterations
     ]
-    assert shown["metrics"] == {
+    assert run_entry["metrics"] == {
         "steps": [1, 2],
         "values": {"train/reward": [0.1, 0.2], "actor/entropy": [1.0, 0.5], "odd": [None, None]},
     }
-    for each, iteration in zip(shown["iterations"], opened.iterations, strict=True):
-        rows = each["rows"]
+    for entry, iteration in zip(run_entry["iterations"], opened.iterations, strict=True):
+        rows = entry["rows"]
         for n, episode in enumerate(iteration.episodes()):
-            more = data[rows["chunk"][n]][rows["place"][n]]
+            details = data[rows["chunk"][n]][rows["place"][n]]
             assert rows["total_reward"][n] == episode.total_reward
-            assert more["messages"] == list(episode.messages)
-            tokens, mask = more["tokens"], episode.tokens.action_mask
+            assert details["messages"] == list(episode.messages)
+            tokens, mask = details["tokens"], episode.tokens.action_mask
             places = [place for a, b, _ in tokens["spans"] for place in range(a, b)]
             assert places == np.flatnonzero(mask).tolist()
             assert [t for a, b, t in tokens["spans"] for _ in range(a, b)] == episode.tokens.turn_id[mask].tolist()
@@ -159,28 +159,31 @@ def test_numbers_keep_six_digits(values):
             assert short is None
 
 
-def test_last_iterations_are_shown_and_others_counted(run, tmp_path):
-    (shown,) = Document([run], last=1).index()["runs"]
-    assert [(each["kind"], each["number"]) for each in shown["iterations"]] == [("train", 2), ("validation", 2)]
-    assert shown["left_out"] == ["train 1", "validation 1"]
+def test_only_last_iterations_are_shown(run, tmp_path):
+    (run_entry,) = Document([run], last=1).index()["runs"]
+    assert [(iteration["kind"], iteration["number"]) for iteration in run_entry["iterations"]] == [
+        ("train", 2),
+        ("validation", 2),
+    ]
+    assert run_entry["left_out"] == ["train 1", "validation 1"]
 
 
-def test_a_damaged_file_hides_no_other(run, tmp_path):
+def test_damaged_file_hides_no_other(run, tmp_path):
     damaged = shutil.copytree(run, tmp_path / "run")
     file = damaged / "rollouts" / "train" / "000001.parquet"
     file.write_bytes(file.read_bytes()[:5000])
     index = Document([damaged, run]).index()
-    shown = {(each["kind"], each["number"]): each for each in index["runs"][0]["iterations"]}
-    assert "not a readable Parquet file" in shown["train", 1]["problem"]
-    assert shown["train", 2]["problem"] == ""
-    assert shown["train", 2]["rows"]["episode_id"]
+    iterations = {(iteration["kind"], iteration["number"]): iteration for iteration in index["runs"][0]["iterations"]}
+    assert "not a readable Parquet file" in iterations["train", 1]["problem"]
+    assert iterations["train", 2]["problem"] == ""
+    assert iterations["train", 2]["rows"]["episode_id"]
     assert [0, "train", 1] not in [pair["first"] for pair in index["pairs"]]
     write_page(Document([damaged]), tmp_path / "page.html")
     with pytest.raises(RecordsError, match="not a readable Parquet file"):
         Document([file]).index()
 
 
-def test_what_a_run_has_removed_takes_no_memory(run, tmp_path):
+def test_removed_files_leave_the_cache(run, tmp_path):
     followed = shutil.copytree(run, tmp_path / "run")
     document = Document([followed])
     document.index()
@@ -193,9 +196,9 @@ def test_what_a_run_has_removed_takes_no_memory(run, tmp_path):
 def test_comparison_is_paired_by_task(run, tmp_path):
     better = synthetic.write_run(tmp_path / "better", 2, 3, 4, skill=1.0)
     index = Document([run, better]).index()
-    assert [each["name"] for each in index["runs"]] == ["run", "better"]
+    assert [run_entry["name"] for run_entry in index["runs"]] == ["run", "better"]
     copies = [shutil.copytree(run, tmp_path / name / "run") for name in ("a", "b")]
-    assert [each["name"] for each in Document(copies).index()["runs"]] == ["a/run", "b/run"]
+    assert [run_entry["name"] for run_entry in Document(copies).index()["runs"]] == ["a/run", "b/run"]
     assert index["pairs"][0]["first"] == [0, "validation", 2], "the last validation first"
     pair = next(p for p in index["pairs"] if p["first"] == [0, "train", 1])
     assert pair["alone"] == [0, 1]
@@ -210,7 +213,7 @@ def test_comparison_is_paired_by_task(run, tmp_path):
     differences = [means[1][key] - means[0][key] for key in common]
     assert [task[1] for task in pair["tasks"]] == common
     np.testing.assert_allclose([task[6] - task[3] for task in pair["tasks"]], differences)
-    low, high = mean_interval([[each] for each in differences])
+    low, high = mean_interval([[difference] for difference in differences])
     assert pair["estimates"]["return"]["difference"] == pytest.approx(
         {"value": np.mean(differences), "low": low, "high": high}
     )
@@ -250,7 +253,7 @@ def test_command_writes_one_file(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["{tmp}/nothing"], 1, "there is no file or folder"),
         (["{run}", "{run}", "{run}"], 2, "one or two are shown, not 3"),
@@ -261,12 +264,12 @@ def test_command_writes_one_file(run, tmp_path, capsys):
         (["{run}", "--output", "{run}/config.yaml/x.html", "--no-open"], 1, "--output names another file"),
     ],
 )
-def test_mistakes_are_named(run, tmp_path, capsys, words, status, said):
+def test_mistakes_are_named(run, tmp_path, capsys, words, status, message):
     assert main(["view", *(word.format(run=run, tmp=tmp_path) for word in words)]) == status
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_scale_is_of_any_number_of_episodes():
+def test_scale_handles_many_episodes():
     """Engines refuse a call with a hundred thousand arguments, such as ``Math.max(...rewards)``."""
     if shutil.which("node") is None:
         pytest.skip("there is no node")
@@ -280,7 +283,7 @@ def test_a_scale_is_of_any_number_of_episodes():
 
 
 @pytest.mark.slow
-def test_committed_page_is_what_the_sources_build_to(tmp_path):
+def test_committed_page_matches_its_sources(tmp_path):
     """Needs npm and its registry; `make viewer` builds the page anew."""
     if shutil.which("npm") is None:
         pytest.skip("there is no npm")

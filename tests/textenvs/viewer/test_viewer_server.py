@@ -48,7 +48,7 @@ def served(folder, model=None, **options):
 
 
 def request(server, path, body=None, **headers):
-    """The status and the value; with the token, unless ``Authorization`` is given."""
+    """Return the status and the value; with the token, unless ``Authorization`` is given."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     headers = {"Authorization": f"Bearer {server.token}"} | {
         name.replace("_", "-"): text for name, text in headers.items()
@@ -80,12 +80,12 @@ def request(server, path, body=None, **headers):
 )
 def test_others_are_refused(folder, path, headers, status):
     with served(folder) as server:
-        given = {name: text.format(token=server.token) for name, text in headers.items()}
-        found, answer = request(server, path.format(token=server.token), **given)
-        assert (found, set(answer)) == (status, {"error"})
+        own_headers = {name: text.format(token=server.token) for name, text in headers.items()}
+        answer_status, answer = request(server, path.format(token=server.token), **own_headers)
+        assert (answer_status, set(answer)) == (status, {"error"})
         assert server.token not in json.dumps(answer)
-        asked = request(server, "/open", {}, **given)
-        assert asked[0] >= 400
+        open_response = request(server, "/open", {}, **own_headers)
+        assert open_response[0] >= 400
 
 
 def test_page_and_its_data(folder):
@@ -102,7 +102,7 @@ def test_page_and_its_data(folder):
         assert (status, len(chunk)) == (200, len(rows["place"]))
 
 
-def test_an_iteration_appears_while_the_run_goes_on(tmp_path):
+def test_new_iteration_appears_while_serving(tmp_path):
     folder = synthetic.write_run(tmp_path / "run", 1, 1, 2)
     with served(folder) as server:
         _, index = request(server, "/index")
@@ -110,14 +110,16 @@ def test_an_iteration_appears_while_the_run_goes_on(tmp_path):
         (folder / "rollouts" / "train" / "000001.parquet").unlink()
         status, later = request(server, f"/index?have={index['stamp']}")
         assert status == 200
-        shown = [(each["kind"], each["number"]) for each in later["runs"][0]["iterations"]]
-        assert shown == [("validation", 1), ("train", 2), ("validation", 2)]
+        iterations = [(iteration["kind"], iteration["number"]) for iteration in later["runs"][0]["iterations"]]
+        assert iterations == [("validation", 1), ("train", 2), ("validation", 2)]
 
 
 def opened(server, index, row, turn):
-    each = index["runs"][0]["iterations"][0]
-    place = {name: each["rows"][name][row] for name in ("chunk", "place")}
-    return request(server, "/open", {"run": 0, "kind": each["kind"], "number": each["number"], "turn": turn, **place})
+    iteration = index["runs"][0]["iterations"][0]
+    place = {name: iteration["rows"][name][row] for name in ("chunk", "place")}
+    return request(
+        server, "/open", {"run": 0, "kind": iteration["kind"], "number": iteration["number"], "turn": turn, **place}
+    )
 
 
 def with_turns(index, count, forked=False):
@@ -125,7 +127,7 @@ def with_turns(index, count, forked=False):
     return next(n for n, turns in enumerate(rows["turns"]) if turns >= count and bool(rows["forked_from"][n]) == forked)
 
 
-def test_continue_by_hand_and_by_the_expert_and_save(tmp_path):
+def test_continue_by_hand_and_expert_then_save(tmp_path):
     folder = synthetic.write_run(tmp_path / "run", 1, 3, 4, skill=0.2)
     with served(folder) as server:
         _, index = request(server, "/index")
@@ -158,7 +160,7 @@ def test_continue_by_hand_and_by_the_expert_and_save(tmp_path):
     assert [str(path) for path in branch_files(open_run(folder), open_run(folder).iterations[0])] == [saved["saved"]]
 
 
-def test_continue_with_a_model_and_its_failure(folder):
+def test_continue_with_model_and_its_failure(folder):
     def reply(conversation):
         if len(conversation) > 1:
             raise RuntimeError("no answer from the service")
@@ -196,7 +198,7 @@ def test_the_oldest_branch_makes_room(folder):
         assert request(server, "/play", {"branch": names[1], "policy": "expert"})[0] == 200
 
 
-def test_every_episode_and_fork_replays_to_its_record(folder):
+def test_replayed_episodes_equal_their_records(folder):
     for episode in open_run(folder).iteration(1).episodes():
         turns = len(replies_of(episode))
         assert turns == len(episode.turn_rewards) + episode.forked_turn
@@ -230,7 +232,7 @@ class Pictures(TextEnv):
         return Turn([user([text_part("And this?"), image_part("data:image/png;base64,AA==")])], reward=1.0)
 
 
-def test_a_branch_with_images_is_saved_by_its_texts(folder, tmp_path):
+def test_branch_with_images_saves_texts(folder, tmp_path):
     episode = replace(open_run(folder).iterations[0].episode(0), task_index=0)
     branch = Branch(episode, 0, Pictures([Task("k", "d", (user("What is this?"),), "1")]))
     branch.reply("A cat.")
@@ -238,15 +240,15 @@ def test_a_branch_with_images_is_saved_by_its_texts(folder, tmp_path):
     assert [message["content"] for message in saved.messages] == ["What is this?", "A cat.", "And this?"]
 
 
-def test_replies_are_the_last_messages_of_the_assistant(folder):
+def test_replies_exclude_messages_of_opening(folder):
     episode = open_run(folder).iteration(1).episode(0)
     examples = (user("an example"), assistant("its answer"))
-    said = (*examples, user("now"), assistant("a"), user("b"), assistant("c"))
-    changed = type(episode)(**{**vars(episode), "messages": said, "turn_rewards": np.zeros(2), "forked_turn": 0})
+    messages = (*examples, user("now"), assistant("a"), user("b"), assistant("c"))
+    changed = type(episode)(**{**vars(episode), "messages": messages, "turn_rewards": np.zeros(2), "forked_turn": 0})
     assert [m["content"] for m in replies_of(changed)] == ["a", "c"]
 
 
-def test_an_episode_that_began_in_the_middle_is_continued_from_its_opening(folder, tmp_path):
+def test_forked_episode_continues_from_its_opening(folder, tmp_path):
     env = open_environment(synthetic.ENVIRONMENT["id"], synthetic.ENVIRONMENT["options"])
     wrong_first = lambda env, turn: env.demonstration(np.random.default_rng(0)) if turn else "#### 0"  # noqa: E731
     row = synthetic.played(env, 3, 5, wrong_first)
@@ -266,7 +268,7 @@ def test_an_episode_that_began_in_the_middle_is_continued_from_its_opening(folde
         assert index["runs"][0]["iterations"][0]["rows"]["forked_turn"] == [1], "its first turn is the second"
 
 
-def test_a_file_may_not_name_a_module_a_path_or_an_address(tmp_path):
+def test_untrusted_file_cannot_choose_code_or_address(tmp_path):
     rows = synthetic.rows_of(1, 1, 2)
     file = tmp_path / "rollouts" / "train" / "000001.parquet"
     for environment in (
@@ -286,7 +288,7 @@ def test_a_file_may_not_name_a_module_a_path_or_an_address(tmp_path):
         assert (status, bool(answer["differences"])) == (200, True)  # made; it is another environment
 
 
-def test_an_evaluation_goes_on_with_a_call_of_a_tool(tmp_path):
+def test_evaluation_continues_with_tool_call(tmp_path):
     words = ["textenv/gsm8k-tool", "level=easy", "--policy", "careless", "--num-tasks", "2", "--quiet"]
     assert main(["evaluate", *words, "--out", str(tmp_path / "evaluation")]) == 0
     with served(tmp_path / "evaluation") as server:
@@ -297,17 +299,17 @@ def test_an_evaluation_goes_on_with_a_call_of_a_tool(tmp_path):
         call = {"name": tool["name"], "arguments": json.dumps(dict.fromkeys(tool["parameters"]["properties"], "7"))}
         status, after = request(server, "/reply", {"branch": branch["branch"], "content": "I ask.", "calls": [call]})
         assert status == 200
-        asked, answered = after["messages"][branch["kept"] : branch["kept"] + 2]
-        assert asked["tool_calls"][0]["function"] == call
-        assert answered["role"] == "tool"
+        call_message, tool_message = after["messages"][branch["kept"] : branch["kept"] + 2]
+        assert call_message["tool_calls"][0]["function"] == call
+        assert tool_message["role"] == "tool"
         _, saved = request(server, "/save", {"branch": branch["branch"]})
         assert open_run(saved["saved"]).iterations[0].episode(0).messages[branch["kept"]]["tool_calls"]
         rows = request(server, "/index")[1]["runs"][0]["iterations"][0]["rows"]
         assert rows["saved"] == [False, False, True]
 
 
-def test_the_command_serves_and_continues_with_a_service(tmp_path):
-    """As a person starts it, in a process of its own, with a model behind an OpenAI-compatible service."""
+def test_command_serves_and_continues_with_service(tmp_path):
+    """Start as a person does, in a new process, with a model behind an OpenAI-compatible service."""
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     folder = synthetic.write_run(tmp_path / "run", 1, 1, 2)
     with FakeService("#### 1") as service:
@@ -320,9 +322,9 @@ def test_the_command_serves_and_continues_with_a_service(tmp_path):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         try:
             line = process.stdout.readline()
-            found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)\n", line)
-            assert found, line + process.stderr.read()
-            server = SimpleNamespace(server_port=int(found[1]), token=found[2])
+            match = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)\n", line)
+            assert match, line + process.stderr.read()
+            server = SimpleNamespace(server_port=int(match[1]), token=match[2])
             _, index = request(server, "/index")
             _, branch = opened(server, index, 0, 0)
             assert branch["policies"] == ["expert", "model"]

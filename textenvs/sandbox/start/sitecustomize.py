@@ -1,6 +1,6 @@
 """Imported by the interpreter in the box as it starts: unseeded random numbers are the same every time.
 
-``random`` and ``numpy.random`` are seeded when they are imported, so that who does not need them does not wait for
+``random`` and ``numpy.random`` are seeded when they are imported, so that programs without them do not wait for
 them. The seed comes in an environment variable, so that interpreters which the code starts have it too.
 """
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:  # each import here would be paid for by every run
 
 
 class _Seeding:
-    """A finder that finds what the usual one does, and seeds it once it is loaded."""
+    """A finder that delegates to the default one, and seeds a module once it is loaded."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.left = {"random", "numpy.random"}
+        self.pending = {"random", "numpy.random"}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self.left:
+        if name not in self.pending:
             return None
         from importlib.machinery import PathFinder
 
-        self.left.remove(name)
+        self.pending.remove(name)
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
