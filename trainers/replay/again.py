@@ -104,8 +104,10 @@ async def play_again(
         for forks in (False, True):
             await asyncio.gather(*(play(episode) for episode in episodes if bool(episode.forked_from) == forks))
     return len(differences), [
-        differences[episode.episode_id] for episode in episodes if differences.get(episode.episode_id) is not None
-    ]  # type: ignore[misc]
+        differences[episode.episode_id]
+        for episode in episodes
+        if differences.get(episode.episode_id) is not None  # type: ignore[misc]
+    ]
 
 
 def _played(then: Trajectory, now: Trajectory, diverged_turn: int | None, partial_rewards: bool) -> Difference | None:
