@@ -84,9 +84,9 @@ def _tables() -> Iterator[str]:
     yield from ("", "## Interactions and tools", "")
     yield "Classes of an `interaction_config_path` or `tool_config_path`, by their last name; for others name `env.id`."
     yield ""
-    for name, found in {**NAMES["interactions"], **NAMES["tools"]}.items():
-        options = ", ".join(f"`{key}={dump(value)}`" for key, value in found.get("kwargs", {}).items())
-        yield f"- `{name}`: `{found['env']}`{' with ' * bool(options)}{options}: {found['why']}"
+    for name, environment in {**NAMES["interactions"], **NAMES["tools"]}.items():
+        options = ", ".join(f"`{key}={dump(value)}`" for key, value in environment.get("kwargs", {}).items())
+        yield f"- `{name}`: `{environment['env']}`{' with ' * bool(options)}{options}: {environment['why']}"
     yield from ("", "## Agent loops", "", *(f"- `{name}`: `{env}`" for name, env in NAMES["agent_loops"].items()))
 
 
@@ -94,7 +94,7 @@ def _cells(rule: Rule) -> str:
     """What becomes of a key; those with the same share a row."""
     notes = [rule.why] if rule.why else []
     here = f"`{rule.to}`" if rule.to else "computed" if rule.computed else _IGNORED
-    if words := [f"{dump(theirs)} is {dump(ours)}" for theirs, ours in rule.words.items()]:
+    if words := [f"{dump(word)} is {dump(native)}" for word, native in rule.words.items()]:
         notes.append("; ".join(words))
     if rule.only is not None:
         notes.append(f"only {' or '.join(f'`{dump(value)}`' for value in (*rule.only, None))}")
@@ -102,6 +102,6 @@ def _cells(rule: Rule) -> str:
 
 
 if __name__ == "__main__":
-    ours, verls = map(Path, sys.argv[1:])
-    ours.write_text(markdown(COMMANDS), encoding="utf-8")
-    verls.write_text(verl_page(verls.read_text(encoding="utf-8")), encoding="utf-8")
+    configuration, verl = map(Path, sys.argv[1:])
+    configuration.write_text(markdown(COMMANDS), encoding="utf-8")
+    verl.write_text(verl_page(verl.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Computing an iteration again: what is the same, and where one changed line is found."""
+"""Recomputing an iteration: equality without a change, and the place of a planted change."""
 
 from __future__ import annotations
 
@@ -59,29 +59,29 @@ def again(folder: Path, iteration: int = 3, group: str | None = None) -> Report:
 def test_nothing_differs_to_the_last_bit(folder: Path) -> None:
     report = again(folder)
     assert report.first is None
-    assert set(report.said) == set(STAGES)
-    assert "6 episodes" in report.said["environment"]
-    assert "to the last bit" in report.said["sampling"]
-    assert report.said["gradient"] == "4 optimizer steps: the same"
-    assert not [said for said in report.said.values() if "left out" in said]
+    assert set(report.notes) == set(STAGES)
+    assert "6 episodes" in report.notes["environment"]
+    assert "to the last bit" in report.notes["sampling"]
+    assert report.notes["gradient"] == "4 optimizer steps: the same"
+    assert not [note for note in report.notes.values() if "left out" in note]
 
 
-def test_without_a_checkpoint_all_but_the_model_is_computed(folder: Path) -> None:
+def test_missing_checkpoint_skips_model_stages(folder: Path) -> None:
     report = again(folder, 2)
     assert report.first is None, "\n".join(report.lines())
-    assert "6 episodes: the same" in report.said["reward"]
-    assert "tokens: the same" in report.said["advantage"]
+    assert "6 episodes: the same" in report.notes["reward"]
+    assert "tokens: the same" in report.notes["advantage"]
     assert (
-        "iteration_000001, which is not there; iterations that began from one that is: 3. trainer.save_freq=1"
-        in report.said["sampling"]
+        "iteration_000001, which does not exist; iterations that began from one that is: 3. trainer.save_freq=1"
+        in report.notes["sampling"]
     )
-    assert report.said["loss"] == report.said["gradient"] == "left out, as sampling is"
+    assert report.notes["loss"] == report.notes["gradient"] == "left out, as sampling is"
 
 
 def changed_message(patch: pytest.MonkeyPatch) -> None:
     def respond(self: Any, reply: Any) -> Turn:
         turn = before(self, reply)
-        return replace(turn, messages=tuple({**each, "content": "More!"} for each in turn.messages))
+        return replace(turn, messages=tuple({**message, "content": "More!"} for message in turn.messages))
 
     before = program_envs.Bytes.respond
     patch.setattr(program_envs.Bytes, "respond", respond)
@@ -103,7 +103,7 @@ def changed_credit(patch: pytest.MonkeyPatch) -> None:
 
 def changed_estimator(patch: pytest.MonkeyPatch) -> None:
     before = advantages.mean_baseline
-    patch.setattr(advantages, "mean_baseline", lambda *given: before(*given) + 1e-9)
+    patch.setattr(advantages, "mean_baseline", lambda *args: before(*args) + 1e-9)
 
 
 def changed_loss(patch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def changed_gradient(patch: pytest.MonkeyPatch) -> None:
         (changed_gradient, "gradient", "actor/grad_norm"),
     ],
 )
-def test_a_changed_line_is_located(
+def test_changed_line_is_located(
     folder: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], stage: str, what: str
 ) -> None:
     plant(monkeypatch)
@@ -141,7 +141,7 @@ def test_a_changed_line_is_located(
     assert first.stage == stage, "\n".join(report.lines())
     assert what in first.what
     assert first.expected != first.got
-    episodes = {each.episode_id: each for each in read_parquet(open_run(folder).iteration(3).path)}
+    episodes = {episode.episode_id: episode for episode in read_parquet(open_run(folder).iteration(3).path)}
     if stage in ("loss", "gradient"):
         assert first.step == 0
     if stage == "loss":
@@ -154,23 +154,23 @@ def test_a_changed_line_is_located(
     assert list(report.differences)[:1] == [stage] or stage == "gradient"
 
 
-def test_elsewhere_the_report_says_how_far_numbers_are_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on several ranks, or on a GPU."""
+def test_inexact_learner_reports_greatest_difference(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several ranks, or on a GPU, numbers are not exact."""
     monkeypatch.setattr(replaying, "is_exact", lambda config: False)
     report = again(folder)
     assert report.first is None, "\n".join(report.lines())
     near = "4 optimizer steps: the same within 0.001 (at most apart: "
-    assert report.said["log-probability"].startswith(f"{near}learner_logprobs ")
-    assert report.said["gradient"] == f"{near}actor/grad_norm 0)"
+    assert report.notes["log-probability"].startswith(f"{near}learner_logprobs ")
+    assert report.notes["gradient"] == f"{near}actor/grad_norm 0)"
     monkeypatch.setattr(EngineSection, "base_urls", property(lambda _: ("http://there",)))
     changed_loss(monkeypatch)
     report = again(folder)
-    assert report.said["sampling"].startswith("left out: http://there may serve others")
+    assert report.notes["sampling"].startswith("left out: http://there may serve others")
     assert report.first is not None
     assert (report.first.stage, report.first.step) == ("loss", 0)
 
 
-def test_each_group_of_a_mixture_is_played_in_its_component(tmp_path: Path) -> None:
+def test_mixture_groups_replay_in_their_component(tmp_path: Path) -> None:
     bytes_, parts = "program_envs:tests/bytes", ("two", "three")
     mixture = [f"env.mixture.{name}.id={bytes_}" for name in parts] + ["env.mixture.three.kwargs.tasks=3"]
     in_process(tmp_path, *SAVED, "trainer.total_iterations=1", "env.id=textenv/gsm8k-interact", *mixture)
@@ -179,7 +179,7 @@ def test_each_group_of_a_mixture_is_played_in_its_component(tmp_path: Path) -> N
     assert environment_of({}, iteration.info, "g0")[0] == bytes_
     report = again(tmp_path, 1)
     assert report.first is None, "\n".join(report.lines())
-    assert report.said["environment"] == "6 episodes: the same"
+    assert report.notes["environment"] == "6 episodes: the same"
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def rewritten(folder: Path, iteration: int, change: Callable[[dict[str, Any]], N
     pq.write_table(pa.table(columns, schema=table.schema), path)
 
 
-def test_another_token_is_located_in_the_sampling(copied: Path) -> None:
+def test_changed_token_is_located_in_sampling(copied: Path) -> None:
     where: list[int] = []
 
     def change(columns: dict[str, Any]) -> None:
@@ -224,35 +224,37 @@ def test_the_learner_s_last_bits_are_compared(copied: Path) -> None:
     assert "digits that the file does not keep" in first.what
 
 
-def test_one_group_alone(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_group_is_compared_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     episodes = read_parquet(open_run(folder).iteration(3).path)
     group = episodes[-1].group_id
     report = again(folder, 3, group)
-    assert report.said["environment"] == "2 episodes: the same"
+    assert report.notes["environment"] == "2 episodes: the same"
     assert main([str(folder), "--iteration", "3", "--group", "g99"]) == 1
-    said = capsys.readouterr().err
-    assert "has no group g99" in said
-    assert group in said
+    output = capsys.readouterr().err
+    assert "has no group g99" in output
+    assert group in output
     changed_reward(monkeypatch)
     assert main([str(folder), "--iteration", "2"]) == 1
-    said = capsys.readouterr().out
-    assert "reward           DIFFERS" in said
-    assert "first difference: reward, episode" in said
+    output = capsys.readouterr().out
+    assert "reward           DIFFERS" in output
+    assert "first difference: reward, episode" in output
 
 
-def test_an_iteration_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_iteration_names_existing_ones(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(folder), "--iteration", "9"]) == 1
     assert "has no episodes of train 9; those that are there: 1, 2, 3" in capsys.readouterr().err
 
 
-def test_forks_are_played_behind_their_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forks_are_played_after_their_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_process(tmp_path, *SAVED, *FORKED)
     episodes = read_parquet(open_run(tmp_path).iteration(1).path)
     report = again(tmp_path, 1)
-    assert any(each.forked_from for each in episodes)
-    assert report.said["environment"] == f"{len(episodes)} episodes: the same"
+    assert any(episode.forked_from for episode in episodes)
+    assert report.notes["environment"] == f"{len(episodes)} episodes: the same"
     assert report.first is None, "\n".join(report.lines())
-    values = [each.fork_value for each in open_run(tmp_path).iteration(1).episodes()]
-    assert np.isfinite(np.concatenate([each for each in values if each is not None])).any()
+    values = [record.fork_value for record in open_run(tmp_path).iteration(1).episodes()]
+    assert np.isfinite(np.concatenate([value for value in values if value is not None])).any()
     changed_reward(monkeypatch)
     assert again(tmp_path, 1).first is not None

@@ -13,7 +13,7 @@ from .section import Problems, Section
 
 
 class ConflictError(ValueError):
-    """Values that are each allowed do not go together; ``conflicts`` are pairs of a key and what is wrong with it."""
+    """Conflict of values that are allowed one by one; ``conflicts`` are pairs of a key and the problem."""
 
     def __init__(self, conflicts: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{key}: {text}" for key, text in conflicts))
@@ -21,18 +21,18 @@ class ConflictError(ValueError):
 
 
 class RunConfig(Section):
-    """The configuration of a run; ``reads`` names keys that are read only with some other values (:mod:`.unread`)."""
+    """The configuration of a run; ``reads`` names keys that are read only with certain other values: :mod:`.unread`."""
 
     reads: ClassVar[unread.Reads] = {}
 
     def checks(self) -> Problems:
-        """Yield values that do not go together: pairs of a key and what is wrong, in words."""
+        """Yield conflicts of values: pairs of a key and the problem."""
         return iter(())
 
     def chosen_defaults(self, bfloat16: Bfloat16 = multiplies_bfloat16) -> Mapping[str, Any]:
-        """Defaults that depend on other keys, by ``section.key``, for a key that is null or not given.
+        """Return the defaults that depend on other keys, by ``section.key``, for a key that is null or not set.
 
-        ``bfloat16`` is of the machine that they are chosen for.
+        ``bfloat16`` tells whether the target machine multiplies in bfloat16.
         """
         return {}
 
@@ -41,8 +41,8 @@ class RunConfig(Section):
         bfloat16 = (info.context or {}).get(BFLOAT16, multiplies_bfloat16)
         for name, value in self.chosen_defaults(bfloat16).items():
             section, key = name.split(".")
-            given = getattr(self, section)
-            if getattr(given, key) is None or key not in given.model_fields_set:
+            current = getattr(self, section)
+            if getattr(current, key) is None or key not in current.model_fields_set:
                 chosen = getattr(self, section).model_copy(update={key: value})
                 object.__setattr__(self, section, chosen)  # frozen once it is made
         if conflicts := [*unread.unread_checks(self, self.reads), *self.checks()]:

@@ -17,17 +17,17 @@ from .section import Problems, Section
 
 
 class PromptsSection(Section):
-    """The prompts, and where their replies go."""
+    """The prompts, and the file for their replies."""
 
     path: str | None = Field(None, min_length=1, description="Parquet file with the prompts; needed.")
-    prompt_key: str = Field("prompt", min_length=1, description="Column with them: chat messages.")
-    n_samples: int = Field(5, ge=1, description="Replies to each prompt.")
+    prompt_key: str = Field("prompt", min_length=1, description="Column of the prompts: chat messages.")
+    n_samples: int = Field(5, ge=1, description="Replies per prompt.")
     output_path: str | None = Field(None, min_length=1)
     """Parquet file to write: all columns of `path`, and `responses`; needed."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables for the tokenizer's chat template, in every rendering; `data.chat_template_kwargs.NAME=value` sets one
     (`enable_thinking=false` of Qwen3). One that the template never reads is an error."""
-    batch_size: int = Field(128, ge=1, description="Prompts between two savings; a kill loses at most so many.")
+    batch_size: int = Field(128, ge=1, description="Prompts between two saves; a kill loses at most this many.")
 
 
 class LoadedModelSection(Section):
@@ -36,31 +36,31 @@ class LoadedModelSection(Section):
     path: str | None = Field(None, min_length=1)
     """Folder of a Hugging Face model, or its name on the hub; needed."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Type to compute in; null is `bfloat16` where the GPU or the processor multiplies in it, except for a model
-    below 5 million parameters."""
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
+    """Type to compute in; null is `bfloat16` where the GPU or the processor multiplies in it (except for a model
+    below 5 million parameters), else `float32`."""
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda if available.")
 
 
 class ReplySection(Section):
-    """How replies are sampled."""
+    """Sampling of replies."""
 
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
     top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
     top_p: float = Field(1.0, gt=0, le=1, description="Sample from the smallest set with this probability; 1 is all.")
-    max_prompt_length: int = Field(512, ge=1, description="Tokens a prompt has at most; a longer one is an error.")
-    max_response_length: int = Field(512, ge=1, description="Tokens a reply has at most.")
-    ignore_eos: bool = Field(False, description="Go on behind the model's own end, to the full length.")
+    max_prompt_length: int = Field(512, ge=1, description="Maximum tokens of a prompt; a longer one is an error.")
+    max_response_length: int = Field(512, ge=1, description="Maximum tokens of a reply.")
+    ignore_eos: bool = Field(False, description="Continue past the end token, to the maximum length.")
 
 
 class ServingClusterSection(Section):
-    """Where the engines are. See docs/cluster.md."""
+    """Placement of the engines. See docs/cluster.md."""
 
     backend: Literal["local", "ray"] = "local"
     """`local`: in this process, or servers beside it. `ray`: each replica is a Ray actor."""
     nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
     n_gpus_per_node: int | None = Field(None, ge=0)
-    """With Ray: GPUs to use of each machine; null is what torch sees here."""
-    cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs that an engine takes.")
+    """With Ray: GPUs to use on each machine; null is the number that torch sees here."""
+    cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs of an engine.")
     start_timeout_s: float = Field(300.0, gt=0, description="With Ray: seconds that actors may take to start.")
 
 
@@ -68,7 +68,7 @@ class GenerateRunSection(Section):
     """The run."""
 
     seed: int = Field(0, ge=0, le=2**63 - 1)
-    """Decides every reply: the same seed, prompts and engine give the same."""
+    """Random seed: the same seed, prompts and engine give the same replies."""
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; null is torch's choice.")
 
 
@@ -105,17 +105,17 @@ class RepliesSection(Section):
     """The file with the replies, and its columns."""
 
     path: str | None = Field(None, min_length=1, description="Parquet file with the replies; needed.")
-    response_key: str = Field("responses", min_length=1, description="Column with them: text, or a list of texts.")
-    data_source_key: str = Field("data_source", min_length=1, description="Column with where a row comes from.")
+    response_key: str = Field("responses", min_length=1, description="Column of the replies: text, or a list of texts.")
+    data_source_key: str = Field("data_source", min_length=1, description="Column with the data source of a row.")
     reward_model_key: str = Field("reward_model", min_length=1, description="Column with `{style, ground_truth}`.")
 
 
 class ScoreSection(Section):
-    """What is reported."""
+    """The report."""
 
-    pass_threshold: float = Field(0.5, description="A reply passes whose score is at least this.")
+    pass_threshold: float = Field(0.5, description="Minimum score of a reply that passes.")
     output_path: str | None = Field(None, min_length=1)
-    """JSON lines to write, one a reply: its row, its score or what went wrong."""
+    """JSON Lines file to write, a line per reply: its row, and its score or error."""
 
 
 class EvaluateConfig(RunConfig):

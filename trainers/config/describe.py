@@ -1,4 +1,4 @@
-"""A schema in words: its keys, what each may be, and the text of ``--help``."""
+"""Descriptions of a schema: its keys, their allowed values, and the text of ``--help``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pydantic_core import PydanticUndefined
 
 from .yaml12 import dump
 
-#: Of ``--help``, at most.
+#: Maximum width of ``--help``.
 _COLUMNS = 100
 _SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key: its dotted name, its type, what it may be; one for a mapping of names to sections with ``entries``."""
+    """One key: its dotted name, type and allowed values; a mapping of names to sections has ``entries``."""
 
     name: str
     annotation: Any
@@ -41,23 +41,23 @@ class Key:
 
     @property
     def free_form(self) -> bool:
-        """Whether it is a mapping with keys of its own, whose entries can be set one by one."""
+        """True for a mapping with keys of its own, whose entries can be set one by one."""
         return typing.get_origin(self.annotation) is dict
 
     @property
     def entries(self) -> dict[str, Key]:
-        """The keys of each entry, where it is a mapping from names to sections; else none."""
+        """Keys of each entry of a mapping from names to sections; else empty."""
         below = typing.get_args(self.annotation)[1:] if self.free_form else ()
         return all_keys(below[0]) if below and isinstance(below[0], type) and issubclass(below[0], BaseModel) else {}
 
     @property
     def wants_text(self) -> bool:
-        """Whether text is all it takes, so that ``experiment_name=007`` means the three characters."""
+        """True if only text is accepted, so that ``experiment_name=007`` means the three characters."""
         return _scalar_types(self.annotation) == {str}
 
 
 class Group(NamedTuple):
-    """The keys of one section, and what the section is about."""
+    """The keys of one section, and its description."""
 
     name: str
     description: str
@@ -65,7 +65,7 @@ class Group(NamedTuple):
 
 
 def groups(schema: type[BaseModel], prefix: str = "") -> Iterator[Group]:
-    """All sections with keys of their own, in the order of the schema."""
+    """Yield all sections with keys of their own, in the order of the schema."""
     keys: list[Key] = []
     below: list[Iterable[Group]] = []
     for name, info in schema.model_fields.items():
@@ -86,7 +86,7 @@ def all_keys(schema: type[BaseModel]) -> dict[str, Key]:
 
 
 def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:
-    """The key that ``name`` is or lies below (``env.kwargs`` of ``env.kwargs.level``), if there is one."""
+    """Return the key that ``name`` is or lies below (``env.kwargs`` of ``env.kwargs.level``), if there is one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         key = keys.get(".".join(parts[:length]))
@@ -94,29 +94,29 @@ def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:
             continue
         if length == len(parts) or not (entries := key.entries):
             return key
-        found = key_at(".".join(parts[length + 1 :]), entries)
-        return found and replace(found, name=f"{'.'.join(parts[: length + 1])}.{found.name}")
+        inner = key_at(".".join(parts[length + 1 :]), entries)
+        return inner and replace(inner, name=f"{'.'.join(parts[: length + 1])}.{inner.name}")
     return None
 
 
 def help_text(schema: type[BaseModel], usage: str, topic: str | None = None) -> str | None:
-    """The text of ``--help``, of at most 100 columns: how to call it, and the sections by name.
+    """Return the text of ``--help``, at most 100 columns wide: usage, and the sections by name.
 
-    With a ``topic`` (a section, or a key), the keys of it with type, default and description; ``None`` where there is
-    no such section or key. ``all`` is every key.
+    With a ``topic`` (a section, or a key), return its keys with type, default and description; ``None`` if there is no
+    such section or key. ``all`` is every key.
     """
-    found = list(groups(schema))
+    sections = list(groups(schema))
     if topic is not None:
         chosen = [
             group._replace(keys=keys)
-            for group in found
+            for group in sections
             if (keys := tuple(key for key in group.keys if topic == "all" or _below(key.name, topic)))
         ]
         lines = [line for group in chosen for line in ("", *_section_lines(group))]
         return "\n".join([*_usage(usage), *lines] if topic == "all" else lines[1:]) if chosen else None
     lines = [*_usage(usage), "", "sections (--help SECTION shows the keys of one):", ""]
-    width = max(len(group.name) for group in found) + 2
-    for group in found:
+    width = max(len(group.name) for group in sections) + 2
+    for group in sections:
         about = group.description.partition(". ")[0].rstrip(".")
         lines.append(f"  {group.name:{width}}{textwrap.shorten(about, _COLUMNS - 2 - width, placeholder=' ...')}")
     return "\n".join(lines)
@@ -151,7 +151,7 @@ def _below(name: str, topic: str) -> bool:
 
 
 def _wrapped(text: str, first: int, rest: int) -> list[str]:
-    """Lines of at most 100 columns; a word that is longer by itself is broken."""
+    """Return lines of at most 100 columns; a longer word is broken."""
     return textwrap.wrap(
         text, _COLUMNS, initial_indent=" " * first, subsequent_indent=" " * rest, break_on_hyphens=False
     )
@@ -166,11 +166,13 @@ def _key(name: str, info: FieldInfo) -> Key:
 
 
 def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """What a type with its constraints takes, in words."""
+    """Describe the values that a type with its constraints accepts."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:  # pydantic's ``Field`` holds constraints, too
-        more = [each for item in arguments[1:] for each in (item.metadata if isinstance(item, FieldInfo) else [item])]
-        return _allowed(arguments[0], [*more, *metadata])
+        constraints = [
+            entry for item in arguments[1:] for entry in (item.metadata if isinstance(item, FieldInfo) else [item])
+        ]
+        return _allowed(arguments[0], [*constraints, *metadata])
     if annotation is type(None):
         return "null"
     if origin in (Union, types.UnionType):
@@ -190,12 +192,12 @@ def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         for constraint in metadata
         if hasattr(constraint, attribute)
     ]
-    bounds += [f"like `{pattern}`" for each in metadata if (pattern := getattr(each, "pattern", None))]
+    bounds += [f"like `{pattern}`" for entry in metadata if (pattern := getattr(entry, "pattern", None))]
     return " ".join([_SCALARS[annotation], " and ".join(bounds)]).strip()
 
 
 def _scalar_types(annotation: Any) -> set[type]:
-    """The scalar types that a type accepts, apart from null; ``dict`` for a mapping."""
+    """Return the scalar types that a type accepts, apart from null; ``dict`` for a mapping."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return set(map(type, arguments))

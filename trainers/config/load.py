@@ -1,4 +1,4 @@
-"""From a command line to a configuration, or to one readable block with everything that is wrong with it."""
+"""From a command line to a configuration, or to one readable block with all problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .notices import notices
 from .reward_model import sections_of
 from .schema import TASK_FILES, PPOConfig
 from .section import Problems, Section
-from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file, taken
+from .settings import COMMAND_LINE, Report, Setting, extract_flags, from_arguments, from_file
 from .unknown import nearest_keys, unknown_key
 from .verl import Table, take_flags, translate
 from .verl_rules import NOTHING, TABLES
@@ -33,25 +33,25 @@ _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
 
 
 def _adapter_checks(model: ModelSection) -> Problems:
-    """Whether a saved adapter is what the configuration says, from its own configuration."""
+    """Yield differences between a saved adapter's own configuration and this one."""
     assert model.lora_adapter_path is not None
     try:
         saved = read_adapter(model.lora_adapter_path)
     except ValueError as error:
         yield "model.lora_adapter_path", str(error)
         return
-    for key, theirs in (("lora_rank", saved.rank), ("lora_alpha", saved.alpha)):
-        if (ours := getattr(model, key)) != theirs:
-            yield f"model.{key}", f"is {ours:g}, and the adapter of model.lora_adapter_path has {theirs:g}"
+    for key, saved_value in (("lora_rank", saved.rank), ("lora_alpha", saved.alpha)):
+        if (configured := getattr(model, key)) != saved_value:
+            yield f"model.{key}", f"is {configured:g}, and the adapter of model.lora_adapter_path has {saved_value:g}"
     if saved.target_modules is None or isinstance(model.target_modules, str):
-        return  # the model must tell
+        return  # only the model can tell
     if set(model.target_modules) - set(model.exclude_modules) != saved.target_modules:
         text = f"and the adapter of model.lora_adapter_path is in {', '.join(sorted(saved.target_modules))}"
         yield "model.target_modules", f"is {', '.join(model.target_modules)}, {text}"
 
 
 def missing_paths(config: Section) -> Problems:
-    """Files and folders that the configuration names and that are not there, seen from the current folder."""
+    """Yield files and folders of the configuration that do not exist, seen from the current folder."""
 
     def at(key: str) -> Any:
         value: Any = config
@@ -69,7 +69,7 @@ def missing_paths(config: Section) -> Problems:
             elif path.suffix not in TASK_FILES:
                 yield key, f"{file} is neither .jsonl nor .parquet"
     model = at("model.path")
-    # Of a name on the hub, the files are asked for when the plan is made.
+    # Files of a name on the hub are looked up when the plan is made.
     if model not in ("tiny", None) and not is_name(model) and not (Path(model).expanduser() / "config.json").is_file():
         text = "is not a folder with a config.json; give a model's folder, a name on the hub, or tiny"
         yield "model.path", f"{model} {text}{newest_model_of(model)}"
@@ -94,7 +94,7 @@ def missing_paths(config: Section) -> Problems:
 
 
 def _without_function(file: Path, name: str) -> str | None:
-    """What is wrong where a Python file gives nothing a name; the file is read, and not run."""
+    """Return the problem if a Python file does not bind a name; the file is parsed, not run."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
     except (OSError, ValueError, SyntaxError) as error:
@@ -111,7 +111,7 @@ ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: with which key, what, and where it was written (nowhere for a default)."""
+    """A problem: the key, what is wrong, and the origin of the value (empty for a default)."""
 
     key: str
     text: str
@@ -122,7 +122,7 @@ class Problem(NamedTuple):
 
 
 class ConfigError(ValueError):
-    """A configuration cannot be used; ``problems`` has everything that is wrong with it."""
+    """A configuration cannot be used; ``problems`` lists every problem with it."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -132,18 +132,18 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Flags:
-    """What the command line said besides values."""
+    """The flags of a command line."""
 
-    #: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
+    #: Origin of each key that was set: ``command line`` or ``FILE:LINE``.
     sources: Mapping[str, str] = field(default_factory=dict)
-    #: What became of each of verl's keys, and warnings, a line each.
+    #: Notes on the translation of verl's keys, and warnings, a line each.
     notes: Sequence[str] = ()
     #: Defaults that depend on other keys, as :meth:`.RunConfig.chosen_defaults` has them.
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
 
 def show_help(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
-    """Print what ``--help`` asks for and exit with 0; with 2 where it names no section or key."""
+    """Print the text that ``--help`` requests and exit with 0; with 2 if it names no section or key."""
     if "--help" not in argv and "-h" not in argv:
         return
     at = next(place for place, word in enumerate(argv) if word in ("--help", "-h"))
@@ -154,17 +154,17 @@ def show_help(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
         assert topic is not None
         names = [*dict.fromkeys(group.name for group in groups(schema)), *all_keys(schema)]
         near = nearest_keys(topic, names)
-        meant = f"; did you mean {' or '.join(near)}?" if near else ""
-        _exit(f"--help {topic}: there is no such section or key{meant} --help lists the sections")
+        suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
+        _exit(f"--help {topic}: there is no such section or key{suggestion} --help lists the sections")
     with reader_may_leave():
         print(text)
     raise SystemExit(0)
 
 
 def check_arguments(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
-    """Print help, or what is wrong with the keys, and exit as :func:`load_config` does; else return.
+    """Print help, or the problems with the keys, and exit as :func:`load_config` does; else return.
 
-    For a program to call before it imports torch, which takes seconds: nothing here needs it.
+    A program calls it before it imports torch, which takes seconds; nothing here needs torch.
     """
     show_help(argv, schema, usage)
     _resolved(_Words.of(argv), schema, chosen_for=lambda device: True)
@@ -179,13 +179,13 @@ def load_config(
     rehearse: Callable[[ConfigT, str | None], str] | None = None,
     check: Callable[[ConfigT], Iterable[tuple[str, str]]] | None = None,
 ) -> tuple[ConfigT, Flags]:
-    """Read a command line; for the ``main`` of a program, which ``usage`` names as the user calls it.
+    """Read a command line, for the ``main`` of a program; ``usage`` is the command as the user types it.
 
-    ``--help`` and ``--dry-run`` print and exit with 0; problems are all printed, and end with 2. ``argv`` is without
-    the program's name. For ``--dry-run``, ``plan`` makes of the configuration and the machine of ``--plan-for`` what
-    would be started where, and ``rehearse`` tries what a run does first anyway, as far as that is cheap; a
-    ``ValueError`` of either is a problem of the configuration. ``check`` finds what only the parts of a run know to be
-    wrong: pairs of a key and what is wrong with it.
+    ``--help`` and ``--dry-run`` print and exit with 0; all problems are printed, and exit with 2. ``argv`` is without
+    the program's name. For ``--dry-run``, ``plan`` describes what would be started where, from the configuration and
+    the machine of ``--plan-for``, and ``rehearse`` tries the first steps of a run as far as they are cheap; a
+    ``ValueError`` of either is a problem of the configuration. ``check`` yields problems that only the parts of a run
+    can see: pairs of a key and what is wrong with it.
     """
     show_help(argv, schema, usage)
     words = _Words.of(argv)
@@ -205,7 +205,7 @@ def load_config(
     if dry_run:
         with reader_may_leave():
             print(render(config, flags.sources, flags.notes, whole=words.whole, chosen=flags.chosen), end="")
-            print("".join(f"# {line}\n" for line in lines), end="")  # the whole is still YAML
+            print("".join(f"# {line}\n" for line in lines), end="")  # the output is still YAML
         raise SystemExit(0)
     for note in flags.notes:
         print(note, file=sys.stderr)
@@ -226,14 +226,14 @@ class _Words:
     def of(cls, argv: Sequence[str]) -> _Words:
         dry_run, problems = "--dry-run" in argv, list[Problem]()
         words = [argument for argument in argv if argument != "--dry-run" and not (dry_run and argument == "--all")]
-        machines, rest = taken(words, ("--plan-for",), lambda *problem: problems.append(Problem(*problem)))
+        machines, rest = extract_flags(words, ("--plan-for",), lambda *problem: problems.append(Problem(*problem)))
         if machines and not dry_run:
             problems.append(Problem("--plan-for", "goes with --dry-run", COMMAND_LINE))
         return cls(rest, dry_run, "--all" in argv, machines[-1][1] if machines else None, problems)
 
     @property
     def chosen_for(self) -> Bfloat16:
-        """The :data:`Bfloat16` of the machine of ``--plan-for``, which has GPUs, or else of this one."""
+        """The :data:`Bfloat16` of the machine of ``--plan-for``, which has GPUs, or else of this machine."""
         return multiplies_bfloat16 if self.machine is None else planned_bfloat16
 
 
@@ -243,7 +243,7 @@ def _resolved(
     check: Callable[[ConfigT], Iterable[tuple[str, str]]] | None = None,
     chosen_for: Bfloat16 = multiplies_bfloat16,
 ) -> tuple[ConfigT, Flags]:
-    """The configuration; prints every problem with it, and ends the process."""
+    """Return the configuration; if there are problems, print all and exit."""
     try:
         if words.problems:
             raise ConfigError(words.problems)
@@ -260,10 +260,10 @@ def resolve(
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
     chosen_for: Bfloat16 = multiplies_bfloat16,
 ) -> tuple[ConfigT, Flags]:
-    """Read arguments (``key=value``, ``--config FILE``) into a checked configuration; ConfigError with every problem.
+    """Read arguments (``key=value``, ``--config FILE``) into a checked configuration; ConfigError lists all problems.
 
-    Keys of verl's are translated first (:mod:`.verl`). Defaults give way to files, earlier files to later ones, and
-    files to ``key=value``. ``chosen_for`` is the machine that defaults are chosen for.
+    Verl's keys are translated first (:mod:`.verl`). Files override defaults, later files earlier ones, and
+    ``key=value`` files. ``chosen_for`` is the machine that defaults are chosen for.
     """
     keys = all_keys(schema)
     problems: list[Problem] = []
@@ -272,8 +272,8 @@ def resolve(
         problems.append(Problem(key, text, where))
 
     table = TABLES.get(schema, NOTHING)
-    rest, bases, said = take_flags(arguments, report) if table.rules else (arguments, [], [])
-    files, values = taken(rest, ("--config",), report)
+    rest, bases, flag_notes = take_flags(arguments, report) if table.rules else (arguments, [], [])
+    files, values = extract_flags(rest, ("--config",), report)
     settings = [setting for file in [*bases, *(file for _, file in files)] for setting in from_file(file, keys, report)]
     settings += from_arguments(values, keys, report)
     settings, notes = translate(settings, keys, table, report)
@@ -287,7 +287,7 @@ def resolve(
         problems += (Problem(key, text, sources.get(key, "")) for key, text in missing_paths(config))
     if config is None or problems:
         raise ConfigError(problems)
-    return config, Flags(sources, (*said, *notes, *notices(config)), config.chosen_defaults(chosen_for))
+    return config, Flags(sources, (*flag_notes, *notes, *notices(config)), config.chosen_defaults(chosen_for))
 
 
 def render(
@@ -298,9 +298,9 @@ def render(
     whole: bool = True,
     chosen: Mapping[str, Any] | None = None,
 ) -> str:
-    """The configuration as YAML that ``--config`` reads back, ``whole`` or what differs from defaults, commented.
+    """Return the configuration as YAML for ``--config``: ``whole``, or the differences from the defaults; commented.
 
-    ``chosen`` are the defaults that depend on other keys; without, those for this machine.
+    ``chosen`` are the defaults that depend on other keys; ``None`` chooses them for this machine.
     """
     sources = sources or {}
     few = "# What differs from the defaults, and where it came from; --all shows every key."
@@ -330,7 +330,7 @@ def render(
 
 
 def _origin(key: Key, sources: Mapping[str, str]) -> str:
-    """Where a value came from; entries of a free-form mapping may come from several places."""
+    """Return the origin of a value; entries of a free-form mapping may come from several places."""
     below = f"{key.name}."
     places = [where for name, where in sources.items() if name == key.name or name.startswith(below)]
     return ", ".join(dict.fromkeys(places)) or "set by the program"
@@ -339,7 +339,7 @@ def _origin(key: Key, sources: Mapping[str, str]) -> str:
 def _merge(
     settings: Iterable[Setting], keys: Mapping[str, Key], report: Report, table: Table
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Nested values for the schema, and where each came from; later settings win."""
+    """Return nested values for the schema, and the origin of each; later settings win."""
     tree: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for setting in settings:

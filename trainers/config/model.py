@@ -1,4 +1,4 @@
-"""The sections of the model and of learning it from examples."""
+"""The sections of the model, its training on demonstrations, and the engine."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from .section import Names, Section
 
 
 class ModelSection(Section):
-    """The policy. The keys from `family` to `vocab_size` give the shape of `path=tiny`."""
+    """The policy. The keys from `family` to `vocab_size` shape the model of `path=tiny`."""
 
     path: str = "tiny"
     """Folder of a Hugging Face model, or its name on the hub (`OWNER/NAME`), from which missing files are downloaded;
-    or `smollm2`: SmolLM2-135M-Instruct, as `make model` makes it; or `tiny`: one from scratch, tokenizer included."""
+    or `smollm2`: SmolLM2-135M-Instruct, as `make model` builds it; or `tiny`: a new model, tokenizer included."""
     family: Literal["qwen2", "qwen3", "llama"] = Field("qwen2", description="Architecture.")
     hidden: int = Field(128, ge=8, description="Width.")
     intermediate: int | None = Field(None, ge=8, description="Width of the feed-forward part; null is 4 * hidden.")
     layers: int = Field(3, ge=1, description="Blocks.")
     heads: int = Field(4, ge=1, description="Attention heads.")
     kv_heads: int = Field(2, ge=1, description="Key/value heads; divides `heads`.")
-    vocab_size: int = Field(512, ge=300, description="Tokens at most; 256 are bytes.")
+    vocab_size: int = Field(512, ge=300, description="Maximum size of the vocabulary; 256 tokens are bytes.")
     dtype: Literal["float32", "bfloat16"] | None = None
     """Type to compute in, of learner and engines; the learner's own weights are float32, and those that LoRA freezes
     are in this type. null is `bfloat16` for a given model where the GPU or the processor multiplies in it
-    (`avx512_bf16`, `amx_bf16`), except for one below 5 million parameters."""
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
+    (`avx512_bf16`, `amx_bf16`), except for a model below 5 million parameters, else `float32`."""
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda if available.")
     lora_rank: int = Field(0, ge=0)
-    """Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not."""
-    lora_alpha: float = Field(16.0, gt=0, description="Adapters count `lora_alpha` / `lora_rank`.")
+    """Rank of LoRA adapters to train instead of all parameters (`textenvs[lora]`); 0 trains all parameters."""
+    lora_alpha: float = Field(16.0, gt=0, description="Adapters are scaled by `lora_alpha` / `lora_rank`.")
     target_modules: tuple[str, ...] | str = "all-linear"
-    """Names of the linear layers that get an adapter, or `all-linear`."""
-    exclude_modules: tuple[str, ...] = Field((), description="Names of linear layers that get none.")
+    """Names of the linear layers with an adapter, or `all-linear`."""
+    exclude_modules: tuple[str, ...] = Field((), description="Names of linear layers without an adapter.")
     lora_adapter_path: str | None = Field(None, min_length=1)
-    """Begin with this adapter instead of a new one: a folder that peft saved, for all ranks to see. `lora_rank`,
-    `lora_alpha` and the modules must be its own. The KL's reference is the model without it."""
+    """Folder of an adapter to start from, saved by peft, that all ranks can read. `lora_rank`, `lora_alpha` and the
+    modules must be its own. The KL's reference is the model without it."""
     lora_publish: Literal["merged", "adapter"] = "merged"
-    """What engines get of a LoRA run: `merged` matrices, which every engine takes, or the `adapter` alone, which they
-    merge into matrices that they keep (engines `torch` and `vllm`)."""
+    """Weights that engines receive in a LoRA run: `merged` matrices, which every engine takes, or only the `adapter`,
+    which they merge into the matrices that they keep (engines `torch` and `vllm`)."""
     enable_gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass instead of keeping them."""
+    """Recompute activations in the backward pass instead of storing them."""
     enable_activation_offload: bool = False
-    """Keep what gradient checkpointing keeps on the CPU; for cuda."""
+    """Store the activations of gradient checkpointing on the CPU; for cuda."""
     use_remove_padding: bool = False
-    """Pack sequences instead of padding them, where they are not read as token trees. For cuda."""
+    """Pack sequences instead of padding them, unless they are read as token trees. For cuda."""
     attn_implementation: str | None = Field(None, min_length=1)
     """The learner's attention, by transformers' name (`sdpa`, `flash_attention_2`, `flex_attention`, ...); null is the
-    learner's own, which reads token trees, for families that it fits, and transformers' choice for others."""
+    learner's own, which reads token trees, for the families that it supports, and transformers' choice for others."""
 
     @property
     def precision(self) -> Literal["float32", "bfloat16"]:
-        """What is computed in; a section of no run's says it itself."""
+        """Type to compute in; float32 while `dtype` is null."""
         return self.dtype or "float32"
 
 
-#: Parameters below which a model is a toy: rounding makes it no faster, and it learns as `tiny` does.
+#: A model with fewer parameters is a toy: bfloat16 makes it no faster, and it learns as `tiny` does.
 _TOY = 5_000_000
-#: What families call the four numbers of a shape in their config.json.
+#: Names of a shape's numbers in the families' config.json.
 _SHAPE = {
     "vocab": ("vocab_size",),
     "width": ("hidden_size", "n_embd", "d_model", "dim"),
@@ -71,16 +71,16 @@ _SHAPE = {
 
 
 def is_language_model(path: str | None) -> bool:
-    """Return whether a model was made to talk: neither `tiny` nor a folder with one below 5 million parameters.
+    """Return whether a model is a language model: neither `tiny` nor a folder with one below 5 million parameters.
 
-    The shape decides, that config.json says: a folder may have no weights yet. One that says no shape was made to talk.
+    The shape in config.json decides: a folder may have no weights yet. A model without a shape counts as one.
     """
     if path is None or path == "tiny":
         return False
     folder = Path(path).expanduser()
-    found = _described(folder) if folder.is_dir() else {}
-    text = found.get("text_config")
-    shape = {**found, **(text if isinstance(text, dict) else {})}
+    described = _described(folder) if folder.is_dir() else {}
+    text = described.get("text_config")
+    shape = {**described, **(text if isinstance(text, dict) else {})}
     numbers = {name: next((shape[key] for key in keys if key in shape), None) for name, keys in _SHAPE.items()}
     vocab, width, layers = (number if isinstance(number, int) else None for number in numbers.values())
     if vocab is None or width is None or layers is None:
@@ -99,31 +99,31 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def positions_of(path: str) -> int | None:
-    """The longest context that a model in a folder was made for; ``None`` where it does not say so itself."""
-    found = _described(Path(path).expanduser())
-    text = found.get("text_config")
-    shape = {**found, **(text if isinstance(text, dict) else {})}
+    """Return the longest context that a model in a folder was made for; ``None`` if its files do not say."""
+    described = _described(Path(path).expanduser())
+    text = described.get("text_config")
+    shape = {**described, **(text if isinstance(text, dict) else {})}
     longest = next((shape[key] for key in ("max_position_embeddings", "n_positions") if key in shape), None)
     return longest if isinstance(longest, int) and longest > 0 else None
 
 
 def newest_model_of(run: str) -> str:
-    """What an error about ``model.path`` adds where it names the folder of a run: the run's newest model."""
-    found = max(Path(run).expanduser().glob("checkpoints/iteration_*/model"), default=None)
-    return "" if found is None else f"; this is a run's folder, whose newest model is {found}"
+    """Return the end of an error about ``model.path``: the newest model, if it is the folder of a run."""
+    newest = max(Path(run).expanduser().glob("checkpoints/iteration_*/model"), default=None)
+    return "" if newest is None else f"; this is a run's folder, whose newest model is {newest}"
 
 
-#: Says whether a machine multiplies in bfloat16 with a `model.device`.
+#: Predicate: a machine multiplies in bfloat16 with a `model.device`.
 Bfloat16: TypeAlias = Callable[[str], bool]
-#: Under which name the context of a validation has it, where a configuration is for another machine than this one.
+#: Its name in the context of a validation, for a configuration of another machine.
 BFLOAT16 = "multiplies_bfloat16"
 
 
 @cache
 def multiplies_bfloat16(device: str) -> bool:
-    """:data:`Bfloat16` of this machine."""
+    """Return whether this machine multiplies in bfloat16 (a :data:`Bfloat16`)."""
     if device != "cpu":
-        import torch  # only for a given model, which needs it soon: without, a configuration is read in no time
+        import torch  # slow; only for a given model, which needs it soon anyway
 
         if torch.cuda.is_available():
             return torch.cuda.get_device_capability()[0] >= 8
@@ -135,7 +135,7 @@ def multiplies_bfloat16(device: str) -> bool:
 
 
 def planned_bfloat16(device: str) -> bool:
-    """:data:`Bfloat16` of the machine of ``--plan-for``: its GPUs do, and its processors are not known."""
+    """Return whether the machine of ``--plan-for`` does: its GPUs do, and its processors are unknown."""
     return device != "cpu"
 
 
@@ -147,63 +147,65 @@ def native_dtype(
 
 
 class SupervisedSection(Section):
-    """Supervised training on demonstrations: the loss is on the assistant's tokens alone."""
+    """Supervised training on demonstrations; the loss is on the assistant's tokens only."""
 
     files: Names | None = None
-    """Conversations to imitate, .jsonl or .parquet with a column `messages`, and `tools` where the chat template is to
-    show a row's own; null plays the scripted expert of the environment."""
+    """Conversations to imitate: .jsonl or .parquet with a column `messages`, and `tools` for rows with tools of their
+    own; null plays the environment's scripted expert."""
     demonstrations: int = Field(20000, ge=1)
-    """Episodes that the scripted expert plays at most: no more than `steps` times `batch_size` are needed."""
+    """Maximum episodes of the scripted expert; no more than `steps` times `batch_size` are needed."""
     mistake_rate: float = Field(0.3, ge=0, lt=1)
-    """Share of the expert's turns that are careless replies instead, to show what to do after one."""
+    """Share of the expert's turns replaced by careless replies, to show how to continue after one."""
     mistake_weight: float = Field(0.0, ge=0)
-    """How much the careless replies are imitated, where the expert's replies count 1."""
+    """Loss weight of the careless replies; the expert's replies have 1."""
     step_timeout_s: float = Field(60.0, gt=0)
-    """Seconds that a reset or a step of the environment may take while its expert plays."""
+    """Seconds that a reset or a step of the environment may take during demonstrations."""
     steps: int = Field(1000, ge=1, description="Optimizer steps.")
-    batch_size: int = Field(64, ge=1, description="Conversations a step.")
+    batch_size: int = Field(64, ge=1, description="Conversations per step.")
     lr: float = Field(2e-3, gt=0)
-    """Peak learning rate; falls to a tenth along a cosine. 5e-5 for a given language model, if it is not said."""
+    """Peak learning rate, falling to a tenth along a cosine; the default for a given language model is 5e-5."""
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
     weight_decay: float = Field(0.3, ge=0)
-    """AdamW's weight decay; much, because few demonstrations must do for unseen tasks."""
+    """AdamW's weight decay; high, because a few demonstrations must generalize to unseen tasks."""
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
-    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
+    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Maximum tokens in one forward and backward pass.")
 
 
 class WarmStartSection(SupervisedSection):
     """Supervised steps before PPO; a model from scratch knows no words yet."""
 
     enable: bool | None = None
-    """Do the warm start; null does it for `model.path=tiny` and not for a model that can talk."""
+    """Run the warm start; null runs it only for `model.path=tiny`."""
     careless_steps: int = Field(60, ge=0)
-    """More steps at the end on careless demonstrations: the policy keeps what it can do, and gets a habit of not doing
-    it, for PPO to break."""
-    careless_rate: float = Field(0.85, ge=0, lt=1, description="Share of careless replies in those; they are imitated.")
+    """Additional steps at the end, on careless demonstrations: the policy keeps its skills, but acquires a habit of not
+    using them, for PPO to break."""
+    careless_rate: float = Field(
+        0.85, ge=0, lt=1, description="Share of careless replies in those, which are imitated."
+    )
     careless_lr: float = Field(2e-4, gt=0, description="Learning rate of those steps.")
 
 
 class ServerSection(Section):
     """Options that vLLM and SGLang servers share."""
 
-    bucket_mib: int = Field(256, ge=1, description="MiB of weights that travel at once by `process_group` and `http`.")
+    bucket_mib: int = Field(256, ge=1, description="MiB of weights per transfer by `process_group` and `http`.")
     update_folder: str | None = None
     """Folder of `engine.weight_transport=disk`; null is a temporary one."""
     master_address: str | None = None
     """This machine's address as the server sees it, for `engine.weight_transport=process_group`; null finds it."""
     verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to be ready.")
-    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to say that it lives.")
+    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to answer a health check.")
 
 
 class VLLMSection(ServerSection):
-    """Of `engine.name=vllm`: a vLLM server, started by the run or running already. See docs/engines.md."""
+    """Options of vLLM servers (`engine.name=vllm`), started by the run or already running. See docs/engines.md."""
 
     python: str | None = Field(None, min_length=1)
-    """Python that has vLLM, for example .venv-vllm/bin/python (`make venv-vllm`); null is the one that runs the
+    """Python executable with vLLM, for example .venv-vllm/bin/python (`make venv-vllm`); null is that of the
     trainer."""
     base_url: Names | None = None
-    """Address of a `vllm serve` that runs already, for example http://127.0.0.1:8000; several are replicas; null starts
+    """Address of a running `vllm serve`, for example http://127.0.0.1:8000; several are replicas; null starts
     a server."""
     gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
     """Share of the GPU's memory that vLLM takes, weights included."""
@@ -211,56 +213,55 @@ class VLLMSection(ServerSection):
     """Tokens of a block, the unit of prefix reuse; null is vLLM's choice (on a CPU 128; others are multiples of 32
     there)."""
     enforce_eager: bool | None = None
-    """Neither compile nor capture graphs; null does on a GPU and not on a CPU."""
+    """Neither compile nor capture graphs; null is true on a GPU, false on a CPU."""
     sleep_mode: bool = False
-    """Give the GPU's memory back while the learner learns, where they share GPUs."""
+    """Release the GPU's memory while the learner learns, if they share GPUs."""
     args: dict[str, Any] = Field(default_factory=dict)
-    """More engine arguments of vLLM, under its own names; `engine.vllm.args.NAME=value` sets one."""
+    """Additional engine arguments of vLLM, by its own names; `engine.vllm.args.NAME=value` sets one."""
 
 
 class SGLangSection(ServerSection):
-    """Of `engine.name=sglang`: an SGLang server, started by the run or running already. See docs/engines.md."""
+    """Options of SGLang servers (`engine.name=sglang`), started by the run or already running. See docs/engines.md."""
 
     python: str | None = Field(None, min_length=1)
-    """Python that has SGLang, for example .venv-sglang/bin/python (`make venv-sglang`); null is the one that runs the
+    """Python executable with SGLang, for example .venv-sglang/bin/python (`make venv-sglang`); null is that of the
     trainer."""
     base_url: Names | None = None
-    """Address of a server that runs already, for example http://127.0.0.1:30000; several are replicas; null starts
+    """Address of a running server, for example http://127.0.0.1:30000; several are replicas; null starts
     one."""
     seeds: bool = True
     """Start the server in deterministic mode: it honours seeds, is slower on a GPU and has no `min_p`."""
     server_args: tuple[str, ...] = ()
-    """More arguments of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
+    """Additional arguments of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
 
 
 class ServingSection(Section):
-    """What generates."""
+    """The inference engine."""
 
     name: Literal["torch", "vllm", "sglang", "openai"] = "torch"
-    """`torch`: embedded, continuous batching. `vllm`, `sglang`: such a server beside the run. `openai` has no token ids
+    """`torch`: embedded, with continuous batching. `vllm`, `sglang`: a server of it. `openai` returns no token ids
     and is refused here; `textenvs evaluate` uses such services."""
     replicas: int | None = Field(None, ge=1)
-    """Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost one is replaced.
-    null is as many as there are GPUs for, and one on a CPU. Several addresses in `base_url` are so many replicas
-    without this."""
+    """Engine replicas, each with a copy of the weights and its own thread or server; a lost one is replaced. null is as
+    many as the GPUs allow, and one on a CPU. Several addresses in `base_url` are as many replicas without this key."""
     tensor_parallel_size: int = Field(1, ge=1)
     """GPUs (on a CPU, processes) that share each matrix of one `vllm` or `sglang` server that is started."""
     max_slots: int | None = Field(None, ge=1)
-    """Requests decoded at a time (in each replica); more wait. null is as many as the run can have, or half as many
-    again as a replica's share; `trainers.generate` has 128 at most."""
+    """Requests decoded concurrently (in each replica); more wait. null is the most that the run can have, or 1.5 times
+    a replica's share of it; `trainers.generate` has at most 128."""
     kv_cache_gib: float | None = Field(None, gt=0)
-    """GiB of keys and values (in each replica); requests beyond what fits wait. null is 1 on a CPU; on a GPU a quarter
-    of what is free for `torch`, and what `engine.vllm.gpu_memory_utilization` leaves for `vllm`."""
+    """GiB of keys and values (in each replica); requests that do not fit wait. null is 1 on a CPU; on a GPU, a quarter
+    of the free memory for `torch`, and what `engine.vllm.gpu_memory_utilization` leaves for `vllm`."""
     threads: int | None = Field(None, ge=1)
-    """CPU threads of the engine; null is one for a model below 5 million parameters, which more only slow down, and
-    torch's choice for others."""
+    """CPU threads of the engine; null is 1 for a model below 5 million parameters (more only slow it down), else
+    torch's choice."""
     weight_transport: Literal["auto", "process_group", "disk", "http"] = "auto"
-    """How weights travel to a `vllm` or `sglang` server: through a process group (gloo; NCCL to other GPUs), through a
-    folder that both sides see, or by value over HTTP. `auto` is `process_group` to a server that the run starts, `http`
-    to one in `base_url`."""
+    """Transport of weights to a `vllm` or `sglang` server: a process group (gloo; NCCL to other GPUs), a folder that
+    both sides can read (`disk`), or the bodies of HTTP requests. `auto` is `process_group` for a server that the run
+    starts, `http` for one in `base_url`."""
     stall_timeout_s: float = Field(60.0, gt=20)
-    """Seconds that a server or a replica may have work and show no progress; then it is lost, unless it answers a probe
-    within 20 s."""
+    """Seconds that a server or replica with work may make no progress; then it counts as lost, unless it answers a
+    probe within 20 s."""
     vllm: VLLMSection = VLLMSection()
     sglang: SGLangSection = SGLangSection()
 
@@ -270,13 +271,13 @@ class ServingSection(Section):
 
     @property
     def engines(self) -> int:
-        """The number of engines: one for each server that runs already, else ``replicas``, which a plan may count."""
+        """The number of engines: one for each running server, else ``replicas``, which a plan may count."""
         return len(self.base_urls) or self.replicas or 1
 
 
 class EngineSection(ServingSection):
-    """What generates."""
+    """The inference engine."""
 
     max_context: int = Field(512, ge=16)
-    """Longest conversation in tokens, reply included. For a given language model 2,048, or what it was made for, where
-    that is less, if it is not said."""
+    """Maximum tokens of a conversation, replies included; the default for a given language model is 2,048, or its own
+    context length if that is less."""

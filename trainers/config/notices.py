@@ -1,11 +1,11 @@
-"""Warnings of settings that may be asked for, and that the documentation calls noise, wrong or biased."""
+"""Warnings about allowed settings that the documentation calls noisy, wrong or biased."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-#: What the gradient of a KL estimate is worth where it is taken from the reward, and where it is added to the loss.
+#: Defects of a KL estimator's gradient, in the reward and in the loss.
 _IN_REWARD = {
     "k2": "its gradient there is wrong",
     "k3": "its gradient there is nearly none while the policies are close",
@@ -14,7 +14,7 @@ _IN_REWARD = {
 _IN_REWARD["low_var_kl"] = _IN_REWARD["k3"]
 _IN_LOSS = {"k1": "its gradient there is zero in expectation, which is noise", "abs": "its gradient there is wrong"}
 _KL = "(docs/algorithms.md, KL)"
-#: Where rewards go that learn another policy than the one that earns most, and where they do.
+#: Credit assignments that change the optimal policy, and the condition under which they do.
 _MISLEADING_CREDIT = {
     "spread": "what is done decides how many turns follow",
     "discounted": "what is done decides when a reward comes",
@@ -22,7 +22,7 @@ _MISLEADING_CREDIT = {
 
 
 def notices(config: Any) -> Iterator[str]:
-    """Yield warnings of allowed settings that a user should know about: a line each, printed when a run starts."""
+    """Yield warnings about allowed settings, a line each, printed when a run starts."""
     if getattr(config, "algorithm", None) is not None:  # a command that trains with rewards
         yield from _rewards(config)
         yield from _sampling(config)

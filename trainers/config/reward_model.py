@@ -1,4 +1,4 @@
-"""The sections of rewards: models, functions, penalties and looking ahead."""
+"""The sections of rewards: models, functions, penalties and look-ahead."""
 
 from __future__ import annotations
 
@@ -11,169 +11,177 @@ from .section import Section
 
 
 class TokenizingSection(Section):
-    """What reward models share whose conversations become tokens here."""
+    """Options of reward models whose conversations are tokenized here."""
 
     tokenizer: str | None = Field(None, min_length=1)
-    """Folder of its tokenizer; null is a classifier's `path`; a service needs one for `input=tokens`."""
+    """Folder of the tokenizer; null is a classifier's `path`; a service needs one for `input=tokens`."""
     template: str | None = Field(None, min_length=1, description="File with a chat template; null is the tokenizer's.")
     max_length: int | None = Field(None, ge=1)
-    """Tokens of a conversation at most (of a service, for `input=tokens`); null is the model's or the server's own
+    """Maximum tokens of a conversation (for a service, with `input=tokens`); null is the model's or the server's
     limit."""
     overlong: Literal["error", "left"] = "error"
-    """Longer ones have no score (their episodes fail), or lose their beginning."""
+    """Longer conversations have no score, and their episodes fail; or they lose their beginning (`left`)."""
     transform: Literal["identity", "sigmoid", "softmax"] = "identity"
     """The score is the logit, its sigmoid, or the label's probability among all."""
 
 
 class ClassifierSection(TokenizingSection):
-    """Of `reward_model.kind=classifier`: a model of transformers whose head gives a number."""
+    """A transformers model whose head computes a number, for `reward_model.kind=classifier`."""
 
-    path: str | None = Field(None, min_length=1, description="Its folder.")
+    path: str | None = Field(None, min_length=1, description="Folder of the model.")
     head: Literal["sequence", "value"] = "sequence"
     """`sequence`: a sequence classifier. `value`: a value model, read at the last token."""
     label: int | str | None = Field(None, description="Name or number of the label that is the score, if several.")
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     """Type to compute in; `auto` is that of the files."""
     rows: int | None = Field(8, ge=1)
-    """Conversations computed at a time, exactly, so that scores are independent of the batch; null is any number."""
+    """Fixed batch size in conversations, so that scores are independent of the batch; null is any size."""
     bucket: int = Field(64, ge=1, description="Lengths are padded to multiples of this.")
     replicas: int | None = Field(None, ge=1)
-    """Workers with the model: threads of this process, or actors in the learner's places with `cluster.backend=ray`;
-    null is 1. A pool of its own (`enable_resource_pool`) has as many as places."""
+    """Workers with the model: threads of this process, or with `cluster.backend=ray` actors in the learner's places;
+    null is 1. A pool of its own (`enable_resource_pool`) has one in each place."""
     threads: int = Field(1, ge=1, description="CPU threads of a worker, with `cluster.backend=ray`.")
 
 
 class ServiceSection(TokenizingSection):
-    """Of `reward_model.kind=service`: a reward model that is served, for example by `vllm serve --runner pooling`."""
+    """A served reward model, for `reward_model.kind=service`, for example of `vllm serve --runner pooling`."""
 
-    url: str | None = Field(None, min_length=1, description="Its address, for example http://127.0.0.1:8000.")
-    model: str | None = Field(None, min_length=1, description="Its name there; null is the first that it names.")
-    endpoint: Literal["classify", "pooling", "score"] = Field("classify", description="What is asked.")
+    url: str | None = Field(None, min_length=1, description="Address, for example http://127.0.0.1:8000.")
+    model: str | None = Field(
+        None, min_length=1, description="Name of the model there; null is the first that it lists."
+    )
+    endpoint: Literal["classify", "pooling", "score"] = Field("classify", description="Endpoint to use.")
     input: Literal["tokens", "messages"] = "tokens"
-    """Conversations become tokens here (`tokenizer`), or there, by the server's own template."""
+    """Conversations are tokenized here (by `tokenizer`), or by the server with its own template."""
     label: int | None = Field(None, ge=0, description="Number of the label that is the score, if several.")
     api_key_env: str | None = Field(None, min_length=1, description="Environment variable that holds the key.")
-    connections: int = Field(32, ge=1, description="Requests at a time, where each is one conversation.")
+    connections: int = Field(32, ge=1, description="Concurrent requests, each of one conversation.")
     timeout_s: float = Field(60.0, gt=0, description="Seconds that one request may take.")
 
 
 class JudgeSection(Section):
-    """Of `reward_model.kind=judge`: a language model that grades by a rubric, behind an OpenAI-compatible service."""
+    """A language model that grades by a rubric, for `reward_model.kind=judge`, behind an OpenAI-compatible service."""
 
-    model: str | None = Field(None, min_length=1, description="Its name.")
-    base_url: str | None = Field(None, min_length=1, description="The service's address; null is OpenAI's.")
+    model: str | None = Field(None, min_length=1, description="Name of the model.")
+    base_url: str | None = Field(None, min_length=1, description="Address of the service; null is OpenAI's.")
     chat: dict[str, Any] = Field(default_factory=dict)
-    """More options of the client (`temperature`, `concurrency`, `cache`, ...; see docs/users_and_judges.md)."""
+    """Further options of the client (`temperature`, `concurrency`, `cache`, ...; see docs/users_and_judges.md)."""
     rubric: str = Field("helpful", min_length=1)
     """`helpful`, `correct`, `harmless`, or a text file with instructions."""
     low: float = Field(0.0, description="The worst grade.")
     high: float = Field(1.0, description="The best grade.")
-    votes: int = Field(1, ge=1, description="Grades a conversation; several need a temperature above 0.")
-    vote: Literal["mean", "median"] = Field("mean", description="What becomes of several.")
+    votes: int = Field(1, ge=1, description="Grades per conversation; several need a temperature above 0.")
+    vote: Literal["mean", "median"] = Field("mean", description="Aggregation of several grades.")
     tools: bool = Field(False, description="Show tool calls and their results.")
-    tries: int = Field(2, ge=1, description="Replies asked for until one is a verdict.")
+    tries: int = Field(2, ge=1, description="Maximum requests until a reply is a verdict.")
 
 
 class RewardModelSection(Section):
     """A model that rewards conversations. See docs/reward-service.md.
 
-    Scoring starts as turns and episodes end, in batches, beside the episodes that continue.
+    Scoring starts as turns and episodes end, in batches, concurrently with the episodes that continue.
     """
 
     enable: bool = Field(False, description="Reward with a model.")
-    kind: Literal["classifier", "service", "judge"] = Field("classifier", description="What scores.")
+    kind: Literal["classifier", "service", "judge"] = Field("classifier", description="Kind of the scorer.")
     name: str = Field("reward_model", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
-    """Names its term of a reward, and its metrics."""
+    """Name of its reward term and its metrics."""
     per_turn: bool = Field(False, description="Score every turn as it ends, not the whole conversation at its end.")
-    weight: float = Field(1.0, description="What a score is multiplied by.")
-    replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
+    weight: float = Field(1.0, description="Factor of the score.")
+    replace: bool = Field(True, description="Replace the environment's reward; false adds the two.")
     max_batch_size: int | None = Field(None, ge=1)
-    """Conversations in a batch at most; null is the kind's own (classifier, service: 32)."""
-    max_batch_tokens: int | None = Field(None, ge=1, description="Tokens in a batch at most, about; null is no limit.")
+    """Maximum conversations in a batch; null is the kind's default (classifier, service: 32)."""
+    max_batch_tokens: int | None = Field(
+        None, ge=1, description="Approximate maximum tokens in a batch; null is no limit."
+    )
     max_wait_s: float | None = Field(None, ge=0)
-    """Maximum batching delay, in seconds; null is the kind's own (0.02 or less)."""
-    timeout_s: float | None = Field(None, gt=0, description="Seconds that a batch may take; null is the kind's own.")
-    retries: int = Field(2, ge=0, description="How often a conversation that got no score is tried again.")
-    patience_s: float = Field(300.0, gt=0, description="Seconds that one waits for a model that is down.")
-    cache_size: int = Field(65536, ge=0, description="Scores that are remembered.")
+    """Maximum batching delay, in seconds; null is the kind's default (0.02 or less)."""
+    timeout_s: float | None = Field(
+        None, gt=0, description="Seconds that a batch may take; null is the kind's default."
+    )
+    retries: int = Field(2, ge=0, description="Retries of a conversation that got no score.")
+    patience_s: float = Field(300.0, gt=0, description="Seconds to wait for a model that is down.")
+    cache_size: int = Field(65536, ge=0, description="Scores to cache.")
     enable_resource_pool: bool = False
-    """Give the classifier places of its own, beside those of `cluster`: threads of this process, or with
-    `cluster.backend=ray` a pool of actors; each with a GPU where there are GPUs."""
+    """Give the classifier its own places, besides those of `cluster`: threads of this process, or with
+    `cluster.backend=ray` a pool of actors; each with a GPU if there are GPUs."""
     n_gpus_per_node: int = Field(1, ge=1)
-    """Places of that pool on each machine: GPUs, or without any, workers."""
+    """Places of that pool on each machine: GPUs, or workers if there are none."""
     nnodes: int = Field(1, ge=1, description="Machines of that pool; more than one needs `cluster.backend=ray`.")
     learner_spans_pool: bool = False
-    """That pool is a part of the learner's places, and engines have the others: they and the reward model sleep while
-    the learner learns on all. See docs/cluster.md."""
+    """That pool is part of the learner's places, and engines have the rest: they and the reward model sleep while the
+    learner learns on all of them. See docs/cluster.md."""
     classifier: ClassifierSection = ClassifierSection()
     service: ServiceSection = ServiceSection()
     judge: JudgeSection = JudgeSection()
 
 
 class RewardFunctionSection(Section):
-    """A reward of your own, `compute_score(data_source, solution_str, ground_truth, extra_info)`, in processes."""
+    """A custom reward, `compute_score(data_source, solution_str, ground_truth, extra_info)`, computed in processes."""
 
-    path: str | None = Field(None, min_length=1, description="Python file with the function; null has none.")
+    path: str | None = Field(None, min_length=1, description="Python file with the function; null is no function.")
     name: str = Field("compute_score", min_length=1, description="The function's name.")
     workers: int = Field(2, ge=1, description="Processes that compute it.")
     timeout_s: float = Field(30.0, gt=0, description="Seconds that one call may take; its process is then killed.")
 
 
 class EpisodeRewardFunctionSection(RewardFunctionSection):
-    """A reward of your own, `compute_score(data_source, solution_str, ground_truth, extra_info)`, in processes.
+    """A custom reward, `compute_score(data_source, solution_str, ground_truth, extra_info)`, computed in processes.
 
     It scores whole episodes as they end. See docs/collector.md.
     """
 
-    replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
+    replace: bool = Field(True, description="Replace the environment's reward; false adds the two.")
 
 
 class OverlongBufferSection(Section):
-    """DAPO's penalty of episodes that come near `rollout.max_response_tokens`: the last turn's term `overlong`.
+    """DAPO's penalty for episodes near `rollout.max_response_tokens`: the last turn's term `overlong`.
 
-    It grows evenly over the last `len` of those tokens, from 0 to `penalty_factor`. In training only.
+    It grows linearly over the last `len` of those tokens, from 0 to `penalty_factor`. In training only.
     """
 
-    enable: bool = Field(False, description="Take the penalty.")
+    enable: bool = Field(False, description="Apply the penalty.")
     len: int = Field(4096, ge=1)
-    """Tokens before the limit where it begins; at most `rollout.max_response_tokens`."""
-    penalty_factor: float = Field(1.0, gt=0, description="What an episode at the limit loses.")
+    """Tokens before the limit at which it begins; at most `rollout.max_response_tokens`."""
+    penalty_factor: float = Field(1.0, gt=0, description="Penalty of an episode at the limit.")
 
 
 class MultiturnRewardSection(Section):
-    """Rewards each turn by the conversations that it leads to, as CollabLLM does. See docs/lookahead.md.
+    """Reward of each turn by the conversations that it leads to, as in CollabLLM. See docs/lookahead.md.
 
-    After each turn the episode is forked, and the policy plays some turns more in each fork, beside the episodes that
-    go on. Only training episodes are rewarded so.
+    After each turn the episode is forked, and the policy plays some more turns in each fork, concurrently with the
+    running episodes. Only training episodes have this reward.
     """
 
     enable: bool = Field(False, description="Look ahead.")
-    samples: int = Field(3, ge=1, description="Futures a turn.")
-    window: int = Field(2, ge=0, description="Turns that the policy has in each; 0 scores conversations as they stand.")
+    samples: int = Field(3, ge=1, description="Futures per turn.")
+    window: int = Field(2, ge=0, description="Turns of the policy in each; 0 scores conversations as they are.")
     formula: Literal["textenvs", "linear", "paper", "repository", "recipe"] = "textenvs"
-    """What a conversation is worth; they differ in what its length costs."""
-    cost: float | None = Field(None, ge=0, description="The price of a word or token, in place of the formula's.")
+    """Formula of a conversation's value; they differ in the cost of its length."""
+    cost: float | None = Field(None, ge=0, description="Cost per word or token, in place of the formula's.")
     weights: dict[str, float] = Field(default_factory=dict)
     """Weights of the task's scores and of `interactivity`, by name; 1 for others."""
     judge: str | None = Field(None, min_length=1)
     """`MODULE:NAME` of a function from a conversation to a grade (interactivity)."""
     judge_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """With these, `judge` names what makes that function of them: `textenvs.judges:InteractivityJudge` and `{model:
-    {model: NAME, base_url: URL}}`."""
+    """Arguments of a callable that `judge` then names, and that makes the function: for example
+    `textenvs.judges:InteractivityJudge` with `{model: {model: NAME, base_url: URL}}`."""
     credit: Literal["value", "difference"] = "value"
-    """`value`: a turn's reward is what the whole conversation is then worth, which needs `algorithm.gamma=0` over
-    turns. `difference`: what the turn changed in that, for all estimators."""
-    replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
-    temperature: float | None = Field(None, ge=0, description="Of the futures; null is `rollout.temperature`.")
+    """`value`: a turn's reward is the value of the whole conversation after it, which needs `algorithm.gamma=0` over
+    turns. `difference`: the change of that value by the turn, for all estimators."""
+    replace: bool = Field(True, description="Replace the environment's reward; false adds the two.")
+    temperature: float | None = Field(
+        None, ge=0, description="Sampling temperature of futures; null is `rollout.temperature`."
+    )
     max_response_length: int | None = Field(None, ge=1)
-    """Tokens of a reply in the futures; null is `rollout.max_response_length`."""
+    """Maximum tokens of a reply in the futures; null is `rollout.max_response_length`."""
     concurrency: int | None = Field(None, ge=1)
-    """Futures that are played concurrently; null is `samples` for each episode in flight."""
-    timeout_s: float | None = Field(600.0, gt=0, description="Seconds that a future may take; null has no limit.")
+    """Concurrent futures; null is `samples` for each episode in flight."""
+    timeout_s: float | None = Field(600.0, gt=0, description="Seconds that a future may take; null is no limit.")
 
 
 def named(value: Any) -> Any:
-    """Entries of `reward_models` as sections: what is named there is enabled, and named so."""
+    """Return the entries of `reward_models` as sections, enabled and named by their keys."""
     if not isinstance(value, Mapping):
         return value
     return {
@@ -183,6 +191,10 @@ def named(value: Any) -> Any:
 
 
 def sections_of(config: Any) -> dict[str, RewardModelSection]:
-    """All reward models by the keys that they stand under, those not enabled too; none where a command has none."""
-    main, more = getattr(config, "reward_model", None), getattr(config, "reward_models", {})
-    return {} if main is None else {"reward_model": main, **{f"reward_models.{n}": each for n, each in more.items()}}
+    """Return all reward models by key, disabled ones too; empty for a command without reward models."""
+    main, extra = getattr(config, "reward_model", None), getattr(config, "reward_models", {})
+    return (
+        {}
+        if main is None
+        else {"reward_model": main, **{f"reward_models.{n}": section for n, section in extra.items()}}
+    )

@@ -1,7 +1,7 @@
-"""The configuration of a run, section by section; each section has every key with type, default, range and meaning.
+"""The configuration of a run, section by section; each section has every key with type, default, range and description.
 
 Frozen pydantic models, with verl's names where a field has a standard one. ``--help`` and docs/configuration.md are
-made of what stands here. What several keys must agree on is checked at the end.
+generated from them. Checks across keys are at the end.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class PPOConfig(RunConfig):
     overlong_buffer: OverlongBufferSection = OverlongBufferSection()
     reward_model: RewardModelSection = RewardModelSection()
     reward_models: Annotated[dict[str, RewardModelSection], BeforeValidator(named)] = Field(default_factory=dict)
-    """More reward models, each by a name that is its term's; `reward_models.NAME.kind=judge` and so on, with the keys
-    of `reward_model` (`enable` is true, and `name` is NAME). What all of them pay adds up."""
+    """Additional reward models, by the names of their terms: `reward_models.NAME.kind=judge` and so on, with the keys
+    of `reward_model` (`enable` is true, and `name` is NAME). Their rewards are added."""
     algorithm: AlgorithmSection = AlgorithmSection()
     fork: ForkSection = ForkSection()
     actor: ActorSection = ActorSection()
@@ -95,7 +95,7 @@ class PPOConfig(RunConfig):
             "actor.entropy_coeff": 0.01 if model.path == "tiny" else 0.0,
             "cluster.backend": "ray" if cluster.learner_ranks > 1 or cluster.nnodes > 1 else "local",
         }
-        if is_language_model(model.path):  # what defaults for 0.8 million parameters would spoil, or make useless
+        if is_language_model(model.path):  # defaults for 0.8 million parameters do not suit it
             # As in verl and TRL; adapters learn with about ten times as much.
             chosen["actor.lr"] = 1e-5 if model.lora_rank else 1e-6
             chosen["rollout.max_response_length"] = 256
@@ -137,11 +137,11 @@ class SFTConfig(RunConfig):
             yield "model.lora_publish", "has no effect here: supervised training publishes to no engine"
 
 
-# --- what several keys must agree on; nothing here touches the disk
+# --- checks across keys; nothing here touches the disk
 
 #: Files that tasks are read from.
 TASK_FILES = (".jsonl", ".parquet")
-#: Estimators whose discount is a turn's and that add up nothing else.
+#: Estimators that discount by turn and add up nothing else.
 _TURN_DISCOUNT = ("turn_grpo", "turn_gae", "fork")
 #: Estimators that learn nothing from a group of one.
 _COMPARE_SIBLINGS = frozenset({*GROUPWISE, "gigpo"} - {"rloo"})
@@ -150,14 +150,14 @@ _BY_EPISODE = (*GROUPWISE, "remax")
 #: Losses of whole episodes.
 _EPISODE_LOSSES = ("gspo", "geo_mean")
 _CREDIT = "algorithm.reward_credit"
-#: Where rewards may be moved without a function of the user's; all keep an episode's sum.
+#: Built-in credit assignments; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
-#: What SGLang's command line calls ``engine.tensor_parallel_size``.
+#: SGLang's command-line names of ``engine.tensor_parallel_size``.
 _TENSOR_PARALLEL = ("--tp", "--tp-size", "--tensor-parallel-size")
 
 
 def ppo_checks(config: PPOConfig) -> Problems:
-    """The checks across the sections of a PPO run; nothing here touches the disk."""
+    """Check the sections of a PPO run together; nothing here touches the disk."""
     yield from template_checks(config.data.chat_template_kwargs)
     yield from model_checks(config.model)
     yield from learner_checks(config.model, config.trainer)
@@ -210,8 +210,11 @@ def ppo_checks(config: PPOConfig) -> Problems:
     algorithm = config.algorithm
     if "baseline" in estimator_keys(estimator) and algorithm.baseline == "optimal_token":
         of_turns = {name: getattr(algorithm, name) for name in ("zero_pad", "outcome_mix", "norm_by_std")}
-        if given := next((name for name, value in of_turns.items() if value), None):
-            yield f"algorithm.{given}", "must not be set with algorithm.baseline=optimal_token, which compares tokens"
+        if conflicting := next((name for name, value in of_turns.items() if value), None):
+            yield (
+                f"algorithm.{conflicting}",
+                "must not be set with algorithm.baseline=optimal_token, which compares tokens",
+            )
     if estimator == "passk" and 1 < rollout.n <= (k := config.algorithm.pass_k):
         yield "algorithm.pass_k", f"is {k}; it must be below rollout.n={rollout.n}, to leave an episode to compare with"
     episodes = rollout.groups_per_batch * rollout.n
@@ -224,23 +227,23 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _kl_control_checks(config.algorithm, episodes)
     if estimator in WITH_CRITIC and (warmup := config.critic.warmup) >= trainer.total_iterations:
         yield "critic.warmup", f"is {warmup}: the policy would not be trained in any of {iterations}"
-    dumps = [each for each in (trainer.rollout_data_dir, trainer.validation_data_dir) if each is not None]
-    if len(dumps) == 2 and len({Path(each).expanduser().absolute() for each in dumps}) == 1:
+    dumps = [folder for folder in (trainer.rollout_data_dir, trainer.validation_data_dir) if folder is not None]
+    if len(dumps) == 2 and len({Path(folder).expanduser().absolute() for folder in dumps}) == 1:
         yield "trainer.validation_data_dir", "is trainer.rollout_data_dir: files of the two have the same names"
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is None:
         yield "trainer.resume_from_path", "must be given with trainer.resume_mode=resume_path"
 
 
 def _held_out_checks(config: PPOConfig) -> Problems:
-    """Validation is on other tasks than training; every run ends with one."""
+    """Check that validation is on other tasks than training; every run ends with a validation."""
     env, data = config.env, config.data
     components: dict[str, PlayedEnvSection | ComponentSection] = {}
-    components |= {f"env.mixture.{name}": each for name, each in env.mixture.items()}
-    for key, each in (components or {"env": env}).items():
-        given = each.kwargs.get("tasks")
-        names = [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else ()
+    components |= {f"env.mixture.{name}": component for name, component in env.mixture.items()}
+    for key, component in (components or {"env": env}).items():
+        tasks = component.kwargs.get("tasks")
+        names = [tasks] if isinstance(tasks, str) else tasks if isinstance(tasks, list | tuple) else ()
         files = [name for name in names if isinstance(name, str) and name.endswith(TASK_FILES)]
-        if files and data.train_files is None and data.val_files is None and "tasks" not in each.val_kwargs:
+        if files and data.train_files is None and data.val_files is None and "tasks" not in component.val_kwargs:
             instead = f"{key}.val_kwargs.tasks"
             if not components:
                 instead = f"data.train_files and data.val_files instead (or {instead})"
@@ -249,7 +252,7 @@ def _held_out_checks(config: PPOConfig) -> Problems:
 
 
 def mixture_checks(env: EnvSection | PlayedEnvSection, data: TrainDataSection) -> Problems:
-    """A mixture stands in the place of one environment."""
+    """Check a mixture, which replaces the single environment."""
     if not env.mixture:
         return
     if odd := [name for name in env.mixture if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name)]:
@@ -270,18 +273,18 @@ def _curriculum_checks(config: PPOConfig) -> Problems:
         text = "is signal, which is seen in episodes of one task that differ: it needs rollout.n of at least 2"
         yield "env.curriculum.kind", text
     if env.curriculum.kind == "fixed" and not env.curriculum.reverse_share:
-        for name, each in env.mixture.items():
-            if each.success_reward is not None:
+        for name, component in env.mixture.items():
+            if component.success_reward is not None:
                 text = "has no effect without env.curriculum.kind=signal or env.curriculum.reverse_share"
                 yield f"env.mixture.{name}.success_reward", text
 
 
-#: Options of the user that is trained: all but who computes it, and JSON, in which it would not see what it sampled.
+#: Options of the trained user: all but its model, and JSON, which would hide its own samples.
 _USER_OPTIONS = ("persona", "manner", "prompt", "may_end", "end_marker", "leak_limit", "tries")
 
 
 def _side_checks(config: PPOConfig) -> Problems:
-    """What is trained on the user's side, or with it."""
+    """Check training of the user's side, alone or with the assistant's."""
     env, side = config.env, f"env.train_side={config.env.train_side}"
     if env.train_side == "policy":
         return
@@ -297,12 +300,14 @@ def _side_checks(config: PPOConfig) -> Problems:
         text = "is no option of a user that is trained, whose model is model.path"
         yield f"env.user.{name}", f"{text}; known are {', '.join(_USER_OPTIONS)}"
     if env.train_side == "user" and config.warm_start.enable is not False:
-        warm, said = config.warm_start, "shows what the assistant says, and the user is trained"
+        warm, reason = config.warm_start, "shows what the assistant says, and the user is trained"
         if warm.files is None and (warm.enable or config.model.path == "tiny"):
-            text = f"{said}: give warm_start.files (`textenvs users dialogues` writes some), or warm_start.enable=false"
+            text = (
+                f"{reason}: give warm_start.files (`textenvs users dialogues` writes some), or warm_start.enable=false"
+            )
             yield "warm_start.enable", text
         elif warm.files is not None and warm.careless_steps:
-            yield "warm_start.careless_steps", f"{said}: it must be 0"
+            yield "warm_start.careless_steps", f"{reason}: it must be 0"
     if config.algorithm.adv_estimator in ("fork", "remax"):
         text = f"is {config.algorithm.adv_estimator}, which plays more of each episode, and only the assistant's side"
         yield "algorithm.adv_estimator", text
@@ -327,11 +332,11 @@ def template_checks(names: Iterable[str]) -> Problems:
 def engine_checks(engine: ServingSection) -> Problems:
     name, urls = engine.name, engine.base_urls
     if (engine.replicas or 1) > 1 and (urls or name == "openai"):
-        each = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
-        yield "engine.replicas", f"is {engine.replicas}; {each}"
+        cause = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
+        yield "engine.replicas", f"is {engine.replicas}; {cause}"
     words = [word.partition("=")[0] for word in engine.sglang.server_args]
-    if given := next((word for word in words if word in _TENSOR_PARALLEL), None):
-        yield "engine.sglang.server_args", f"has {given}: give engine.tensor_parallel_size instead"
+    if flag := next((word for word in words if word in _TENSOR_PARALLEL), None):
+        yield "engine.sglang.server_args", f"has {flag}: give engine.tensor_parallel_size instead"
     if name == "vllm":
         yield from ((f"engine.vllm.args.{key}", why) for key, why in refused_arguments(engine.vllm.args).items())
     if len(set(urls)) < len(urls):
@@ -355,12 +360,12 @@ def _cluster_checks(config: PPOConfig) -> Problems:
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:
-    """The keys of `algorithm` that this estimator reads, apart from those that every one is followed by."""
+    """Return the keys of `algorithm` that this estimator reads, apart from those that go with every estimator."""
     return tuple(name for name, estimators in ESTIMATORS.items() if estimator in estimators)
 
 
 def learner_checks(model: ModelSection, run: RunSection) -> Problems:
-    """What the learner's keys must agree on, as far as that does not depend on the machine."""
+    """Check the learner's keys, as far as that does not depend on the machine."""
     if model.lora_adapter_path is not None and not model.lora_rank:
         yield "model.lora_rank", "is 0; with model.lora_adapter_path it is the adapter's, r in its adapter_config.json"
     if model.lora_adapter_path is not None and model.path == "tiny":
@@ -414,14 +419,14 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
     elif config.custom_reward_function.path is not None:
         yield "custom_reward_function.path", f"is of whole conversations: {alone} {difference}"
     elif not section.replace and not any(model.enable and model.replace for model in sections_of(config).values()):
-        paid = "is false, and what the environment pays counts"
-        yield "multiturn_reward.replace", f"{paid}: {alone} true, or {difference}"
+        cause = "is false, and what the environment pays counts"
+        yield "multiturn_reward.replace", f"{cause}: {alone} true, or {difference}"
     elif algorithm.outcome_mix:
         yield "algorithm.outcome_mix", f"{adds} 0"
 
 
 def _replace_checks(config: PPOConfig) -> Problems:
-    """What the environment pays can be taken away once; reward models agree on that among themselves."""
+    """Check that only one kind of reward replaces the environment's; reward models are checked among themselves."""
     function, futures = config.custom_reward_function, config.multiturn_reward
     model = next((key for key, section in sections_of(config).items() if section.enable and section.replace), "")
     replacing = {
@@ -436,7 +441,7 @@ def _replace_checks(config: PPOConfig) -> Problems:
 
 
 def _algorithm_checks(algorithm: AlgorithmSection) -> Problems:
-    """Where rewards are moved to, and the terms that `gdpo` is to see."""
+    """Check the credit assignment, and the terms for `gdpo`."""
     chosen, estimator = algorithm.reward_credit, algorithm.adv_estimator
     if chosen not in _CREDITS and not all(chosen.rpartition(":")):
         yield _CREDIT, f"is {chosen!r}; it must be one of {', '.join(_CREDITS)}, or FILE.py:FUNCTION"
@@ -457,7 +462,7 @@ def _algorithm_checks(algorithm: AlgorithmSection) -> Problems:
 
 
 def _fork_checks(config: PPOConfig) -> Problems:
-    """What a fork, which has the turns from its fork point on alone, does not go with."""
+    """Check conflicts with forks, which have only the turns from their fork point."""
     if config.algorithm.adv_estimator != "fork":
         return
     if config.algorithm.reward_credit != "as_earned":
@@ -471,7 +476,7 @@ def _fork_checks(config: PPOConfig) -> Problems:
 
 
 def _kl_control_checks(algorithm: AlgorithmSection, episodes: int) -> Problems:
-    """What an adaptive weight cannot work with."""
+    """Check the control of an adaptive weight."""
     control = algorithm.kl_ctrl
     if not algorithm.use_kl_in_reward or control.type != "adaptive":
         return
@@ -496,8 +501,10 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
     instead = "use actor.policy_loss=gspo_token"
     if estimator not in _BY_EPISODE:
         text = f"gives turns or tokens their own: {instead}, or one of {', '.join(_BY_EPISODE)}"
-        said = f"{name} spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} {text}"
-        yield "actor.policy_loss", said
+        message = (
+            f"{name} spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} {text}"
+        )
+        yield "actor.policy_loss", message
     if actor.importance_correction in ("token_tis", "decoupled"):
         yield "actor.importance_correction", f"{name} is of whole episodes: use sequence_tis, or {instead}"
     if actor.rejection.startswith("token"):
@@ -505,7 +512,7 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
 
 
 def overlong_checks(config: PPOConfig) -> Problems:
-    """Whether there is a limit, and rewards that are added up."""
+    """Check that there is a limit, and that rewards are added up."""
     section, limit = config.overlong_buffer, config.rollout.max_response_tokens
     if not section.enable:
         return
@@ -526,7 +533,7 @@ _TAKEN = ("custom", "multiturn", "moved", "environment_not_counted")
 
 
 def reward_model_checks(config: PPOConfig) -> Problems:
-    """What the keys of reward models must agree on, with each other and with the rest."""
+    """Check the keys of reward models, with each other and with the rest."""
     for name, section in config.reward_models.items():
         if section.name != name:
             yield f"reward_models.{name}.name", f"is {section.name}, and it is named by its key: leave it out"
@@ -540,9 +547,9 @@ def reward_model_checks(config: PPOConfig) -> Problems:
         if section.name in _TAKEN:
             yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
     if len({section.replace for section in enabled.values()}) > 1:
-        said = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
+        values = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
         text = "what the environment pays counts beside them, or not"
-        yield f"{next(iter(enabled))}.replace", f"must be the same for all reward models ({said}): {text}"
+        yield f"{next(iter(enabled))}.replace", f"must be the same for all reward models ({values}): {text}"
     main = config.reward_model
     if main.enable and any(section.name == main.name for section in list(enabled.values())[1:]):
         yield "reward_model.name", f"is {main.name}, which one of reward_models is called too"
@@ -560,11 +567,11 @@ def _pool_checks(enabled: Mapping[str, RewardModelSection], config: PPOConfig) -
             yield f"{key}.nnodes", f"is {pool.nnodes}; several machines need cluster.backend=ray"
         if not pool.learner_spans_pool:
             return
-        spans, others = f"{key}.learner_spans_pool", {**enabled}
-        del others[key]
-        if left := [other for other, section in others.items() if section.kind == "classifier"]:
-            text = f"engines and {key} have all places of the learner; serve {left[0]} (kind=service)"
-            yield spans, f"leaves no place for {left[0]}: {text}"
+        spans, rest = f"{key}.learner_spans_pool", {**enabled}
+        del rest[key]
+        if classifiers := [other for other, section in rest.items() if section.kind == "classifier"]:
+            text = f"engines and {key} have all places of the learner; serve {classifiers[0]} (kind=service)"
+            yield spans, f"leaves no place for {classifiers[0]}: {text}"
         if not config.cluster.colocate:
             yield spans, "needs cluster.colocate=true: the learner spans the engines too"
         if staleness:

@@ -1,4 +1,4 @@
-"""From arguments and YAML files to settings: a dotted key, a value, and where it was written."""
+"""Settings from arguments and YAML files: a dotted key, a value, and its origin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textenvs.bounded_files import YAML_FILE, UnreadableFile, read_text
 from .describe import Key, key_at
 from .yaml12 import Loader, reason
 
-#: Takes what is wrong: the key, what is wrong with it, and where it was written.
+#: Receives a problem: the key, what is wrong with it, and where it was written.
 Report: TypeAlias = Callable[[str, str, str], None]
 
 COMMAND_LINE = "command line"
@@ -22,29 +22,31 @@ _NULL = "tag:yaml.org,2002:null"
 
 @dataclass(frozen=True)
 class Setting:
-    """``key`` was given ``value`` at ``where`` (``command line``, or ``FILE:LINE``)."""
+    """Value of ``key``, written at ``where`` (``command line``, or ``FILE:LINE``)."""
 
     key: str
     value: Any
     where: str
 
 
-def taken(arguments: Sequence[str], flags: Collection[str], report: Report) -> tuple[list[tuple[str, str]], list[str]]:
-    """The ``flags`` of a command line with their values (``--flag VALUE``, ``--flag=VALUE``), and the rest of it."""
-    found, rest, words = [], [], iter(arguments)
+def extract_flags(
+    arguments: Sequence[str], flags: Collection[str], report: Report
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the ``flags`` of a command line with their values (``--flag VALUE``, ``--flag=VALUE``), and the rest."""
+    values, rest, words = [], [], iter(arguments)
     for argument in words:
         flag, equals, value = argument.partition("=")
         if flag not in flags:
             rest.append(argument)
         elif value := value if equals else next(words, ""):
-            found.append((flag, value))
+            values.append((flag, value))
         else:
             report(flag, "needs a value after it", COMMAND_LINE)
-    return found, rest
+    return values, rest
 
 
 def from_arguments(arguments: Sequence[str], keys: Mapping[str, Key], report: Report) -> list[Setting]:
-    """Settings from ``key=value`` arguments; what cannot be read is reported and skipped."""
+    """Return the settings of ``key=value`` arguments; what cannot be read is reported and skipped."""
     settings: list[Setting] = []
     for argument in arguments:
         name, equals, text = argument.partition("=")
@@ -64,7 +66,7 @@ def from_arguments(arguments: Sequence[str], keys: Mapping[str, Key], report: Re
 
 
 def from_file(path: str, keys: Mapping[str, Key], report: Report) -> list[Setting]:
-    """Settings from a YAML file, nested or with dotted keys; what cannot be read is reported."""
+    """Return the settings of a YAML file, nested or with dotted keys; what cannot be read is reported."""
     try:
         loader = Loader(read_text(path, YAML_FILE))
         node = loader.get_single_node()
@@ -84,7 +86,7 @@ def from_file(path: str, keys: Mapping[str, Key], report: Report) -> list[Settin
 def _leaves(
     name: str, node: yaml.Node, loader: Loader, keys: Mapping[str, Key], where: Callable[[int], str]
 ) -> Iterator[Setting]:
-    """Walk down mappings as far as the schema has sections; what lies below a key is its value."""
+    """Yield a node's settings: walk mappings as far as the schema has sections; what lies below a key is its value."""
     key = key_at(name, keys)
     inside = key is not None and not key.entries
     empty = not node.value and not _is_section(name, keys)  # nothing to walk down to: no entries, or an unknown key
@@ -101,7 +103,7 @@ def _leaves(
 
 
 def _is_section(name: str, keys: Mapping[str, Key]) -> bool:
-    """Whether there are keys below ``name``, which is none itself; the whole configuration is ``""``."""
+    """Return whether ``name`` is a section: keys lie below it; the whole configuration is ``""``."""
     if not name or any(key.startswith(f"{name}.") for key in keys):
         return True
     for key in keys.values():
@@ -112,7 +114,7 @@ def _is_section(name: str, keys: Mapping[str, Key]) -> bool:
 
 
 def _as_text(node: yaml.Node) -> None:
-    """Numbers and booleans below a node are meant as they are written."""
+    """Read the numbers and booleans below a node as text."""
     if isinstance(node, yaml.ScalarNode) and node.tag != _NULL:
         node.tag = "tag:yaml.org,2002:str"
     elif isinstance(node, yaml.SequenceNode):

@@ -1,4 +1,4 @@
-"""Keys that are read only where another key has certain values; elsewhere they would silently do nothing."""
+"""Keys that are read only if another key has certain values; otherwise they would silently do nothing."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Not:
     value: Any
 
 
-#: From keys, separated by spaces (`x.` is every key below x), to what reads them: any of these keys with any of these
-#: values, or with every value but one.
+#: Keys, separated by spaces (`x.` is every key below x), and the condition to read them: one of these keys has one of
+#: these values, or any value but one.
 Reads: TypeAlias = Mapping[str, Mapping[str, tuple[Any, ...] | Not]]
 
 _ON, _RAY, _GIVEN = (True,), ("ray",), Not(None)
@@ -58,7 +58,7 @@ MODEL: Reads = {
         "model.path": ("tiny",)
     },
     "model.enable_activation_offload": {"model.enable_gradient_checkpointing": _ON},
-    # These move what is on a GPU to the CPU.
+    # These move data from a GPU to the CPU.
     "model.enable_activation_offload trainer.offload": {"model.device": ("auto", "cuda")},
     "trainer.offload": {"trainer.fsdp": ("auto", "always")},
     "model.attn_implementation": {"trainer.ulysses_sequence_parallel_size": (1,)},  # which brings its own
@@ -95,7 +95,7 @@ PPO: Reads = {
     "critic.": {"algorithm.adv_estimator": WITH_CRITIC},
     "fork.": {"algorithm.adv_estimator": ("fork",)},
     "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
-    "algorithm.kl_penalty": {"algorithm.use_kl_in_reward": _ON, "actor.use_kl_loss": _ON},  # it is reported, too
+    "algorithm.kl_penalty": {"algorithm.use_kl_in_reward": _ON, "actor.use_kl_loss": _ON},  # it is also reported
     "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},
     "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},
     "actor.clip_ratio_low actor.clip_ratio_high": {"actor.policy_loss": _CLIPPED},
@@ -144,10 +144,14 @@ GENERATE: Reads = {**ENGINE, **RAY, "cluster. ray_init.": {"cluster.backend": _R
 
 
 def unread(key: str, value_of: Callable[[str], Any], reads: Reads) -> str | None:
-    """Why a key would not be read, where ``value_of`` gives the value of each; ``None`` if it would be."""
+    """Return why a key is not read, given the values of ``value_of``; ``None`` if it is read."""
     for names, switches in reads.items():
-        mine = any(key.startswith(name) if name.endswith(".") else key == name for name in names.split())
-        if mine and key not in switches and not any(_reads(value_of(each), of) for each, of in switches.items()):
+        applies = any(key.startswith(name) if name.endswith(".") else key == name for name in names.split())
+        if (
+            applies
+            and key not in switches
+            and not any(_reads(value_of(switch), accepted) for switch, accepted in switches.items())
+        ):
             return f"has no effect {_but(switches, value_of)}"
     return None
 
@@ -155,14 +159,14 @@ def unread(key: str, value_of: Callable[[str], Any], reads: Reads) -> str | None
 def unread_checks(config: Section, reads: Reads) -> Problems:
     value_of = _values(config)
     for key in _changed(config, ""):
-        if (said := unread(key, value_of, reads)) is not None:
-            yield key, said
+        if (problem := unread(key, value_of, reads)) is not None:
+            yield key, problem
     for name, entry in getattr(config, "reward_models", {}).items():
         value_of = _values(config.model_copy(update={"reward_model": entry}))
         for key in _changed(entry, "reward_model."):
-            if key != "reward_model.name" and (said := unread(key, value_of, reads)) is not None:
+            if key != "reward_model.name" and (problem := unread(key, value_of, reads)) is not None:
                 its = f"reward_models.{name}."
-                yield key.replace("reward_model.", its, 1), said.replace("reward_model.", its)
+                yield key.replace("reward_model.", its, 1), problem.replace("reward_model.", its)
 
 
 def _values(section: Section) -> Callable[[str], Any]:
@@ -187,8 +191,8 @@ def _but(switches: Mapping[str, tuple[Any, ...] | Not], value_of: Callable[[str]
     ((switch, accepted),) = switches.items()
     if accepted not in ((None,), Not("none")) and (isinstance(accepted, Not) or len(accepted) == 1):
         return f"without {_needed(switch, accepted)}"
-    others = "; it is read with " + ", ".join(map(dump, accepted)) if isinstance(accepted, tuple) else ""
-    return f"with {switch}={dump(value_of(switch))}{others if accepted != (None,) else ''}"
+    alternatives = "; it is read with " + ", ".join(map(dump, accepted)) if isinstance(accepted, tuple) else ""
+    return f"with {switch}={dump(value_of(switch))}{alternatives if accepted != (None,) else ''}"
 
 
 def _needed(switch: str, accepted: tuple[Any, ...] | Not) -> str:

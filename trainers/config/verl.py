@@ -1,7 +1,7 @@
-"""From verl's keys to ours, by verl.yaml; every key is answered with a line, none silently.
+"""Translation of verl's keys to native ones, by verl.yaml; every key is answered with a line, none silently.
 
-A command with a key of ``actor_rollout_ref`` is taken as a whole command of verl: what it leaves out has verl's
-default where ours is another. Our own keys may stand beside verl's, and the later wins.
+A command with a key of ``actor_rollout_ref`` is taken as a whole command of verl: a key that it omits has verl's
+default where the native default differs. Native keys may stand beside verl's, and the later wins.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import yaml
 
 from .describe import Key, key_at
-from .settings import COMMAND_LINE, Report, Setting, taken
+from .settings import COMMAND_LINE, Report, Setting, extract_flags
 from .unread import Reads, unread
 from .yaml12 import Loader, dump
 
-#: Where a default of verl's comes from.
+#: Origin of a verl default.
 DEFAULT = "verl's default"
-# Keys with the same names there, which need no rule.
+# Keys with the same names here need no rule.
 _SHARED = ("algorithm.kl_ctrl.", "algorithm.gamma", "algorithm.lam", "algorithm.gdpo_", "trainer.resume_from_path")
 #: The file: rules by command, and names and defaults that computed keys need.
 NAMES: Mapping[str, Any] = yaml.load(Path(__file__).with_name("verl.yaml").read_text(encoding="utf-8"), Loader)
-#: What a rule for several keys finds: one of our keys, its value, and verl's keys that it comes from.
+#: Results of a rule for several keys: a native key, its value, and verl's keys that it comes from.
 Results: TypeAlias = Iterator[tuple[str, Any, tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What becomes of one of verl's keys."""
+    """Translation of one of verl's keys, or of a group of them."""
 
-    to: str | None = None  # our key that takes the value; with ``.*`` at its end, the key of that name below it
-    words: Mapping[Any, Any] = field(default_factory=dict)  # for some values, or elements of a list; all others stay
-    computed: str | None = None  # a function of :mod:`.verl_rules` that computes our keys from several of verl's
-    only: tuple[Any, ...] | None = None  # what is accepted beside null; another value is an error that says ``why``
+    to: str | None = None  # native key that takes the value; with ``.*`` at its end, the key of that name below it
+    words: Mapping[Any, Any] = field(
+        default_factory=dict
+    )  # translates some values, or elements of a list; all others stay
+    computed: str | None = None  # a function of :mod:`.verl_rules` that computes native keys from several of verl's
+    only: tuple[Any, ...] | None = None  # accepted values besides null; another is an error that says ``why``
     why: str = ""  # why it has no meaning, how it is computed, what differs
-    group: str = ""  # what its keys begin with, where it is for several
+    group: str = ""  # prefix of its keys, if it is for several
 
 
 def _rule(name: str, entry: str | Mapping[str, Any]) -> Rule:
@@ -50,7 +52,7 @@ def _rule(name: str, entry: str | Mapping[str, Any]) -> Rule:
 
 
 def rules_of(command: str) -> dict[str, Rule]:
-    """The rules of a command, by verl's key; a name that ends in ``.*`` holds for all keys below."""
+    """Return the rules of a command, by verl's key; a name that ends in ``.*`` holds for all keys below."""
     return {
         f"{prefix}{name}": _rule(f"{prefix}{name}", entry)
         for prefixes, entries in NAMES[command].items()
@@ -61,113 +63,116 @@ def rules_of(command: str) -> dict[str, Rule]:
 
 
 class BadValueError(ValueError):
-    """One of verl's keys has a value that no rule takes; it was reported."""
+    """One of verl's keys has a value that no rule accepts; it was reported."""
 
 
 @dataclass
-class Given:
-    """What was set, for rules of several keys; ``whole``: a command of verl's, and what it leaves out is as there."""
+class VerlSettings:
+    """The settings of a command, for rules of several keys.
 
-    verls: Mapping[str, Setting]
-    ours: Mapping[str, Setting]
+    In a ``whole`` command of verl, keys that are not set have verl's defaults.
+    """
+
+    verl: Mapping[str, Setting]
+    native: Mapping[str, Setting]
     keys: Mapping[str, Key]
     whole: bool
     report: Report
     refused: set[str] = field(default_factory=set)
 
     def has(self, name: str) -> bool:
-        """Whether one of verl's keys was given a value other than null."""
-        return name in self.verls and self.verls[name].value is not None
+        """Return whether one of verl's keys was set to a value other than null."""
+        return name in self.verl and self.verl[name].value is not None
 
     def first(self, *names: str) -> str | None:
         return next((name for name in names if self.has(name)), None)
 
     def under(self, *prefixes: str) -> list[str]:
-        return [key for key in self.verls if key.startswith(prefixes)]
+        return [key for key in self.verl if key.startswith(prefixes)]
 
-    def passed(self, ours: Mapping[str, str]) -> Results:
-        """The values of verl's keys, where they were given, for our keys."""
-        return ((name, self.value(key), (key,)) for key, name in ours.items() if self.has(key))
+    def passed(self, native: Mapping[str, str]) -> Results:
+        """Yield the values of verl's keys that were set, by the native key of ``mapping``."""
+        return ((name, self.value(key), (key,)) for key, name in native.items() if self.has(key))
 
     def refuse(self, name: str, text: str, *, says_value: bool = False) -> None:
         """Report what is wrong with one of verl's keys, and continue."""
         self.refused.add(name)
-        said = f"is {dump(self.value(name))}; {text}" if says_value else text
-        self.report(name, said, self.verls[name].where if name in self.verls else DEFAULT)
+        message = f"is {dump(self.value(name))}; {text}" if says_value else text
+        self.report(name, message, self.verl[name].where if name in self.verl else DEFAULT)
 
     def stop(self, name: str, text: str, *, says_value: bool = False) -> NoReturn:
-        """Likewise, where the rule cannot continue."""
+        """Report what is wrong with one of verl's keys, and raise BadValueError."""
         self.refuse(name, text, says_value=says_value)
         raise BadValueError(name)
 
     def value(self, name: str) -> Any:
-        """The value of one of verl's keys; else its default there, in a whole command; else what ours says."""
+        """Return a verl key's value, or if it was not set: verl's default in a whole command, else the native value."""
         if self.has(name):
-            return self.verls[name].value
+            return self.verl[name].value
         if self.whole:
             return NAMES["values"].get(name)
         if name == "data.max_prompt_length":
-            return self.our("engine.max_context") - self.our("rollout.max_response_length")
+            return self.native_value("engine.max_context") - self.native_value("rollout.max_response_length")
         same = NAMES["same"].get(name)
-        return self.our(same) if same else None
+        return self.native_value(same) if same else None
 
     def number(self, name: str, least: int = 1) -> int:
-        """Likewise, as an integer of at least ``least``."""
+        """Return a verl key's value as an integer of at least ``least``, or raise BadValueError."""
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             self.stop(name, f"it must be an integer >= {least}", says_value=True)
         return value
 
-    def word(self, name: str, known: Mapping[str, str], text: str) -> str:
-        """Likewise, one of the ``known`` words, as ours; ``text`` says before them what it must be."""
+    def word(self, name: str, choices: Mapping[str, str], text: str) -> str:
+        """Return the native word of a value in ``choices``, or raise BadValueError; ``text`` introduces the list."""
         value = self.value(name)
-        if not isinstance(value, str) or value not in known:
-            self.stop(name, text + ", ".join(known), says_value=True)
-        return known[value]
+        if not isinstance(value, str) or value not in choices:
+            self.stop(name, text + ", ".join(choices), says_value=True)
+        return choices[value]
 
-    def our(self, name: str) -> Any:
-        return self.ours[name].value if name in self.ours else self.keys[name].default
+    def native_value(self, name: str) -> Any:
+        return self.native[name].value if name in self.native else self.keys[name].default
 
 
 @dataclass(frozen=True)
 class Table:
-    """How the keys of one command are translated."""
+    """Translation of one command's keys."""
 
     rules: Mapping[str, Rule] = field(default_factory=dict)  # see :func:`rules_of`
-    computed: Mapping[str, Callable[[Given], Results]] = field(default_factory=dict)  # by name, in order of use
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # of verl, in our keys, for whole commands
-    reads: Reads = field(default_factory=dict)  # which of our keys are read only where others have certain values
-    whole: str | None = None  # what keys begin with that make a command one of verl's
-    prefix: str = ""  # what keys of some of verl's versions begin with, and those of others do not
+    computed: Mapping[str, Callable[[VerlSettings], Results]] = field(default_factory=dict)  # by name, in order of use
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # verl's defaults of native keys, for whole commands
+    reads: Reads = field(default_factory=dict)  # native keys that are read only with certain values of other keys
+    whole: str | None = None  # prefix of the keys that make a command one of verl's
+    prefix: str = ""  # prefix of keys in some of verl's versions, absent in others
 
     def rule(self, name: str) -> Rule | None:
-        """The rule for a key, be it that of a whole group."""
+        """Return the rule for a key, or that of a group that it belongs to."""
         parts = name.split(".")
         above = [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
-        for key in (name, *(f"{each}.*" for each in above)):
+        for key in (name, *(f"{group}.*" for group in above)):
             if key in self.rules:
                 return self.rules[key]
-        # A mapping that was given as a whole (`override_config={a: 1}`) arrives as its entries.
-        return next((rule for each in above if (rule := self.rules.get(each)) and rule.only is not None), None)
+        # A mapping that was set as a whole (`override_config={a: 1}`) arrives as its entries.
+        return next((rule for group in above if (rule := self.rules.get(group)) and rule.only is not None), None)
 
 
-class _Made(NamedTuple):
-    """A setting in our keys."""
+class _Translated(NamedTuple):
+    """A setting in native keys."""
 
-    place: int  # where it stood among those that were given; -1 of a default
+    place: int  # position on the command line; -1 for a default
     setting: Setting
-    theirs: bool = True  # it may have no effect here, because a command of verl's may carry it for nothing
-    keys: tuple[str, ...] = ()  # those of verl's that it comes from, if they have other names or values
+    may_be_unused: bool = True  # it may have no effect here: commands of verl often carry such keys
+    keys: tuple[str, ...] = ()  # verl's keys that it comes from, if they have other names or values
     why: str = ""
 
 
 def translate(
     settings: Sequence[Setting], keys: Mapping[str, Key], table: Table, report: Report
 ) -> tuple[list[Setting], list[str]]:
-    """The settings in our keys, in the order they count, and a line about each of verl's keys. Later settings win."""
+    """Return the settings in native keys, in order of precedence, and a line on each verl key. Later settings win."""
     ruled = []
     for setting in settings:
-        # Without the signs by which Hydra adds a key that its configuration has not.
+        # Strip the signs by which Hydra adds a new key.
         name = setting.key.lstrip("+").removeprefix(table.prefix)
         if name in keys or table.rule(name):
             setting = Setting(name, setting.value, setting.where)
@@ -176,97 +181,109 @@ def translate(
         return list(settings), []
     whole = table.whole is not None and any(setting.key.startswith(table.whole) for setting, _ in ruled)
     notes = ["a command of verl: what it leaves out is as in verl (marked below)"] if whole else []
-    verls = {setting.key: setting for setting, rule in ruled if rule}
-    given = Given(verls, {setting.key: setting for setting, _ in ruled if setting.key in keys}, keys, whole, report)
-    shared_are_theirs = whole or table.whole is None
-    made = [_Made(-1, Setting(key, value, DEFAULT)) for key, value in table.defaults.items() if whole]
-    mine: dict[str, dict[str, int]] = {}  # by rule of several keys, those given and their places
+    verl_keys = {setting.key: setting for setting, rule in ruled if rule}
+    verl_settings = VerlSettings(
+        verl_keys, {setting.key: setting for setting, _ in ruled if setting.key in keys}, keys, whole, report
+    )
+    shared_may_be_unused = whole or table.whole is None
+    translated = [_Translated(-1, Setting(key, value, DEFAULT)) for key, value in table.defaults.items() if whole]
+    computed_places: dict[
+        str, dict[str, int]
+    ] = {}  # by rule of several keys: the keys that were set, and their positions
     for place, (setting, rule) in enumerate(ruled):
         key, value = setting.key, setting.value
         if isinstance(value, str) and "${" in value:
             report(key, f"{value} is not resolved here; write the value", setting.where)
         if rule is None:
-            made.append(_Made(place, setting, shared_are_theirs and key.startswith(_SHARED)))
+            translated.append(_Translated(place, setting, shared_may_be_unused and key.startswith(_SHARED)))
         elif rule.computed is not None:
-            mine.setdefault(rule.computed, {})[key] = place
+            computed_places.setdefault(rule.computed, {})[key] = place
         elif rule.to is not None:
-            ours, value = rule.to, _in_our_words(value, rule.words)
-            if ours.endswith(".*"):
-                ours = f"{ours[:-1]}{key.removeprefix(rule.group)}"
-            elif value is None and not keys[ours].nullable:  # there nothing is said; here a default has a value
-                value = table.defaults.get(ours, keys[ours].default)
-            if key == ours and value == setting.value:
-                made.append(_Made(place, setting, shared_are_theirs))
+            target, value = rule.to, _in_our_words(value, rule.words)
+            if target.endswith(".*"):
+                target = f"{target[:-1]}{key.removeprefix(rule.group)}"
+            elif value is None and not keys[target].nullable:  # null in verl is unset; the native default has a value
+                value = table.defaults.get(target, keys[target].default)
+            if key == target and value == setting.value:
+                translated.append(_Translated(place, setting, shared_may_be_unused))
             else:
-                made.append(_Made(place, Setting(ours, value, f"{key}, {setting.where}"), True, (key,), rule.why))
-        elif rule.only is None or value is None or any(_same(value, each) for each in rule.only):
+                translated.append(
+                    _Translated(place, Setting(target, value, f"{key}, {setting.where}"), True, (key,), rule.why)
+                )
+        elif rule.only is None or value is None or any(_same(value, accepted) for accepted in rule.only):
             notes.append(f"{key}: no meaning here: {rule.why}")
         else:
             allowed = " or ".join(map(dump, rule.only)) or "null"
-            given.refuse(key, f"{dump(value)} cannot be had: {rule.why}; leave it at {allowed}")
+            verl_settings.refuse(key, f"{dump(value)} cannot be had: {rule.why}; leave it at {allowed}")
     for name, function in table.computed.items():
-        if name in mine or whole:
-            made += _computed(function, mine.get(name, {}), given, notes, table)
-    made.sort(key=lambda each: each.place)
-    return list(_read(made, keys, notes, table.reads)), notes
+        if name in computed_places or whole:
+            translated += _computed(function, computed_places.get(name, {}), verl_settings, notes, table)
+    translated.sort(key=lambda entry: entry.place)
+    return list(_read(translated, keys, notes, table.reads)), notes
 
 
 def _in_our_words(value: Any, words: Mapping[Any, Any]) -> Any:
     if isinstance(value, list):
-        return [_in_our_words(each, words) for each in value]
-    return next((ours for theirs, ours in words.items() if _same(theirs, value)), value)
+        return [_in_our_words(item, words) for item in value]
+    return next((native for verl_word, native in words.items() if _same(verl_word, value)), value)
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal as YAML's, where 1 is 1.0 and not true."""
+    """Return whether two values are equal as in YAML, where 1 is 1.0 and not true."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _computed(
-    function: Callable[[Given], Results], mine: Mapping[str, int], given: Given, notes: list[str], table: Table
-) -> Iterator[_Made]:
-    """The settings of a rule of several keys, of which ``mine`` were given at these places; the last one counts."""
-    place, used = max(mine.values(), default=-1), set[str]()
+    function: Callable[[VerlSettings], Results],
+    places: Mapping[str, int],
+    verl_settings: VerlSettings,
+    notes: list[str],
+    table: Table,
+) -> Iterator[_Translated]:
+    """Yield the settings of a rule of several keys, of which those in ``places`` were set; the last one counts."""
+    place, used = max(places.values(), default=-1), set[str]()
     try:
-        for name, value, keys in function(given):
-            if of := tuple(key for key in keys if key in mine):
-                where = ", ".join([*of, *dict.fromkeys(given.verls[key].where for key in of)])
-                yield _Made(place, Setting(name, value, where), True, of)
+        for name, value, keys in function(verl_settings):
+            if of := tuple(key for key in keys if key in places):
+                where = ", ".join([*of, *dict.fromkeys(verl_settings.verl[key].where for key in of)])
+                yield _Translated(place, Setting(name, value, where), True, of)
                 used.update(of)
-            elif given.whole:
-                yield _Made(-1, Setting(name, value, DEFAULT))
+            elif verl_settings.whole:
+                yield _Translated(-1, Setting(name, value, DEFAULT))
     except BadValueError:
         return
-    for key in mine:
-        if key not in used | given.refused and (rule := table.rule(key)):
+    for key in places:
+        if key not in used | verl_settings.refused and (rule := table.rule(key)):
             notes.append(f"{key}: not used: {rule.why}")
 
 
-def _read(made: Sequence[_Made], keys: Mapping[str, Key], notes: list[str], reads: Reads) -> Iterator[Setting]:
-    """Without settings of verl's that are not read here (a critic's beside GRPO), and lines about both."""
-    last = {each.setting.key: each.setting.value for each in made}
-    for _, setting, may_do_nothing, of, why in made:
-        owner, theirs, key = key_at(setting.key, keys), ", ".join(of), setting.key
+def _read(
+    translated: Sequence[_Translated], keys: Mapping[str, Key], notes: list[str], reads: Reads
+) -> Iterator[Setting]:
+    """Yield the settings without those of verl's that nothing reads (a critic's beside GRPO); add notes about both."""
+    last = {entry.setting.key: entry.setting.value for entry in translated}
+    for _, setting, may_be_unused, keys_of_verl, why in translated:
+        owner, sources, key = key_at(setting.key, keys), ", ".join(keys_of_verl), setting.key
         unused = None
-        if may_do_nothing and owner is not None:
+        if may_be_unused and owner is not None:
             unused = unread(owner.name, lambda name: last.get(name, keys[name].default), reads)
         if unused is None or (key in keys and setting.value == keys[key].default):
-            if theirs:
-                notes.append(f"{theirs} -> {key}={dump(setting.value)}{f' ({why})' * bool(why)}")
+            if sources:
+                notes.append(f"{sources} -> {key}={dump(setting.value)}{f' ({why})' * bool(why)}")
             yield setting
         elif setting.where != DEFAULT:
-            notes.append(f"{theirs or key}: not used: {key if theirs else 'it'} {unused}")
+            notes.append(f"{sources or key}: not used: {key if sources else 'it'} {unused}")
 
 
 def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str], list[str]]:
-    """Take Hydra's flags that name a YAML file: the other arguments, the files, and what became of the flags."""
+    """Take Hydra's flags that name a YAML file; return the other arguments, the files, and notes on the flags."""
     names = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name"}
-    flags, rest = taken(arguments, names, report)
+    flags, rest = extract_flags(arguments, names, report)
     if not flags:
         return rest, [], []
-    given = {names[flag]: value for flag, value in flags}
-    name = given.get("name", NAMES["configs"][0]).removesuffix(".yaml")
-    path = Path(given.get("path", ".")).expanduser() / f"{name}.yaml"
+    values = {names[flag]: value for flag, value in flags}
+    name = values.get("name", NAMES["configs"][0]).removesuffix(".yaml")
+    path = Path(values.get("path", ".")).expanduser() / f"{name}.yaml"
     if name in NAMES["configs"]:
         return rest, [], [f"--config-name={name}: no meaning here: what is left out is as in verl"]
     if path.is_file():

@@ -1,7 +1,7 @@
-"""YAML with the scalars of version 1.2's core schema, on one line where a value is shown.
+"""YAML with the scalars of version 1.2's core schema; values are shown on one line.
 
-PyYAML reads version 1.1, where ``1e-4`` is text, ``no`` is false and ``1:30`` is ninety. What is written here reads the
-same under both versions.
+PyYAML reads version 1.1, where ``1e-4`` is text, ``no`` is false and ``1:30`` is ninety. Dumped values read the same
+under both versions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCALARS = (
 
 
 class Loader(BoundedLoader):
-    """Reads 1.2's scalars; a key that stands twice in one mapping is a ``yaml.MarkedYAMLError``."""
+    """Loader of version 1.2's scalars; a duplicate key in a mapping is a ``yaml.MarkedYAMLError``."""
 
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # type: ignore[misc]
 
@@ -46,7 +46,7 @@ class Loader(BoundedLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes all text that either version would read as something else."""
+    """Dumper that quotes all text that either version would read as something else."""
 
 
 for _name, _pattern, _first in _SCALARS:
@@ -55,7 +55,7 @@ for _name, _pattern, _first in _SCALARS:
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    """Escape line breaks rather than break the line."""
+    """Represent text; escape line breaks rather than break the line."""
     style = '"' if len(value.splitlines()) > 1 or value != value.strip() else None
     return dumper.represent_scalar(_TAG + "str", value, style=style)
 
@@ -66,7 +66,7 @@ _Dumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign,a
 
 
 def dump(value: Any) -> str:
-    """A value on one line, as it is written on a command line or in a file."""
+    """Return a value on one line, as on a command line or in a file."""
     text = yaml.dump(
         value, Dumper=_Dumper, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False
     )

@@ -9,19 +9,19 @@ from ..cli import Interrupts, leave, run_command
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command's arguments."""
-    made = argparse.ArgumentParser(
+    """Return the parser of the command line."""
+    arguments = argparse.ArgumentParser(
         prog="python -m trainers.replay", description="Compute an iteration of a run again, and say what differs first."
     )
-    made.add_argument("run", metavar="RUN", help="the run's folder")
-    made.add_argument("--iteration", type=int, required=True, help="which; its file of episodes must be there")
-    made.add_argument("--group", help="play, sample and compare the episodes of this group alone (g17, or 17)")
-    made.add_argument("--near", type=float, help="how far apart the engine's log-probabilities may be")
-    return made
+    arguments.add_argument("run", metavar="RUN", help="the run's folder")
+    arguments.add_argument("--iteration", type=int, required=True, help="which; its file of episodes must be there")
+    arguments.add_argument("--group", help="play, sample and compare the episodes of this group alone (g17, or 17)")
+    arguments.add_argument("--near", type=float, help="how far apart the engine's log-probabilities may be")
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.replay``: 0 where all is the same, 1 where something differs or cannot be computed."""
+    """Run ``python -m trainers.replay``; return 0 if all is the same, 1 if a part differs or cannot be computed."""
     args = parser().parse_args(argv)  # help and mistakes before the imports that take seconds
     from transformers.utils.logging import disable_progress_bar
 

@@ -1,4 +1,4 @@
-"""What differs: numbers and texts of a recorded iteration, and of the same computed again."""
+"""Compare the numbers and texts of a recorded iteration with recomputed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEAR = 1e-5  # as far apart the learner's log-probabilities of one arithmetic m
 
 
 class ReplayError(ValueError):
-    """There is nothing to compute again; the message says why, and what to do."""
+    """The iteration cannot be recomputed; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Difference:
     step: int | None = None  # the optimizer's, of the iteration, from 0
 
     def __str__(self) -> str:
-        """Where it is, and what."""
+        """Return the place and the two values."""
         parts = ("episode", self.episode), ("turn", self.turn), ("token", self.token), ("optimizer step", self.step)
         where = ", ".join(f"{name} {value}" for name, value in parts if value is not None)
         return f"{where}: {self.what} was {_shown(self.expected)} and is now {_shown(self.got)}"
@@ -48,27 +48,27 @@ class Difference:
 
 @dataclass
 class Report:
-    """What came of each stage, in order: what was computed (or why not), and the first difference."""
+    """The outcome of each stage, in order: what was computed (or why not), and the first difference."""
 
-    said: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
     differences: dict[str, Difference] = field(default_factory=dict)
 
     @property
     def first(self) -> Difference | None:
-        """Of the first stage that differs."""
+        """Difference of the first stage that differs, if any."""
         return next((self.differences[stage] for stage in STAGES if stage in self.differences), None)
 
-    def note(self, stage: str, said: str, difference: Difference | None = None) -> None:
-        """What came of a stage."""
-        self.said[stage] = said
+    def note(self, stage: str, summary: str, difference: Difference | None = None) -> None:
+        """Record the outcome of a stage."""
+        self.notes[stage] = summary
         if difference is not None:
             self.differences[stage] = difference
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the report's lines, one for each stage."""
         for stage in STAGES:
-            found = self.differences.get(stage)
-            yield f"{stage:16} {self.said.get(stage, 'left out') if found is None else f'DIFFERS: {found}'}"
+            difference = self.differences.get(stage)
+            yield f"{stage:16} {self.notes.get(stage, 'left out') if difference is None else f'DIFFERS: {difference}'}"
         yield "" if self.first is None else f"first difference: {self.first.stage}, {self.first}"
 
 
@@ -78,11 +78,11 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Numbers of tokens, then and now: of the ``episodes`` of a batch, with what the run's learner made of them.
+    """Comparison of tokens' recorded and recomputed numbers, for the ``episodes`` of a batch and their ``records``.
 
-    The ``chosen`` ones are compared. ``exact``: they are to be the same to the last bit, by checksums; else nearly.
-    ``apart`` is, by column, how far numbers were from the recorded ones at most, where they are not to be exact; with
-    what the file rounded.
+    Only the ``chosen`` episodes are compared. ``exact`` demands equality to the last bit, by checksums; otherwise
+    values within a tolerance are equal. ``apart`` maps a column to its greatest absolute difference, the file's
+    rounding included; it is empty with ``exact``.
     """
 
     episodes: Sequence[Trajectory]
@@ -95,10 +95,10 @@ class Comparison:
         self, columns: Mapping[str, NDArray[np.floating]], names: Sequence[str], stage_of: Callable[[str], str],
         among: NDArray[np.bool_] | None = None, step: int | None = None,
     ) -> Difference | None:  # fmt: skip
-        """The first of these columns that differs, in the first episode in which it does.
+        """Return the difference of the first column that differs, in the first episode in which it does.
 
-        The columns are float ``[N]`` each, as they are now; they are looked at in the order of ``names``, in the
-        episodes that are ``among`` (bool ``[E]``); ``step`` is for the report.
+        The recomputed columns are float ``[N]`` each. They are compared in the order of ``names``, in the episodes
+        of the mask ``among`` (bool ``[E]``); ``step`` is for the report.
         """
         offsets = action_offsets(self.episodes)
         have = [name for name in names if name in columns]
@@ -126,11 +126,11 @@ class Comparison:
         return bool(np.isclose(then, now, **_tolerance(name, RELATIVE), equal_nan=True).all())
 
     def measure(self, name: str, apart: float) -> None:
-        """Keep the greatest distance of a number from the recorded one."""
+        """Record a column's absolute difference from the recorded values, if it is the greatest so far."""
         self.apart[name] = max(apart, self.apart.get(name, 0.0))
 
-    def said(self, names: Sequence[str]) -> str:
-        """What these columns came to, where they do not differ."""
+    def summary(self, names: Sequence[str]) -> str:
+        """Return a summary of these columns, none of which differs."""
         if self.exact:
             return "the same"
         most = ", ".join(f"{name} {self.apart[name]:.1g}" for name in names if name in self.apart)
@@ -153,9 +153,9 @@ class Comparison:
 _NONE = np.zeros(0)
 
 
-def _tolerance(name: str, more: float) -> dict[str, float]:
-    """What rounding in the file may make of a number, and ``more``."""
+def _tolerance(name: str, tolerance: float) -> dict[str, float]:
+    """Return the arguments of ``isclose`` that allow for the file's rounding, plus ``tolerance``."""
     bits = EXPLAINED["mismatch" if name == "learner_logprobs" else name].bits
     if name == "learner_logprobs":  # the rounding is of its difference to the rollout's
-        return {"rtol": 1e-6, "atol": max(_NEAR, more)}
-    return {"rtol": (2.0**-bits if bits else 0.0) + more, "atol": 1e-7 + more * 0.01}
+        return {"rtol": 1e-6, "atol": max(_NEAR, tolerance)}
+    return {"rtol": (2.0**-bits if bits else 0.0) + tolerance, "atol": 1e-7 + tolerance * 0.01}
