@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 
 import numpy as np
@@ -56,14 +57,19 @@ def _every_form(conversation: Messages) -> str:
     return f"#### {one}\nThe answer is {two}.\n\\boxed{{{three}}}"
 
 
-def signed_sums(numbers: Sequence[int]) -> list[int]:
-    """The values from 0 on of the numbers added and taken away in order, smallest first."""
+#: Signs of the second number on, and how often the easy level has them (in percent of its problems of that length).
+SIGNS = {(1,): 64, (-1,): 36, (1, -1): 37, (-1, 1): 30, (1, 1): 27, (-1, -1): 6}
+
+
+def signed_sums(numbers: Sequence[int]) -> dict[int, int]:
+    """The values from 0 on of the numbers added and taken away in order, smallest first, with their weights."""
     first, *others = numbers[:12]
-    sums = {
-        first + sum(sign * n for sign, n in zip(signs, others, strict=True))
-        for signs in product((1, -1), repeat=len(others))
-    }
-    return sorted(value for value in sums if value >= 0)
+    weights: Counter[int] = Counter()
+    for signs in product((1, -1), repeat=len(others)):
+        value = first + sum(sign * n for sign, n in zip(signs, others, strict=True))
+        if value >= 0:
+            weights[value] += SIGNS.get(signs, 1)
+    return dict(sorted(weights.items()))
 
 
 def _narrow(candidates: Sequence[int], conversation: Messages) -> Sequence[int]:
@@ -86,9 +92,11 @@ def _bisect(conversation: Messages) -> str:
 
 
 def _search_signs(conversation: Messages) -> str:
-    """The middle of the signed sums that the user's feedback leaves; all of them added at first."""
-    left = _narrow(signed_sums(seen(conversation)), conversation)
-    return line(left[len(left) // 2 if len(conversation) > 2 else -1])
+    """The median, by weight, of the signed sums that the user's feedback leaves: the best first guess and the next."""
+    weights = signed_sums(seen(conversation))
+    left = _narrow(list(weights), conversation)
+    sums = list(accumulate(weights.get(value, 1) for value in left))
+    return line(left[bisect_left(sums, sums[-1] / 2)])
 
 
 #: An attack that may be right now and then, and is rightly paid then.
@@ -111,5 +119,5 @@ ATTACKS: tuple[Attack, ...] = (
 #: With the user's feedback: a search.
 WITH_FEEDBACK: tuple[Attack, ...] = (
     guess("bisection", "halves the range by the user's feedback", _bisect),
-    guess("sign-search", "adds and takes away the numbers, by the user's feedback", _search_signs),
+    guess("sign-search", "adds and takes away the numbers by likelihood and the user's feedback", _search_signs),
 )

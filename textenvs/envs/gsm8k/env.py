@@ -139,7 +139,7 @@ class Gsm8kInteract(Gsm8k):
 
     Every reply is rewarded by itself. The terms, the same on every turn, are ``correct`` (the answer is right),
     ``format`` (it is wrong, but in the form asked for) and ``extra_turn`` (every turn after the first). With the
-    defaults a problem solved at once earns 1.0, at the second attempt 0.75 in all, at the third 0.5: so much that
+    defaults a problem solved at once earns 1.0, at the second attempt 0.65 in all, at the third 0.3: so much that
     guessing with the user's "too low" and "too high" earns less than working it out.
 
     A row's ``interaction_kwargs`` choose and configure its user; see :func:`~textenvs.envs.gsm8k.user.user_of`.
@@ -168,7 +168,7 @@ class Gsm8kInteract(Gsm8k):
         feedback: Feedback = "direction",
         correct: Gain = 1.0,
         format: Weight = 0.0,
-        extra_turn: Cost = -0.25,
+        extra_turn: Cost = -0.35,
         max_assistant_turns: PositiveInt | None = 3,
         **options: Any,
     ) -> None:

@@ -13,6 +13,7 @@ from textenvs.data.word_problems import LEVELS
 from textenvs.envs.gsm8k.env import Gsm8k, Gsm8kInteract
 from textenvs.envs.gsm8k.user import FEEDBACKS
 from textenvs.envs.self_correct.env import SelfCorrect
+from textenvs.evaluate.baselines import play_attack
 from textenvs.messages import assistant, system, user
 from textenvs.scoring.gsm8k import METHODS
 
@@ -111,9 +112,17 @@ def test_defaults():
     observation, reward, *_ = env.step("I do not know")
     assert (reward, observation[-1]) == (0.0, user("End with #### and the number. Try again."))
     observation, reward, *_ = env.step(wrong(task))
-    assert (reward, observation[-1]) == (-0.25, user("That is too high. Try again."))
+    assert (reward, observation[-1]) == (-0.35, user("That is too high. Try again."))
     _, reward, terminated, _, info = env.step(f"#### {task.ground_truth}")
-    assert (reward, terminated, info["stop"], info["user_turns"]) == (0.75, True, "solved", 2)
+    assert (reward, terminated, info["stop"], info["user_turns"]) == (0.65, True, "solved", 2)
+
+
+def test_blind_search_keeps_its_distance():
+    """The best search that knows the numbers and the user's feedback, not the story: median first, by likelihood."""
+    search = next(attack for attack in Gsm8kInteract().attacks() if attack.name == "sign-search")
+    records = play_attack(Gsm8kInteract, search, 600)
+    assert all(record.success for record in records)
+    assert np.mean([record.total for record in records]) < 1.0 - Gsm8kInteract.attack_margin
 
 
 def test_the_last_reply_is_judged_before_the_turns_run_out():
