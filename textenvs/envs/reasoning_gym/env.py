@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,9 +125,17 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
 
     @property
     def attack_margin(self) -> float:  # type: ignore[override]
-        """0.9 of what is left above the answer that is right most often, of the first hundred tasks; at least 0.1."""
-        answers = Counter(self.tasks[index].ground_truth for index in range(min(100, self.tasks.size)))
-        return max(0.1, 0.9 * (1 - answers.most_common(1)[0][1] / answers.total()))
+        """0.9 of what is left above memory, of the first hundred tasks; at least 0.1.
+
+        Memory knows the answer to a question that another of these tasks asks, too (a share, two standard errors
+        added), and says to any other question what is right most often.
+        """
+        tasks = [self.tasks[index] for index in range(min(100, self.tasks.size))]
+        questions = Counter(task.question for task in tasks)
+        answers = Counter(task.ground_truth for task in tasks)
+        repeated = sum(count for count in questions.values() if count > 1) / len(tasks)
+        repeated = min(1.0, repeated + 2 * math.sqrt(repeated * (1 - repeated) / len(tasks)))
+        return max(0.1, 0.9 * (1 - repeated) * (1 - answers.most_common(1)[0][1] / len(tasks)))
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The question, if it is one of this dataset, with nothing in it that a scorer must not see."""

@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -248,3 +249,13 @@ def test_datasets_that_pay_without_the_work_are_refused():
 def test_the_margin_below_the_expert_is_above_the_most_frequent_answer():
     assert ReasoningGym("chain_sum").attack_margin > 0.8
     assert ReasoningGym("isomorphic_strings").attack_margin < 0.55
+
+
+@pytest.mark.parametrize("dataset", ["coin_flip", "string_synthesis"])
+def test_margin_counts_repeated_questions(dataset):
+    """A memoriser of a hundred right answers stays below the limit that the margin leaves."""
+    env, memory = ReasoningGym(dataset), ReasoningGymTasks(dataset, seed=1000)
+    answers = {memory[index].question: memory[index].ground_truth for index in range(100)}
+    tasks = [env.tasks[index] for index in range(100)]
+    earned = np.mean([answers.get(task.question) == task.ground_truth for task in tasks])
+    assert 0.3 < earned < 1 - env.attack_margin
