@@ -21,8 +21,8 @@ from ..sandbox import CORES, Pool, Worker, WorkerDied
 from ..text import quoted
 from .answers import plain
 from .final_answer import boxed
-from .relations import claims_of, is_name
-from .restated import expressions_in, has_variables, restates
+from .relations import claims_of, interval_of, is_name
+from .restated import asks_to_simplify, expressions_in, has_variables, is_rational, restates
 from .units import split_unit
 
 Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "timeout"]
@@ -81,6 +81,7 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
     * In a relation, as in ``x = 8/2 = 4``, every side must be a name (see
       :func:`~textenvs.scoring.relations.is_name`) or equal the last one, unless the ground truth is a relation, too:
       ``x = 4`` is 4; ``5 = 4`` and ``2x = 4`` are not.
+    * Inequalities that bound a name (``2 < x < 5``) and intervals (``(2, 5)``) are the same, either way round.
     * Percent is part of a value: ``4\%`` is ``0.04`` and not ``4``. Where the ground truth has it, an answer may leave
       it out. Other units are left out on both sides (:func:`~textenvs.scoring.units.split_unit`).
     * Decimals are compared relative to their size: six digits for small numbers, six decimals for numbers about 1.
@@ -90,8 +91,9 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         reply: The assistant's reply.
         ground_truth: The right answer, LaTeX or plain; a ValueError where it cannot be read.
         timeout_s: Seconds after which the comparison is stopped.
-        problem: What the policy was shown. With it, an answer that only states the problem again is not right, unless
-            the ground truth has the same form.
+        problem: What the policy was shown. With it, an answer that only states the problem again, or that leaves an
+            operation between numbers to be done (``\frac{6x}{3}``), is not right, unless the ground truth has the same
+            form.
     """
     require_math_verify()
     deadline = time.monotonic() + timeout_s
@@ -104,8 +106,9 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         return MathVerdict("equal", answer)
     if len(answer) > MAX_CHARS:
         return MathVerdict("unreadable", answer)
-    value, directions = split_unit(_in_one_list(answer))
-    gold, allowed = split_unit(_in_one_list(ground_truth))
+    said, truth = _in_one_notation(answer, ground_truth)
+    value, directions = split_unit(_in_one_list(said))
+    gold, allowed = split_unit(_in_one_list(truth))
     if _NUMBERS.fullmatch(gold):
         gold = _EXPONENT.sub(r"\1\\times 10^{\2}", gold)
     gold, value = (_REPEATING.sub(_as_fraction, text) for text in (gold, value))
@@ -121,8 +124,9 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
     if result == "equal" and problem is not None:
         if restates(value, gold, problem):
             result = "restated"
-        elif (parts := expressions_in(problem)) and has_variables(gold):
-            verdict = _ask(gold, value, deadline, parts)
+        elif not is_rational(gold):
+            parts = expressions_in(problem) if has_variables(gold) else []
+            verdict = _ask(gold, value, deadline, parts, asks_to_simplify(problem))
             result = verdict if verdict in ("restated", "timeout") else result
     return MathVerdict(result, answer)  # type: ignore[arg-type]
 
@@ -132,6 +136,14 @@ def _as_fraction(number: re.Match[str]) -> str:
     whole, fixed, period = number[1] or "", number[2], number[3] or number[4]
     top = int(whole + fixed + period) - int(f"0{whole}{fixed}")
     return rf"\frac{{{top}}}{{{(10 ** len(period) - 1) * 10 ** len(fixed)}}}"
+
+
+def _in_one_notation(answer: str, ground_truth: str) -> tuple[str, str]:
+    """Both texts, inequalities as intervals; as they are where each bounds another name."""
+    said, truth = (interval_of(split_unit(text)[0]) for text in (answer, ground_truth))
+    if said is not None and truth is not None and said[0] != truth[0]:
+        return answer, ground_truth
+    return answer if said is None else said[1], ground_truth if truth is None else truth[1]
 
 
 def _in_one_list(text: str) -> str:
@@ -227,13 +239,13 @@ def _start() -> Worker:
 _pool = Pool(_start, CORES, "textenvs-math")
 
 
-def _ask(gold: str, target: str, deadline: float, problem: Sequence[str] | None = None) -> str:
+def _ask(gold: str, target: str, deadline: float, problem: Sequence[str] | None = None, simplest: bool = False) -> str:
     if (left := deadline - time.monotonic()) <= 0:
         return "timeout"
     boxes = [f"\\boxed{{{_PERCENT.sub(_in_one_spelling, text)}}}" for text in (gold, target, *(problem or ()))]
     try:
         # The process also ends itself, in case this one is killed.
-        return str(_pool.ask([*boxes[:2], left + 1.0, None if problem is None else boxes[2:]], left))
+        return str(_pool.ask([*boxes[:2], left + 1.0, None if problem is None else boxes[2:], simplest], left))
     except TimeoutError:
         return "timeout"
     except WorkerDied:  # of this question: it took all memory, or crashed

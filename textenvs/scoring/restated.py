@@ -10,7 +10,9 @@ Equality of mathematics cannot tell them apart, so this is a matter of form, com
   ``\sqrt{50}``), the answer has no other root than the reference;
 * an answer is not made of the same tokens as some part of the problem, in whatever order, with brackets and neutral
   terms or without, unless the reference is, too;
-* it has no variables that the reference has not: what it says of them cancels.
+* it has no variables that the reference has not: what it says of them cancels;
+* it leaves no operation between numbers to be done that the reference does not: ``\frac{6x}{3}`` is not ``2x``. A
+  fraction that is not in lowest terms is one only where the problem asks for the simplest form.
 
 Where the reference has variables and the problem asks for an expression to be written in another form, SymPy compares
 forms besides (:func:`~textenvs.scoring.math_worker.is_restated`): ``+x-x`` and ``^{1+1}`` are no work.
@@ -18,6 +20,7 @@ forms besides (:func:`~textenvs.scoring.math_worker.is_restated`): ``+x-x`` and 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, deque
 from itertools import islice
@@ -42,6 +45,8 @@ _SPELLINGS = (
     (re.compile(r"π|(?<![a-zA-Z\\])pi(?![a-zA-Z])"), r"\\pi"),
     (re.compile(r"(?<![a-zA-Z\\])(binom|comb|choose|log|ln|sin|cos|tan|gcd|lcm|exp)(?=\s*[(_\d])"), r"\\\1"),
 )
+# A blank behind a command stays before a letter: \\cos x is no command \\cosx.
+_BLANKS = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|\s+")
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|\.\d+|[a-zA-Z]+|[^\s\w$\\]|_")
 
 # What a number does not compute, by the kind that a reference may have as well.
@@ -73,6 +78,14 @@ _RATIONAL = re.compile(
     r"(?:\.0*)?[)\]}]{0,3}(?:\\?[$€£%°])?[)\]}.]{0,3}"
 )
 _WRITTEN = ("integer", "decimal", "ratio")
+_SIMPLIFY = re.compile(
+    r"\b(?:simplif(?:y|ied|ication)|simplest|lowest terms|reduced? (?:the |a )?(?:fraction|form)|irreducible)\b", re.I
+)
+# A quotient of two integers that are written out.
+_QUOTIENT = re.compile(
+    r"\\frac\{-?(?P<over>\d{1,99})\}\{-?(?P<under>\d{1,99})\}"
+    r"|(?<![\d.a-zA-Z)}])(?P<top>\d{1,99})/\(?(?P<bottom>\d{1,99})(?![\d.])"
+)
 _SEVERAL = re.compile(r"\\[{}]|[,;]|(?<=[\d}])(?:and|or)(?=[\d\\+-])")
 _SCIENTIFIC = re.compile(r"\*10\^(?:\{[+-]?\d+\}|[+-]?\d+)|(?<![\d.])10\^(?:\{[+-]?\d+\}|[+-]?\d+)$")
 # Tokens that say nothing about what an expression is made of, and what adds or multiplies nothing.
@@ -84,11 +97,15 @@ _MOST_TOKENS = 2_000
 def restates(answer: str, ground_truth: str, problem: str) -> bool:
     """Whether an answer that is equal to the reference only states the problem again: all that the policy was shown."""
     said, gold = _form(answer), _form(ground_truth)
+    if asks_to_simplify(problem) and _has_common_factor(said) and not _has_common_factor(gold):
+        return True
     if rational := _rational(gold):
         written = _rational(said)
         if not written or (rational == "integer" and written == "ratio"):
             return True
         return _is_part(said, gold, problem)
+    if _divides(said) and not _divides(gold):
+        return True
     lacking = _computed(said) - _computed(gold)
     if _variables(said) - _variables(ground_truth) and not re.search(r"(?<![a-zA-Z\\])[a-zA-Z]{3}", gold):
         return True  # what it says of them cancels
@@ -123,6 +140,16 @@ def expressions_in(problem: str) -> list[str]:
     return list(islice(dict.fromkeys(wanted), _MOST_EXPRESSIONS))
 
 
+def is_rational(ground_truth: str) -> bool:
+    """Return whether a reference is one or several rational numbers."""
+    return _rational(_form(ground_truth)) is not None
+
+
+def asks_to_simplify(problem: str) -> bool:
+    """Return whether a problem asks for the simplest form of its answer."""
+    return _SIMPLIFY.search(problem) is not None
+
+
 def has_variables(ground_truth: str) -> bool:
     """Return whether a reference is an expression with variables."""
     return not _is_number(_form(ground_truth))
@@ -138,7 +165,7 @@ def _spelled(text: str) -> str:
     text = _DROPPED.sub("", text)
     for pattern, spelling in _SPELLINGS:
         text = pattern.sub(spelling, text)
-    return re.sub(r"\s+", "", text)
+    return _BLANKS.sub(lambda match: f"{match[1]} " if match[1] else "", text)
 
 
 def _rational(form: str) -> str | None:
@@ -152,6 +179,21 @@ def _rational(form: str) -> str | None:
         point = "." in part.rstrip(".") or "%" in part
         kinds.add("ratio" if number["over"] or number["top"] else "decimal" if point else "integer")
     return max(kinds, key=_WRITTEN.index, default=None)
+
+
+def _quotients(form: str) -> list[tuple[int, int]]:
+    found = ((match["over"] or match["top"], match["under"] or match["bottom"]) for match in _QUOTIENT.finditer(form))
+    return [(int(over), int(under)) for over, under in found]
+
+
+def _divides(form: str) -> bool:
+    """Return whether a quotient of two integers in it is an integer."""
+    return any(under and over % under == 0 for over, under in _quotients(form))
+
+
+def _has_common_factor(form: str) -> bool:
+    """Return whether a fraction in it is not in lowest terms."""
+    return any(math.gcd(over, under) > 1 for over, under in _quotients(form))
 
 
 def _is_number(form: str) -> bool:

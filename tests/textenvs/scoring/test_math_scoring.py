@@ -215,6 +215,34 @@ def test_numbers_are_compared_by_their_size(truth, equal, others):
     assert [right(answer, truth) for answer in others] == [False] * len(others)
 
 
+BETWEEN = ("2<x<5", "5>x>2", r"2 \lt x \lt 5", "x>2 and x<5", "x>2, x<5", r"\{x \mid 2<x<5\}", r"x\in(2,5)", "(2,5)")
+OUTSIDE = ("x<2 or x>5", r"x<2 \text{ or } x>5", "x<2, x>5", r"(-\infty,2)\cup(5,\infty)")
+
+
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("truth", "equal", "others"),
+    [
+        ("(2,5)", BETWEEN, ("2<x<6", r"2\le x<5", "4<2x<10", "|2x-7|<3", "x>2", "5<x<2", "x>2, y<5", r"(2,\infty)")),
+        ("2<x<5", BETWEEN, ("[2,5]", "2<y<5", r"(-\infty,5)")),
+        (r"(-\infty,2)\cup(5,\infty)", OUTSIDE, ("x<2 and x>5", "x>5", "x<5 or x>2")),
+        (r"[3,\infty)", (r"x\ge 3", "3 <= x", r"x \geqslant 3", "x≥3"), ("x>3", r"x\le 3", r"(-\infty,3]")),
+        (r"(-\infty,3)\cup(3,\infty)", (r"x\ne 3", r"x \neq 3"), (r"x\ne 2",)),
+        (r"(-\frac{1}{2},\sqrt{2}]", (r"-0.5 < t \le \sqrt{2}",), (r"-0.5 < t < \sqrt{2}",)),
+    ],
+)
+def test_inequalities_equal_their_intervals(truth, equal, others):
+    assert [right(answer, truth) for answer in equal] == [True] * len(equal)
+    assert [right(answer, truth) for answer in others] == [False] * len(others)
+
+
+@needs_math_verify
+def test_infinity_equals_no_number():
+    assert right(r"-\infty ", r"-\infty")
+    for answer, truth in ((r"\infty", "5"), ("5", r"\infty"), (r"\infty", r"-\infty"), (r"\frac{1}{0}", "45")):
+        assert not right(answer, truth)
+
+
 @needs_math_verify
 @pytest.mark.parametrize(
     ("truth", "equal", "others"),
