@@ -1,4 +1,4 @@
-r"""Whether an answer is mathematically the right one: ``0.5``, ``\frac12`` and ``1/2`` are the same.
+r"""Mathematical comparison of an answer with the right one: ``0.5``, ``\frac12`` and ``1/2`` are the same.
 
 Expressions are read and compared by `Math-Verify <https://github.com/huggingface/Math-Verify>`_ (extra ``math``), on
 SymPy, which some expressions keep busy without end. So a comparison runs in a process of its own (:mod:`.math_worker`)
@@ -62,7 +62,7 @@ _PERCENT = re.compile(
 
 @dataclass(frozen=True)
 class MathVerdict:
-    """What there is to know about an ``answer``, as it stands in the reply (``None`` where it has none).
+    """The verdict on an ``answer``, as it stands in the reply (``None`` where it has none).
 
     ``"restated"`` is equal, but not evaluated: see :mod:`~textenvs.scoring.restated`.
     """
@@ -106,8 +106,8 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         return MathVerdict("equal", answer)
     if len(answer) > MAX_CHARS:
         return MathVerdict("unreadable", answer)
-    said, truth = _in_one_notation(answer, ground_truth)
-    value, directions = split_unit(_in_one_list(said))
+    stated, truth = _in_one_notation(answer, ground_truth)
+    value, directions = split_unit(_in_one_list(stated))
     gold, allowed = split_unit(_in_one_list(truth))
     if _NUMBERS.fullmatch(gold):
         gold = _EXPONENT.sub(r"\1\\times 10^{\2}", gold)
@@ -139,15 +139,15 @@ def _as_fraction(number: re.Match[str]) -> str:
 
 
 def _in_one_notation(answer: str, ground_truth: str) -> tuple[str, str]:
-    """Both texts, inequalities as intervals; as they are where each bounds another name."""
-    said, truth = (interval_of(split_unit(text)[0]) for text in (answer, ground_truth))
-    if said is not None and truth is not None and said[0] != truth[0]:
+    """Return both texts with inequalities as intervals; unchanged where they bound different names."""
+    bounds, gold_bounds = (interval_of(split_unit(text)[0]) for text in (answer, ground_truth))
+    if bounds is not None and gold_bounds is not None and bounds[0] != gold_bounds[0]:
         return answer, ground_truth
-    return answer if said is None else said[1], ground_truth if truth is None else truth[1]
+    return answer if bounds is None else bounds[1], ground_truth if gold_bounds is None else gold_bounds[1]
 
 
 def _in_one_list(text: str) -> str:
-    r"""A text without the name of what its value is of or in, and with commas for "and" and "or"."""
+    r"""Return a text without the name of its value, and with commas for "and" and "or"."""
     text = text.strip()
     member = _MEMBER.match(text)
     if member is not None and is_name(member[1]):
@@ -156,9 +156,9 @@ def _in_one_list(text: str) -> str:
 
 
 def _compared(gold: str, answer: str, deadline: float) -> str:
-    ours, theirs = (_ELLIPSIS.split(_RECURRING.sub(r"\g<digits>", text)) for text in (gold, answer))
-    if len(ours) > 1 or len(theirs) > 1:
-        return _compared_whole(ours, theirs, deadline)
+    gold_parts, answer_parts = (_ELLIPSIS.split(_RECURRING.sub(r"\g<digits>", text)) for text in (gold, answer))
+    if len(gold_parts) > 1 or len(answer_parts) > 1:
+        return _compared_whole(gold_parts, answer_parts, deadline)
     result = _ask(gold, answer, deadline)
     if result == "equal" and claims_of(answer).relations > claims_of(gold).relations:
         result = _consistent(answer, gold, deadline)
@@ -170,9 +170,9 @@ def _compared_whole(gold: list[str], answer: list[str], deadline: float) -> str:
     if len(gold) != len(answer):
         return "different"
     pairs: list[tuple[str, str]] = []
-    for ours, theirs in zip(gold, answer, strict=True):
-        signs = [_ITEM_END.findall(text) for text in (ours, theirs)]
-        items = [[_bare(item) for item in _ITEM_END.split(text)] for text in (ours, theirs)]
+    for gold_text, answer_text in zip(gold, answer, strict=True):
+        signs = [_ITEM_END.findall(text) for text in (gold_text, answer_text)]
+        items = [[_bare(item) for item in _ITEM_END.split(text)] for text in (gold_text, answer_text)]
         if signs[0] != signs[1]:
             return "different"
         pairs += zip(*items, strict=True)
@@ -189,13 +189,13 @@ def _compared_whole(gold: list[str], answer: list[str], deadline: float) -> str:
 
 
 def _bare(item: str) -> str:
-    """An item without the brackets of its list, whose other end is elsewhere."""
+    """Return an item without the brackets of its list, whose other end is elsewhere."""
     item = re.sub(r"\\(?:left|right)(?![a-zA-Z])", "", item).strip().strip("$ ")
     for opening, closing in ("{}", "()", "[]"):
-        more = item.count(opening) - item.count(closing)
-        if more > 0 and (start := re.match(rf"(?:\s*\\?{re.escape(opening)}){{1,{min(more, 8)}}}", item)):
+        excess = item.count(opening) - item.count(closing)
+        if excess > 0 and (start := re.match(rf"(?:\s*\\?{re.escape(opening)}){{1,{min(excess, 8)}}}", item)):
             item = item[start.end() :].strip()
-        for _ in range(min(-more, 8)):
+        for _ in range(min(-excess, 8)):
             item = item.removesuffix(closing).rstrip("\\ ") if item.endswith(closing) else item
     return item
 
@@ -240,17 +240,19 @@ _pool = Pool(_start, CORES, "textenvs-math")
 
 
 def _ask(gold: str, target: str, deadline: float, problem: Sequence[str] | None = None, simplest: bool = False) -> str:
-    if (left := deadline - time.monotonic()) <= 0:
+    if (remaining := deadline - time.monotonic()) <= 0:
         return "timeout"
     boxes = [f"\\boxed{{{_PERCENT.sub(_in_one_spelling, text)}}}" for text in (gold, target, *(problem or ()))]
     try:
         # The process also ends itself, in case this one is killed.
-        return str(_pool.ask([*boxes[:2], left + 1.0, None if problem is None else boxes[2:], simplest], left))
+        return str(
+            _pool.ask([*boxes[:2], remaining + 1.0, None if problem is None else boxes[2:], simplest], remaining)
+        )
     except TimeoutError:
         return "timeout"
     except WorkerDied:  # of this question: it took all memory, or crashed
         return "unreadable"
 
 
-def _in_one_spelling(found: re.Match[str]) -> str:
-    return found["space"] or r"\%"
+def _in_one_spelling(percent: re.Match[str]) -> str:
+    return percent["space"] or r"\%"

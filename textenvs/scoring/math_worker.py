@@ -56,7 +56,7 @@ def is_restated(gold: Any, answer: Any, expressions: Iterable[Any]) -> bool:
 
 
 def parts_equal_to(gold: Any, expressions: Iterable[Any]) -> Iterator[Any]:
-    """The parts of expressions with the value of ``gold`` and at least one operation; none that sums or integrates."""
+    """Yield the parts with the value of ``gold`` and at least one operation; none of sums and integrals."""
     from sympy import (
         Add,
         Derivative,
@@ -94,7 +94,7 @@ def parts_equal_to(gold: Any, expressions: Iterable[Any]) -> Iterator[Any]:
 
 
 def tidied(expression: Any) -> Any:
-    """An expression as SymPy evaluates it without multiplying anything out, with a canonical sign of every factor."""
+    """Evaluate an expression without multiplying anything out, with a canonical sign of every factor."""
     from sympy import Add, Float, Mul, Pow, Rational, UnevaluatedExpr
     from sympy.core.parameters import distribute
 
@@ -184,7 +184,7 @@ def _adds_like_terms(node: Any) -> bool:
 
 
 def _factors(node: Any) -> list[Any]:
-    """The factors of a product of products; those of a denominator as their inverses."""
+    """Return the factors of a product of products; those of a denominator as their inverses."""
     from sympy import Mul, Pow
 
     if isinstance(node, Mul):
@@ -265,38 +265,38 @@ def main() -> None:
 
     original = grader.sympy_numeric_eq
 
-    def numeric_eq(left: Any, right: Any, float_rounding: int, numeric_precision: int) -> bool:
+    def numeric_eq(gold_value: Any, value: Any, float_rounding: int, numeric_precision: int) -> bool:
         """Compare two expressions by value, relative to their size.
 
         In the place of Math-Verify's own comparison, which rounds to six decimals and takes differences below 1e-15 for
         zero: all small numbers were equal.
         """
-        of_integers = all(grader.is_atomic_or_pct_atomic(each, Integer) for each in (left, right))
-        if isinstance(left, grader.MatrixBase | grader.MatrixExpr) or of_integers:
-            return bool(original(left, right, float_rounding, numeric_precision))
-        left, right = grader.safe_sympy_doit(left), grader.safe_sympy_doit(right)
+        of_integers = all(grader.is_atomic_or_pct_atomic(number, Integer) for number in (gold_value, value))
+        if isinstance(gold_value, grader.MatrixBase | grader.MatrixExpr) or of_integers:
+            return bool(original(gold_value, value, float_rounding, numeric_precision))
+        gold_value, value = grader.safe_sympy_doit(gold_value), grader.safe_sympy_doit(value)
         try:
-            decimals = left.atoms(Float) | right.atoms(Float)
-            written = {each: Rational(str(each)) for each in decimals}  # the decimals that were written
-            left, right = left.xreplace(written), right.xreplace(written)
-            if left.free_symbols or right.free_symbols:
-                return bool(expand(left - right) == 0)
-            return are_close(left, right, bool(decimals))
+            decimals = gold_value.atoms(Float) | value.atoms(Float)
+            written = {number: Rational(str(number)) for number in decimals}  # the decimals that were written
+            gold_value, value = gold_value.xreplace(written), value.xreplace(written)
+            if gold_value.free_symbols or value.free_symbols:
+                return bool(expand(gold_value - value) == 0)
+            return are_close(gold_value, value, bool(decimals))
         except (AttributeError, TypeError, ValueError, ZeroDivisionError):
             return False
 
-    def are_close(left: Any, right: Any, decimal: bool) -> bool:
+    def are_close(first: Any, second: Any, decimal: bool) -> bool:
         """Compare to six decimals numbers of about 1; to as many digits smaller ones, and larger ones but integers.
 
         Numbers of which none is ``decimal`` are compared to 30 digits.
         """
-        a, b = (each.evalf(40) for each in (left, right))
+        a, b = (number.evalf(40) for number in (first, second))
         if not (a.is_finite and b.is_finite):
             return bool(a == b)
         size, difference = max(abs(a), abs(b)), abs(a - b)
         if not decimal:
             return bool(difference <= size * Rational(1, 10**30))
-        whole = any(isinstance(each, Integer) for each in (left, right))
+        whole = any(isinstance(number, Integer) for number in (first, second))
         tolerance = Rational(5_000_001, 10**13) * min(10 * size, 1 if whole else max(size, 1))
         return bool(difference <= tolerance)
 
@@ -305,7 +305,7 @@ def main() -> None:
     percent = UnevaluatedExpr(Rational(1, 100))  # as Math-Verify reads a percent sign
 
     def has_percent(parsed: list[Any]) -> bool:
-        return any(each.has(UnevaluatedExpr) for each in parsed if hasattr(each, "has"))
+        return any(part.has(UnevaluatedExpr) for part in parsed if hasattr(part, "has"))
 
     def without_percent(expression: Any) -> Any:
         if isinstance(expression, Relational):  # it would become true or false
@@ -314,9 +314,9 @@ def main() -> None:
 
     logging.disable(logging.CRITICAL)  # Math-Verify warns that it is asked not to watch the time
     verify(parse("\\boxed{x^2}"), parse("$1/2$"), timeout_seconds=None)
-    # What is loaded at first use is loaded now, outside anybody's time.
+    # Load now what is loaded at first use, before any time limit.
     print("ready", file=answers, flush=True)
-    os.dup2(nowhere.fileno(), 2)  # nobody reads it from here on, and a full pipe would stop this program
+    os.dup2(nowhere.fileno(), 2)  # it is not read from here on, and a full pipe would stop this program
     for line in sys.stdin:
         reference, answer, timeout_s, expressions, simplest = json.loads(line)
         # Not a Python thread: it ends the process even while SymPy holds the interpreter.
@@ -336,7 +336,7 @@ def main() -> None:
             else:
                 if not has_percent(gold) and has_percent(target):
                     # Math-Verify also takes the number in front of a percent sign for the answer.
-                    target = [without_percent(each) for each in target if not isinstance(each, str)]
+                    target = [without_percent(part) for part in target if not isinstance(part, str)]
                 verdict = "equal" if verify(gold, target, timeout_seconds=None) else "different"
         except (RecursionError, MemoryError):
             verdict = "unreadable"

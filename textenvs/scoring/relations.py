@@ -49,7 +49,7 @@ class Claims:
 
 
 def claims_of(answer: str) -> Claims:
-    """The claims of an answer in LaTeX or plain text; takes time linear in it."""
+    """Return the claims of an answer in LaTeX or plain text; takes time linear in it."""
     text, wrapped = _SIZE.sub("", answer).strip().strip("$").strip(), False
     for _ in range(_LEVELS):
         if (inner := _unwrapped(text)) is None:
@@ -88,7 +88,7 @@ def claims_of(answer: str) -> Claims:
 
 
 def is_name(side: str) -> bool:
-    r"""Whether a side only names what is asked for: ``x``, ``x_1``, ``f(2)``, ``\angle A``, ``a+b``, ``\text{area}``.
+    r"""Return whether a side only names the unknown: ``x``, ``x_1``, ``f(2)``, ``\angle A``, ``a+b``, ``\text{area}``.
 
     A side with a number, a power or a root is not a name but says something about one.
     """
@@ -144,7 +144,7 @@ def interval_of(text: str) -> tuple[str, str] | None:
 
 
 def _bounds(clause: str, names: set[str]) -> tuple[str, str] | None:
-    """The lower and the upper bound of a clause with their brackets, ``""`` where it has none; adds its name."""
+    """Return the lower and the upper bound of a clause with their brackets, ``""`` where it has none; adds its name."""
     sides = [side.strip() for side in _INEQUALITY.split(clause)]
     signs = _INEQUALITY.findall(clause)
     if len(sides) not in (2, 3) or not all(sides):
@@ -155,21 +155,21 @@ def _bounds(clause: str, names: set[str]) -> tuple[str, str] | None:
     names.add(_SPACE.sub("", sides[place]))
     if signs[0] in _UNEQUAL:
         return None if len(signs) > 1 else (f"!{sides[1 - place]}", "")
-    found = {"lower": "", "upper": ""}
+    bounds = {"lower": "", "upper": ""}
     for number, sign in enumerate(signs):
         upper = (sign in (*_LESS, *_AT_MOST)) == (number == place)
         open_ = sign in (*_LESS, *_MORE)
         side = sides[number + (number >= place)]
-        if found["upper" if upper else "lower"]:
+        if bounds["upper" if upper else "lower"]:
             return None
-        found["upper" if upper else "lower"] = (
+        bounds["upper" if upper else "lower"] = (
             f"{side}{')' if open_ else ']'}" if upper else f"{'(' if open_ else '['}{side}"
         )
-    return found["lower"], found["upper"]
+    return bounds["lower"], bounds["upper"]
 
 
 def _joined(bounds: list[tuple[str, str]], *, commas: bool) -> str | None:
-    """The interval that satisfies all bounds, or of a list of two that exclude each other the union."""
+    """Return the interval within all bounds, or the union of two listed ones that exclude each other."""
     if len(bounds) == 1 and bounds[0][0].startswith("!"):
         place = bounds[0][0][1:]
         return rf"(-\infty,{place})\cup({place},\infty)"
@@ -187,13 +187,13 @@ def _joined(bounds: list[tuple[str, str]], *, commas: bool) -> str | None:
 
 
 def _unwrapped(text: str) -> str | None:
-    """The inside of brackets around the whole text."""
-    found = _WRAPPER.match(text)
-    if found is None:
+    """Return the inside of brackets around the whole text; ``None`` where there are none."""
+    opening = _WRAPPER.match(text)
+    if opening is None:
         return None
     depth = 0
-    for token in _TOKEN.finditer(text, found.start(1)):
+    for token in _TOKEN.finditer(text, opening.start(1)):
         depth += (token[0] in _OPEN) - (token[0] in _CLOSE)
         if depth == 0:
-            return text[found.end() : token.start()].strip() if token.end() == len(text) else None
+            return text[opening.end() : token.start()].strip() if token.end() == len(text) else None
     return None

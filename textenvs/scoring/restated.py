@@ -95,28 +95,28 @@ _MOST_TOKENS = 2_000
 
 
 def restates(answer: str, ground_truth: str, problem: str) -> bool:
-    """Whether an answer that is equal to the reference only states the problem again: all that the policy was shown."""
-    said, gold = _form(answer), _form(ground_truth)
-    if asks_to_simplify(problem) and _has_common_factor(said) and not _has_common_factor(gold):
+    """Return whether an equal answer only states the problem again, which is all that the policy was shown."""
+    form, gold = _form(answer), _form(ground_truth)
+    if asks_to_simplify(problem) and _has_common_factor(form) and not _has_common_factor(gold):
         return True
     if rational := _rational(gold):
-        written = _rational(said)
+        written = _rational(form)
         if not written or (rational == "integer" and written == "ratio"):
             return True
-        return _is_part(said, gold, problem)
-    if _divides(said) and not _divides(gold):
+        return _is_part(form, gold, problem)
+    if _divides(form) and not _divides(gold):
         return True
-    lacking = _computed(said) - _computed(gold)
-    if _variables(said) - _variables(ground_truth) and not re.search(r"(?<![a-zA-Z\\])[a-zA-Z]{3}", gold):
+    lacking = _computed(form) - _computed(gold)
+    if _variables(form) - _variables(ground_truth) and not re.search(r"(?<![a-zA-Z\\])[a-zA-Z]{3}", gold):
         return True  # what it says of them cancels
     if _is_number(gold):
-        if _roots(said) - _roots(gold) and _simplifies_root(gold, problem):
+        if _roots(form) - _roots(gold) and _simplifies_root(gold, problem):
             return True
         if lacking - ({"power", "root"} if _computed(gold) & {"power", "root"} else set()):
             return True
     elif lacking & set(_CALLS) and not _computed(gold) & set(_CALLS):
-        return _is_part(said, gold, problem) or bool(re.search(r"\\(?:sum|prod|int|lim)(?![a-zA-Z])", said))
-    return _is_part(said, gold, problem)
+        return _is_part(form, gold, problem) or bool(re.search(r"\\(?:sum|prod|int|lim)(?![a-zA-Z])", form))
+    return _is_part(form, gold, problem)
 
 
 # The expressions of a problem: what stands between dollars or brackets of LaTeX; in plain text, runs of numbers, single
@@ -130,14 +130,14 @@ _MOST_EXPRESSIONS, _LONGEST_EXPRESSION = 24, 400
 
 
 def expressions_in(problem: str) -> list[str]:
-    """The expressions of a problem that compute something, without relation signs."""
-    found = [next(filter(None, match)) for match in _DELIMITED.findall(problem[:20_000])]
-    runs = _RUN.findall(_DELIMITED.sub("|", problem[:20_000])) if "\\" not in problem or not found else []
-    sides = (side.strip(" .\t\n") for text in (*found, *runs) for side in (text, *_BETWEEN_SIDES.split(text)))
-    wanted = (
+    """Return the expressions of a problem that compute something, without relation signs."""
+    delimited = [next(filter(None, match)) for match in _DELIMITED.findall(problem[:20_000])]
+    runs = _RUN.findall(_DELIMITED.sub("|", problem[:20_000])) if "\\" not in problem or not delimited else []
+    sides = (side.strip(" .\t\n") for text in (*delimited, *runs) for side in (text, *_BETWEEN_SIDES.split(text)))
+    computing = (
         side for side in sides if 2 < len(side) <= _LONGEST_EXPRESSION and re.search(r"[-+*/^(\\]|\d[a-zA-Z]", side)
     )
-    return list(islice(dict.fromkeys(wanted), _MOST_EXPRESSIONS))
+    return list(islice(dict.fromkeys(computing), _MOST_EXPRESSIONS))
 
 
 def is_rational(ground_truth: str) -> bool:
@@ -156,7 +156,7 @@ def has_variables(ground_truth: str) -> bool:
 
 
 def _form(text: str) -> str:
-    """The last sides of a text's relations, in one spelling."""
+    """Return the last sides of a text's relations, in one spelling."""
     chains = claims_of(text).chains
     return ",".join(_spelled(chain[-1]) for chain in chains)
 
@@ -169,7 +169,7 @@ def _spelled(text: str) -> str:
 
 
 def _rational(form: str) -> str | None:
-    """How a form is written that is one or several rational numbers: the last of ``_WRITTEN`` that occurs in it."""
+    """Return the last of ``_WRITTEN`` that occurs in a form of rational numbers; ``None`` for other forms."""
     kinds = set()
     for part in filter(None, _SEVERAL.split(form)):
         if not (number := _RATIONAL.fullmatch(part)):
@@ -182,8 +182,8 @@ def _rational(form: str) -> str | None:
 
 
 def _quotients(form: str) -> list[tuple[int, int]]:
-    found = ((match["over"] or match["top"], match["under"] or match["bottom"]) for match in _QUOTIENT.finditer(form))
-    return [(int(over), int(under)) for over, under in found]
+    numbers = ((match["over"] or match["top"], match["under"] or match["bottom"]) for match in _QUOTIENT.finditer(form))
+    return [(int(over), int(under)) for over, under in numbers]
 
 
 def _divides(form: str) -> bool:
@@ -197,7 +197,7 @@ def _has_common_factor(form: str) -> bool:
 
 
 def _is_number(form: str) -> bool:
-    """Whether there are no variables in it: no letters but those of commands, ``i`` and ``e``."""
+    """Return whether a form has no variables: no letters but those of commands, ``i`` and ``e``."""
     return not re.search(r"(?!(?:i|e)(?![a-zA-Z]))[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", form))
 
 
@@ -210,13 +210,13 @@ _HALF = re.compile(r"(?P<base>\d{1,12}(?:\.\d+)?)\^(?:\{(?:1/2|\\frac\{1\}\{2\}|
 
 
 def _roots(form: str) -> set[str]:
-    """The numbers under square roots, as they are written."""
-    return {each["inside"] or each["digit"] for each in _SQUARE_ROOT.finditer(_HALF.sub(r"\\sqrt{\g<base>}", form))}
+    """Return the numbers under square roots, as they are written."""
+    return {root["inside"] or root["digit"] for root in _SQUARE_ROOT.finditer(_HALF.sub(r"\\sqrt{\g<base>}", form))}
 
 
 def _squares(form: str) -> set[float]:
-    found = _SQUARE_ROOT.finditer(form)
-    return {float(each["times"] or 1) ** 2 * float(each["inside"] or each["digit"]) for each in found}
+    roots = _SQUARE_ROOT.finditer(form)
+    return {float(root["times"] or 1) ** 2 * float(root["inside"] or root["digit"]) for root in roots}
 
 
 def _simplifies_root(gold: str, problem: str) -> bool:
@@ -226,21 +226,21 @@ def _simplifies_root(gold: str, problem: str) -> bool:
 
 
 def _computed(form: str) -> set[str]:
-    found = {kind for kind, pattern in _CALLS.items() if pattern.search(form)}
+    kinds = {kind for kind, pattern in _CALLS.items() if pattern.search(form)}
     plain = _SCIENTIFIC.sub("", form)
-    return found | {kind for kind, pattern in _ARITHMETIC.items() if pattern.search(plain)}
+    return kinds | {kind for kind, pattern in _ARITHMETIC.items() if pattern.search(plain)}
 
 
 def _tokens(form: str) -> list[str]:
-    found = _TOKEN.findall(form.replace(r"\frac", "/"))
-    return [token for token in found[:_MOST_TOKENS] if token not in _NEUTRAL]
+    tokens = _TOKEN.findall(form.replace(r"\frac", "/"))
+    return [token for token in tokens[:_MOST_TOKENS] if token not in _NEUTRAL]
 
 
-def _is_part(said: str, gold: str, problem: str) -> bool:
-    """Whether the answer's tokens are those of some part of the problem, and not those of the reference."""
-    tokens = _tokens(_PADDING.sub("", said))
-    wanted, size = Counter(tokens), len(tokens)
-    if not tokens or wanted == Counter(_tokens(gold)):
+def _is_part(form: str, gold: str, problem: str) -> bool:
+    """Return whether the answer's tokens are those of some part of the problem, and not those of the reference."""
+    tokens = _tokens(_PADDING.sub("", form))
+    counts, size = Counter(tokens), len(tokens)
+    if not tokens or counts == Counter(_tokens(gold)):
         return False
     if size == 1:  # a number: only one that was to be written in another way
         return "." in tokens[0] and "/" in _tokens(gold) and tokens[0] in _tokens(_spelled(problem))
@@ -251,6 +251,6 @@ def _is_part(said: str, gold: str, problem: str) -> bool:
         window[token] += 1
         if len(inside) > size:
             window[inside.popleft()] -= 1
-        if len(inside) == size and window == wanted:
+        if len(inside) == size and window == counts:
             return True
     return False

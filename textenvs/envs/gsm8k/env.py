@@ -24,7 +24,7 @@ StateT = TypeVar("StateT", bound=EpisodeState)
 
 
 class WordProblemEnv(TextEnv[StateT]):
-    r"""Problems with one right number each: where they come from, how to answer, and how the answer is found.
+    r"""Problems with one right number each: their source, the form of an answer, and how the answer is extracted.
 
     Args:
         tasks: What :func:`~textenvs.data.sources.open_source` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
@@ -83,7 +83,7 @@ class WordProblemEnv(TextEnv[StateT]):
 
     @property
     def gold(self) -> Any:
-        """What is the right answer."""
+        """The right answer."""
         return self.task.ground_truth
 
     def twin(self, task: Task) -> Task:
@@ -181,7 +181,7 @@ class Gsm8kInteract(Gsm8k):
         self.feedback, self.extra_turn = feedback, float(extra_turn)
 
     def opening(self, task: Task) -> Sequence[Message]:
-        self._user_of(task)  # or it cannot be played
+        self._user_of(task)  # raises for a task that cannot be played
         return super().opening(task)
 
     def respond(self, reply: Message) -> Turn:
@@ -224,7 +224,7 @@ def _next(ground_truth: object) -> str:
 
 
 def worked_answer(task: Task, ground_truth: object) -> str:
-    """The scripted expert's reply: the row's worked answer where it ends in ``ground_truth``, else the answer line."""
+    """Return the expert's reply: the row's worked answer where it ends in ``ground_truth``, else the answer line."""
     answer = task.extra.get("answer")
     if isinstance(answer, str) and extract(answer) == normalize(ground_truth):
         return without_annotations(answer)
@@ -232,9 +232,9 @@ def worked_answer(task: Task, ground_truth: object) -> str:
 
 
 def hasty_answer(ground_truth: object, rng: np.random.Generator) -> str:
-    """The careless reply: an answer line with an integer that is off by one to three (by a few percent if large).
+    """Return a careless reply: an answer line with an integer that is off by one to three (by a few percent if large).
 
-    Where taking away would pass zero, it is off upwards.
+    A number that would become negative is off upwards.
     """
     truth = int(Decimal(normalize(ground_truth) or "0"))
     off = int(rng.integers(1, max(3, abs(truth) // 20) + 1))

@@ -21,7 +21,7 @@ def _submission(*answers: int) -> Message:
 
 
 def _until_right(candidates: Callable[[Messages], Sequence[int]]) -> Callable[..., Cheater]:
-    """Submits one candidate after the other, and ends with the one that the tool accepts."""
+    """Submit one candidate after the other, and end with the one that the tool accepts."""
 
     def start(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
         tried: list[int] = []
@@ -29,9 +29,9 @@ def _until_right(candidates: Callable[[Messages], Sequence[int]]) -> Callable[..
         def reply(conversation: Messages) -> str | Message:
             if tried and "Right" in str(conversation[-1]["content"]):
                 return line(tried[-1])
-            left = [value for value in candidates(conversation) if value not in tried] or [len(tried)]
-            tried.append(left[0])
-            return _submission(left[0])
+            remaining = [value for value in candidates(conversation) if value not in tried] or [len(tried)]
+            tried.append(remaining[0])
+            return _submission(remaining[0])
 
         return reply
 

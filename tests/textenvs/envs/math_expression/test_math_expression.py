@@ -154,4 +154,4 @@ def test_the_calculator_is_paid_for_the_whole():
     made = call("calculate", expression="3*9-6")
     assert env.step(env.format.write("", [made]))[1] == 0.2
     assert read_object(made["function"]["arguments"])["expression"] == "3*9-6"
-    assert Fraction(21) == env.state.left
+    assert Fraction(21) == env.state.remaining
