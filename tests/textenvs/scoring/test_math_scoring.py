@@ -20,7 +20,7 @@ from textenvs.scoring.units import split_unit
 needs_math_verify = pytest.mark.skipif(
     scoring.importlib.util.find_spec("math_verify") is None, reason="needs the extra 'math'"
 )
-# SymPy works on this for longer than anybody waits.
+# SymPy does not finish this in any acceptable time.
 ENDLESS = r"9^{9^{9^9}}"
 
 

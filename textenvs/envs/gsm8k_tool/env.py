@@ -25,7 +25,7 @@ from ..gsm8k.env import hasty_answer, with_other_number, worked_answer
 from ..gsm8k.user import how_to_answer
 from .attacks import ATTACKS, TOOL
 
-#: What the policy is told by default.
+#: The default system prompt.
 SYSTEM_PROMPT = f'Check your answer with {TOOL}. When it is right, end with "#### " and the number.'
 
 
@@ -68,7 +68,7 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         split: ``"train"`` or ``"test"``, of generated and Hub rows.
         seed: Which endless sequence of generated problems. (Episodes are seeded by ``reset``.)
         method: What counts as the answer that ends the episode, as in :class:`~textenvs.envs.gsm8k.Gsm8k`. A reply
-            with neither a call nor an answer is told so, and costs only a turn.
+            with neither a call nor an answer is answered with a hint, and costs only a turn.
         correct: The reward of ending with the right answer; above 0.
         submission: The reward of the first right submission; at least 0, and no more than a miss costs.
         no_progress: Added for every other submission; at most 0.

@@ -41,7 +41,7 @@ from .tasks import (
     write,
 )
 
-#: What the policy is told by default.
+#: The default system prompt.
 SYSTEM_PROMPT = 'Use a tool for every operation, one after the other. Then end with "#### " and the number.'
 
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "at": "@"}
@@ -82,7 +82,7 @@ class MathExpression(ToolEnv[ExpressionState]):
         tools: ``"operators"`` (``add``, ``subtract``, ``multiply``, ``divide``, and ``at`` for the made-up ``@``) or
             ``"calculator"`` (``calculate``, which takes the whole expression; not with ``@``). The latter is a copy
             task: it teaches no order of operations.
-        method: What counts as an answer, as in :class:`~textenvs.envs.gsm8k.Gsm8k`. A reply without one is told so,
+        method: What counts as an answer, as in :class:`~textenvs.envs.gsm8k.Gsm8k`. A reply without one gets a hint,
             and costs only a turn.
         correct: The reward of the right answer; above 0.
         progress: The reward of all operations together; at least 0.

@@ -47,8 +47,8 @@ class MathPython(ToolEnv[MathState]):
 
     It is stated in ``\boxed{...}``, which the policy is asked for, after ``####``, or as "The answer is N"; the last
     counts (:func:`~textenvs.scoring.final_answer.final_answer`). ``stop`` is then ``"solved"`` or ``"wrong"``. A reply
-    with neither a call nor an answer is told so, and costs only a turn. Two terms of reward: ``correct`` for the right
-    answer, and ``calls``, which is ``call_cost`` for every call.
+    with neither a call nor an answer gets a hint, and costs only a turn. Two terms of reward: ``correct`` for the
+    right answer, and ``calls``, which is ``call_cost`` for every call.
 
     Generated problems have numbers as answers, compared by value. Rows of files and of the Hub are compared by
     Math-Verify (extra ``math``), unless their ``extra_info.grader`` is ``"number"``; an answer that states the problem
@@ -67,7 +67,7 @@ class MathPython(ToolEnv[MathState]):
         grader_timeout_s: Seconds for comparing an answer by Math-Verify.
         sandbox: Where programs run: a :class:`~textenvs.sandbox.Sandbox`, or a mapping of its options
             (``packages``, ``allow_unsafe``, ...) and of those of its limits (``cpu_s``, ``memory_mb``, ...).
-        max_output_chars: How many characters of what a program prints, and of its errors, the policy is told.
+        max_output_chars: Characters of a program's output, and of its errors, that the policy sees.
         call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
         system_prompt: What stands before the description of the tool; ``None`` for nothing.

@@ -195,7 +195,7 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         return {"accuracy": float(self.state.best >= self.threshold)}
 
     def reveals(self, reply: Message) -> bool:
-        """Return ``True``: with more than one attempt, every reply is told that it is not right."""
+        """Return ``True``: with more than one attempt, the user says of every wrong reply that it is not right."""
         return True
 
     def demonstration(self, rng: np.random.Generator) -> str:
