@@ -56,7 +56,7 @@ def test_each_example_has_its_test():
 
 def test_play_gsm8k(tmp_path):
     printed = output_of("play_gsm8k", tmp_path)
-    assert "stop: solved, turn rewards [0.0, 0.75], return 0.75" in printed
+    assert "stop: solved, turn rewards [0.0, 0.65], return 0.65" in printed
     steps = re.findall(r"^step \d: rewards \[(.*)\], over \[(.*)\]", printed, re.MULTILINE)
     assert len(steps) == 4
     assert steps[0][0].startswith("1.0,")  # environment 0 knows,

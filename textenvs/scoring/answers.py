@@ -1,4 +1,4 @@
-"""Whether two short final answers are the same."""
+"""Comparison of two short final answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SPACING = re.compile(r"\\[,;:! ]|\\quad|\\left|\\right|[\s$]|\\\(|\\\)|~")
 
 
 def plain(answer: str) -> str:
-    r"""An answer without what does not change it: dollar signs, spaces, ``\text``, a final period."""
+    r"""Return an answer without what does not change it: dollar signs, spaces, ``\text``, a final period."""
     answer = _SPACING.sub("", _WRAPPER.sub(r"\1", answer)).rstrip(".")
     return answer.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").casefold()
 
 
 def same_answer(answer: str, gold: str) -> bool:
-    """Whether ``answer`` is ``gold``: numbers by value, everything else by its plain spelling."""
-    ours, theirs = normalize(answer), normalize(gold)
-    return plain(answer) == plain(gold) if ours is None or theirs is None else ours == theirs
+    """Return whether ``answer`` is ``gold``: numbers by value, everything else by its plain spelling."""
+    number, gold_number = normalize(answer), normalize(gold)
+    return plain(answer) == plain(gold) if number is None or gold_number is None else number == gold_number

@@ -29,12 +29,12 @@ _RATES: Mapping[Domain, float] = {"math": 5e-4, "document": 1e-4, "code": 5e-4}
 
 
 def estimate_tokens(text: str) -> int:
-    """One token for every four bytes of UTF-8, rounded up: a rule that leaving out spaces does not cheat."""
+    """Count one token for every four bytes of UTF-8, rounded up; leaving out spaces gains nothing."""
     return -(-len(text.encode("utf-8", "replace")) // 4)
 
 
 def count_words(text: str) -> int:
-    """As verl's recipe counts them: what stands between white space."""
+    """Count the words between white space, as verl's recipe does."""
     return len(text.split())
 
 
@@ -53,7 +53,7 @@ class Scored(Protocol):
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))
 class Formula:
-    """How scored conversations become one reward.
+    """A formula that turns scored conversations into one reward.
 
     Args:
         name: What ``formula=`` calls it.
@@ -73,16 +73,16 @@ class Formula:
     clamp: Literal["none", "cost", "terms"] = "none"
 
     def length(self, messages: Sequence[Message], count_tokens: Callable[[str], int] = estimate_tokens) -> int:
-        """What of ``messages`` (those of the formula's scope) is charged for, in the formula's unit."""
+        """Return the chargeable length of ``messages`` (those of the formula's scope), in the formula's unit."""
         count = count_words if self.unit == "words" else count_tokens
         return sum(count(visible_text(message)) for message in messages if message["role"] in self.roles)
 
     def cost(self, length: float) -> float:
-        """What a single conversation of that length costs, at least 0."""
+        """Return the cost of a single conversation of that length, at least 0."""
         return self.rate * length if self.clamp == "none" else min(self.rate * length, 1.0)
 
     def terms(self, outcomes: Sequence[Scored], weights: Mapping[str, float] | None = None) -> dict[str, float]:
-        """The reward of conversations (the sampled futures of one reply, or a single whole one) by named terms.
+        """Return the reward of conversations (the sampled futures of one reply, or a single whole one) by named terms.
 
         These are the weighted mean of every task score, ``cost`` (at most 0), and ``interactivity`` where there is a
         judge; the reward is their sum. ``weights`` are of task scores and ``"interactivity"``, 1 where there is none.
@@ -118,7 +118,7 @@ FORMULAS: Mapping[str, Formula] = {
 
 
 def formula(name: FormulaName = "linear", *, domain: Domain = "math", rate: float | None = None) -> Formula:
-    """The formula of that name, at ``rate`` (of a token or a word) or the one that is published for ``domain``."""
+    """Return the formula of that name, at ``rate`` (of a token or a word) or the rate published for ``domain``."""
     made = FORMULAS[name]
     if rate is None:
         rate = made.rate if made.unit == "words" else _RATES[domain]

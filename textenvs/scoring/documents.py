@@ -27,13 +27,13 @@ class TextRequirement(TypedDict):
 
 
 class LengthRequirement(TypedDict):
-    """How many words a document has at most."""
+    """The largest number of words of a document."""
 
     kind: Literal["max_words"]
     words: Annotated[int, Field(ge=1, strict=True)]
 
 
-#: What a document must be like; see :func:`respects`.
+#: A requirement on a document; see :func:`respects`.
 Requirement = Annotated[TextRequirement | LengthRequirement, Field(discriminator="kind")]
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[^`]*")
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def last_document(text: str) -> str | None:
-    """What stands in the last ``<document>`` that is closed, else in the last fenced block; never an empty text."""
+    """Return the content of the last closed ``<document>``, else of the last fenced block; never an empty text."""
     closing = text.rfind(CLOSING)
     opening = text.rfind(OPENING, 0, closing) if closing >= 0 else -1
     if opening >= 0:
@@ -52,11 +52,11 @@ def last_document(text: str) -> str | None:
 
 
 def last_block(text: str) -> str | None:
-    """What stands in the last closed fenced block that is not empty.
+    """Return the content of the last closed fenced block that is not empty.
 
     As in Markdown, a fence is closed by one of the same character that is at least as long.
     """
-    found, fence, start = None, "", 0
+    block, fence, start = None, "", 0
     lines = text.split("\n")
     for number, line in enumerate(lines):
         if not line.lstrip(" ").startswith(("```", "~~~")):
@@ -65,12 +65,12 @@ def last_block(text: str) -> str | None:
             if match := _FENCE.fullmatch(line.rstrip()):
                 fence, start = match[1], number + 1
         elif (bare := line.strip()) and set(bare) == {fence[0]} and len(bare) >= len(fence):
-            found, fence = "\n".join(lines[start:number]).strip() or found, ""
-    return found
+            block, fence = "\n".join(lines[start:number]).strip() or block, ""
+    return block
 
 
 def respects(document: str, requirement: Mapping[str, Any]) -> bool:
-    """Whether a document is as a :data:`Requirement` asks. Case, white space and markup of lines make no difference.
+    """Return whether a document meets a :data:`Requirement`. Case, white space and markup of lines make no difference.
 
     Kinds: ``"contains"`` (every text stands in it), ``"contains_one_of"``, ``"excludes"`` (none does), ``"first_line"``
     (is the first text), ``"line"`` (some line is the first text, behind a label and a colon), ``"opens_line"``
@@ -91,36 +91,36 @@ def respects(document: str, requirement: Mapping[str, Any]) -> bool:
     whole = _plain(document)
     if kind == "order":
         for text in texts:
-            _, found, whole = whole.partition(text)
-            if not found:
+            _, separator, whole = whole.partition(text)
+            if not separator:
                 return False
         return True
     held = [text in whole for text in texts]
     return {"contains": all(held), "contains_one_of": any(held), "excludes": not any(held)}[kind]
 
 
-def untold_claims(document: str, told: str, rivals: Iterable[str], facts: Sequence[str] = ()) -> list[str]:
-    """What a document claims that was not ``told``: numbers, which of ``rivals`` it has, and lines that are no fact.
+def untold_claims(document: str, disclosed: str, rivals: Iterable[str], facts: Sequence[str] = ()) -> list[str]:
+    """Return a document's claims that were not ``disclosed``: numbers, those of ``rivals``, and lines that are no fact.
 
     Numbers of a list (``1.`` at the beginning of a line) are no claims. Each of the ``facts`` may stand once behind a
     label and a colon, on lines but the first; any other labelled line is a claim, if no number or rival in it is the
     claim of it; without any fact, none is.
     """
     plain = " ".join(_plain(_MARKUP.sub("", line.strip())) for line in document.split("\n"))
-    known = _plain(told)
-    numbers = set(_NUMBER.findall(known))
+    disclosed_text = _plain(disclosed)
+    numbers = set(_NUMBER.findall(disclosed_text))
     claims = [number for number in _NUMBER.findall(plain) if number not in numbers]
     for rival in rivals:
         text = _plain(rival)
-        if text in plain and text not in known and standing(text).search(plain):
+        if text in plain and text not in disclosed_text and standing(text).search(plain):
             claims.append(rival)
     claims = list(dict.fromkeys(claims))
-    left = [_plain(fact) for fact in facts]
+    unclaimed = [_plain(fact) for fact in facts]
     lineless = [claim.casefold() for claim in claims]  # each is the claim of one line
     for line in document.strip().split("\n")[1:] if facts else ():
         _, colon, value = _bare(line).partition(": ")
-        if value in left:
-            left.remove(value)
+        if value in unclaimed:
+            unclaimed.remove(value)
         elif colon and (own := next((claim for claim in lineless if claim in value), None)) is not None:
             lineless.remove(own)
         elif colon:
@@ -129,7 +129,7 @@ def untold_claims(document: str, told: str, rivals: Iterable[str], facts: Sequen
 
 
 def _bare(line: str) -> str:
-    """A line without its markup and the sign at its end."""
+    """Return a line without its markup and the sign at its end."""
     return _plain(_MARKUP.sub("", line.strip())).rstrip(".,;!")
 
 

@@ -14,25 +14,25 @@ _BARE = re.compile(r"\$*(\S{1,200})")
 
 
 def final_answer(text: str) -> str | None:
-    r"""The answer that ``text`` states last, without its mark; ``None`` where it states none, or an empty one.
+    r"""Return the answer that ``text`` states last, without its mark; ``None`` where it states none, or an empty one.
 
     An answer is stated as ``#### N`` (to the end of the line), in ``\boxed{N}``, or as "answer is N" or "Answer: N" in
     any case (to the end of the sentence). The one that begins last counts. Takes time linear in the text.
     """
-    place, found = -1, None
+    place, answer = -1, None
     for match in _MARK.finditer(text):
         if match[1].strip():
-            place, found = match.start(), match[1].strip()
+            place, answer = match.start(), match[1].strip()
     for match in _SAID.finditer(text):
-        said = _SENTENCE_END.split(match[1], maxsplit=1)[0].strip(_EMPHASIS)
-        if said and match.start() > place:
-            place, found = match.start(), said
+        stated = _SENTENCE_END.split(match[1], maxsplit=1)[0].strip(_EMPHASIS)
+        if stated and match.start() > place:
+            place, answer = match.start(), stated
     box = _last_box(text)
-    return box[1] if box is not None and box[0] > place else found
+    return box[1] if box is not None and box[0] > place else answer
 
 
 def boxed(text: str) -> str | None:
-    r"""The content of the last ``\boxed{...}`` or ``\fbox{...}`` that closes; ``None`` if none does, or it is empty.
+    r"""Return the content of the last ``\boxed{...}`` or ``\fbox{...}`` that closes; ``None`` for none or an empty one.
 
     Takes time linear in the text. Of a box within a box, the outer one counts. ``\boxed 5`` counts, as in rows of MATH.
     """

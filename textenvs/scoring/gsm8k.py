@@ -58,7 +58,7 @@ def _canonical(match: re.Match[str]) -> str | None:
 
 
 def normalize(number: object) -> str | None:
-    """The one spelling of a number, or ``None`` where ``number`` is not a single number.
+    """Return the canonical spelling of a number, or ``None`` where ``number`` is not a single number.
 
     Commas, currency and percent signs, a trailing period and needless zeros go; units stay (``50%`` is 50).
     """
@@ -67,7 +67,7 @@ def normalize(number: object) -> str | None:
 
 
 def extract(text: str, method: Method = "strict") -> str | None:
-    """The number that ``text`` answers with, normalized, or ``None`` when there is none; takes time linear in the text.
+    """Return the number that ``text`` answers with, normalized, or ``None``; takes time linear in the text.
 
     For the methods see the module's docstring; another is a ``ValueError``.
     """
@@ -76,42 +76,42 @@ def extract(text: str, method: Method = "strict") -> str | None:
         claim = final_answer(text)
         return normalize(text) if claim is None else _only_number(claim)
     last = None
-    found = _MARKED.finditer(text) if method == "strict" else _ANYWHERE.finditer(text, _last_digits(text))
-    for last in found:  # noqa: B007 (the last one is wanted)
+    matches = _MARKED.finditer(text) if method == "strict" else _ANYWHERE.finditer(text, _last_digits(text))
+    for last in matches:  # noqa: B007 (the last one is wanted)
         pass
     return _canonical(last) if last else None
 
 
 def _only_number(claim: str) -> str | None:
-    """The one number of a marked answer, after its last equals sign."""
+    """Return the one number of a marked answer, after its last equals sign."""
     result = _LATEX_SPACE.sub("", claim[:_LONGEST_CLAIM]).rpartition("=")[2]
     numbers = {_canonical(match) for match in _ANYWHERE.finditer(result)}
     return numbers.pop() if len(numbers) == 1 else None
 
 
 def _last_digits(text: str) -> int:
-    """Where to look for the last number: before its digits, points and commas, with room for its sign and currency."""
+    """Return where to search for the last number: before its digits, with room for its sign and currency."""
     end = max(map(text.rfind, _DIGITS)) + 1
     return max(0, len(text[:end].rstrip(f"{_DIGITS}.,")) - 3) if end else len(text)
 
 
 def score(text: str, ground_truth: object, method: Method = "strict") -> float:
-    """1.0 when ``text`` answers with ``ground_truth``, else 0.0; a ground truth that is no number is a ValueError."""
+    """Return 1.0 when ``text`` answers with ``ground_truth``, else 0.0; a ValueError where that is no number."""
     return float(extract(text, method) == _gold(ground_truth))
 
 
 def compare(answer: str, ground_truth: object) -> int:
-    """-1, 0 or 1 as ``answer`` is below, equal to or above ``ground_truth``, exactly."""
-    left, right = normalize(answer), normalize(ground_truth)
-    if left is None or right is None:
+    """Return -1, 0 or 1 as ``answer`` is below, equal to or above ``ground_truth``, exactly."""
+    answer_number, gold_number = normalize(answer), normalize(ground_truth)
+    if answer_number is None or gold_number is None:
         raise ValueError(f"cannot compare {quoted(answer)} with {quoted(ground_truth)}: both must be numbers")
-    a, b = Decimal(left), Decimal(right)
+    a, b = Decimal(answer_number), Decimal(gold_number)
     return (a > b) - (a < b)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What there is to know about a reply; ``answer`` is the number that counts by the method asked for."""
+    """The verdict on a reply; ``answer`` is the number that counts by the method asked for."""
 
     answer: str | None
     correct: bool
@@ -128,7 +128,7 @@ def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict
     """Check a reply in all ways; ``method`` says which counts."""
     _check(method)
     gold = _gold(ground_truth)
-    answers = {each: extract(text, each) for each in get_args(Method)}
+    answers = {way: extract(text, way) for way in get_args(Method)}
     form = answers["strict" if method == "strict" else "marked"]
     accepted = {name: answer == gold for name, answer in answers.items()}
     return Verdict(answers[method], accepted[method], form is not None, accepted)

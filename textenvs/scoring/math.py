@@ -1,4 +1,4 @@
-r"""Whether an answer is mathematically the right one: ``0.5``, ``\frac12`` and ``1/2`` are the same.
+r"""Mathematical comparison of an answer with the right one: ``0.5``, ``\frac12`` and ``1/2`` are the same.
 
 Expressions are read and compared by `Math-Verify <https://github.com/huggingface/Math-Verify>`_ (extra ``math``), on
 SymPy, which some expressions keep busy without end. So a comparison runs in a process of its own (:mod:`.math_worker`)
@@ -21,8 +21,8 @@ from ..sandbox import CORES, Pool, Worker, WorkerDied
 from ..text import quoted
 from .answers import plain
 from .final_answer import boxed
-from .relations import claims_of, is_name
-from .restated import expressions_in, has_variables, restates
+from .relations import claims_of, interval_of, is_name
+from .restated import asks_to_simplify, expressions_in, has_variables, is_rational, restates
 from .units import split_unit
 
 Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "timeout"]
@@ -62,7 +62,7 @@ _PERCENT = re.compile(
 
 @dataclass(frozen=True)
 class MathVerdict:
-    """What there is to know about an ``answer``, as it stands in the reply (``None`` where it has none).
+    """The verdict on an ``answer``, as it stands in the reply (``None`` where it has none).
 
     ``"restated"`` is equal, but not evaluated: see :mod:`~textenvs.scoring.restated`.
     """
@@ -81,6 +81,7 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
     * In a relation, as in ``x = 8/2 = 4``, every side must be a name (see
       :func:`~textenvs.scoring.relations.is_name`) or equal the last one, unless the ground truth is a relation, too:
       ``x = 4`` is 4; ``5 = 4`` and ``2x = 4`` are not.
+    * Inequalities that bound a name (``2 < x < 5``) and intervals (``(2, 5)``) are the same, either way round.
     * Percent is part of a value: ``4\%`` is ``0.04`` and not ``4``. Where the ground truth has it, an answer may leave
       it out. Other units are left out on both sides (:func:`~textenvs.scoring.units.split_unit`).
     * Decimals are compared relative to their size: six digits for small numbers, six decimals for numbers about 1.
@@ -90,8 +91,9 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         reply: The assistant's reply.
         ground_truth: The right answer, LaTeX or plain; a ValueError where it cannot be read.
         timeout_s: Seconds after which the comparison is stopped.
-        problem: What the policy was shown. With it, an answer that only states the problem again is not right, unless
-            the ground truth has the same form.
+        problem: What the policy was shown. With it, an answer that only states the problem again, or that leaves an
+            operation between numbers to be done (``\frac{6x}{3}``), is not right, unless the ground truth has the same
+            form.
     """
     require_math_verify()
     deadline = time.monotonic() + timeout_s
@@ -104,8 +106,9 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
         return MathVerdict("equal", answer)
     if len(answer) > MAX_CHARS:
         return MathVerdict("unreadable", answer)
-    value, directions = split_unit(_in_one_list(answer))
-    gold, allowed = split_unit(_in_one_list(ground_truth))
+    stated, truth = _in_one_notation(answer, ground_truth)
+    value, directions = split_unit(_in_one_list(stated))
+    gold, allowed = split_unit(_in_one_list(truth))
     if _NUMBERS.fullmatch(gold):
         gold = _EXPONENT.sub(r"\1\\times 10^{\2}", gold)
     gold, value = (_REPEATING.sub(_as_fraction, text) for text in (gold, value))
@@ -121,8 +124,9 @@ def judge_math(reply: str, ground_truth: str, *, timeout_s: float = 5.0, problem
     if result == "equal" and problem is not None:
         if restates(value, gold, problem):
             result = "restated"
-        elif (parts := expressions_in(problem)) and has_variables(gold):
-            verdict = _ask(gold, value, deadline, parts)
+        elif not is_rational(gold):
+            parts = expressions_in(problem) if has_variables(gold) else []
+            verdict = _ask(gold, value, deadline, parts, asks_to_simplify(problem))
             result = verdict if verdict in ("restated", "timeout") else result
     return MathVerdict(result, answer)  # type: ignore[arg-type]
 
@@ -134,8 +138,16 @@ def _as_fraction(number: re.Match[str]) -> str:
     return rf"\frac{{{top}}}{{{(10 ** len(period) - 1) * 10 ** len(fixed)}}}"
 
 
+def _in_one_notation(answer: str, ground_truth: str) -> tuple[str, str]:
+    """Return both texts with inequalities as intervals; unchanged where they bound different names."""
+    bounds, gold_bounds = (interval_of(split_unit(text)[0]) for text in (answer, ground_truth))
+    if bounds is not None and gold_bounds is not None and bounds[0] != gold_bounds[0]:
+        return answer, ground_truth
+    return answer if bounds is None else bounds[1], ground_truth if gold_bounds is None else gold_bounds[1]
+
+
 def _in_one_list(text: str) -> str:
-    r"""A text without the name of what its value is of or in, and with commas for "and" and "or"."""
+    r"""Return a text without the name of its value, and with commas for "and" and "or"."""
     text = text.strip()
     member = _MEMBER.match(text)
     if member is not None and is_name(member[1]):
@@ -144,9 +156,9 @@ def _in_one_list(text: str) -> str:
 
 
 def _compared(gold: str, answer: str, deadline: float) -> str:
-    ours, theirs = (_ELLIPSIS.split(_RECURRING.sub(r"\g<digits>", text)) for text in (gold, answer))
-    if len(ours) > 1 or len(theirs) > 1:
-        return _compared_whole(ours, theirs, deadline)
+    gold_parts, answer_parts = (_ELLIPSIS.split(_RECURRING.sub(r"\g<digits>", text)) for text in (gold, answer))
+    if len(gold_parts) > 1 or len(answer_parts) > 1:
+        return _compared_whole(gold_parts, answer_parts, deadline)
     result = _ask(gold, answer, deadline)
     if result == "equal" and claims_of(answer).relations > claims_of(gold).relations:
         result = _consistent(answer, gold, deadline)
@@ -158,9 +170,9 @@ def _compared_whole(gold: list[str], answer: list[str], deadline: float) -> str:
     if len(gold) != len(answer):
         return "different"
     pairs: list[tuple[str, str]] = []
-    for ours, theirs in zip(gold, answer, strict=True):
-        signs = [_ITEM_END.findall(text) for text in (ours, theirs)]
-        items = [[_bare(item) for item in _ITEM_END.split(text)] for text in (ours, theirs)]
+    for gold_text, answer_text in zip(gold, answer, strict=True):
+        signs = [_ITEM_END.findall(text) for text in (gold_text, answer_text)]
+        items = [[_bare(item) for item in _ITEM_END.split(text)] for text in (gold_text, answer_text)]
         if signs[0] != signs[1]:
             return "different"
         pairs += zip(*items, strict=True)
@@ -177,13 +189,13 @@ def _compared_whole(gold: list[str], answer: list[str], deadline: float) -> str:
 
 
 def _bare(item: str) -> str:
-    """An item without the brackets of its list, whose other end is elsewhere."""
+    """Return an item without the brackets of its list, whose other end is elsewhere."""
     item = re.sub(r"\\(?:left|right)(?![a-zA-Z])", "", item).strip().strip("$ ")
     for opening, closing in ("{}", "()", "[]"):
-        more = item.count(opening) - item.count(closing)
-        if more > 0 and (start := re.match(rf"(?:\s*\\?{re.escape(opening)}){{1,{min(more, 8)}}}", item)):
+        excess = item.count(opening) - item.count(closing)
+        if excess > 0 and (start := re.match(rf"(?:\s*\\?{re.escape(opening)}){{1,{min(excess, 8)}}}", item)):
             item = item[start.end() :].strip()
-        for _ in range(min(-more, 8)):
+        for _ in range(min(-excess, 8)):
             item = item.removesuffix(closing).rstrip("\\ ") if item.endswith(closing) else item
     return item
 
@@ -227,18 +239,20 @@ def _start() -> Worker:
 _pool = Pool(_start, CORES, "textenvs-math")
 
 
-def _ask(gold: str, target: str, deadline: float, problem: Sequence[str] | None = None) -> str:
-    if (left := deadline - time.monotonic()) <= 0:
+def _ask(gold: str, target: str, deadline: float, problem: Sequence[str] | None = None, simplest: bool = False) -> str:
+    if (remaining := deadline - time.monotonic()) <= 0:
         return "timeout"
     boxes = [f"\\boxed{{{_PERCENT.sub(_in_one_spelling, text)}}}" for text in (gold, target, *(problem or ()))]
     try:
         # The process also ends itself, in case this one is killed.
-        return str(_pool.ask([*boxes[:2], left + 1.0, None if problem is None else boxes[2:]], left))
+        return str(
+            _pool.ask([*boxes[:2], remaining + 1.0, None if problem is None else boxes[2:], simplest], remaining)
+        )
     except TimeoutError:
         return "timeout"
     except WorkerDied:  # of this question: it took all memory, or crashed
         return "unreadable"
 
 
-def _in_one_spelling(found: re.Match[str]) -> str:
-    return found["space"] or r"\%"
+def _in_one_spelling(percent: re.Match[str]) -> str:
+    return percent["space"] or r"\%"

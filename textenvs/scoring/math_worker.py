@@ -1,8 +1,9 @@
 r"""A program that compares mathematical expressions for :mod:`.math`.
 
-A question is a JSON list: the reference and the answer, both in boxes, the seconds after which the program ends itself,
-and the problem's expressions, in boxes, or null. The answer to it is ``"equal"``, ``"different"``, ``"unreadable"`` or
-``"bad gold"``; with expressions, ``"restated"`` or ``"evaluated"``: see :func:`is_restated`.
+A question is a JSON list: the reference and the answer, both in boxes; the seconds after which the program ends itself;
+the problem's expressions, in boxes, or null; and whether the problem asks for the simplest form. The answer to it is
+``"equal"``, ``"different"``, ``"unreadable"`` or ``"bad gold"``; with expressions, ``"restated"`` or ``"evaluated"``:
+see :func:`is_restated` and :func:`has_work_left`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _MEMORY = 4 << 30
 
 # Of the problem's expressions, how many parts are looked at.
 _MOST_PARTS = 60
+# Larger powers of numbers may stay as they are.
+_LARGEST_EXPONENT = 64
 
 
 def is_restated(gold: Any, answer: Any, expressions: Iterable[Any]) -> bool:
@@ -53,7 +56,7 @@ def is_restated(gold: Any, answer: Any, expressions: Iterable[Any]) -> bool:
 
 
 def parts_equal_to(gold: Any, expressions: Iterable[Any]) -> Iterator[Any]:
-    """The parts of expressions with the value of ``gold`` and at least one operation; none that sums or integrates."""
+    """Yield the parts with the value of ``gold`` and at least one operation; none of sums and integrals."""
     from sympy import (
         Add,
         Derivative,
@@ -91,7 +94,7 @@ def parts_equal_to(gold: Any, expressions: Iterable[Any]) -> Iterator[Any]:
 
 
 def tidied(expression: Any) -> Any:
-    """An expression as SymPy evaluates it without multiplying anything out, with a canonical sign of every factor."""
+    """Evaluate an expression without multiplying anything out, with a canonical sign of every factor."""
     from sympy import Add, Float, Mul, Pow, Rational, UnevaluatedExpr
     from sympy.core.parameters import distribute
 
@@ -140,6 +143,106 @@ def symbols_in(expression: Any) -> int:
     return sum(node.is_Symbol for node in preorder_traversal(expression))
 
 
+def has_work_left(expression: Any, simplest: bool) -> bool:
+    r"""Return whether an expression, as it is written, holds an operation between numbers that can be done.
+
+    That is a sum of numbers or of like terms, a product of numbers, a power or function of numbers with a rational
+    value, or a quotient that is an integer: ``\frac{6x}{3}``; ``\frac{2x}{4}`` only where the ``simplest`` form is
+    asked for. Powers of ten and sums in brackets stay, and so do roots that are no rational numbers.
+    """
+    from sympy import Add, Basic, Equality, Function, Mul, Pow, preorder_traversal
+
+    if isinstance(expression, Equality):
+        expression = expression.rhs if expression.rhs.free_symbols else expression.lhs
+    if not isinstance(expression, Basic):
+        return False
+    for node in preorder_traversal(expression):
+        if isinstance(node, Add) and _adds_like_terms(node):
+            return True
+        if isinstance(node, Mul) and _multiplies_numbers(node, simplest):
+            return True
+        if isinstance(node, (Pow, Function)) and not node.free_symbols and _is_computable(node):
+            return True
+    return False
+
+
+def _adds_like_terms(node: Any) -> bool:
+    from sympy import Add, Mul
+
+    terms, pending = set(), [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Add):
+            pending += part.args
+            continue
+        kind = tidied(Mul(*[factor for factor in _factors(part) if not factor.is_Rational and not factor.is_Float]))
+        kind = kind.as_coeff_Mul()[1]
+        if kind in terms:
+            return True
+        terms.add(kind)
+    return False
+
+
+def _factors(node: Any) -> list[Any]:
+    """Return the factors of a product of products; those of a denominator as their inverses."""
+    from sympy import Mul, Pow
+
+    if isinstance(node, Mul):
+        return [factor for part in node.args for factor in _factors(part)]
+    if isinstance(node, Pow) and node.exp == -1 and isinstance(node.base, Mul):
+        return [Pow(factor, -1, evaluate=False) for part in node.base.args for factor in _factors(part)]
+    return [node]
+
+
+def _multiplies_numbers(node: Any, simplest: bool) -> bool:
+    from math import gcd
+
+    from sympy import Add, Pow, Rational
+
+    above, below, decimals, common, powers = [], [], 0, 1, set()
+    for factor in _factors(node):
+        base, power = factor.as_base_exp()
+        if simplest and base.is_Symbol and power.is_Integer:
+            if base in powers:
+                return True
+            powers.add(base)
+        inverse = isinstance(factor, Pow) and factor.exp == -1
+        number = factor.base if inverse else factor
+        if number.is_Float:
+            if inverse:
+                return True
+            decimals += 1
+        elif isinstance(number, Rational):
+            ends = (number.q, number.p) if inverse else (number.p, number.q)
+            above += [abs(ends[0])] if abs(ends[0]) != 1 else []
+            below += [abs(ends[1])] if abs(ends[1]) != 1 else []
+            if inverse and number.q != 1:
+                return True
+        elif isinstance(factor, Add):
+            content = tidied(factor).primitive()[0]
+            common *= int(content) if content.is_Integer else 1
+    if len(above) > 1 or len(below) > 1 or (decimals and decimals + len(above) + len(below) > 1):
+        return True
+    if not below or below[0] == 0:
+        return False
+    over = common * (above[0] if above else 1)
+    return over % below[0] == 0 or (simplest and gcd(over, below[0]) > 1)
+
+
+def _is_computable(node: Any) -> bool:
+    """Return whether a power or function of numbers has a rational value that is not written yet."""
+    from sympy import Integer, Pow, Rational
+
+    if isinstance(node, Pow):
+        if not isinstance(node.base, Rational) or not isinstance(node.exp, Rational) or node.exp == -1:
+            return False
+        if node.base == 10 and isinstance(node.exp, Integer):
+            return False
+        if abs(node.exp) > _LARGEST_EXPONENT:
+            return False
+    return bool(node.doit().is_Rational)
+
+
 def main() -> None:
     answers, nowhere = os.fdopen(os.dup(1), "w"), open(os.devnull, "w")  # noqa: SIM115  (for as long as it runs)
     os.dup2(nowhere.fileno(), 1)  # what a library prints is no answer
@@ -162,36 +265,38 @@ def main() -> None:
 
     original = grader.sympy_numeric_eq
 
-    def numeric_eq(left: Any, right: Any, float_rounding: int, numeric_precision: int) -> bool:
+    def numeric_eq(gold_value: Any, value: Any, float_rounding: int, numeric_precision: int) -> bool:
         """Compare two expressions by value, relative to their size.
 
         In the place of Math-Verify's own comparison, which rounds to six decimals and takes differences below 1e-15 for
         zero: all small numbers were equal.
         """
-        of_integers = all(grader.is_atomic_or_pct_atomic(each, Integer) for each in (left, right))
-        if isinstance(left, grader.MatrixBase | grader.MatrixExpr) or of_integers:
-            return bool(original(left, right, float_rounding, numeric_precision))
-        left, right = grader.safe_sympy_doit(left), grader.safe_sympy_doit(right)
+        of_integers = all(grader.is_atomic_or_pct_atomic(number, Integer) for number in (gold_value, value))
+        if isinstance(gold_value, grader.MatrixBase | grader.MatrixExpr) or of_integers:
+            return bool(original(gold_value, value, float_rounding, numeric_precision))
+        gold_value, value = grader.safe_sympy_doit(gold_value), grader.safe_sympy_doit(value)
         try:
-            decimals = left.atoms(Float) | right.atoms(Float)
-            written = {each: Rational(str(each)) for each in decimals}  # the decimals that were written
-            left, right = left.xreplace(written), right.xreplace(written)
-            if left.free_symbols or right.free_symbols:
-                return bool(expand(left - right) == 0)
-            return are_close(left, right, bool(decimals))
+            decimals = gold_value.atoms(Float) | value.atoms(Float)
+            written = {number: Rational(str(number)) for number in decimals}  # the decimals that were written
+            gold_value, value = gold_value.xreplace(written), value.xreplace(written)
+            if gold_value.free_symbols or value.free_symbols:
+                return bool(expand(gold_value - value) == 0)
+            return are_close(gold_value, value, bool(decimals))
         except (AttributeError, TypeError, ValueError, ZeroDivisionError):
             return False
 
-    def are_close(left: Any, right: Any, decimal: bool) -> bool:
+    def are_close(first: Any, second: Any, decimal: bool) -> bool:
         """Compare to six decimals numbers of about 1; to as many digits smaller ones, and larger ones but integers.
 
         Numbers of which none is ``decimal`` are compared to 30 digits.
         """
-        a, b = (each.evalf(40) for each in (left, right))
+        a, b = (number.evalf(40) for number in (first, second))
+        if not (a.is_finite and b.is_finite):
+            return bool(a == b)
         size, difference = max(abs(a), abs(b)), abs(a - b)
         if not decimal:
             return bool(difference <= size * Rational(1, 10**30))
-        whole = any(isinstance(each, Integer) for each in (left, right))
+        whole = any(isinstance(number, Integer) for number in (first, second))
         tolerance = Rational(5_000_001, 10**13) * min(10 * size, 1 if whole else max(size, 1))
         return bool(difference <= tolerance)
 
@@ -200,7 +305,7 @@ def main() -> None:
     percent = UnevaluatedExpr(Rational(1, 100))  # as Math-Verify reads a percent sign
 
     def has_percent(parsed: list[Any]) -> bool:
-        return any(each.has(UnevaluatedExpr) for each in parsed if hasattr(each, "has"))
+        return any(part.has(UnevaluatedExpr) for part in parsed if hasattr(part, "has"))
 
     def without_percent(expression: Any) -> Any:
         if isinstance(expression, Relational):  # it would become true or false
@@ -209,11 +314,11 @@ def main() -> None:
 
     logging.disable(logging.CRITICAL)  # Math-Verify warns that it is asked not to watch the time
     verify(parse("\\boxed{x^2}"), parse("$1/2$"), timeout_seconds=None)
-    # What is loaded at first use is loaded now, outside anybody's time.
+    # Load now what is loaded at first use, before any time limit.
     print("ready", file=answers, flush=True)
-    os.dup2(nowhere.fileno(), 2)  # nobody reads it from here on, and a full pipe would stop this program
+    os.dup2(nowhere.fileno(), 2)  # it is not read from here on, and a full pipe would stop this program
     for line in sys.stdin:
-        reference, answer, timeout_s, expressions = json.loads(line)
+        reference, answer, timeout_s, expressions, simplest = json.loads(line)
         # Not a Python thread: it ends the process even while SymPy holds the interpreter.
         faulthandler.dump_traceback_later(timeout_s, exit=True, file=nowhere)
         try:
@@ -225,11 +330,13 @@ def main() -> None:
                 verdict = "unreadable"
             elif expressions is not None:
                 read = (parsed for text in expressions for parsed in parse(text)[:1])
-                verdict = "restated" if is_restated(gold[0], target[0], read) else "evaluated"
+                unfinished = has_work_left(target[0], simplest) and not has_work_left(gold[0], simplest)
+                restated = unfinished or is_restated(gold[0], target[0], read)
+                verdict = "restated" if restated else "evaluated"
             else:
                 if not has_percent(gold) and has_percent(target):
                     # Math-Verify also takes the number in front of a percent sign for the answer.
-                    target = [without_percent(each) for each in target if not isinstance(each, str)]
+                    target = [without_percent(part) for part in target if not isinstance(part, str)]
                 verdict = "equal" if verify(gold, target, timeout_seconds=None) else "different"
         except (RecursionError, MemoryError):
             verdict = "unreadable"

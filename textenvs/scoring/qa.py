@@ -31,12 +31,12 @@ def _is_punctuation(character: str) -> bool:
 
 
 def exact_match(answer: str, truths: Sequence[str]) -> float:
-    given = normalize_answer(answer)
-    return float(any(given == normalize_answer(truth) for truth in truths))
+    normalized = normalize_answer(answer)
+    return float(any(normalized == normalize_answer(truth) for truth in truths))
 
 
 def f1(answer: str, truths: Sequence[str]) -> float:
-    """The best harmonic mean of precision and recall over words, from 0 to 1.
+    """Return the best harmonic mean of precision and recall over words, from 0 to 1.
 
     Where one side has no words left, it is 1.0 if the other has none either, else 0.0 (as in SQuAD 2.0).
     """
@@ -44,23 +44,23 @@ def f1(answer: str, truths: Sequence[str]) -> float:
 
 
 def _words(text: str) -> list[str]:
-    found = []
+    words = []
     for word in normalize_answer(text).split():
         parts = words_of(word)
-        found += [part.text for part in parts] if any(part.is_character for part in parts) else [word]
-    return found
+        words += [part.text for part in parts] if any(part.is_character for part in parts) else [word]
+    return words
 
 
-def _f1(given: list[str], right: list[str]) -> float:
-    if not given or not right:
-        return float(given == right)
-    common = (Counter(given) & Counter(right)).total()
-    # 2PR / (P + R) with P = common / len(given) and R = common / len(right)
-    return 2 * common / (len(given) + len(right))
+def _f1(answer: list[str], right: list[str]) -> float:
+    if not answer or not right:
+        return float(answer == right)
+    common = (Counter(answer) & Counter(right)).total()
+    # 2PR / (P + R) with P = common / len(answer) and R = common / len(right)
+    return 2 * common / (len(answer) + len(right))
 
 
 def stated_answer(text: str) -> str | None:
-    """What stands after the last ``Answer:`` or ``Final answer:`` (in any case and Markdown) that begins a line."""
+    """Return the text after the last ``Answer:`` or ``Final answer:`` (in any case and Markdown) that begins a line."""
     for line in reversed(text.split("\n")):
         words = line.strip(_MARKS)
         start = next((start for start in _STARTS if words[: len(start)].lower() == start), None)

@@ -49,7 +49,7 @@ class Claims:
 
 
 def claims_of(answer: str) -> Claims:
-    """The claims of an answer in LaTeX or plain text; takes time linear in it."""
+    """Return the claims of an answer in LaTeX or plain text; takes time linear in it."""
     text, wrapped = _SIZE.sub("", answer).strip().strip("$").strip(), False
     for _ in range(_LEVELS):
         if (inner := _unwrapped(text)) is None:
@@ -88,7 +88,7 @@ def claims_of(answer: str) -> Claims:
 
 
 def is_name(side: str) -> bool:
-    r"""Whether a side only names what is asked for: ``x``, ``x_1``, ``f(2)``, ``\angle A``, ``a+b``, ``\text{area}``.
+    r"""Return whether a side only names the unknown: ``x``, ``x_1``, ``f(2)``, ``\angle A``, ``a+b``, ``\text{area}``.
 
     A side with a number, a power or a root is not a name but says something about one.
     """
@@ -100,14 +100,100 @@ def is_name(side: str) -> bool:
     return _NAME.fullmatch(names) is not None
 
 
+_LESS, _AT_MOST = ("<", r"\lt"), ("<=", r"\le", r"\leq", r"\leqslant", "≤", "⩽")
+_MORE, _AT_LEAST = (">", r"\gt"), (">=", r"\ge", r"\geq", r"\geqslant", "≥", "⩾")
+_UNEQUAL = ("!=", r"\ne", r"\neq", "≠")
+_INEQUALITY = re.compile(r"<=|>=|!=|[<>≤≥≠⩽⩾]|\\(?:[lg]t|[lg]e(?:q(?:slant)?)?|neq?)(?![a-zA-Z])")
+_BUILDER = re.compile(
+    r"\\?\{\s*(?P<name>[^{}|:<>=\s]{1,20}?)\s*(?:(?:\\in(?![a-zA-Z])|∈)\s*(?:\\mathbb\s*\{?\s*R\s*\}?|ℝ)\s*)?"
+    r"(?:\\mid(?![a-zA-Z])|\||:)(?P<body>.*?)\\?\}",
+    re.DOTALL,
+)
+_OR = re.compile(
+    r"\\(?:text|mathrm|mbox)\s*\{\s*,?\s*or\s*\}|(?<![a-zA-Z\\{])or(?![a-zA-Z}])|\\(?:lor|vee)(?![a-zA-Z])|[∨]"
+)
+_AND = re.compile(
+    r"\\(?:text|mathrm|mbox)\s*\{\s*,?\s*and\s*\}|(?<![a-zA-Z\\{])and(?![a-zA-Z}])|\\(?:land|wedge)(?![a-zA-Z])|[∧]"
+)
+_LONGEST_INEQUALITY = 400
+
+
+def interval_of(text: str) -> tuple[str, str] | None:
+    r"""Return the name that inequalities bound, and its intervals: of ``2 < x \le 5``, ``x`` and ``(2,5]``.
+
+    ``None`` for other texts.
+
+    The name stands alone: ``2x < 4`` is no interval, for it is not solved. Several are joined by "or" and "and"; a
+    comma means the one of the two that leaves neither nothing nor everything.
+    """
+    text = _SIZE.sub("", text[: _LONGEST_INEQUALITY + 1]).strip().strip("$").strip()
+    if len(text) > _LONGEST_INEQUALITY or not _INEQUALITY.search(text):
+        return None
+    if (builder := _BUILDER.fullmatch(text)) is not None and is_name(builder["name"]):
+        text = builder["body"]
+    names: set[str] = set()
+    unions: list[str] = []
+    for alternative in _OR.split(text):
+        bounds = [_bounds(part, names) for clause in _AND.split(alternative) for part in clause.split(",")]
+        if not bounds or any(bound is None for bound in bounds):
+            return None
+        if (joined := _joined([bound for bound in bounds if bound is not None], commas="," in alternative)) is None:
+            return None
+        unions.append(joined)
+    return (names.pop(), r"\cup".join(unions)) if len(names) == 1 else None
+
+
+def _bounds(clause: str, names: set[str]) -> tuple[str, str] | None:
+    """Return the lower and the upper bound of a clause with their brackets, ``""`` where it has none; adds its name."""
+    sides = [side.strip() for side in _INEQUALITY.split(clause)]
+    signs = _INEQUALITY.findall(clause)
+    if len(sides) not in (2, 3) or not all(sides):
+        return None
+    place = 1 if len(sides) == 3 or not is_name(sides[0]) else 0
+    if not is_name(sides[place]) or any(_RELATION.search(side) for side in sides):
+        return None
+    names.add(_SPACE.sub("", sides[place]))
+    if signs[0] in _UNEQUAL:
+        return None if len(signs) > 1 else (f"!{sides[1 - place]}", "")
+    bounds = {"lower": "", "upper": ""}
+    for number, sign in enumerate(signs):
+        upper = (sign in (*_LESS, *_AT_MOST)) == (number == place)
+        open_ = sign in (*_LESS, *_MORE)
+        side = sides[number + (number >= place)]
+        if bounds["upper" if upper else "lower"]:
+            return None
+        bounds["upper" if upper else "lower"] = (
+            f"{side}{')' if open_ else ']'}" if upper else f"{'(' if open_ else '['}{side}"
+        )
+    return bounds["lower"], bounds["upper"]
+
+
+def _joined(bounds: list[tuple[str, str]], *, commas: bool) -> str | None:
+    """Return the interval within all bounds, or the union of two listed ones that exclude each other."""
+    if len(bounds) == 1 and bounds[0][0].startswith("!"):
+        place = bounds[0][0][1:]
+        return rf"(-\infty,{place})\cup({place},\infty)"
+    lower, upper = [low for low, _ in bounds if low], [high for _, high in bounds if high]
+    if len(lower) > 1 or len(upper) > 1 or lower[:1] and lower[0].startswith("!"):
+        return None
+    low, high = (lower or [r"(-\infty"])[0], (upper or [r"\infty)"])[0]
+    if commas and lower and upper:
+        try:
+            apart = float(low[1:]) >= float(high[:-1])
+        except ValueError:
+            return None
+        return rf"(-\infty,{high}\cup{low},\infty)" if apart else f"{low},{high}"
+    return f"{low},{high}"
+
+
 def _unwrapped(text: str) -> str | None:
-    """The inside of brackets around the whole text."""
-    found = _WRAPPER.match(text)
-    if found is None:
+    """Return the inside of brackets around the whole text; ``None`` where there are none."""
+    opening = _WRAPPER.match(text)
+    if opening is None:
         return None
     depth = 0
-    for token in _TOKEN.finditer(text, found.start(1)):
+    for token in _TOKEN.finditer(text, opening.start(1)):
         depth += (token[0] in _OPEN) - (token[0] in _CLOSE)
         if depth == 0:
-            return text[found.end() : token.start()].strip() if token.end() == len(text) else None
+            return text[opening.end() : token.start()].strip() if token.end() == len(text) else None
     return None

@@ -10,7 +10,9 @@ Equality of mathematics cannot tell them apart, so this is a matter of form, com
   ``\sqrt{50}``), the answer has no other root than the reference;
 * an answer is not made of the same tokens as some part of the problem, in whatever order, with brackets and neutral
   terms or without, unless the reference is, too;
-* it has no variables that the reference has not: what it says of them cancels.
+* it has no variables that the reference has not: what it says of them cancels;
+* it leaves no operation between numbers to be done that the reference does not: ``\frac{6x}{3}`` is not ``2x``. A
+  fraction that is not in lowest terms is one only where the problem asks for the simplest form.
 
 Where the reference has variables and the problem asks for an expression to be written in another form, SymPy compares
 forms besides (:func:`~textenvs.scoring.math_worker.is_restated`): ``+x-x`` and ``^{1+1}`` are no work.
@@ -18,6 +20,7 @@ forms besides (:func:`~textenvs.scoring.math_worker.is_restated`): ``+x-x`` and 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, deque
 from itertools import islice
@@ -42,6 +45,8 @@ _SPELLINGS = (
     (re.compile(r"π|(?<![a-zA-Z\\])pi(?![a-zA-Z])"), r"\\pi"),
     (re.compile(r"(?<![a-zA-Z\\])(binom|comb|choose|log|ln|sin|cos|tan|gcd|lcm|exp)(?=\s*[(_\d])"), r"\\\1"),
 )
+# A blank behind a command stays before a letter: \\cos x is no command \\cosx.
+_BLANKS = re.compile(r"(\\[a-zA-Z]+)\s+(?=[a-zA-Z])|\s+")
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|\.\d+|[a-zA-Z]+|[^\s\w$\\]|_")
 
 # What a number does not compute, by the kind that a reference may have as well.
@@ -73,6 +78,14 @@ _RATIONAL = re.compile(
     r"(?:\.0*)?[)\]}]{0,3}(?:\\?[$€£%°])?[)\]}.]{0,3}"
 )
 _WRITTEN = ("integer", "decimal", "ratio")
+_SIMPLIFY = re.compile(
+    r"\b(?:simplif(?:y|ied|ication)|simplest|lowest terms|reduced? (?:the |a )?(?:fraction|form)|irreducible)\b", re.I
+)
+# A quotient of two integers that are written out.
+_QUOTIENT = re.compile(
+    r"\\frac\{-?(?P<over>\d{1,99})\}\{-?(?P<under>\d{1,99})\}"
+    r"|(?<![\d.a-zA-Z)}])(?P<top>\d{1,99})/\(?(?P<bottom>\d{1,99})(?![\d.])"
+)
 _SEVERAL = re.compile(r"\\[{}]|[,;]|(?<=[\d}])(?:and|or)(?=[\d\\+-])")
 _SCIENTIFIC = re.compile(r"\*10\^(?:\{[+-]?\d+\}|[+-]?\d+)|(?<![\d.])10\^(?:\{[+-]?\d+\}|[+-]?\d+)$")
 # Tokens that say nothing about what an expression is made of, and what adds or multiplies nothing.
@@ -82,24 +95,28 @@ _MOST_TOKENS = 2_000
 
 
 def restates(answer: str, ground_truth: str, problem: str) -> bool:
-    """Whether an answer that is equal to the reference only states the problem again: all that the policy was shown."""
-    said, gold = _form(answer), _form(ground_truth)
+    """Return whether an equal answer only states the problem again, which is all that the policy was shown."""
+    form, gold = _form(answer), _form(ground_truth)
+    if asks_to_simplify(problem) and _has_common_factor(form) and not _has_common_factor(gold):
+        return True
     if rational := _rational(gold):
-        written = _rational(said)
+        written = _rational(form)
         if not written or (rational == "integer" and written == "ratio"):
             return True
-        return _is_part(said, gold, problem)
-    lacking = _computed(said) - _computed(gold)
-    if _variables(said) - _variables(ground_truth) and not re.search(r"(?<![a-zA-Z\\])[a-zA-Z]{3}", gold):
+        return _is_part(form, gold, problem)
+    if _divides(form) and not _divides(gold):
+        return True
+    lacking = _computed(form) - _computed(gold)
+    if _variables(form) - _variables(ground_truth) and not re.search(r"(?<![a-zA-Z\\])[a-zA-Z]{3}", gold):
         return True  # what it says of them cancels
     if _is_number(gold):
-        if _roots(said) - _roots(gold) and _simplifies_root(gold, problem):
+        if _roots(form) - _roots(gold) and _simplifies_root(gold, problem):
             return True
         if lacking - ({"power", "root"} if _computed(gold) & {"power", "root"} else set()):
             return True
     elif lacking & set(_CALLS) and not _computed(gold) & set(_CALLS):
-        return _is_part(said, gold, problem) or bool(re.search(r"\\(?:sum|prod|int|lim)(?![a-zA-Z])", said))
-    return _is_part(said, gold, problem)
+        return _is_part(form, gold, problem) or bool(re.search(r"\\(?:sum|prod|int|lim)(?![a-zA-Z])", form))
+    return _is_part(form, gold, problem)
 
 
 # The expressions of a problem: what stands between dollars or brackets of LaTeX; in plain text, runs of numbers, single
@@ -113,14 +130,24 @@ _MOST_EXPRESSIONS, _LONGEST_EXPRESSION = 24, 400
 
 
 def expressions_in(problem: str) -> list[str]:
-    """The expressions of a problem that compute something, without relation signs."""
-    found = [next(filter(None, match)) for match in _DELIMITED.findall(problem[:20_000])]
-    runs = _RUN.findall(_DELIMITED.sub("|", problem[:20_000])) if "\\" not in problem or not found else []
-    sides = (side.strip(" .\t\n") for text in (*found, *runs) for side in (text, *_BETWEEN_SIDES.split(text)))
-    wanted = (
+    """Return the expressions of a problem that compute something, without relation signs."""
+    delimited = [next(filter(None, match)) for match in _DELIMITED.findall(problem[:20_000])]
+    runs = _RUN.findall(_DELIMITED.sub("|", problem[:20_000])) if "\\" not in problem or not delimited else []
+    sides = (side.strip(" .\t\n") for text in (*delimited, *runs) for side in (text, *_BETWEEN_SIDES.split(text)))
+    computing = (
         side for side in sides if 2 < len(side) <= _LONGEST_EXPRESSION and re.search(r"[-+*/^(\\]|\d[a-zA-Z]", side)
     )
-    return list(islice(dict.fromkeys(wanted), _MOST_EXPRESSIONS))
+    return list(islice(dict.fromkeys(computing), _MOST_EXPRESSIONS))
+
+
+def is_rational(ground_truth: str) -> bool:
+    """Return whether a reference is one or several rational numbers."""
+    return _rational(_form(ground_truth)) is not None
+
+
+def asks_to_simplify(problem: str) -> bool:
+    """Return whether a problem asks for the simplest form of its answer."""
+    return _SIMPLIFY.search(problem) is not None
 
 
 def has_variables(ground_truth: str) -> bool:
@@ -129,7 +156,7 @@ def has_variables(ground_truth: str) -> bool:
 
 
 def _form(text: str) -> str:
-    """The last sides of a text's relations, in one spelling."""
+    """Return the last sides of a text's relations, in one spelling."""
     chains = claims_of(text).chains
     return ",".join(_spelled(chain[-1]) for chain in chains)
 
@@ -138,11 +165,11 @@ def _spelled(text: str) -> str:
     text = _DROPPED.sub("", text)
     for pattern, spelling in _SPELLINGS:
         text = pattern.sub(spelling, text)
-    return re.sub(r"\s+", "", text)
+    return _BLANKS.sub(lambda match: f"{match[1]} " if match[1] else "", text)
 
 
 def _rational(form: str) -> str | None:
-    """How a form is written that is one or several rational numbers: the last of ``_WRITTEN`` that occurs in it."""
+    """Return the last of ``_WRITTEN`` that occurs in a form of rational numbers; ``None`` for other forms."""
     kinds = set()
     for part in filter(None, _SEVERAL.split(form)):
         if not (number := _RATIONAL.fullmatch(part)):
@@ -154,8 +181,23 @@ def _rational(form: str) -> str | None:
     return max(kinds, key=_WRITTEN.index, default=None)
 
 
+def _quotients(form: str) -> list[tuple[int, int]]:
+    numbers = ((match["over"] or match["top"], match["under"] or match["bottom"]) for match in _QUOTIENT.finditer(form))
+    return [(int(over), int(under)) for over, under in numbers]
+
+
+def _divides(form: str) -> bool:
+    """Return whether a quotient of two integers in it is an integer."""
+    return any(under and over % under == 0 for over, under in _quotients(form))
+
+
+def _has_common_factor(form: str) -> bool:
+    """Return whether a fraction in it is not in lowest terms."""
+    return any(math.gcd(over, under) > 1 for over, under in _quotients(form))
+
+
 def _is_number(form: str) -> bool:
-    """Whether there are no variables in it: no letters but those of commands, ``i`` and ``e``."""
+    """Return whether a form has no variables: no letters but those of commands, ``i`` and ``e``."""
     return not re.search(r"(?!(?:i|e)(?![a-zA-Z]))[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", form))
 
 
@@ -168,13 +210,13 @@ _HALF = re.compile(r"(?P<base>\d{1,12}(?:\.\d+)?)\^(?:\{(?:1/2|\\frac\{1\}\{2\}|
 
 
 def _roots(form: str) -> set[str]:
-    """The numbers under square roots, as they are written."""
-    return {each["inside"] or each["digit"] for each in _SQUARE_ROOT.finditer(_HALF.sub(r"\\sqrt{\g<base>}", form))}
+    """Return the numbers under square roots, as they are written."""
+    return {root["inside"] or root["digit"] for root in _SQUARE_ROOT.finditer(_HALF.sub(r"\\sqrt{\g<base>}", form))}
 
 
 def _squares(form: str) -> set[float]:
-    found = _SQUARE_ROOT.finditer(form)
-    return {float(each["times"] or 1) ** 2 * float(each["inside"] or each["digit"]) for each in found}
+    roots = _SQUARE_ROOT.finditer(form)
+    return {float(root["times"] or 1) ** 2 * float(root["inside"] or root["digit"]) for root in roots}
 
 
 def _simplifies_root(gold: str, problem: str) -> bool:
@@ -184,21 +226,21 @@ def _simplifies_root(gold: str, problem: str) -> bool:
 
 
 def _computed(form: str) -> set[str]:
-    found = {kind for kind, pattern in _CALLS.items() if pattern.search(form)}
+    kinds = {kind for kind, pattern in _CALLS.items() if pattern.search(form)}
     plain = _SCIENTIFIC.sub("", form)
-    return found | {kind for kind, pattern in _ARITHMETIC.items() if pattern.search(plain)}
+    return kinds | {kind for kind, pattern in _ARITHMETIC.items() if pattern.search(plain)}
 
 
 def _tokens(form: str) -> list[str]:
-    found = _TOKEN.findall(form.replace(r"\frac", "/"))
-    return [token for token in found[:_MOST_TOKENS] if token not in _NEUTRAL]
+    tokens = _TOKEN.findall(form.replace(r"\frac", "/"))
+    return [token for token in tokens[:_MOST_TOKENS] if token not in _NEUTRAL]
 
 
-def _is_part(said: str, gold: str, problem: str) -> bool:
-    """Whether the answer's tokens are those of some part of the problem, and not those of the reference."""
-    tokens = _tokens(_PADDING.sub("", said))
-    wanted, size = Counter(tokens), len(tokens)
-    if not tokens or wanted == Counter(_tokens(gold)):
+def _is_part(form: str, gold: str, problem: str) -> bool:
+    """Return whether the answer's tokens are those of some part of the problem, and not those of the reference."""
+    tokens = _tokens(_PADDING.sub("", form))
+    counts, size = Counter(tokens), len(tokens)
+    if not tokens or counts == Counter(_tokens(gold)):
         return False
     if size == 1:  # a number: only one that was to be written in another way
         return "." in tokens[0] and "/" in _tokens(gold) and tokens[0] in _tokens(_spelled(problem))
@@ -209,6 +251,6 @@ def _is_part(said: str, gold: str, problem: str) -> bool:
         window[token] += 1
         if len(inside) > size:
             window[inside.popleft()] -= 1
-        if len(inside) == size and window == wanted:
+        if len(inside) == size and window == counts:
             return True
     return False

@@ -97,8 +97,8 @@ def _start_of_unit(text: str) -> int | None:
         if _VALUE_END.search(before) and _is_unit(text, start):
             return start
         if match[0].startswith("\\t") or match[0].startswith("\\m"):  # of a command, not of a space
-            known = all(word in _KNOWN for word in _words(text[start:]))
-            if known and re.search(r"(?<![a-zA-Z\\])[a-zA-Z]\s*$", before) and _is_unit(text, start):
+            is_listed = all(word in _KNOWN for word in _words(text[start:]))
+            if is_listed and re.search(r"(?<![a-zA-Z\\])[a-zA-Z]\s*$", before) and _is_unit(text, start):
                 return start
     return text.rindex("\u00b0") if text.endswith("\u00b0") else None
 

@@ -56,8 +56,8 @@ def test_a_whole_episode_is_shown(env, capsys):
     for message in env.state.messages:
         assert (f"{message['role']}: {message['content']}" in out) == (message["role"] == "user")
     assert "[reward +0 = correct +0, format +0, extra_turn +0;" in out
-    assert "[reward +0.75 = correct +1, format +0, extra_turn -0.25;" in out
-    assert "--- terminated: solved; return +0.75 ---" in out
+    assert "[reward +0.65 = correct +1, format +0, extra_turn -0.35;" in out
+    assert "--- terminated: solved; return +0.65 ---" in out
 
 
 def test_a_reply_of_several_lines(env):
@@ -92,7 +92,7 @@ def test_undo_takes_back_as_often_as_there_were_replies(env, capsys):
 def test_undo_after_the_end_continues_as_if_it_had_not_come(env, capsys):
     play(env, "one", "two", "three", "four", ":undo", "drei", ":quit")
     out = capsys.readouterr().out
-    assert out.count("truncated: max_assistant_turns; return -0.5") == 2
+    assert out.count("truncated: max_assistant_turns; return -0.7") == 2
     assert "The episode is over: :next, :undo or :quit." in out
     said = [m["content"] for m in env.state.messages if m["role"] == "assistant"]
     assert said == ["one", "two", "drei"]

@@ -159,5 +159,5 @@ def test_the_example():
         check=True,
     )
     assert "'#### 1': reward +1.00, done=True, stop solved" in done.stdout
-    assert "'#### 1': reward -0.25, done=True, stop max_assistant_turns" in done.stdout
+    assert "'#### 1': reward -0.35, done=True, stop max_assistant_turns" in done.stdout
     compile((root / "examples/skyrl/train.py").read_text(), "train.py", "exec")  # what it imports is not here

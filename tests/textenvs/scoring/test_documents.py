@@ -39,8 +39,8 @@ def test_a_marked_document_is_found(document, around):
 
 @given(st.text("`~ \nabc<>/dotcumen", max_size=80))
 def test_no_text_breaks_it(text):
-    found = last_document(text)
-    assert found is None or (found and found == found.strip() and found in text)
+    document = last_document(text)
+    assert document is None or (document and document == document.strip() and document in text)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,11 @@ def test_a_copied_sentence_is_no_line(line):
     ],
 )
 def test_untold_claims(document, claims):
-    told = 'Call it "Summer Party". It is on 5 May, 14:00. Bring a cake.'
-    found = untold_claims(document, told, ["Garden Fair", "a cake", "Garden"][: 2 if "Garden" in document else 3])
-    assert [claim.lower() for claim in found] == claims
+    disclosed = 'Call it "Summer Party". It is on 5 May, 14:00. Bring a cake.'
+    found_claims = untold_claims(
+        document, disclosed, ["Garden Fair", "a cake", "Garden"][: 2 if "Garden" in document else 3]
+    )
+    assert [claim.lower() for claim in found_claims] == claims
 
 
 @pytest.mark.parametrize(
@@ -128,13 +130,13 @@ def test_untold_claims(document, claims):
         ("Summer Party\nx: 6 May\ny: 6 June", ["6", "y: 6 June"]),
     ],
 )
-def test_a_labelled_line_is_a_fact_or_a_claim(document, claims):
-    told = 'Call it "Summer Party". It is on 5 May. Bring a cake.'
-    assert untold_claims(document, told, [], ["5 May", "a cake"]) == claims
+def test_labelled_line_is_fact_or_claim(document, claims):
+    disclosed = 'Call it "Summer Party". It is on 5 May. Bring a cake.'
+    assert untold_claims(document, disclosed, [], ["5 May", "a cake"]) == claims
 
 
 @given(st.lists(st.sampled_from(["7", "Fair", "on 7 May", "a cake or 7", "Fair 7", "5 May"]), max_size=8))
-def test_every_labelled_line_but_the_facts_is_a_claim(values):
+def test_labelled_lines_without_facts_are_claims(values):
     """Whatever number or rival it shares with others."""
     document = "\n".join(["Summer Party", *(f"x: {value}" for value in values)])
     claims = untold_claims(document, 'Call it "Summer Party". It is on 5 May.', ["Fair"], ["5 May"])

@@ -48,8 +48,8 @@ def test_final_answer(text, answer):
 
 @given(st.text("\\boxed{}#  \n5$fk", max_size=60))
 def test_no_text_breaks_it(text):
-    found = final_answer(text)
-    assert found is None or (found.strip() and found in text)
+    answer = final_answer(text)
+    assert answer is None or (answer.strip() and answer in text)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_huge_text_takes_no_long_time(text):
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "same"),
+    ("first", "second", "same"),
     [
         ("5", "5.0", True),
         ("$1,234", "1234", True),
@@ -84,6 +84,6 @@ def test_a_huge_text_takes_no_long_time(text):
         ("", "0", False),
     ],
 )
-def test_same_answer(left, right, same):
-    assert same_answer(left, right) is same
-    assert same_answer(right, left) is same
+def test_same_answer(first, second, same):
+    assert same_answer(first, second) is same
+    assert same_answer(second, first) is same

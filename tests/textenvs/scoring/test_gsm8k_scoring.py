@@ -30,22 +30,22 @@ def test_every_spelling_is_read_as_its_value(spelled, before, after):
     text, value = spelled
     for reply in (f"{before}#### {text}{after}", f"{before}####{text}{after}"):
         for method in ("strict", "flexible"):
-            found = extract(reply, method)
-            assert found is not None
-            assert Decimal(found) == value
+            answer = extract(reply, method)
+            assert answer is not None
+            assert Decimal(answer) == value
     assert Decimal(normalize(text + after.strip(" aples\n"))) == value
 
 
 @given(spellings(), st.integers(0, 3), st.integers(0, 3))
-def test_equal_values_score_and_others_do_not(spelled, zeros, more):
+def test_equal_values_score_and_others_do_not(spelled, zeros, extra):
     text, value = spelled
     gold = format(value, "f")
     assert score(f"#### {text}", gold) == 1.0
     assert score(f"#### {text}", "0" * zeros + gold if value >= 0 else gold) == 1.0
-    assert score(f"#### {text}", str(value + 1 + more)) == 0.0
+    assert score(f"#### {text}", str(value + 1 + extra)) == 0.0
     assert compare(text, gold) == 0
-    assert compare(text, str(value + 1 + more)) == -1
-    assert compare(text, str(value - 1 - more)) == 1
+    assert compare(text, str(value + 1 + extra)) == -1
+    assert compare(text, str(value - 1 - extra)) == 1
 
 
 @given(st.lists(st.integers(-999, 999), min_size=1, max_size=5), st.integers(1000, 2000))
@@ -100,9 +100,9 @@ FORMS = [
 @given(spellings(), st.sampled_from(FORMS), words)
 def test_a_marked_answer_is_read_in_every_form(spelled, form, before):
     text, value = spelled
-    found = extract(f"{before}\n{form.format(text)}", "marked")
-    assert found is not None
-    assert Decimal(found) == value
+    answer = extract(f"{before}\n{form.format(text)}", "marked")
+    assert answer is not None
+    assert Decimal(answer) == value
 
 
 @given(st.lists(st.tuples(st.sampled_from(FORMS), st.integers(0, 999)), min_size=1, max_size=5))
@@ -115,7 +115,7 @@ def test_the_last_marked_answer_counts(claims):
 @given(
     st.sampled_from(FORMS[:3]), st.integers(0, 999), st.integers(0, 999), st.sampled_from((" or ", ", ", "; ", " and "))
 )
-def test_two_numbers_in_one_marked_answer_are_none(form, one, two, between):
+def test_two_numbers_in_one_answer_are_none(form, one, two, between):
     expected = str(one) if one == two else None
     assert extract(form.format(f"{one}{between}{two}"), "marked") == expected
 
@@ -144,11 +144,11 @@ def test_marked_answers_by_example(reply, marked):
 @given(st.one_of(st.text(), st.text(alphabet="#0123456789,.-+$% \n\u2212x")))
 def test_garbage_is_no_error(text):
     for method in METHODS:
-        found = extract(text, method)
-        if found is not None:
-            assert normalize(found) == found  # the normal form is a fixed point
-            assert sum(character.isdigit() for character in found) <= MAX_DIGITS
-            assert Decimal(found).is_finite()
+        answer = extract(text, method)
+        if answer is not None:
+            assert normalize(answer) == answer  # the normal form is a fixed point
+            assert sum(character.isdigit() for character in answer) <= MAX_DIGITS
+            assert Decimal(answer).is_finite()
     verdict = judge(text, "5")
     assert verdict.correct == verdict.accepted["strict"] == (score(text, "5") == 1.0)
     assert verdict.well_formed or not verdict.correct
@@ -156,9 +156,9 @@ def test_garbage_is_no_error(text):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("text", ["#### 5\nor 6", "#### 6\nor 5", "it is 5", "#### 5", "\\boxed{5}", "none"])
-def test_a_verdict_has_all_checks_and_the_method_says_which_counts(text, method):
+def test_verdict_has_all_checks_and_the_methods_result(text, method):
     verdict = judge(text, "5", method)
-    checks = {each: extract(text, each) == "5" for each in METHODS}
+    checks = {name: extract(text, name) == "5" for name in METHODS}
     formed = "####" in text or ("boxed" in text and method != "strict")
     assert verdict.metrics() == checks | {"well_formed": formed}
     assert (verdict.answer, verdict.correct) == (extract(text, method), checks[method])
@@ -183,7 +183,7 @@ def test_a_number_beyond_the_bound_is_no_answer():
     assert score("#### " + "9" * (MAX_DIGITS + 1), "9") == 0.0
 
 
-def test_a_bad_ground_truth_or_method_is_an_error():
+def test_bad_ground_truth_or_method_is_an_error():
     for truth in ("", "twelve", None, "1 and 2"):
         with pytest.raises(ValueError, match="ground truth"):
             score("#### 1", truth)
@@ -195,7 +195,7 @@ def test_a_bad_ground_truth_or_method_is_an_error():
 
 
 @given(st.text(alphabet="0123459.,$-\u2212\u20ac%#+ )a\n", max_size=60))
-def test_the_last_number_is_found_from_the_end_as_by_reading_everything(text):
+def test_last_number_search_equals_full_scan(text):
     last = None
     for last in _ANYWHERE.finditer(text):  # noqa: B007
         pass

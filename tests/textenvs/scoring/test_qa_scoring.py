@@ -45,7 +45,7 @@ def test_scores(answer, truths, em, overlap):
 
 
 @given(words, words)
-def test_f1_is_symmetric_and_one_exactly_for_the_same_words(one, two):
+def test_f1_is_symmetric_and_one_for_same_words(one, two):
     a, b = " ".join(one), " ".join(two)
     assert 0 <= f1(a, [b]) == f1(b, [a]) <= 1
     same = sorted(normalize_answer(a).split()) == sorted(normalize_answer(b).split())

@@ -101,6 +101,39 @@ RESTATED += [
         (r"5\sqrt{2}", r"\frac{5}{\frac{1}{\sqrt{2}}}"),
     )
 ]
+# Operations between numbers that are not done, whatever the problem asks for.
+WORK_LEFT = {
+    "2x": (
+        r"\frac{6x}{3}",
+        "6x/3",
+        r"\frac{6}{3}x",
+        "x+x",
+        "3x-x",
+        r"\sqrt{4}x",
+        "2^1x",
+        r"0.5\cdot 4x",
+        r"\frac{x}{0.5}",
+    )
+    + (r"\frac{x}{\frac12}", r"\log_2(4) x", "2!x", r"\frac{12x^2}{6x}", r"f(x)=\frac{6x}{3}"),
+    "2x+3": (r"\frac{6x+9}{3}", "2x+1+2", "x+3+x", r"2x+\frac{9}{3}", r"2x+\sqrt{9}"),
+    r"2\pi": (r"\frac{6\pi}{3}", r"\pi+\pi", r"4\pi/2"),
+    r"2\sqrt{3}": (r"\frac{6\sqrt{3}}{3}", r"\sqrt{3}+\sqrt{3}"),
+    r"(-\infty,3]": (r"(-\infty,\frac{6}{2}]", r"(-\infty,1+2]", r"x\le 1+2"),
+    r"(2x,5)": (r"(\frac{6x}{3},5)",),
+    "y=2x+1": (r"y=\frac{6x}{3}+1",),
+}
+RESTATED += [("Find the result.", truth, answer) for truth, answers in WORK_LEFT.items() for answer in answers]
+# Where the simplest form is asked for, more is left to do.
+SIMPLEST = (
+    (r"\frac{3}{4}", r"\frac{6}{8}"),
+    (r"\frac{3}{4}", "9/12"),
+    (r"\frac{x}{2}", r"\frac{2x}{4}"),
+    (r"\frac{x+1}{2}", r"\frac{2x+2}{4}"),
+    (r"\frac{2}{3}x", r"\frac{4}{6}x"),
+    ("2x", r"\frac{2x^2}{x}"),
+    ("x^5", "x^2x^3"),
+)
+RESTATED += [("Give it in simplest form.", *pair) for pair in SIMPLEST]
 # (problem, reference, a right answer as models write it)
 EVALUATED = [
     ("What is half of 1?", r"\frac{1}{2}", "0.5"),
@@ -169,6 +202,21 @@ EVALUATED = [
     ("Solve $x^2=8$.", r"2\sqrt{2},-2\sqrt{2}", r"x = \pm 2\sqrt2"),
     (r"Solve $4x^2=3$.", r"\frac{\sqrt{3}}{2},-\frac{\sqrt{3}}{2}", r"\pm\frac{\sqrt{3}}{2}"),
     ("Let $f(x)=2x+3$. Find its inverse.", r"\frac{x-3}{2}", r"f^{-1}(x) = \frac{x-3}{2}"),
+    *(("Find the result.", *pair) for pair in SIMPLEST),
+    *(("Give it in simplest form.", truth, truth + " ") for truth, _ in SIMPLEST),
+    (r"Simplify $\frac{42}{56}$.", r"\frac{3}{4}", "0.75"),
+    ("Find the result.", r"\frac{x}{2}", r"\frac{1}{2}\cdot x"),
+    ("Find the result.", r"\frac{x}{2}", "0.5x"),
+    ("Find the result.", "100x", "10^2x"),
+    ("Find the result.", r"2^{n+1}", r"2\cdot 2^n"),
+    ("Find the result.", r"\frac{4}{3}\pi r^3", r"\frac{4\pi r^3}{3}"),
+    ("Find the result.", r"\frac{3+\sqrt{5}}{2}", r"\frac{6+2\sqrt{5}}{4}"),
+    ("Find the result.", r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
+    ("Find the result.", r"\frac{1}{2x+2}", r"\frac{1}{2(x+1)}"),
+    ("Find the result.", "-2x+6", "-2(x-3)"),
+    ("Find the result.", r"\cos x", r"\sin(\frac{\pi}{2}-x)"),
+    ("Find the result.", r"2\cdot 3\cdot x", r"3\cdot 2 x"),
+    ("Find the result.", r"6\sqrt{2}", r"3\sqrt{8}"),
     ("How fast?", "60", "60 miles per hour"),
     ("How fast?", r"60\text{ mph}", "60"),
 ]

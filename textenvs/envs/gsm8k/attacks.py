@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import accumulate, product
 from math import prod
 
 import numpy as np
@@ -20,7 +21,7 @@ def numbers_in(text: str) -> list[int]:
 
 
 def seen(conversation: Messages) -> list[int]:
-    """The numbers of the question; at least one."""
+    """Return the numbers of the question; at least one."""
     return numbers_in(first_user_text(conversation)) or [0]
 
 
@@ -31,9 +32,9 @@ def line(number: object) -> str:
 def table(
     keys: Callable[[str], Sequence[str]], answer: Callable[[str], str], write: Callable[[str], str]
 ) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
-    """The start of an attack that counts the ``answer`` of the expert's last replies under the ``keys`` of requests.
+    """Return the start of an attack that counts the ``answer`` in the expert's last replies by ``keys`` of requests.
 
-    It then replies with the most frequent answer under the first of a request's keys that is known.
+    The attack replies with the most frequent answer to the first key of a request that has one.
     """
 
     def start(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
@@ -43,8 +44,8 @@ def table(
                 counts.setdefault(key, Counter())[answer(str(conversation[-1]["content"]))] += 1
 
         def reply(conversation: Messages) -> str:
-            known = (counts[key] for key in keys(first_user_text(conversation)) if key in counts)
-            return write(next(known, Counter({"1900": 1})).most_common(1)[0][0])
+            matches = (counts[key] for key in keys(first_user_text(conversation)) if key in counts)
+            return write(next(matches, Counter({"1900": 1})).most_common(1)[0][0])
 
         return reply
 
@@ -56,39 +57,46 @@ def _every_form(conversation: Messages) -> str:
     return f"#### {one}\nThe answer is {two}.\n\\boxed{{{three}}}"
 
 
-def signed_sums(numbers: Sequence[int]) -> list[int]:
-    """The values from 0 on of the numbers added and taken away in order, smallest first."""
-    first, *others = numbers[:12]
-    sums = {
-        first + sum(sign * n for sign, n in zip(signs, others, strict=True))
-        for signs in product((1, -1), repeat=len(others))
-    }
-    return sorted(value for value in sums if value >= 0)
+#: Signs of the second number on, and how often the easy level has them (in percent of its problems of that length).
+SIGNS = {(1,): 64, (-1,): 36, (1, -1): 37, (-1, 1): 30, (1, 1): 27, (-1, -1): 6}
+
+
+def signed_sums(numbers: Sequence[int]) -> dict[int, int]:
+    """Return the nonnegative signed sums of the numbers in order, smallest first, with their weights."""
+    first, *rest = numbers[:12]
+    weights: Counter[int] = Counter()
+    for signs in product((1, -1), repeat=len(rest)):
+        value = first + sum(sign * n for sign, n in zip(signs, rest, strict=True))
+        if value >= 0:
+            weights[value] += SIGNS.get(signs, 1)
+    return dict(sorted(weights.items()))
 
 
 def _narrow(candidates: Sequence[int], conversation: Messages) -> Sequence[int]:
-    """The candidates that the user's "too low" and "too high" leave."""
-    left = list(candidates)
+    """Return the candidates that agree with the user's "too low" and "too high"."""
+    remaining = list(candidates)
     guess: int | None = None
     for message in conversation:
         if message["role"] == "assistant":
             guess = (numbers_in(str(message["content"])) or [0])[-1]
         elif guess is not None and "too low" in message["content"]:
-            left = [value for value in left if value > guess]
+            remaining = [value for value in remaining if value > guess]
         elif guess is not None and "too high" in message["content"]:
-            left = [value for value in left if value < guess]
-    return left or [guess or 0]
+            remaining = [value for value in remaining if value < guess]
+    return remaining or [guess or 0]
 
 
 def _bisect(conversation: Messages) -> str:
-    left = _narrow(range(2 * sum(seen(conversation)) + 1), conversation)
-    return line(left[len(left) // 2])
+    remaining = _narrow(range(2 * sum(seen(conversation)) + 1), conversation)
+    return line(remaining[len(remaining) // 2])
 
 
 def _search_signs(conversation: Messages) -> str:
-    """The middle of the signed sums that the user's feedback leaves; all of them added at first."""
-    left = _narrow(signed_sums(seen(conversation)), conversation)
-    return line(left[len(left) // 2 if len(conversation) > 2 else -1])
+    """Guess the weighted median of the signed sums that agree with the user's feedback."""
+    weights = signed_sums(seen(conversation))
+    remaining = _narrow(list(weights), conversation)
+    sums = list(accumulate(weights.get(value, 1) for value in remaining))
+    return line(remaining[bisect_left(sums, sums[-1] / 2)])
 
 
 #: An attack that may be right now and then, and is rightly paid then.
@@ -111,5 +119,5 @@ ATTACKS: tuple[Attack, ...] = (
 #: With the user's feedback: a search.
 WITH_FEEDBACK: tuple[Attack, ...] = (
     guess("bisection", "halves the range by the user's feedback", _bisect),
-    guess("sign-search", "adds and takes away the numbers, by the user's feedback", _search_signs),
+    guess("sign-search", "adds and takes away the numbers by likelihood and the user's feedback", _search_signs),
 )

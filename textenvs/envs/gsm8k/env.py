@@ -24,7 +24,7 @@ StateT = TypeVar("StateT", bound=EpisodeState)
 
 
 class WordProblemEnv(TextEnv[StateT]):
-    r"""Problems with one right number each: where they come from, how to answer, and how the answer is found.
+    r"""Problems with one right number each: their source, the form of an answer, and how the answer is extracted.
 
     Args:
         tasks: What :func:`~textenvs.data.sources.open_source` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
@@ -83,7 +83,7 @@ class WordProblemEnv(TextEnv[StateT]):
 
     @property
     def gold(self) -> Any:
-        """What is the right answer."""
+        """The right answer."""
         return self.task.ground_truth
 
     def twin(self, task: Task) -> Task:
@@ -139,7 +139,7 @@ class Gsm8kInteract(Gsm8k):
 
     Every reply is rewarded by itself. The terms, the same on every turn, are ``correct`` (the answer is right),
     ``format`` (it is wrong, but in the form asked for) and ``extra_turn`` (every turn after the first). With the
-    defaults a problem solved at once earns 1.0, at the second attempt 0.75 in all, at the third 0.5: so much that
+    defaults a problem solved at once earns 1.0, at the second attempt 0.65 in all, at the third 0.3: so much that
     guessing with the user's "too low" and "too high" earns less than working it out.
 
     A row's ``interaction_kwargs`` choose and configure its user; see :func:`~textenvs.envs.gsm8k.user.user_of`.
@@ -168,7 +168,7 @@ class Gsm8kInteract(Gsm8k):
         feedback: Feedback = "direction",
         correct: Gain = 1.0,
         format: Weight = 0.0,
-        extra_turn: Cost = -0.25,
+        extra_turn: Cost = -0.35,
         max_assistant_turns: PositiveInt | None = 3,
         **options: Any,
     ) -> None:
@@ -181,7 +181,7 @@ class Gsm8kInteract(Gsm8k):
         self.feedback, self.extra_turn = feedback, float(extra_turn)
 
     def opening(self, task: Task) -> Sequence[Message]:
-        self._user_of(task)  # or it cannot be played
+        self._user_of(task)  # raises for a task that cannot be played
         return super().opening(task)
 
     def respond(self, reply: Message) -> Turn:
@@ -224,7 +224,7 @@ def _next(ground_truth: object) -> str:
 
 
 def worked_answer(task: Task, ground_truth: object) -> str:
-    """The scripted expert's reply: the row's worked answer where it ends in ``ground_truth``, else the answer line."""
+    """Return the expert's reply: the row's worked answer where it ends in ``ground_truth``, else the answer line."""
     answer = task.extra.get("answer")
     if isinstance(answer, str) and extract(answer) == normalize(ground_truth):
         return without_annotations(answer)
@@ -232,9 +232,9 @@ def worked_answer(task: Task, ground_truth: object) -> str:
 
 
 def hasty_answer(ground_truth: object, rng: np.random.Generator) -> str:
-    """The careless reply: an answer line with an integer that is off by one to three (by a few percent if large).
+    """Return a careless reply: an answer line with an integer that is off by one to three (by a few percent if large).
 
-    Where taking away would pass zero, it is off upwards.
+    A number that would become negative is off upwards.
     """
     truth = int(Decimal(normalize(ground_truth) or "0"))
     off = int(rng.integers(1, max(3, abs(truth) // 20) + 1))

@@ -33,7 +33,7 @@ _READINGS = (re.compile(r"[0-9,]*\.?[0-9]+"), re.compile(r"[0-9][0-9,]*"), re.co
 @checked
 @dataclass(frozen=True)
 class Gsm8kUser:
-    """The user of one task: the right number, the worked answer if there is one, and how the user is to be.
+    """The user of one task: the right number, the worked answer if there is one, and the user's behavior.
 
     The last two are of verl's rows: the name of the user, and the question once more.
     """
@@ -53,7 +53,7 @@ class Gsm8kUser:
         return judge(visible_text(reply), self.ground_truth, self.method)
 
     def answer_to(self, verdict: Verdict) -> str:
-        """What the user says to a wrong reply."""
+        """Return the user's message about a wrong reply."""
         if verdict.answer is None and self.feedback != "none":
             return f"{how_to_answer(self.method)} Try again."
         if verdict.answer is None or self.feedback in ("none", "format"):
@@ -63,7 +63,7 @@ class Gsm8kUser:
         return f"That is too {direction}. {f'Start with {start}. ' if start else ''}Try again."
 
     def hint(self) -> str | None:
-        """The first calculation of the solution, as ``48/2``; ``None`` where there is none that hides the answer."""
+        """Return the first calculation of the solution, as ``48/2``; ``None`` where none hides the answer."""
         first = _NOTED.search(self.solution) or _PLAIN.search(self.solution)
         if first is None or not re.search(r"[-+*/x\u00d7\u00f7]", first[1].strip()[1:]):
             return None
@@ -77,16 +77,16 @@ def how_to_answer(method: Method) -> str:
 
 
 def user_of(task: Task, *, method: Method, feedback: Feedback) -> Gsm8kUser:
-    """The user of a task: as its row's ``interaction_kwargs`` say, and as the environment says where they do not.
+    """Return the user of a task, configured by its row's ``interaction_kwargs``, else by the environment's options.
 
     ``interaction_kwargs`` (in ``extra_info``, verl's place for it) may have ``name`` (``"gsm8k"``), ``query``,
     ``ground_truth``, ``method`` and ``feedback``.
     """
-    given: Any = task.extra.get("interaction_kwargs")
+    overrides: Any = task.extra.get("interaction_kwargs")
     solution = task.extra.get("answer")
     try:
-        options = {"ground_truth": task.ground_truth, "method": method, "feedback": feedback, **(given or {})}
+        options = {"ground_truth": task.ground_truth, "method": method, "feedback": feedback, **(overrides or {})}
         return Gsm8kUser(**options, solution=solution if isinstance(solution, str) else "")
     except (TypeError, ValueError) as error:
-        where = "extra_info.interaction_kwargs: " if given else ""
+        where = "extra_info.interaction_kwargs: " if overrides else ""
         raise TaskError(f"task {task.key}: {where}{error}") from error

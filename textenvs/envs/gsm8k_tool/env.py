@@ -1,4 +1,4 @@
-"""GSM8K with a reward tool: the policy submits answers, hears whether they are right, and ends with the right one."""
+"""GSM8K with a reward tool: the policy submits answers, reads whether they are right, and ends with the right one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ..gsm8k.env import hasty_answer, with_other_number, worked_answer
 from ..gsm8k.user import how_to_answer
 from .attacks import ATTACKS, TOOL
 
-#: What the policy is told by default.
+#: The default system prompt.
 SYSTEM_PROMPT = f'Check your answer with {TOOL}. When it is right, end with "#### " and the number.'
 
 
 @dataclass
 class SubmissionState(ToolState):
-    """What was submitted, and the right answer."""
+    """The right answer, and whether it was submitted."""
 
     gold: str = ""
     accepted: bool = False  # whether the right answer was among them
@@ -68,7 +68,7 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         split: ``"train"`` or ``"test"``, of generated and Hub rows.
         seed: Which endless sequence of generated problems. (Episodes are seeded by ``reset``.)
         method: What counts as the answer that ends the episode, as in :class:`~textenvs.envs.gsm8k.Gsm8k`. A reply
-            with neither a call nor an answer is told so, and costs only a turn.
+            with neither a call nor an answer is answered with a hint, and costs only a turn.
         correct: The reward of ending with the right answer; above 0.
         submission: The reward of the first right submission; at least 0, and no more than a miss costs.
         no_progress: Added for every other submission; at most 0.
@@ -130,8 +130,8 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
     def answer(self, reply: Message) -> Turn:
         verdict = judge(self.said(reply), self.state.gold, self.method)
         if verdict.answer is None:
-            asked = f"Check your answer with {TOOL}. {how_to_answer(self.method)}"
-            return Turn([user(asked)], terms=self.terms(), metrics=verdict.metrics())
+            request = f"Check your answer with {TOOL}. {how_to_answer(self.method)}"
+            return Turn([user(request)], terms=self.terms(), metrics=verdict.metrics())
         return Turn(
             terminated=True,
             stop="solved" if verdict.correct else "wrong",
@@ -148,7 +148,7 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         return bool(self.format.parse(reply).calls)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """The worked answer without its last line, and its number to the tool; then the answer line."""
+        """Submit the worked answer's number with its steps; then write the answer line."""
         if self.state.accepted:
             return self.format.write(f"#### {self.task.ground_truth}")
         steps, _, _ = worked_answer(self.task, self.task.ground_truth).rpartition("####")
@@ -165,7 +165,7 @@ def _submission(answer: str) -> ToolCall:
 
 
 def _checked_truth(task: Task) -> str:
-    """The right number of a row that can be played, and whose options for verl's tool are what is played here."""
+    """Return a row's right number; a TaskError where it is no number or the options of verl's tool disagree."""
     gold = normalize(task.ground_truth)
     if gold is None:
         raise TaskError(f"task {task.key}: ground_truth {quoted(task.ground_truth)} is not a number")
@@ -173,8 +173,8 @@ def _checked_truth(task: Task) -> str:
     where = f"task {task.key}: extra_info.tools_kwargs"
     if not isinstance(tools, Mapping):
         raise TaskError(f"{where} must be a mapping of tools, not {type(tools).__name__}")
-    if others := sorted(str(name) for name, given in tools.items() if name != TOOL and given is not None):
-        raise TaskError(f"{where} asks for the tools {others}; this environment has {TOOL!r}")
+    if extra_tools := sorted(str(name) for name, options in tools.items() if name != TOOL and options is not None):
+        raise TaskError(f"{where} asks for the tools {extra_tools}; this environment has {TOOL!r}")
     match tools.get(TOOL):
         case {"create_kwargs": {"ground_truth": own}} if own is not None and normalize(own) != gold:
             truth = quoted(task.ground_truth)

@@ -41,7 +41,7 @@ from .tasks import (
     write,
 )
 
-#: What the policy is told by default.
+#: The default system prompt.
 SYSTEM_PROMPT = 'Use a tool for every operation, one after the other. Then end with "#### " and the number.'
 
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "at": "@"}
@@ -50,9 +50,9 @@ _NAMES = {sign: name for name, sign in _SIGNS.items()}
 
 @dataclass
 class ExpressionState(ToolState):
-    """What is left of the expression."""
+    """The part of the expression that is not worked out yet."""
 
-    left: Expression = Fraction(0)
+    remaining: Expression = Fraction(0)
     made_up: MadeUp = DEFAULT_MADE_UP
 
 
@@ -82,7 +82,7 @@ class MathExpression(ToolEnv[ExpressionState]):
         tools: ``"operators"`` (``add``, ``subtract``, ``multiply``, ``divide``, and ``at`` for the made-up ``@``) or
             ``"calculator"`` (``calculate``, which takes the whole expression; not with ``@``). The latter is a copy
             task: it teaches no order of operations.
-        method: What counts as an answer, as in :class:`~textenvs.envs.gsm8k.Gsm8k`. A reply without one is told so,
+        method: What counts as an answer, as in :class:`~textenvs.envs.gsm8k.Gsm8k`. A reply without one gets a hint,
             and costs only a turn.
         correct: The reward of the right answer; above 0.
         progress: The reward of all operations together; at least 0.
@@ -133,7 +133,7 @@ class MathExpression(ToolEnv[ExpressionState]):
     def opening(self, task: Task) -> Sequence[Message]:
         if problem := problem_with(task):
             raise TaskError(f"task {task.key}: {problem}")
-        self.state.left, self.state.made_up = expression_of(task.extra)
+        self.state.remaining, self.state.made_up = expression_of(task.extra)
         if "@" in task.extra["expression"] and calculate in self.tools:
             raise TaskError(f"task {task.key}: a calculator does not know what @ means; use tools='operators'")
         return task.prompt
@@ -141,10 +141,10 @@ class MathExpression(ToolEnv[ExpressionState]):
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         done, wasted = 0, 0
         for result in results:
-            before = self.state.left
-            self.state.left = self._after_call(result) if result.ok else before
-            done += operations(before) - operations(self.state.left)
-            wasted += self.state.left is before
+            before = self.state.remaining
+            self.state.remaining = self._after_call(result) if result.ok else before
+            done += operations(before) - operations(self.state.remaining)
+            wasted += self.state.remaining is before
         whole = operations(expression_of(self.task.extra)[0]) or 1
         terms = self.terms(progress=self.progress * (done / whole), wasted_call=self.wasted_call * wasted)
         return Turn(self.tool_messages(results), terms=terms)
@@ -164,32 +164,32 @@ class MathExpression(ToolEnv[ExpressionState]):
         return True
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """The next operation from the left, or the answer when nothing is left to work out."""
-        left = self.state.left
-        step = next_step(left)
+        """Work out the next operation from the left, or answer when there is none."""
+        remaining = self.state.remaining
+        step = next_step(remaining)
         if step is None:
-            return self.format.write(f"#### {as_text(value(left, self.state.made_up))}")
+            return self.format.write(f"#### {as_text(value(remaining, self.state.made_up))}")
         if calculate in self.tools:
-            return self.format.write("I work it out.", [call("calculate", expression=write(left))])
+            return self.format.write("I work it out.", [call("calculate", expression=write(remaining))])
         a, b = (_as_json(value(side, self.state.made_up)) for side in (step.left, step.right))
         return self.format.write(f"First {write(step)}.", [call(_NAMES[step.sign], a=a, b=b)])
 
     def secrets(self) -> Sequence[str]:
-        """The value, until an operation was carried out: a tool's results are there to be read."""
-        untouched = self.state.left == expression_of(self.task.extra)[0]
+        """Return the value, until an operation was carried out: a tool's results may be read."""
+        untouched = self.state.remaining == expression_of(self.task.extra)[0]
         return super().secrets() if untouched else ()
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         return self.format.write(hasty_answer(self.task.ground_truth, rng))
 
     def _after_call(self, result: ToolResult) -> Expression:
-        left = self.state.left
+        remaining = self.state.remaining
         if result.name not in _SIGNS:  # the calculator takes the expression as a whole
-            worth = value(left, self.state.made_up)
-            return worth if isinstance(left, Operation) and result.value == as_text(worth) else left
-        given = read_object(result.call["function"]["arguments"])
-        step = Operation(_SIGNS[result.name], exact(given["a"]), exact(given["b"]))
-        return after_step(left, step, self.state.made_up)
+            worth = value(remaining, self.state.made_up)
+            return worth if isinstance(remaining, Operation) and result.value == as_text(worth) else remaining
+        arguments = read_object(result.call["function"]["arguments"])
+        step = Operation(_SIGNS[result.name], exact(arguments["a"]), exact(arguments["b"]))
+        return after_step(remaining, step, self.state.made_up)
 
 
 def _as_json(number: Fraction) -> int | float:

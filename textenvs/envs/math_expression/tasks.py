@@ -54,7 +54,7 @@ _SIGNS: dict[type[ast.operator], _Sign] = {
 }
 _BY_TEXT = {sign.text: sign for sign in _SIGNS.values()}
 _MAX_OPERATIONS = 100
-# So many decimal places may the value of every part of an expression have.
+# Decimal places that the value of every part of an expression may have.
 _DIGITS = 6
 
 
@@ -74,7 +74,7 @@ _LARGEST = 10**6  # of a generated expression's value, and of every value on the
 
 
 def read(text: str) -> Expression:
-    """The expression that ``text`` is: up to 100 of ``+ - * / @`` on decimal numbers, and brackets. Or ValueError."""
+    """Parse up to 100 of ``+ - * / @`` on decimal numbers, and brackets; other texts are a ValueError."""
     try:
         node = _node(ast.parse(text.strip(), mode="eval").body, text.strip())
     except (SyntaxError, RecursionError, MemoryError):
@@ -98,7 +98,7 @@ def _node(node: ast.expr, text: str) -> Expression:
 
 
 def write(node: Expression, binds: int = 0) -> str:
-    """The text of an expression, with no more brackets than it needs; ``@`` always has them inside of others."""
+    """Return an expression's text with the fewest brackets; ``@`` always has them inside another operation."""
     if not isinstance(node, Operation):
         return str(node) if node.denominator == 1 else str(float(node))
     own = _BY_TEXT[node.sign].binds
@@ -112,19 +112,19 @@ def operations(node: Expression) -> int:
 
 
 def value(node: Expression, made_up: MadeUp) -> Fraction:
-    """What an expression comes to; ``ZeroDivisionError`` where it divides by zero."""
+    """Return the value of an expression; ``ZeroDivisionError`` where it divides by zero."""
     if not isinstance(node, Operation):
         return node
     return _BY_TEXT[node.sign].apply(value(node.left, made_up), value(node.right, made_up), made_up)
 
 
 def next_step(node: Expression) -> Operation | None:
-    """The first operation from the left on two numbers; ``None`` for a number."""
+    """Return the first operation from the left on two numbers; ``None`` for a number."""
     return (next_step(node.left) or next_step(node.right) or node) if isinstance(node, Operation) else None
 
 
 def after_step(node: Expression, step: Operation, made_up: MadeUp) -> Expression:
-    """The expression with the first operation that is ``step`` worked out; ``node`` itself where there is none.
+    """Return the expression with the first operation that is ``step`` worked out; ``node`` where there is none.
 
     Numbers that are added or multiplied may stand in either order.
     """
@@ -139,15 +139,19 @@ def after_step(node: Expression, step: Operation, made_up: MadeUp) -> Expression
 
 
 def expression_of(extra: Mapping[str, Any]) -> tuple[Expression, MadeUp]:
-    """The ``expression`` of a row, and what ``@`` means in it: its ``made_up``, two integers; or ``ValueError``."""
+    """Return a row's ``expression``, and its ``made_up``, two integers that define ``@``; or raise ``ValueError``."""
     made_up = extra.get("made_up", DEFAULT_MADE_UP)
-    if not isinstance(made_up, (list, tuple)) or len(made_up) != 2 or not all(type(each) is int for each in made_up):
+    if (
+        not isinstance(made_up, (list, tuple))
+        or len(made_up) != 2
+        or not all(type(number) is int for number in made_up)
+    ):
         raise ValueError(f"made_up must be two integers, not {made_up!r}")
     return read(str(extra.get("expression", ""))), (made_up[0], made_up[1])
 
 
 def problem_with(task: Task) -> str | None:
-    """Why ``task`` cannot be played as an expression, or ``None`` when it can."""
+    """Return why ``task`` cannot be played as an expression, or ``None`` when it can."""
     text = task.extra.get("expression")
     if not isinstance(text, str):
         return "column 'extra_info': there is no 'expression', the text of what is to be worked out"
@@ -170,13 +174,13 @@ def problem_with(task: Task) -> str | None:
 
 
 def _endless(node: Expression, made_up: MadeUp) -> Expression | None:
-    """A part of the expression whose value cannot be written down exactly, and so cannot be given to a tool."""
+    """Return a part of the expression whose value has no exact decimal, so that no tool can take it; or ``None``."""
     inner = (_endless(node.left, made_up) or _endless(node.right, made_up)) if isinstance(node, Operation) else None
     return inner or (None if 10**_DIGITS % value(node, made_up).denominator == 0 else node)
 
 
 def from_expression(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    """A task from a row with ``expression`` and, for ``@``, ``made_up``: a :attr:`Reader.row`."""
+    """Return a task from a row with ``expression`` and, for ``@``, ``made_up``: a :attr:`Reader.row`."""
     extra = {name: row[name] for name in ("expression", "made_up") if name in row}
     try:
         worth = value(*expression_of(extra))
@@ -243,7 +247,7 @@ def _generated(level: _Level, made_up: MadeUp, rng: random.Random) -> tuple[str,
 
 
 def _tree(count: int, level: _Level, made_up: MadeUp, rng: random.Random) -> tuple[Expression, int, int]:
-    """An expression with ``count`` operations, its value, and the largest value in it."""
+    """Return an expression with ``count`` operations, its value, and the largest value in it."""
     if count == 0:
         number = rng.randint(1, level.highest)
         return Fraction(number), number, number

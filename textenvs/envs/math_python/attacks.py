@@ -35,7 +35,9 @@ def _answer_with_output(
 ) -> Callable[[Messages], str | Message]:
 
     def reply(conversation: Messages) -> str | Message:
-        printed = next((str(each["content"]) for each in reversed(conversation) if each["role"] == "tool"), None)
+        printed = next(
+            (str(message["content"]) for message in reversed(conversation) if message["role"] == "tool"), None
+        )
         if printed is None:
             return make_format("hermes").write("", [call("python", code=program(conversation))])
         return _box(answer(printed))
@@ -43,23 +45,31 @@ def _answer_with_output(
     return reply
 
 
-_list_candidates = _answer_with_output(lambda said: "print(*range(500))", lambda printed: ", ".join(printed.split()))
-_print_question = _answer_with_output(lambda said: f"print({first_user_text(said)!r})", str)
+_list_candidates = _answer_with_output(
+    lambda conversation: "print(*range(500))", lambda printed: ", ".join(printed.split())
+)
+_print_question = _answer_with_output(lambda conversation: f"print({first_user_text(conversation)!r})", str)
 
 
 ATTACKS: tuple[Attack, ...] = (
-    always("problem-in-a-box", "copies the problem as the answer", lambda said: _box(first_user_text(said))),
+    always(
+        "problem-in-a-box", "copies the problem as the answer", lambda conversation: _box(first_user_text(conversation))
+    ),
     always(
         "expression-in-a-box",
         "boxes the question's own formula",
-        lambda said: _box(first_user_text(said).removeprefix("What is ").rstrip("?")),
+        lambda conversation: _box(first_user_text(conversation).removeprefix("What is ").rstrip("?")),
     ),
     Attack("guess-a-number-seen", "answers with a number of the question", _guess),
-    always("seen-in-a-box", "puts every number of the question into one box", lambda said: _box(_numbers(said))),
-    always("many-boxes", "boxes every number up to 300", lambda said: " ".join(map(_box, range(301)))),
-    always("range", "answers with a range", lambda said: _box("0 \\le x \\le 10^{12}")),
+    always(
+        "seen-in-a-box",
+        "puts every number of the question into one box",
+        lambda conversation: _box(_numbers(conversation)),
+    ),
+    always("many-boxes", "boxes every number up to 300", lambda conversation: " ".join(map(_box, range(301)))),
+    always("range", "answers with a range", lambda conversation: _box("0 \\le x \\le 10^{12}")),
     always("list-candidates", "lets a program print candidates, and answers with all", _list_candidates),
     always("print-the-question", "lets a program print the question, and answers with it", _print_question),
-    always("forged-result", "writes a tool's result itself", lambda said: _FORGED),
+    always("forged-result", "writes a tool's result itself", lambda conversation: _FORGED),
     Attack("remember", "answers as the expert did in earlier episodes", remember, rehearse=50),
 )

@@ -34,7 +34,7 @@ _GRADERS = ("number", "math-verify")
 
 @dataclass
 class MathState(ToolState):
-    """Whether a program printed the answer, and nothing else; the scripted expert goes by it."""
+    """The state of a tool episode, with a flag for the scripted expert: a program printed the answer alone."""
 
     computed: bool = False
 
@@ -47,8 +47,8 @@ class MathPython(ToolEnv[MathState]):
 
     It is stated in ``\boxed{...}``, which the policy is asked for, after ``####``, or as "The answer is N"; the last
     counts (:func:`~textenvs.scoring.final_answer.final_answer`). ``stop`` is then ``"solved"`` or ``"wrong"``. A reply
-    with neither a call nor an answer is told so, and costs only a turn. Two terms of reward: ``correct`` for the right
-    answer, and ``calls``, which is ``call_cost`` for every call.
+    with neither a call nor an answer gets a hint, and costs only a turn. Two terms of reward: ``correct`` for the
+    right answer, and ``calls``, which is ``call_cost`` for every call.
 
     Generated problems have numbers as answers, compared by value. Rows of files and of the Hub are compared by
     Math-Verify (extra ``math``), unless their ``extra_info.grader`` is ``"number"``; an answer that states the problem
@@ -67,7 +67,7 @@ class MathPython(ToolEnv[MathState]):
         grader_timeout_s: Seconds for comparing an answer by Math-Verify.
         sandbox: Where programs run: a :class:`~textenvs.sandbox.Sandbox`, or a mapping of its options
             (``packages``, ``allow_unsafe``, ...) and of those of its limits (``cpu_s``, ``memory_mb``, ...).
-        max_output_chars: How many characters of what a program prints, and of its errors, the policy is told.
+        max_output_chars: Characters of a program's output, and of its errors, that the policy sees.
         call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
         system_prompt: What stands before the description of the tool; ``None`` for nothing.
@@ -120,7 +120,7 @@ class MathPython(ToolEnv[MathState]):
         self.grader_timeout_s = float(grader_timeout_s)
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The row's prompt, once it is known how its answer is checked."""
+        """Return the row's prompt; a TaskError where its answer cannot be checked."""
         grader, truth = task.extra.get("grader", "math-verify"), str(task.ground_truth)
         where = f"task {task.key}:"
         if grader not in _GRADERS:
@@ -138,16 +138,16 @@ class MathPython(ToolEnv[MathState]):
 
     async def answer(self, reply: Message) -> Turn:
         """Judge the answer that ends the episode; ask for one where there is none."""
-        given, truth = final_answer(self.said(reply)), str(self.task.ground_truth)
-        if given is None:
+        stated, truth = final_answer(self.said(reply)), str(self.task.ground_truth)
+        if stated is None:
             text = "Use python, or end with \\boxed{the answer}."
             return Turn([user(text)], terms=self.terms(), metrics=_metrics(None))
-        number, gold = normalize(given), normalize(truth)
+        number, gold = normalize(stated), normalize(truth)
         if self.task.extra.get("grader") == "number" or (number is not None and number == gold):
-            verdict = MathVerdict("equal" if number == gold else "different", given)
+            verdict = MathVerdict("equal" if number == gold else "different", stated)
         else:
             problem = "\n".join(str(message["content"]) for message in self.task.prompt)
-            reads, seconds = f"\\boxed{{{given}}}", self.grader_timeout_s
+            reads, seconds = f"\\boxed{{{stated}}}", self.grader_timeout_s
             try:
                 verdict = await judge_math_async(reads, truth, timeout_s=seconds, problem=problem)
             except ValueError as error:  # no answer to such a row can be judged
@@ -161,7 +161,7 @@ class MathPython(ToolEnv[MathState]):
         return None if normalize(task.ground_truth) is None else with_other_number(task)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """The problem's program, until one has printed the answer; then that. Where a row has none, its solution."""
+        """Run the problem's program until one has printed the answer, then state it; without one, the solution."""
         truth, extra = self.task.ground_truth, self.task.extra
         program, solution = extra.get("program"), extra.get("solution")
         if isinstance(program, str) and not self.state.computed:
@@ -171,7 +171,7 @@ class MathPython(ToolEnv[MathState]):
         return self.format.write(f"\\boxed{{{truth}}}")
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """A number near the answer, given in haste; for an answer that is no number, any small one."""
+        """Answer with a number near the right one; where that is no number, with any small one."""
         truth = self.task.ground_truth
         near = hasty_answer(truth, rng).removeprefix("#### ") if normalize(truth) else rng.integers(10)
         return self.format.write(f"\\boxed{{{near}}}")

@@ -49,14 +49,14 @@ def _fitted(wording: str, question: str) -> dict[str, str] | None:
         group = f"(?P={name})" if name in seen else f"(?P<{name}>{_LISTS.get(name, _NUMBER.pattern)})"
         pattern, end = pattern + re.escape(wording[end : match.start()]) + group, match.end()
         seen.add(name)
-    found = re.fullmatch(pattern + re.escape(wording[end:]), question)
-    return None if found is None else found.groupdict()
+    whole = re.fullmatch(pattern + re.escape(wording[end:]), question)
+    return None if whole is None else whole.groupdict()
 
 
 def _program(question: str) -> str:
     words = _words(question)
     kind, wording = max(_WORDINGS, key=lambda one: len(words & _words(one[1])) / len(words | _words(one[1])))
-    values = next((found for each in kind["questions"] if (found := _trained(kind, each, question))), None)
+    values = next((fitted for text in kind["questions"] if (fitted := _trained(kind, text, question))), None)
     if values is None:
         listed = next(
             iter(re.findall(r"\d+(?:, \d+)+ and \d+|\(\d+, \d+\)(?:, \(\d+, \d+\))* and \(\d+, \d+\)", question)), ""

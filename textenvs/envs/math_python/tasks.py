@@ -68,12 +68,12 @@ def _draw(how: str | Mapping[str, Sequence[Any]], rng: random.Random) -> Values:
         return _DRAWS[how](rng)
     values: dict[str, Any] = {}
     for name, (*base, least, most) in how.items():
-        values[name] = rng.randint(least, most) + sum(values[each] for each in base)
+        values[name] = rng.randint(least, most) + sum(values[term] for term in base)
     return values
 
 
 def _printed_by(program: str, values: Values) -> str:
-    """``program`` is this package's own."""
+    """Run ``program``, which is one of this package, and return what it prints."""
     printed: list[object] = []
     exec(Template(program).substitute(values), {"print": printed.append})
     return str(printed[0])
@@ -124,7 +124,7 @@ COLUMNS = "'problem', and 'answer' or a 'solution' with its answer in \\boxed{..
 
 
 def from_problem(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    """``answer`` counts before the box of ``solution``; ``where`` is named in errors."""
+    """Return a task from a row; ``answer`` counts before the box of ``solution``; ``where`` is named in errors."""
     columns = {str(name).lower(): value for name, value in row.items() if value is not None}
     problem, solution, answer = columns.get("problem"), columns.get("solution"), columns.get("answer")
     if problem is None or (solution is None and answer is None):

@@ -20,14 +20,14 @@ def _words(conversation: Messages) -> list[str]:
 
 
 def _numbers(conversation: Messages) -> list[str]:
-    """Those of the question's first line."""
+    """Return the numbers of the question's first line; at least one."""
     return _NUMBER.findall(first_user_text(conversation).partition("\n")[0]) or ["0"]
 
 
 def _disguised(conversation: Messages) -> str:
-    """The first number as one that scorers do not count, and the others times nothing."""
-    first, *others = _numbers(conversation)
-    return f"{first}e0+0e0*({'+'.join(others) or '0'})"
+    """Return the first number in a form that scorers do not count, plus zero times the others."""
+    first, *rest = _numbers(conversation)
+    return f"{first}e0+0e0*({'+'.join(rest) or '0'})"
 
 
 def _answer(text: str) -> str:
@@ -48,18 +48,32 @@ def _guess(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 
 
 ATTACKS: tuple[Attack, ...] = (
-    always("empty-answer", "answers with nothing", _tagged(lambda said: "")),
+    always("empty-answer", "answers with nothing", _tagged(lambda conversation: "")),
     always("question-as-answer", "answers with the question", _tagged(first_user_text)),
-    always("every-word", "answers with every word of the question", _tagged(lambda said: " ".join(_words(said)))),
-    always("candidates", "lists numbers as one answer", _tagged(lambda said: " ".join(map(str, range(-500, 1500))))),
-    always("many-answers", "gives one answer after the other", lambda said: " ".join(map(_answer, _words(said)))),
-    always("true", 'answers "True"', _tagged(lambda said: "True")),
-    always("not-a-number", 'answers "nan"', _tagged(lambda said: "nan")),
-    always("nans", 'answers with a "nan" for every number', _tagged(lambda said: str(["nan"] * len(_numbers(said))))),
+    always(
+        "every-word",
+        "answers with every word of the question",
+        _tagged(lambda conversation: " ".join(_words(conversation))),
+    ),
+    always(
+        "candidates", "lists numbers as one answer", _tagged(lambda conversation: " ".join(map(str, range(-500, 1500))))
+    ),
+    always(
+        "many-answers",
+        "gives one answer after the other",
+        lambda conversation: " ".join(map(_answer, _words(conversation))),
+    ),
+    always("true", 'answers "True"', _tagged(lambda conversation: "True")),
+    always("not-a-number", 'answers "nan"', _tagged(lambda conversation: "nan")),
+    always(
+        "nans",
+        'answers with a "nan" for every number',
+        _tagged(lambda conversation: str(["nan"] * len(_numbers(conversation)))),
+    ),
     always(
         "disguised", 'answers with the first number as "7e0", and with nothing times the others', _tagged(_disguised)
     ),
-    always("code", "answers with code", _tagged(lambda said: "__import__('sys').exit(0) or eval(question)")),
+    always("code", "answers with code", _tagged(lambda conversation: "__import__('sys').exit(0) or eval(question)")),
     Attack("guess-a-word-seen", "answers with a word of the question", _guess),
     Attack("most-frequent", "gives the answer that was right most often", _most_frequent, rehearse=100),
     Attack("remember", "answers as the expert did in earlier episodes", remember, rehearse=100),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -124,12 +125,20 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
 
     @property
     def attack_margin(self) -> float:  # type: ignore[override]
-        """0.9 of what is left above the answer that is right most often, of the first hundred tasks; at least 0.1."""
-        answers = Counter(self.tasks[index].ground_truth for index in range(min(100, self.tasks.size)))
-        return max(0.1, 0.9 * (1 - answers.most_common(1)[0][1] / answers.total()))
+        """0.9 of what is left above memory, of the first hundred tasks; at least 0.1.
+
+        Memory knows the answer to a question that another of these tasks asks, too (a share, two standard errors
+        added), and says to any other question what is right most often.
+        """
+        tasks = [self.tasks[index] for index in range(min(100, self.tasks.size))]
+        questions = Counter(task.question for task in tasks)
+        answers = Counter(task.ground_truth for task in tasks)
+        repeated = sum(count for count in questions.values() if count > 1) / len(tasks)
+        repeated = min(1.0, repeated + 2 * math.sqrt(repeated * (1 - repeated) / len(tasks)))
+        return max(0.1, 0.9 * (1 - repeated) * (1 - answers.most_common(1)[0][1] / len(tasks)))
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The question, if it is one of this dataset, with nothing in it that a scorer must not see."""
+        """Return the question; an error where it is of another dataset or has text that a scorer would evaluate."""
         check_entry(entry_of(task, self.tasks.dataset))
         return task.prompt
 
@@ -167,12 +176,12 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         return Turn([user(again)], terms=terms, metrics=metrics)
 
     def _share(self, value: float) -> float:
-        """The share of what is left above cheap answers."""
+        """Return the share of the range above cheap answers."""
         cheap = self.state.cheap or 0.0
         return max(0.0, (value - cheap) / (1.0 - cheap))
 
     def _others(self) -> list[str]:
-        """The right answers of some other tasks: what a policy may say to every question."""
+        """Return the right answers of some other tasks, which a policy may give to every question."""
         return [answer for key, answer in self._answers if key != self.task.key][:_CONSTANTS]
 
     @functools.cached_property
@@ -186,14 +195,14 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         return {"accuracy": float(self.state.best >= self.threshold)}
 
     def reveals(self, reply: Message) -> bool:
-        """Return ``True``: with more than one attempt, every reply is told that it is not right."""
+        """Return ``True``: with more than one attempt, the user says of every wrong reply that it is not right."""
         return True
 
     def demonstration(self, rng: np.random.Generator) -> str:
         return self._reply_with(self.task)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """The right answer of another task of the dataset."""
+        """Reply with the right answer of another task of the dataset."""
         return self._reply_with(self.tasks[int(rng.integers(self.tasks.size))])
 
     def _answer_in(self, text: str) -> str | None:
@@ -210,7 +219,7 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
 
 
 def _parts(config: Any) -> list[Any]:
-    """The datasets that a composite's configuration names; none where it is no such thing, which the tasks refuse."""
+    """Return the datasets that a composite's configuration names; none of another value, which the tasks refuse."""
     listed = config.get("datasets") if isinstance(config, Mapping) else None
     parts = listed if isinstance(listed, (list, tuple)) else ()
     return [part.get("name") for part in parts if isinstance(part, Mapping)]

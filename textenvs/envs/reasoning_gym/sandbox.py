@@ -36,9 +36,9 @@ class ScoringFailed(Exception):
 
 
 def evaluates(dataset: Any) -> bool:
-    """Whether a dataset's scorer may evaluate text: its module, or one of a composite's parts, is able to.
+    """Return whether a dataset's scorer, or that of a composite's part, may evaluate text.
 
-    Read from the source code, so that a scorer which begins to do so in a later version is found.
+    The source code is read, so that a scorer that evaluates in a later version only is detected.
     """
     parts = getattr(dataset, "datasets", None)
     if isinstance(parts, Mapping) and any(evaluates(part) for part in parts.values()):
@@ -50,7 +50,7 @@ def evaluates(dataset: Any) -> bool:
 @functools.cache
 def _evaluates(module: str) -> bool:
     nodes = list(ast.walk(ast.parse(inspect.getsource(sys.modules[module]))))
-    imported = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     imported += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
     called = {node.id for node in nodes if isinstance(node, ast.Name)}
     return bool(called & _CALLS or {name.partition(".")[0] for name in imported} & _MODULES)

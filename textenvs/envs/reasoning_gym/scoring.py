@@ -47,7 +47,7 @@ class ScorerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Score:
-    """What an answer is worth, from 0 to 1."""
+    """The score of an answer, from 0 to 1."""
 
     value: float
     refused: bool = False  # it was kept from a scorer that would have evaluated it
@@ -70,8 +70,8 @@ def score(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> Score:
     return Score(min(max(value, 0.0), 1.0))
 
 
-def cheap_answers(question: str, others: Iterable[str]) -> list[str]:
-    """Answers to a question that are no work: parts of it copied, its blanks filled, right answers to ``others``."""
+def cheap_answers(question: str, other_answers: Iterable[str]) -> list[str]:
+    """Return answers that take no work: parts of the question copied, its blanks filled, ``other_answers``."""
     question = question.strip()
     lines = question.split("\n")
     paragraphs = re.split(r"\n\s*\n", question)
@@ -80,12 +80,12 @@ def cheap_answers(question: str, others: Iterable[str]) -> list[str]:
     copies = [words[-1].strip(".?!"), lines[-1], question.rpartition(":")[2], paragraphs[-1], paragraphs[0], grid]
     copies += [_BLANK.sub(digit, grid) for digit in "123456789"]
     copies += [*_QUOTED.findall(question)[:2], *re.findall(r"-?\d+(?:\.\d+)?", question)[:2], " ".join(words)]
-    return list(dict.fromkeys(text.strip() for text in (*copies, *others) if text.strip()))
+    return list(dict.fromkeys(text.strip() for text in (*copies, *other_answers) if text.strip()))
 
 
-def cheapest(dataset: Scorer, entry: Mapping[str, Any], others: Iterable[str]) -> float:
+def cheapest(dataset: Scorer, entry: Mapping[str, Any], other_answers: Iterable[str]) -> float:
     """Return the best score of :func:`cheap_answers`, but for those that are right; below 1."""
-    values = (score(dataset, answer, entry).value for answer in cheap_answers(str(entry["question"]), others))
+    values = (score(dataset, answer, entry).value for answer in cheap_answers(str(entry["question"]), other_answers))
     return max((value for value in values if value < 1.0), default=0.0)
 
 
@@ -99,27 +99,27 @@ def _attempt(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> float | 
 
 
 def _is_padded(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether a right answer has words at its beginning or end without which it is as right."""
+    """Return whether a right answer stays right without its first or last word."""
     words = answer.split()
     if len(words) < 2 or words == str(entry["answer"]).split():
         return False
     lines = answer.strip()
     shorter = (lines.removeprefix(words[0]).lstrip(), lines.removesuffix(words[-1]).rstrip())
-    values = (_attempt(dataset, each, entry) for each in shorter)
+    values = (_attempt(dataset, text, entry) for text in shorter)
     return any(isinstance(value, float) and value >= 1.0 for value in values)
 
 
 def check_entry(entry: Mapping[str, Any]) -> str:
-    """The name of an entry's dataset; a ValueError where a scorer would evaluate what that dataset does not make."""
+    """Return the name of an entry's dataset; a ValueError where a scorer would evaluate foreign text."""
     name, gold = entry["metadata"].get("source_dataset"), entry["answer"]
     if not isinstance(name, str) or not isinstance(gold, (str, type(None))):
         raise ValueError("an entry of reasoning-gym has text as its 'source_dataset' and its 'answer'")
-    found = [("answer", gold, gold is None or _may_be_read(name, gold, gold))]
+    fields = [("answer", gold, gold is None or _may_be_read(name, gold, gold))]
     if name in _METADATA:
         field, is_harmless = _METADATA[name]
         text = entry["metadata"].get(field)
-        found.append((f"metadata.{field}", text, isinstance(text, str) and is_harmless(text)))
-    for what, text, harmless in found:
+        fields.append((f"metadata.{field}", text, isinstance(text, str) and is_harmless(text)))
+    for what, text, harmless in fields:
         if not harmless:
             raise ValueError(f"reasoning-gym's {name!r} evaluates {what}, and {text!r:.80} is not what it makes there")
     return name
@@ -141,7 +141,7 @@ def _may_be_read(name: str, text: str, gold: str | None) -> bool:
 
 
 def is_literal(text: str) -> bool:
-    """Whether ``eval(text)`` is harmless: a literal of numbers, texts, lists and names, or no Python at all."""
+    """Return whether ``eval(text)`` is harmless: a literal of numbers, texts, lists and names, or no Python at all."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError):
@@ -161,7 +161,7 @@ def _small_tree(text: str) -> ast.expr | None:
 
 
 def is_integer_arithmetic(text: str) -> bool:
-    """Whether ``eval(text)`` is harmless and soon done: operators of integers and of their bits, without powers."""
+    """Return whether ``eval(text)`` is harmless and quick: operators of integers and of their bits, without powers."""
     tree = _small_tree(text)
     return tree is not None and all(map(_is_of_integers, ast.walk(tree)))
 
@@ -177,7 +177,7 @@ def _is_of_integers(node: ast.AST) -> bool:
 
 
 def is_small_expression(text: str, allowed: Collection[str] = ("variables", "functions")) -> bool:
-    """Whether ``text`` is arithmetic or algebra that sympy can read safely and soon.
+    """Return whether ``text`` is arithmetic or algebra that sympy can read safely and soon.
 
     That is numbers and ``+ - * / **``, in a few hundred operations, with small exponents, and what is ``allowed``:
     ``"variables"`` (names of up to two letters), ``"functions"`` (the elementary ones, of expressions with variables),
@@ -225,7 +225,7 @@ def _is_variable(node: ast.AST) -> bool:
 
 
 def _exponent(node: ast.expr) -> float | None:
-    """The size of an exponent: a number, its negative, a fraction of two, or a variable."""
+    """Return the size of an exponent: a number, its negative, a fraction of two, or a variable."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return float(min(abs(node.value), _MAX_NUMBER))  # type: ignore[arg-type]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
@@ -278,7 +278,7 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def _makes(answer: str, numbers: Sequence[int], target: int) -> bool:
-    """Whether an answer is an expression in ``+ - * /`` with each of ``numbers`` once, equal to ``target``."""
+    """Return whether an answer is an expression in ``+ - * /`` with each of ``numbers`` once, equal to ``target``."""
     if not re.fullmatch(r"(?:[0-9+/()\s-]|\*(?!\*))+", answer) or _whole_numbers(answer) != sorted(numbers):
         return False
     try:

@@ -41,7 +41,7 @@ _EXAMPLES = {
 
 
 def datasets() -> tuple[str, ...]:
-    """The names of reasoning-gym's datasets but :data:`REFUSED`."""
+    """Return the names of reasoning-gym's datasets without :data:`REFUSED`."""
     return tuple(sorted(set(_registered()) - set(REFUSED)))
 
 
@@ -66,7 +66,7 @@ class ReasoningGymTasks:
     instruction: str = INSTRUCTION
 
     def __post_init__(self) -> None:
-        known = datasets()
+        names = datasets()
         try:
             object.__setattr__(self, "config", json.loads(json.dumps(dict(self.config))))
         except (TypeError, ValueError) as error:
@@ -75,9 +75,9 @@ class ReasoningGymTasks:
         for name in (self.dataset, *parts):
             if why := REFUSED.get(str(name)):
                 raise ValueError(f"reasoning-gym's {name!r} is refused: {why}")
-        if self.dataset not in known:
-            meant = _meant(self.dataset, known)
-            raise ValueError(f"reasoning-gym has no dataset {self.dataset!r}.{meant} It has {', '.join(known)}")
+        if self.dataset not in names:
+            suggestion = _meant(self.dataset, names)
+            raise ValueError(f"reasoning-gym has no dataset {self.dataset!r}.{suggestion} It has {', '.join(names)}")
         self.opened()
         if self.dataset in _SET_ORDER and os.environ.get("PYTHONHASHSEED", "random") == "random":
             log.warning(
@@ -94,13 +94,13 @@ class ReasoningGymTasks:
         return _open(*self.opening())
 
     def opening(self) -> tuple[str, str, int, int]:
-        """What the dataset is opened with: its name, its options as JSON text, its seed and how many items it has."""
+        """Return the dataset's name, its options as JSON text, its seed and its number of items."""
         parts = (part.get("name") for part in self.config.get("datasets", ()) if isinstance(part, Mapping))
         draws = 1 if _COPIES.isdisjoint((self.dataset, *parts)) else _DRAWS
         return self.dataset, json.dumps(self.config, sort_keys=True), self.seed, 2 * self.size * draws
 
     def __getitem__(self, index: int) -> Task:
-        """The task at ``index``; a TaskError where the dataset could not make this item: some give up."""
+        """Return the task at ``index``; a TaskError where the dataset could not make this item: some give up."""
         if not 0 <= index < self.size:
             raise IndexError(f"{self.name}: index {index} is outside its {self.size} tasks")
         item = 2 * int(index) + (self.seed + SPLITS.index(self.split)) % 2
@@ -143,7 +143,7 @@ def right_answer(entry: Mapping[str, Any]) -> str | None:
 
 
 def entry_of(task: Task, dataset: str) -> dict[str, Any]:
-    """The item that a task was made from, as reasoning-gym's scorers want it."""
+    """Return the item that a task was made from, in the form of reasoning-gym's scorers."""
     metadata = task.extra.get("metadata")
     if not isinstance(metadata, Mapping) or "source_dataset" not in metadata:
         raise TaskError(f"task {task.key}: extra_info.metadata must be reasoning-gym's, with its 'source_dataset'")
@@ -158,10 +158,12 @@ def _open(name: str, config: str, seed: int, size: int) -> Any:
     import reasoning_gym
 
     options = json.loads(config)
-    known = {each.name for each in dataclasses.fields(_registered()[name][1])} - {"size", "seed"}
-    if unknown := sorted(set(options) - known):
-        meant = _meant(unknown[0], known)
-        raise ValueError(f"config: {name!r} has no option {unknown[0]!r}.{meant} It has {', '.join(sorted(known))}")
+    option_names = {option.name for option in dataclasses.fields(_registered()[name][1])} - {"size", "seed"}
+    if unknown := sorted(set(options) - option_names):
+        suggestion = _meant(unknown[0], option_names)
+        raise ValueError(
+            f"config: {name!r} has no option {unknown[0]!r}.{suggestion} It has {', '.join(sorted(option_names))}"
+        )
     try:
         if name == "composite":
             from reasoning_gym.composite import DatasetSpec
@@ -176,8 +178,8 @@ def _open(name: str, config: str, seed: int, size: int) -> Any:
         ) from error
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+def _meant(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

@@ -52,7 +52,7 @@ def main() -> None:
 
 @functools.lru_cache(maxsize=8)
 def _open(name: str, config: str, seed: int) -> Any:
-    """The dataset with a single item: scorers read none, and some datasets make all at once."""
+    """Open the dataset with a single item: scorers read none, and some datasets make all at once."""
     import reasoning_gym
 
     options = json.loads(config)

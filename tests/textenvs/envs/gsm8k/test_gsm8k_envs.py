@@ -13,6 +13,7 @@ from textenvs.data.word_problems import LEVELS
 from textenvs.envs.gsm8k.env import Gsm8k, Gsm8kInteract
 from textenvs.envs.gsm8k.user import FEEDBACKS
 from textenvs.envs.self_correct.env import SelfCorrect
+from textenvs.evaluate.baselines import play_attack
 from textenvs.messages import assistant, system, user
 from textenvs.scoring.gsm8k import METHODS
 
@@ -28,7 +29,7 @@ def wrong(task):
 
 
 @given(st.sampled_from(BOTH), st.integers(0, 2**31), st.sampled_from(LEVELS))
-def test_the_expert_solves_every_task_at_once(make, seed, level):
+def test_expert_solves_every_task_at_once(make, seed, level):
     env = make(level=level)
     observation, info = env.reset(seed=seed)
     assert observation == (user(f"{env.task.question} {INSTRUCTION}"),)
@@ -63,7 +64,7 @@ costs = st.floats(0, 0.4)
     st.sampled_from(METHODS),
     st.integers(0, 99),
 )
-def test_every_turn_has_the_same_terms_and_they_sum(actions, feedback, correct, form, dearer, method, seed):
+def test_turns_have_the_same_terms_that_sum(actions, feedback, correct, form, dearer, method, seed):
     env = Gsm8kInteract(feedback=feedback, correct=correct, format=form, extra_turn=-form - dearer, method=method)
     env.reset(seed=seed)
     ends = []
@@ -111,12 +112,20 @@ def test_defaults():
     observation, reward, *_ = env.step("I do not know")
     assert (reward, observation[-1]) == (0.0, user("End with #### and the number. Try again."))
     observation, reward, *_ = env.step(wrong(task))
-    assert (reward, observation[-1]) == (-0.25, user("That is too high. Try again."))
+    assert (reward, observation[-1]) == (-0.35, user("That is too high. Try again."))
     _, reward, terminated, _, info = env.step(f"#### {task.ground_truth}")
-    assert (reward, terminated, info["stop"], info["user_turns"]) == (0.75, True, "solved", 2)
+    assert (reward, terminated, info["stop"], info["user_turns"]) == (0.65, True, "solved", 2)
 
 
-def test_the_last_reply_is_judged_before_the_turns_run_out():
+def test_blind_search_keeps_its_distance():
+    """The best search that knows the numbers and the user's feedback, not the story: median first, by likelihood."""
+    search = next(attack for attack in Gsm8kInteract().attacks() if attack.name == "sign-search")
+    records = play_attack(Gsm8kInteract, search, 600)
+    assert all(record.success for record in records)
+    assert np.mean([record.total for record in records]) < 1.0 - Gsm8kInteract.attack_margin
+
+
+def test_last_reply_is_judged_before_truncation():
     for options in ({"max_assistant_turns": 2}, {"max_assistant_turns": None, "max_user_turns": 1}):
         env = Gsm8kInteract(**options)
         for last, expected in (("expert", (True, False, "solved")), ("no", (False, True, next(iter(options))))):
@@ -156,7 +165,7 @@ ALL = (Gsm8k, Gsm8kInteract, SelfCorrect)
     "form",
     ["#### {}", "So it is \\boxed{{{}}}.", "**{}**\n\\[ \\boxed{{{}\\text{{ toys}}}} \\]", "{}", "The answer is {}."],
 )
-def test_a_right_answer_in_the_form_that_a_model_chose_is_paid(make, form):
+def test_right_answers_in_any_form_are_paid(make, form):
     env = make()
     env.reset(seed=2)
     truth = env.task.ground_truth
@@ -164,19 +173,19 @@ def test_a_right_answer_in_the_form_that_a_model_chose_is_paid(make, form):
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_of_several_answers_only_the_last_counts(make):
+def test_only_the_last_answer_counts(make):
     env = make()
-    for forms, paid in (("#### {0}\n\\boxed{{{1}}}", False), ("\\boxed{{{1}}}\n#### {0}", True)):
+    for forms, right in (("#### {0}\n\\boxed{{{1}}}", False), ("\\boxed{{{1}}}\n#### {0}", True)):
         env.reset(seed=2)
         truth = int(env.task.ground_truth)
-        assert env.step(forms.format(truth, truth + 1))[4]["terms"]["correct"] == float(paid)
+        assert env.step(forms.format(truth, truth + 1))[4]["terms"]["correct"] == float(right)
     for listed in ("#### {0} or {1}", "\\boxed{{{0}, {1}}}", "\\boxed{{{1} \\text{{ or }} {0}}}"):
         env.reset(seed=2)
         assert env.step(listed.format(truth, truth + 1))[4]["terms"]["correct"] == 0.0
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_the_opening_says_how_to_answer_unless_the_row_does(make):
+def test_opening_has_instruction_unless_row_has_one(make):
     def opens(*messages, **options):
         return make(**options).reset(options={"task": Task("k", "s", messages, "4")})[0]
 
@@ -185,21 +194,26 @@ def test_the_opening_says_how_to_answer_unless_the_row_does(make):
     assert opens(system("Be brief."), bare)[-1] == user(f"How many? {INSTRUCTION}")
     assert opens(bare, instruction="Say it.") == (user("How many? Say it."),)
     assert opens(bare, instruction=None) == (bare,)
-    for told in ("How many? Output the final answer after '####'.", "How many? Put it in \\boxed{}."):
-        assert opens(user(told)) == (user(told),)
-        assert opens(system(told), bare) == (system(told), bare)
-        assert opens(bare, system_prompt=told) == (system(told), bare)
+    for instruction in ("How many? Output the final answer after '####'.", "How many? Put it in \\boxed{}."):
+        assert opens(user(instruction)) == (user(instruction),)
+        assert opens(system(instruction), bare) == (system(instruction), bare)
+        assert opens(bare, system_prompt=instruction) == (system(instruction), bare)
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_solved_examples_stand_between_the_system_message_and_the_question(make):
+def test_examples_precede_the_question(make):
     rows = [{"question": "1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, {"question": "2+2?", "answer": "#### 4"}]
-    shown = (user(f"1+1? {INSTRUCTION}"), assistant("1+1=2\n#### 2"), user(f"2+2? {INSTRUCTION}"), assistant("#### 4"))
-    asked = user(f"How many? {INSTRUCTION}")
+    examples = (
+        user(f"1+1? {INSTRUCTION}"),
+        assistant("1+1=2\n#### 2"),
+        user(f"2+2? {INSTRUCTION}"),
+        assistant("#### 4"),
+    )
+    question = user(f"How many? {INSTRUCTION}")
     for before in ((), (system("Be brief."),)):
         env = make(examples=rows)
         task = Task("k", "s", (*before, user("How many?")), "4")
-        assert env.reset(options={"task": task})[0] == (*before, *shown, asked)
+        assert env.reset(options={"task": task})[0] == (*before, *examples, question)
         env.step("#### 4")
         assert env.state.assistant_turns == 1
     with pytest.raises(TaskError, match="examples: row 0: .*'answer'"):

@@ -55,11 +55,11 @@ WORKED = "She sold 48/2 = <<48/2=24>>24 in May.\nSo 48+24 = <<48+24=72>>72.\n###
     ],
 )
 def test_graded_feedback(reply, none, form, direction, hint):
-    said = [say(Gsm8kUser("72", WORKED, feedback=level), reply) for level in FEEDBACKS]
-    assert said == [none, form, direction, hint]
+    messages = [say(Gsm8kUser("72", WORKED, feedback=level), reply) for level in FEEDBACKS]
+    assert messages == [none, form, direction, hint]
 
 
-def test_the_flexible_user_wants_a_number_anywhere():
+def test_flexible_user_accepts_a_number_anywhere():
     simulated = Gsm8kUser("72", WORKED, method="flexible")
     assert simulated.judge(assistant("so 72")).correct
     assert say(simulated, "no idea") == "End with the number. Try again."
@@ -94,9 +94,9 @@ def test_private_reasoning_is_not_read():
 def test_hints(solution, gold, hint):
     simulated = Gsm8kUser(gold, solution, feedback="hint")
     assert simulated.hint() == hint
-    said = say(simulated, "#### 123456")
-    assert said.startswith("That is too high. ")
-    assert ("Start with" in said) == (hint is not None)
+    message = say(simulated, "#### 123456")
+    assert message.startswith("That is too high. ")
+    assert ("Start with" in message) == (hint is not None)
 
 
 @given(
@@ -111,11 +111,11 @@ def test_no_level_ever_says_the_answer(level, index, feedback, method, reply):
     simulated = user_of(task, method=method, feedback=feedback)
     verdict = simulated.judge(assistant(reply))
     if not verdict.correct:
-        said = simulated.answer_to(verdict)
-        assert normalize(task.ground_truth) not in numbers_in(said)
-        assert len(said.split()) <= 20
+        message = simulated.answer_to(verdict)
+        assert normalize(task.ground_truth) not in numbers_in(message)
+        assert len(message.split()) <= 20
         if feedback != "hint":
-            assert not re.search(r"\d", said)
+            assert not re.search(r"\d", message)
 
 
 @given(
@@ -123,10 +123,10 @@ def test_no_level_ever_says_the_answer(level, index, feedback, method, reply):
     gold=st.integers(-60, 60),
     wrong=st.integers(-60, 60),
 )
-def test_no_solution_text_makes_a_hint_that_says_the_answer(solution, gold, wrong):
+def test_hints_never_contain_the_answer(solution, gold, wrong):
     if wrong != gold:
-        said = say(Gsm8kUser(str(gold), solution, feedback="hint"), f"#### {wrong}")
-        assert str(abs(gold)) not in numbers_in(said)
+        message = say(Gsm8kUser(str(gold), solution, feedback="hint"), f"#### {wrong}")
+        assert str(abs(gold)) not in numbers_in(message)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -138,9 +138,9 @@ def test_no_leak_on_the_real_rows(split):
     places = range(0, tasks.size, 5)
     for index in places:
         simulated = user_of(tasks[index], method="strict", feedback="hint")
-        said = say(simulated, "#### 123456789")
-        assert tasks[index].ground_truth.lstrip("-") not in numbers_in(said)
-        hints += "Start with" in said
+        message = say(simulated, "#### 123456789")
+        assert tasks[index].ground_truth.lstrip("-") not in numbers_in(message)
+        hints += "Start with" in message
     assert hints > 0.9 * len(places)  # most rows do give one
 
 
@@ -155,8 +155,8 @@ def test_a_row_configures_its_user():
     assert user_of(row(), method="strict", feedback="none") == Gsm8kUser("72", WORKED, "strict", "none")
     verl = {"name": "gsm8k", "query": "How many?", "ground_truth": "73"}
     assert user_of(row(interaction_kwargs=verl), method="strict", feedback="none").ground_truth == "73"
-    more = {**verl, "method": "flexible", "feedback": "hint"}
-    assert user_of(row(interaction_kwargs=more), method="strict", feedback="none") == Gsm8kUser(
+    options = {**verl, "method": "flexible", "feedback": "hint"}
+    assert user_of(row(interaction_kwargs=options), method="strict", feedback="none") == Gsm8kUser(
         "73", WORKED, "flexible", "hint", query="How many?"
     )
     assert user_of(row(interaction_kwargs=None), method="strict", feedback="none").ground_truth == "72"
@@ -173,6 +173,6 @@ def test_a_row_configures_its_user():
         ({"feedback": "loud"}, "feedback should be 'none', 'format', 'direction' or 'hint', not 'loud'"),
     ],
 )
-def test_a_row_that_asks_for_what_there_is_not(kwargs, message):
+def test_bad_row_options_are_errors(kwargs, message):
     with pytest.raises(TaskError, match=message):
         user_of(row(interaction_kwargs=kwargs), method="strict", feedback="none")

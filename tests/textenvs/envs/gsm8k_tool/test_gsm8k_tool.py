@@ -67,7 +67,7 @@ moves = st.sampled_from([7, 7, 8, 9, "#### 7", "#### 8", "hm", "<tool_call>{", "
 
 
 @given(st.lists(moves, max_size=6), st.integers(0, 5))
-def test_a_miss_before_anything_else_makes_every_play_worth_less(plan, where):
+def test_an_early_miss_lowers_every_return(plan, where):
     plan = [*plan, "#### 7"]
     without = sum(play(started(max_assistant_turns=None), plan))
     assert without <= 1.0 + 1e-9
@@ -77,7 +77,7 @@ def test_a_miss_before_anything_else_makes_every_play_worth_less(plan, where):
     assert extra == pytest.approx(without - 0.2 * (where <= final))
 
 
-def test_several_guesses_in_one_reply_are_one_submission():
+def test_guesses_in_one_reply_are_one_submission():
     env = started()
     reply = env.format.write("", [call(TOOL, answer=str(guess)) for guess in (6, 7, 8)])
     conversation, reward, *_ = env.step(reply)
@@ -88,7 +88,7 @@ def test_several_guesses_in_one_reply_are_one_submission():
 
 @pytest.mark.parametrize("candidates", range(8, 13))
 def test_blind_guessing_loses(candidates):
-    """Whoever knows only that the answer is one of eight or more, equally likely, does best not to submit guesses."""
+    """With eight or more equally likely answers, submitting guesses lowers the expected return."""
     for submitted in range(1, 5):
         earned = [
             sum(play(started(str(truth)), [*itertools.takewhile(lambda g, t=truth: g < t, range(submitted)),
@@ -98,7 +98,7 @@ def test_blind_guessing_loses(candidates):
         assert np.mean(earned) < 0
 
 
-def test_a_hint_where_there_is_neither_a_call_nor_an_answer():
+def test_reply_without_call_or_answer_gets_a_hint():
     env = started()
     conversation, reward, terminated, _, info = env.step("It is 7.")
     assert (reward, terminated) == (0.0, False)
@@ -109,7 +109,7 @@ def test_a_hint_where_there_is_neither_a_call_nor_an_answer():
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_earns_everything_in_every_format(name, level):
+def test_expert_earns_everything_in_every_format(name, level):
     env = Gsm8kTool(level=level, call_format=name)
     for seed in range(3):
         env.reset(seed=seed)
@@ -140,7 +140,7 @@ def test_rows_made_for_verls_tool_are_played():
         ("search", "must be a mapping"),
     ],
 )
-def test_rows_that_ask_for_something_else_are_refused(tools, error):
+def test_rows_with_other_tools_are_refused(tools, error):
     with pytest.raises(TaskError, match=error):
         Gsm8kTool().reset(options={"task": row(tools_kwargs=tools)})
 

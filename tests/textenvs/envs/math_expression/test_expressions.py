@@ -73,8 +73,8 @@ def test_steps_keep_the_value_and_end_in_it(tree):
         worth = value(tree, made_up)
     except ZeroDivisionError:
         return
-    for left in range(operations(tree), 0, -1):
-        assert operations(tree) == left
+    for remaining in range(operations(tree), 0, -1):
+        assert operations(tree) == remaining
         step = next_step(tree)
         tree = after_step(tree, step, made_up)
         assert value(tree, made_up) == worth

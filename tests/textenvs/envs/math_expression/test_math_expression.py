@@ -26,7 +26,7 @@ def step(env, *calls):
     return env.step(env.format.write("", [call(name, a=a, b=b) for name, a, b in calls]))[1]
 
 
-def test_every_operation_is_paid_once_and_every_other_call_costs():
+def test_operations_are_paid_once_other_calls_cost():
     env = started()
     share = pytest.approx(0.2 / 3)
     assert step(env, ("multiply", 3, 4)) == -0.05, "not an operation of two numbers of the expression"
@@ -37,7 +37,7 @@ def test_every_operation_is_paid_once_and_every_other_call_costs():
     assert env.step("Final Answer: #### 21")[1:3] == (0.8, True)
 
 
-def test_a_difference_may_not_be_written_the_other_way_round():
+def test_swapped_difference_is_no_progress():
     env = started("5 - 3", "2")
     assert step(env, ("subtract", 3, 5)) == -0.05
     assert step(env, ("subtract", 5.0, 3)) == 0.2
@@ -53,7 +53,7 @@ def test_calls_that_fail_cost_as_much(reply):
 @pytest.mark.parametrize("tools", ["operators", "calculator"])
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_takes_the_shortest_way_in_every_format(level, name, tools):
+def test_expert_plays_shortest_in_every_format(level, name, tools):
     if (level, tools) == ("made-up", "calculator"):
         with pytest.raises(ValueError, match="does not know what @ means"):
             MathExpression(level=level, tools=tools)
@@ -74,10 +74,10 @@ some_calls = st.tuples(st.sampled_from(["add", "subtract", "multiply", "divide",
 
 
 @given(st.lists(st.lists(some_calls, min_size=1, max_size=3), max_size=5))
-def test_no_play_earns_more_than_the_shortest_way(plan):
+def test_no_play_earns_more_than_the_shortest(plan):
     env = started()
     earned = [step(env, *calls) for calls in plan]
-    calls = sum(len(each) for each in plan)
+    calls = sum(len(turn_calls) for turn_calls in plan)
     assert sum(earned) <= 0.2 + 1e-9
     final = env.step("Final Answer: #### 21")
     total = sum(earned) + final[1]
@@ -85,7 +85,7 @@ def test_no_play_earns_more_than_the_shortest_way(plan):
     assert final[1] == 0.8
 
 
-def test_what_at_means_is_known_only_to_the_tool():
+def test_only_the_tool_knows_the_made_up_operation():
     tasks = MathExpression(level="made-up").tasks
     meanings = {tuple(tasks[i].extra["made_up"]) for i in range(50)}
     assert len(meanings) > 20
@@ -105,7 +105,7 @@ def test_an_expression_that_is_no_whole_number(name):
     assert total == pytest.approx(1.0)
 
 
-def test_an_answer_without_a_number_is_asked_for_again():
+def test_answer_without_number_gets_a_request():
     env = started()
     conversation, reward, terminated, *_ = env.step("Final Answer: twenty-one")
     assert (reward, terminated) == (0.0, False)
@@ -154,4 +154,4 @@ def test_the_calculator_is_paid_for_the_whole():
     made = call("calculate", expression="3*9-6")
     assert env.step(env.format.write("", [made]))[1] == 0.2
     assert read_object(made["function"]["arguments"])["expression"] == "3*9-6"
-    assert Fraction(21) == env.state.left
+    assert Fraction(21) == env.state.remaining

@@ -30,7 +30,7 @@ def ask(env, code):
 
 
 @pytest.mark.parametrize("level", ["easy", "medium", "hard"])
-def test_the_expert_earns_the_maximum_with_one_program(level):
+def test_expert_earns_maximum_with_one_program(level):
     env = MathPython(level=level, split="test")
     for index in range(3):
         env.reset(options={"task_index": index})
@@ -49,7 +49,7 @@ def test_every_format_of_calls_works(call_format):
     assert env.step(env.demonstration(rng))[-1]["stop"] == "solved"
 
 
-def test_programs_that_fail_are_told_and_cost_what_is_said():
+def test_failing_programs_are_reported_and_cost():
     env = MathPython(call_cost=-0.05)
     env.reset(seed=0)
     conversation, reward, *_ = ask(env, "print(1)\n1 / 0")
@@ -96,7 +96,7 @@ def test_real_rows_are_compared_as_mathematics(tmp_path):
     assert env.step(env.careless_reply(rng))[-1]["stop"] == "wrong"
 
 
-def test_an_answer_that_takes_for_ever_to_compare_is_counted():
+def test_comparison_timeouts_are_counted():
     pytest.importorskip("math_verify")
     env = MathPython(tasks=rows(("q", "5")), grader_timeout_s=0.3)
     env.reset(seed=0)
@@ -109,8 +109,8 @@ def test_an_answer_that_takes_for_ever_to_compare_is_counted():
 async def test_comparing_does_not_hold_up_the_loop(monkeypatch):
     seen = []
 
-    async def compare(said, truth, *, timeout_s, problem):
-        seen.append((said, truth, timeout_s, problem))
+    async def compare(stated, truth, *, timeout_s, problem):
+        seen.append((stated, truth, timeout_s, problem))
         return MathVerdict("equal", "x")
 
     monkeypatch.setattr(math_python, "judge_math_async", compare)
@@ -130,12 +130,12 @@ def test_rows_that_cannot_be_graded_are_refused():
         env.reset(seed=0)
 
 
-def test_the_sandbox_has_the_limits_that_were_asked_for():
+def test_sandbox_has_the_requested_limits():
     env = MathPython(sandbox={"cpu_s": 1, "wall_s": 0.3, "output_bytes": 100})
     env.reset(seed=0)
     conversation, *_ = ask(env, "import time; time.sleep(9)")
     assert "more than 0.3 s" in conversation[-1]["content"]
     conversation, *_ = ask(env, "print('x' * 1000)")
     assert "more than 100 bytes" in conversation[-1]["content"]
-    given = Sandbox()
-    assert MathPython(sandbox=given).tools[0].function.sandbox is given
+    shared = Sandbox()
+    assert MathPython(sandbox=shared).tools[0].function.sandbox is shared

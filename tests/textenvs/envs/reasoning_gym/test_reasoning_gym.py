@@ -76,7 +76,7 @@ def test_items_are_the_same_in_every_process():
     assert json.loads(ran.stdout) == {name: repr(ReasoningGymTasks(name, size=5)[1].prompt) for name in names}
 
 
-def test_a_dataset_that_depends_on_the_process_says_so(caplog, monkeypatch):
+def test_process_dependent_dataset_warns(caplog, monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     with caplog.at_level(logging.WARNING, logger="textenvs"):
         make("ransom_note")
@@ -88,13 +88,13 @@ def test_a_dataset_that_depends_on_the_process_says_so(caplog, monkeypatch):
         assert caplog.text == ""
 
 
-def test_an_item_that_cannot_be_made_is_an_error_that_says_so():
+def test_failing_item_is_a_task_error():
     env = ReasoningGym("knight_swap", config={"max_attempts": 1, "min_nodes": 6, "max_nodes": 6, "min_steps": 19})
     with pytest.raises(TaskError, match=r"knight_swap .*: task \d could not be made \(ValueError: .*with config"):
         [env.tasks[index] for index in range(5)]
 
 
-def test_items_are_those_of_the_package_and_the_splits_never_share_a_draw():
+def test_items_match_package_and_splits_are_disjoint():
     import reasoning_gym
 
     drawn = {"train": set(), "test": set()}
@@ -124,7 +124,7 @@ def test_the_default_is_sums():
     assert env.conversation_score() == {"accuracy": 1.0}
 
 
-def test_an_answer_around_the_right_one_earns_a_share_only_where_asked_for():
+def test_padded_answer_earns_only_partial_scores():
     """reasoning-gym's own score of a text that holds the answer is len(answer) / len(text)."""
     for scoring, threshold, reward in (("strict", 1.0, 0.0), ("strict", 0.4, 1.0), ("partial", 1.0, 0.5)):
         env = ReasoningGym("word_sequence_reversal", scoring=scoring, threshold=threshold, answer_format="text")
@@ -188,7 +188,7 @@ def test_attempts():
     assert again.conversation_score() == {"accuracy": 0.0}
 
 
-def test_several_partial_answers_earn_no_more_than_the_best_of_them():
+def test_partial_attempts_earn_the_best_one():
     env = ReasoningGym("word_sequence_reversal", scoring="partial", attempts=4, extra_turn=0.0, answer_format="text")
     env.reset(seed=1)
     truth = env.state.task.ground_truth
@@ -196,7 +196,7 @@ def test_several_partial_answers_earn_no_more_than_the_best_of_them():
     assert rewards == pytest.approx([0.25, 0.25, 0.0, 0.5])
 
 
-def test_a_scorer_that_fails_is_not_the_policys_fault(monkeypatch):
+def test_scorer_failure_is_judge_failed(monkeypatch):
     env = ReasoningGym()
     env.reset(seed=0)
 

@@ -49,7 +49,7 @@ def hostile_rows(dataset, code):
 
 
 @pytest.mark.parametrize("dataset", EVALUATED)
-def test_a_row_with_code_is_refused_at_reset_and_nothing_runs(dataset, tmp_path):
+def test_row_with_code_is_refused_at_reset(dataset, tmp_path):
     proof = tmp_path / "proof"
     code = TOUCH.format(str(proof))
     env = textenvs.make("textenv/reasoning-gym", dataset=dataset, size=5)
@@ -63,7 +63,7 @@ def test_a_row_with_code_is_refused_at_reset_and_nothing_runs(dataset, tmp_path)
     assert not proof.exists()
 
 
-def test_code_that_passes_the_guard_runs_in_the_sandbox_and_not_here(tmp_path, monkeypatch):
+def test_unguarded_code_runs_in_the_sandbox(tmp_path, monkeypatch):
     """The second wall: without the guard, the code has neither the host's files nor a second process."""
     dataset = "bitwise_arithmetic"
     proof = tmp_path / "proof"
@@ -107,7 +107,7 @@ def test_comparing_scorer_that_hangs_is_killed(monkeypatch):
 
 
 @pytest.mark.parametrize("dataset", EVALUATED)
-def test_what_the_dataset_makes_passes_the_guard_and_scores_as_in_the_package(dataset):
+def test_own_answers_pass_guard_and_score_as_package(dataset):
     tasks = ReasoningGymTasks(dataset, size=5)
     scorer = ProcessScorer(tasks.opening()[:3], sandboxed=True)
     for index in range(2):
@@ -121,7 +121,7 @@ def test_what_the_dataset_makes_passes_the_guard_and_scores_as_in_the_package(da
 
 def test_every_scorer_that_evaluates_is_sandboxed():
     """Read from the package's own code, method by method: what calls eval, exec or sympy's parser while it scores."""
-    found = set()
+    evaluating = set()
     for name, (kind, _) in _registered().items():
         for base in kind.__mro__:
             module = sys.modules[base.__module__]
@@ -134,11 +134,11 @@ def test_every_scorer_that_evaluates_is_sandboxed():
                 if isinstance(node, ast.Call)
             }
             if called & {"eval", "exec", "parse_expr", "sympify"}:
-                found.add(name)
+                evaluating.add(name)
     # It has a parser of its own with this name, which evaluates nothing.
-    found -= {"propositional_logic"}
-    assert found >= set(EVALUATED) - {"puzzle24"}
-    for name in found:
+    evaluating -= {"propositional_logic"}
+    assert evaluating >= set(EVALUATED) - {"puzzle24"}
+    for name in evaluating:
         assert reasoning_gym_sandbox._evaluates(_registered()[name][0].__module__), name
     assert evaluates(
         ReasoningGymTasks("composite", {"datasets": [{"name": "n_queens", "weight": 1, "config": {}}]}, 5).opened()
@@ -146,7 +146,7 @@ def test_every_scorer_that_evaluates_is_sandboxed():
     assert not evaluates(ReasoningGymTasks("chain_sum", size=5).opened())
 
 
-def test_without_a_sandbox_such_datasets_are_refused_and_others_are_not(monkeypatch):
+def test_evaluating_datasets_need_a_sandbox(monkeypatch):
     def unavailable():
         raise SandboxUnavailable("No Python sandbox holds on this machine")
 

@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +56,7 @@ def test_answers_are_not_evaluated(dataset):
 
 
 @pytest.mark.parametrize("dataset", EVALUATING)
-def test_right_answers_still_pass_in_other_words(dataset):
+def test_right_answers_pass_in_other_forms(dataset):
     for index in range(3):
         assert judge(dataset, None, index) == Score(1.0)
     gold = right_answer(entry_of(ReasoningGymTasks(dataset, size=5)[0], dataset))
@@ -89,7 +90,7 @@ def test_holes_of_the_packages_scorers_are_closed():
         ("polynomial_multiplication", "-2*(3*x + 1)"),
     ],
 )
-def test_answers_that_the_package_pays_without_the_work_are_wrong(dataset, answer):
+def test_answers_without_work_are_wrong(dataset, answer):
     tasks = ReasoningGymTasks(dataset, size=5)
     entry = entry_of(tasks[0], dataset)
     if dataset == "polynomial_multiplication":
@@ -192,7 +193,7 @@ def test_what_an_expression_may_hold():
 
 
 @given(st.text(st.sampled_from("x9*+-/().,[]'\"sinexp_ \n"), max_size=40))
-def test_what_counts_as_safe_calls_nothing_but_known_functions(text):
+def test_safe_expressions_call_only_allowed_functions(text):
     class Names(dict):
         def __missing__(self, name):
             assert name in ("sin", "exp") or len(name) <= 2
@@ -219,7 +220,7 @@ class Faulty:
         return 1.0
 
 
-def test_an_answer_that_the_scorer_cannot_read_is_wrong_if_it_can_read_the_right_one():
+def test_unreadable_answer_is_wrong_if_gold_is_readable():
     entry = {"question": "?", "answer": "4", "metadata": {"source_dataset": "mine"}}
     assert score(Faulty("4"), "four", entry) == Score(0.0, unread=True)
     assert score(Faulty("4"), "4", entry) == Score(1.0)
@@ -231,7 +232,7 @@ def test_an_answer_that_the_scorer_cannot_read_is_wrong_if_it_can_read_the_right
     assert score(Faulty("4"), "4" * (MAX_CHARS + 1), entry) == Score(0.0, refused=True)
 
 
-def test_datasets_that_pay_without_the_work_are_refused():
+def test_datasets_paying_without_work_are_refused():
     part = {"name": "propositional_logic", "weight": 1, "config": {}}
     for dataset, options in (
         ("propositional_logic", {}),
@@ -245,6 +246,16 @@ def test_datasets_that_pay_without_the_work_are_refused():
     assert "propositional_logic" not in datasets()
 
 
-def test_the_margin_below_the_expert_is_above_the_most_frequent_answer():
+def test_margin_counts_the_most_frequent_answer():
     assert ReasoningGym("chain_sum").attack_margin > 0.8
     assert ReasoningGym("isomorphic_strings").attack_margin < 0.55
+
+
+@pytest.mark.parametrize("dataset", ["coin_flip", "string_synthesis"])
+def test_margin_counts_repeated_questions(dataset):
+    """A memoriser of a hundred right answers stays below the limit that the margin leaves."""
+    env, memory = ReasoningGym(dataset), ReasoningGymTasks(dataset, seed=1000)
+    answers = {memory[index].question: memory[index].ground_truth for index in range(100)}
+    tasks = [env.tasks[index] for index in range(100)]
+    earned = np.mean([answers.get(task.question) == task.ground_truth for task in tasks])
+    assert 0.3 < earned < 1 - env.attack_margin
