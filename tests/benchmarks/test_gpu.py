@@ -104,13 +104,13 @@ def test_forks_compute_no_prompt_again_and_are_timed(job, monkeypatch):
 def test_a_gradient_of_trees_that_is_not_that_of_rows_is_noticed(job, monkeypatch):
     from trainers.learner import inputs
 
-    distinct = inputs.KeptSets.distinct
+    distinct = inputs.SamplingMasks.distinct
 
     def wrong(*args):
         first, kinds = distinct(*args)
         return first, np.arange(len(kinds)) % len(first)  # another token's log-probability
 
-    monkeypatch.setattr(inputs.KeptSets, "distinct", wrong)
+    monkeypatch.setattr(inputs.SamplingMasks, "distinct", wrong)
     from benchmarks.gpu import tree
 
     assert not tree.same(job, 0.5)

@@ -22,7 +22,7 @@ from trainers.config.model import ModelSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner
-from trainers.learner.logprobs import Kept, token_logprobs
+from trainers.learner.logprobs import Support, token_logprobs
 from trainers.policy import Policy, PolicyError, end_token_ids_of, load
 from trainers.ppo import train
 from trainers.run import Run, assemble
@@ -178,8 +178,8 @@ def test_an_unused_id_among_the_actions_is_refused():
 def test_a_sampling_mask_and_unused_ids_go_together():
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (2, 9))
-    kept = Kept(torch.tensor([1, 4]), torch.tensor([2, 0]))
-    logprobs, _ = token_logprobs(hidden, weight, torch.tensor([4, 0]), kept=kept, unused=torch.tensor([7, 8]))
+    kept = Support(torch.tensor([1, 4]), torch.tensor([2, 0]))
+    logprobs, _ = token_logprobs(hidden, weight, torch.tensor([4, 0]), support=kept, unused=torch.tensor([7, 8]))
     logits = hidden @ weight.T
     assert logprobs[0] == pytest.approx(float(logits[0, [1, 4]].log_softmax(0)[1]))
     assert logprobs[1] == pytest.approx(float(logits[1, :7].log_softmax(0)[0]))

@@ -5,8 +5,8 @@
 * **A. Observation tokens are not steps.** The batch has none, so no recursion can run through them.
 * **B. A baseline is subtracted from the reward-to-go and comes from other episodes.** Subtracting a per-turn mean from
   each turn's reward and summing is biased: the mean is only subtracted if one's *own* actions reach that turn.
-* **C. Terminated is not truncated.** After termination there is nothing to earn. A truncated episode would have gone
-  on: with a critic its last state's value is added; without one the episode counts as it is or is left out, as said by
+* **C. Terminated is not truncated.** After termination there is nothing to earn. A truncated episode would have
+  continued: with a critic its last state's value is added; without one it counts as it is or is left out, by
   ``truncated="count" | "drop"``.
 
 Arguments that several take mean the same in all:
@@ -278,7 +278,7 @@ def remax(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
 
 
 def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncated = "count") -> Advantages:
-    """Total reward minus the mean of the *other* episodes (REINFORCE leave-one-out, arXiv 2402.14740).
+    """Subtract the mean of the *other* episodes from the total reward (REINFORCE leave-one-out, arXiv 2402.14740).
 
     Unbiased, because the baseline does not depend on the episode itself. An episode without siblings has the baseline
     0 with ``group`` and the batch's alone with the others.
@@ -312,7 +312,7 @@ def turn_grpo(
     truncated: Truncated = "count",
     eps: float = 1e-6,
 ) -> Advantages:
-    """Each turn's reward-to-go minus the mean of the siblings that reached the same turn.
+    """Subtract the mean of the siblings that reached the same turn from each turn's reward-to-go.
 
     ``G_t = r_t + gamma G_{t+1}`` and ``A_t = G_t - mean(G_t of the other episodes of the group that have a turn t)``;
     every token of turn ``t`` gets ``A_t``. Whether a *sibling* reaches turn ``t`` does not depend on one's own actions,
@@ -404,7 +404,7 @@ def _less_optimal_token(batch: ActionBatch, counted: Bools, credited: Floats, by
 
 
 def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Floats], Floats]) -> Advantages:
-    """One number an episode, from the returns of its group's episodes that count."""
+    """Compute one number an episode from the returns of its group's episodes that count."""
     counted = kept_episodes(batch, truncated)
     returns, group = _totals(batch)[counted], batch.group[counted]
     out = np.zeros(len(returns))
@@ -415,7 +415,7 @@ def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Fl
 
 
 def _relative(x: Floats, key: Ints, norm_by_std: bool, eps: float) -> Floats:
-    """Each entry minus the mean of the entries with its key, itself included; divided by their deviation if wanted."""
+    """Subtract the mean of the entries with each entry's key, itself included; divide by deviations if requested."""
     moved = x - any_of(x, key)  # so that equal entries become 0 to the last bit
     centred = moved - sums(moved, key) / np.bincount(key)[key]
     return _divide_by_rms(centred, key, eps) if norm_by_std else centred

@@ -100,7 +100,7 @@ def mean_baseline(x: Floats, group: Ints, turn: Ints, side: Ints, kind: Baseline
 
 
 def _padded(x: Floats, group: Ints, turn: Ints, side: Ints) -> tuple[Floats, Ints, Ints, Ints]:
-    """With a 0 behind, for each turn of the longest episode that another one lacks."""
+    """Append a 0 for each turn of the longest episode that another one lacks."""
     starts = np.flatnonzero(turn == 0)
     lengths = np.diff(np.append(starts, len(turn)))
     missing = turn.max(initial=-1) + 1 - lengths

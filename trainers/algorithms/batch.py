@@ -306,7 +306,7 @@ def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observatio
 
 
 class TermsError(ValueError):
-    """The reward has none of the terms that an estimator was asked to compare."""
+    """The reward has none of the terms that an estimator compares."""
 
 
 def episode_terms(

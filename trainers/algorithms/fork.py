@@ -191,7 +191,7 @@ def _against_others(
             if not later:
                 continue
             baseline = parted_at_opening(later)
-            # Of those who left later, and of the root's state, whose mean is one value: their sum and number.
+            # Of those that left later, and of the root's state, whose mean is one value: their sum and number.
             behind = [(sum(moved[at] for at in cell) / len(cell), 1) if cell else (0.0, 0)]
             for these in reversed(departed[2:]):
                 behind.append((behind[-1][0] + sum(moved[at] for at in these), behind[-1][1] + len(these)))
@@ -219,7 +219,7 @@ def _sums(q: Floats, weight: Floats, key: Ints) -> tuple[Floats, Floats, Floats]
 def _others(total: Floats, mass: Floats, key: int, these: Sequence[tuple[float, float]]) -> float | None:
     """Return the weighted mean of all with this key but these pairs of weight and value; ``None`` without any."""
     rest = float(mass[key]) - sum(weight for weight, _ in these)
-    # What weighs next to nothing beside the rest cannot be told from rounding.
+    # A weight of almost nothing beside the rest is indistinguishable from rounding.
     if rest <= 1e-9 * mass[key]:
         return None
     return (float(total[key]) - sum(weight * value for weight, value in these)) / rest

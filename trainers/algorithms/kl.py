@@ -64,7 +64,7 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator) -> Te
 
 
 def mean_kl(estimate: Floats, token_offsets: Ints) -> float:
-    """Nats a token: the mean over episodes (with action tokens) of the mean over each one's tokens, as verl's.
+    """Average over episodes with action tokens the mean over each one's tokens, as verl does, in nats a token.
 
     ``estimate`` is ``[N]``, of :func:`kl_estimate`; ``token_offsets``, int ``[E + 1]``, say where episodes start.
     """

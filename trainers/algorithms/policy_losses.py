@@ -260,7 +260,7 @@ def clip_cov(
     clip_high: float = 0.2,
     importance: Tensor | None = None,
 ) -> TokenLoss:
-    """:func:`ppo_clip` without the selected tokens (Clip-Cov, arXiv 2505.22617).
+    """Compute :func:`ppo_clip` without the selected tokens (Clip-Cov, arXiv 2505.22617).
 
     Entropy falls by the covariance of log-probability and advantage, and few tokens carry most of it. Some of those
     (:func:`clip_cov_tokens`) have the loss 0 here; they still count in means.

@@ -3,8 +3,9 @@
 ``actor_rollout_ref.model.external_lib=trainers.integrations.verl`` registers the agent loop ``textenv`` (the rows'
 ``agent_name``) and the advantage estimator ``textenv_turn_grpo`` (``algorithm.adv_estimator``) in every process.
 
-:class:`~trainers.rollout.renderer.Renderer` renders the opening once, and after each reply only what the environment
-said. A response ends with a sampled token, so a reward never lands on a masked token, where verl's GAE would lose it.
+A renderer (:class:`~trainers.rollout.renderer.Renderer`) renders the opening once, and after each reply only the new
+messages. A response ends with a sampled token, so a reward never lands on a masked token, where verl's GAE would lose
+it.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from ..rollout.renderer import Renderer
 
 logger = logging.getLogger(__name__)
 
-#: What verl's servers say of a reply that a weight update cut short.
+#: Stop reasons of verl's servers for a reply that a weight update cut short.
 _ABORTED = ("aborted", "abort")
-#: What they count for each reply.
+#: Their counts for each reply.
 _COUNTS = ("spec_num_draft_tokens", "spec_num_accepted_tokens", "spec_num_verify_steps")
 
 
@@ -51,14 +52,14 @@ class TextEnvOutput(agent_loop.AgentLoopOutput):  # type: ignore[misc]
     """verl's output of an agent loop, with each turn's reward where the turn ends."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as verl names them; ``rm_scores`` has the turn rewards instead of their sum at the end."""
+        """Return the fields as verl names them; ``rm_scores`` has the turn rewards instead of their sum at the end."""
         output: dict[str, Any] = super().as_dict()
         output["rm_scores"] = rewards_at_turn_ends(self.extra_fields, len(self.response_mask))
         return output
 
 
 def rewards_at_turn_ends(fields: Mapping[str, Any], length: int) -> torch.Tensor:
-    """``turn_scores`` at the ends of ``turn_spans``, float32 ``[length]``, zero elsewhere."""
+    """Place ``turn_scores`` at the ends of ``turn_spans``, float32 ``[length]``, zero elsewhere."""
     rewards = torch.zeros(length, dtype=torch.float32)
     for (_, end), score in zip(fields["turn_spans"], fields["turn_scores"], strict=True):
         rewards[end - 1] = score
@@ -109,7 +110,7 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
         """Play the row's episode; ``sampling_params`` are verl's, for each reply.
 
         ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn; spans are positions in ``response_ids``,
-        the end not included), ``textenv`` (how the episode went), and what the server said of its weights. Raises
+        the end not included), ``textenv`` (the episode's outcome), and the server's weight versions. Raises
         SpecError: the row does not say which episode it is, or its prompt is not how that one opens;
         EpisodeFailedError: all attempts failed; ``ValueError``: the opening is longer than ``rollout.prompt_length``,
         or leaves no room for a reply.
@@ -161,8 +162,8 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
                 f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is {longest}: there is no room for "
                 "a reply"
             )
-        response: list[int] = []  # what stands behind the prompt
-        mask: list[int] = []  # which of it the policy said
+        response: list[int] = []  # tokens after the prompt
+        mask: list[int] = []  # which of them the policy sampled
         logprobs: list[float] = []
         spans: list[list[int]] = []  # of each turn, the end not included
         metrics, served = {"num_preempted": -1}, dict[str, Any]()
@@ -197,13 +198,13 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
             session.check()
             if turn.done:
                 break
-            said = self.renderer.bridge(turn.messages, after=ids[-1], tools=tools)
-            out_of_room = len(response) + len(said) >= limit
+            bridge = self.renderer.bridge(turn.messages, after=ids[-1], tools=tools)
+            out_of_room = len(response) + len(bridge) >= limit
             if out_of_room:
                 break
-            response += said
-            mask += [0] * len(said)
-            logprobs += [0.0] * len(said)
+            response += bridge
+            mask += [0] * len(bridge)
+            logprobs += [0.0] * len(bridge)
         last = session.turns[-1]
         ended = {"terminated": float(last.terminated), "truncated": float(last.truncated or out_of_room)}
         return TextEnvOutput(
@@ -223,7 +224,7 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
                     "env": spec.env,
                     "stop": "response_length" if out_of_room else session.stop,
                     **ended,
-                    "terms": [dict(each.info["terms"]) for each in session.turns],
+                    "terms": [dict(turn_.info["terms"]) for turn_ in session.turns],
                     "metrics": dict(last.info.get("metrics") or {}),
                     "attempts": attempt,
                 },
@@ -232,18 +233,18 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
             },
         )
 
-    def _sampling(self, wanted: dict[str, Any], left: int) -> dict[str, Any]:
-        """For one reply. Without ``max_tokens``, verl's servers take another turn's length for what is left."""
-        given = wanted.get("max_tokens", wanted.get("max_new_tokens"))
-        limits = [left, *(limit for limit in (given, self.max_reply_tokens) if limit is not None)]
-        sampling = {name: value for name, value in wanted.items() if name != "max_new_tokens"}
-        stops = dict.fromkeys([*(wanted.get("stop_token_ids") or ()), *self.renderer.stop_token_ids])
+    def _sampling(self, params: dict[str, Any], remaining: int) -> dict[str, Any]:
+        """Return the sampling of one reply. Without ``max_tokens``, verl's servers would use another turn's length."""
+        requested = params.get("max_tokens", params.get("max_new_tokens"))
+        limits = [remaining, *(limit for limit in (requested, self.max_reply_tokens) if limit is not None)]
+        sampling = {name: value for name, value in params.items() if name != "max_new_tokens"}
+        stops = dict.fromkeys([*(params.get("stop_token_ids") or ()), *self.renderer.stop_token_ids])
         return {**sampling, "max_tokens": min(limits), "stop_token_ids": list(stops)}
 
 
 @lru_cache(maxsize=4)
 def _renderer(tokenizer: Any, template_kwargs: str) -> Renderer:
-    """One a tokenizer: its proof takes longer than an episode's rendering, and verl makes a loop an episode."""
+    """Build the renderer, one a tokenizer: its proof takes longer than an episode's rendering."""
     renderer = Renderer(tokenizer, template_kwargs=json.loads(template_kwargs))
     if renderer.rewrites_history:
         logger.warning(
@@ -254,7 +255,7 @@ def _renderer(tokenizer: Any, template_kwargs: str) -> Renderer:
 
 
 def _note(served: dict[str, Any], metrics: dict[str, Any], output: Any) -> None:
-    """What the server said of itself: the weights of the first and the last reply, and preemptions."""
+    """Record the server's numbers: the weights of the first and the last reply, and preemptions."""
     for name, value in output.extra_fields.items():
         if name in served and name in _COUNTS:
             served[name] += value
@@ -296,7 +297,7 @@ _OPTIONS = frozenset({"baseline", "zero_pad", "outcome_mix"})
 
 
 def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any) -> ActionBatch:
-    """A padded batch of verl as turns of action tokens; a turn is a run of the mask.
+    """Convert a padded batch of verl to turns of action tokens; a turn is a run of the mask.
 
     A turn earns the rewards from its first token up to the next turn's, a KL penalty in them, too; rewards before the
     first turn are the first one's. Every episode counts as terminated, because verl does not say which were truncated.
@@ -329,7 +330,7 @@ def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor,
 def textenv_turn_grpo(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any = None, config: Any = None, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`~trainers.algorithms.advantages.turn_grpo` for ``algorithm.adv_estimator=textenv_turn_grpo``.
+    """Compute :func:`~trainers.algorithms.advantages.turn_grpo` for ``algorithm.adv_estimator=textenv_turn_grpo``.
 
     Of the configuration it reads ``algorithm.gamma`` (a discount a turn), ``algorithm.norm_adv_by_std_in_grpo`` (verl's
     default is true; false is unbiased), and ``algorithm.textenv`` with ``baseline``, ``zero_pad`` and ``outcome_mix``.

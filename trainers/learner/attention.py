@@ -1,7 +1,7 @@
 """The learner's attention: causal, over rows that are padded, packed without padding, trees, or shared among ranks.
 
-transformers asks a table of functions for a model's attention; :data:`OWN` stands there. What it attends over is given
-with each call:
+transformers looks a model's attention up in a table of functions, where :data:`OWN` is registered. The arguments of a
+call say what it attends over:
 
 * nothing: every row is a sequence, and padding stands on the right, where no token sees it;
 * ``cu_seq_lens_q``: one row of packed sequences, on CUDA in 16 bits: torch's own variable-length flash attention, which
@@ -40,7 +40,7 @@ _COMPILED_AT_MOST = 64  #: variants of FlexAttention: types, with and without gr
 
 
 def _flag_of(kernel: Any) -> dict[str, Any]:
-    """After torch 2.11, fewer key than query heads must be asked for. The kernel takes them in any version."""
+    """Return the kernel's flag for fewer key than query heads, which torch needs after 2.11."""
     return {"enable_gqa": True} if "enable_gqa" in inspect.signature(kernel).parameters else {}
 
 
@@ -50,7 +50,7 @@ _GROUPED_HEADS = _flag_of(varlen_attn)
 def _packed(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None, cu_seqlens: Tensor, max_length: int
 ) -> Tensor:
-    """By torch's kernel for sequences of several lengths, in 16 bits on CUDA."""
+    """Attend with torch's kernel for sequences of several lengths, in 16 bits on CUDA."""
     grouped = _GROUPED_HEADS if query.shape[1] != key.shape[1] else {}
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
     packed = varlen_attn(
@@ -115,7 +115,7 @@ class Tree:
 
     @torch.compiler.disable
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        """``[1, L, H, D]`` of ``[1, H, L, D]`` queries and ``[1, K, L, D]`` keys and values, ``K`` dividing ``H``."""
+        """Return ``[1, L, H, D]``; queries ``[1, H, L, D]``, keys and values ``[1, K, L, D]``, ``K`` dividing ``H``."""
         if self._mask is not None:
             return _by_blocks(query, key, value, self._mask, scale).transpose(1, 2)
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
@@ -131,10 +131,10 @@ def _flex() -> Any:
 
 
 def _by_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float | None) -> Tensor:
-    """FlexAttention; ``[1, H, L, D]``."""
+    """Attend with FlexAttention; ``[1, H, L, D]``."""
     size = query.shape[-1]
     if size < _LEAST_HEAD:
-        query, key, value = (functional.pad(each, (0, _LEAST_HEAD - size)) for each in (query, key, value))
+        query, key, value = (functional.pad(tensor, (0, _LEAST_HEAD - size)) for tensor in (query, key, value))
     # The scale goes into the queries: an argument would be a symbol when compiled, and the kernel wants a constant.
     factor = (size**-0.5 if scale is None else scale) * query.shape[-1] ** 0.5
     if abs(factor - 1.0) > 1e-6:
@@ -145,7 +145,7 @@ def _by_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale
 
 
 def _block_mask(forest: Forest, size: int, device: torch.device) -> BlockMask:
-    """FlexAttention's: tiles whose keys are all ancestors of all of their queries are not compared."""
+    """Build FlexAttention's mask: tiles whose keys are all ancestors of all of their queries are not compared."""
     ends = np.append(forest.ends, np.arange(len(forest.ends), size) + 1)  # padding sees itself
     some, every = tiles(ends, _TILE)
     at = torch.from_numpy(ends).to(device)
@@ -174,7 +174,7 @@ class _Block:
     places: Tensor
 
     def gather(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``[C, H, Q, D]`` of queries, and likewise keys and values, from ``[T, H, D]``."""
+        """Gather ``[C, H, Q, D]`` of queries, and likewise keys and values, from ``[T, H, D]``."""
         count, queries, keys = self.shape
         return (
             query.index_select(0, self.queries).unflatten(0, (count, queries)).transpose(1, 2),
@@ -219,33 +219,33 @@ class _Branches(torch.autograd.Function):
         grads = [torch.zeros(tensor.shape, dtype=exactly, device=tensor.device) for tensor in inputs]
         for block in ctx.blocks:
             with torch.enable_grad():
-                q, k, v = (each.to(exactly).detach().requires_grad_() for each in block.gather(*inputs))
+                q, k, v = (leaf.to(exactly).detach().requires_grad_() for leaf in block.gather(*inputs))
                 out = _causal(q, k, v, block.mask, ctx.scale)
             count, queries, _ = block.shape
-            given = grads[0].new_zeros((count * queries, *grad.shape[1:]))
-            given[block.places] = grad.index_select(0, block.nodes).to(given.dtype)
+            grad_out = grads[0].new_zeros((count * queries, *grad.shape[1:]))
+            grad_out[block.places] = grad.index_select(0, block.nodes).to(grad_out.dtype)
             query, key, value = torch.autograd.grad(
-                out, (q, k, v), given.unflatten(0, (count, queries)).transpose(1, 2)
+                out, (q, k, v), grad_out.unflatten(0, (count, queries)).transpose(1, 2)
             )
             _put(grads[0], block, query)
             for total, part in zip(grads[1:], (key, value), strict=True):
                 total.index_add_(0, block.keys, part.transpose(1, 2).flatten(0, 1))
-        return (*(given.to(tensor.dtype) for given, tensor in zip(grads, inputs, strict=True)), None, None)
+        return (*(exact.to(tensor.dtype) for exact, tensor in zip(grads, inputs, strict=True)), None, None)
 
 
 def _put(out: Tensor, block: _Block, values: Tensor) -> None:
-    """``[C, H, Q, D]``, without padding, into their places of ``[T, H, D]``."""
+    """Scatter ``[C, H, Q, D]``, without padding, into their places of ``[T, H, D]``."""
     out.index_copy_(0, block.nodes, values.transpose(1, 2).flatten(0, 1).index_select(0, block.places))
 
 
 def _exchange(tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -> Tensor:
-    """Cut ``tensor`` along one dimension, send piece ``r`` to rank ``r``, join what comes along another."""
+    """Cut ``tensor`` along one dimension, send piece ``r`` to rank ``r``, join received pieces along another."""
     exchanged: Tensor = _AllToAll.apply(tensor, group, cut, join)
     return exchanged
 
 
 class _AllToAll(torch.autograd.Function):
-    """Its gradient is the exchange back."""
+    """All-to-all exchange; its gradient is the exchange back."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -> Tensor:
@@ -266,9 +266,9 @@ def _all_to_all(tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -
 
 
 def gather_tokens(values: Tensor, where: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
-    """``[total]``: the ranks' numbers ``[n]``, each at its places, on every rank of the group; differentiable.
+    """Gather the ranks' numbers ``[n]``, each at its places, as ``[total]`` on every rank of the group; differentiable.
 
-    ``where`` is int64 ``[n]``; no place is named twice, on any rank. Every rank goes on to compute the same loss from
+    ``where`` is int64 ``[n]``; no place is named twice, on any rank.  Every rank computes the same loss from
     the result, so the gradient of a rank's own numbers is what stands at their places in its own gradient: nothing is
     summed.
     """

@@ -30,7 +30,7 @@ def _aside(path: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def replace_folder(path: str | Path, ranks: Ranks, seal: Callable[[Path], object] = seal) -> Iterator[Path]:
-    """Write a folder that appears at ``path`` whole, or not at all, in place of what is there.
+    """Write a folder that appears at ``path`` whole, or not at all, in place of an existing one.
 
     All ranks enter and leave together; they get an empty folder to write into. ``seal`` is called with it when all else
     is written, and writes its list of checksums. Raises NotADirectoryError: ``path`` is a file; OSError: it cannot be
@@ -104,7 +104,7 @@ class LinkedTensors:
         self.remember(folder, ranks)
 
     def remember(self, folder: Path, ranks: Ranks) -> None:
-        """Link to what stands in this folder from now on."""
+        """Link to the files of this folder from now on."""
         if self._close is not None:
             self._close()
         if ranks.first:
@@ -127,14 +127,14 @@ class LinkedTensors:
 
 
 class Background:
-    """One job at a time in a thread; what goes wrong in it is raised by the next call."""
+    """One job at a time in a thread; its error is raised by the next call."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def start(self, job: Callable[[], object], name: str) -> None:
-        """Wait for the job before, and raise its error; else start this one, which the process does not end before."""
+        """Wait for the job before, and raise its error; else start this one; the process waits for it at exit."""
         self.wait()
 
         def run() -> None:
@@ -148,11 +148,11 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is at work."""
+        """A job is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Until the job is done; raises what went wrong in it, once."""
+        """Wait until the job is done; raise its error, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

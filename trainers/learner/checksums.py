@@ -1,10 +1,10 @@
 """Checksums of the files of a checkpoint, made when it is written and verified before anything of it is used.
 
 ``checksums.json`` lists the SHA-256 of every file of its folder and of the folders below. A folder below that has one
-of its own is listed by that file alone. So files that never change are hashed once, and whoever trusts the outermost
-list trusts all of it. Names that start with a dot are not listed, and nothing reads them.
+of its own is listed by that file alone. So files that never change are hashed once, and trusting the outermost list
+trusts all of it. Names that start with a dot are not listed, and nothing reads them.
 
-Checksums find what a disk or a copy has damaged. They are no signatures: who can write into the folder can also write
+Checksums find what a disk or a copy has damaged. They are no signatures: a writer of the folder can also write
 other checksums.
 """
 
@@ -29,22 +29,25 @@ class UnlistedFileError(ValueError):
 
 
 def sha256(path: Path) -> str:
-    """Of one file, in hexadecimal."""
+    """Return the SHA-256 of one file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def checksums(folder: Path, known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The checksums of a folder's files, by their paths in it; files whose checksums are ``known`` are not read."""
-    known = known or {}
+def checksums(folder: Path, precomputed: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return a folder's checksums, by paths in it; files with ``precomputed`` checksums are not read."""
+    precomputed = precomputed or {}
     names = sorted(_files(folder))
-    missing = [name for name in names if name not in known]
-    return {**dict(zip(missing, _hashed(folder, missing), strict=True)), **{n: known[n] for n in names if n in known}}
+    missing = [name for name in names if name not in precomputed]
+    return {
+        **dict(zip(missing, _hashed(folder, missing), strict=True)),
+        **{n: precomputed[n] for n in names if n in precomputed},
+    }
 
 
-def seal(folder: Path, known: Mapping[str, str] | None = None) -> None:
+def seal(folder: Path, precomputed: Mapping[str, str] | None = None) -> None:
     """Write a folder's ``checksums.json``; see :func:`checksums`."""
-    listed = checksums(folder, known)
+    listed = checksums(folder, precomputed)
     (folder / CHECKSUMS).write_text(json.dumps(listed, indent=1, sort_keys=True), encoding="utf-8")
 
 
@@ -67,10 +70,10 @@ def verify_listed(folder: Path, listed: object) -> None:
     """
     if not isinstance(listed, dict) or not all(isinstance(value, str) for value in listed.values()):
         raise DamagedError(f"{folder}: its list of checksums is damaged")
-    found = set(_files(folder))
-    if missing := sorted(listed.keys() - found):
+    existing = set(_files(folder))
+    if missing := sorted(listed.keys() - existing):
         raise DamagedError(f"{folder / missing[0]} is missing")
-    if unknown := sorted(found - listed.keys()):
+    if unknown := sorted(existing - listed.keys()):
         raise UnlistedFileError(
             f"{folder / unknown[0]} is not a file of this checkpoint (no checksum lists it): move it away"
         )
@@ -84,7 +87,7 @@ def verify_listed(folder: Path, listed: object) -> None:
 
 
 def _files(folder: Path, below: str = "") -> Iterator[str]:
-    """What is to be listed, as paths in ``folder``."""
+    """Yield the files to list, as paths in ``folder``."""
     for entry in os.scandir(folder):
         if entry.name.startswith(".") or (not below and entry.name == CHECKSUMS):
             continue

@@ -1,4 +1,4 @@
-"""What makes a model compute faster, or in less memory, on a CPU; each changes a model in place.
+"""Faster or leaner computation of a model on a CPU; each function changes a model in place.
 
 The first and the last are for models in one process alone.
 
@@ -43,7 +43,7 @@ def use_lean_layers(model: nn.Module) -> None:
 
 
 def _is_plain(module: Any) -> bool:
-    """Whether nothing stands around its matrices, as adapters do, and it is gated by SiLU."""
+    """Return whether nothing wraps its matrices, as adapters do, and it is gated by SiLU."""
     products = (module.gate_proj, module.up_proj, module.down_proj)
     silu = isinstance(module.act_fn, nn.SiLU) or type(module.act_fn).__name__ == "SiLUActivation"
     return silu and all(type(product) is nn.Linear and product.bias is None for product in products)
@@ -69,7 +69,7 @@ class _Gated(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """``weight * x / sqrt(mean(x^2) + eps)`` over the last dimension (arXiv 1910.07467), in float32 inside."""
+    """RMS norm ``weight * x / sqrt(mean(x^2) + eps)`` of the last dimension (arXiv 1910.07467), in float32 inside."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -93,7 +93,7 @@ class _RMSNorm(torch.autograd.Function):
 
 
 class _SwiGLU(torch.autograd.Function):
-    """``(silu(x gate) * (x up)) down`` (arXiv 2002.05202)."""
+    """SwiGLU: ``(silu(x gate) * (x up)) down`` (arXiv 2002.05202)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class _SwiGLU(torch.autograd.Function):
 
 
 def _of_weight(grad: Tensor, inputs: Tensor) -> Tensor:
-    """``grad.T @ inputs`` over all rows, which takes half as long again where the wider one is to be transposed."""
+    """Return ``grad.T @ inputs`` over all rows; half as long again where the wider one is to be transposed."""
     grad, inputs = grad.flatten(0, -2), inputs.flatten(0, -2)
     if grad.shape[-1] <= inputs.shape[-1]:
         return grad.T.contiguous() @ inputs
@@ -141,7 +141,7 @@ class OneDNNLinear(nn.Linear):
     """``nn.Linear`` for float32 on the CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """``input @ weight.T + bias``."""
+        """Return ``input @ weight.T + bias``."""
         output: Tensor = _Linear.apply(input, self.weight, self.bias)
         return output
 

@@ -1,9 +1,9 @@
-"""Model FLOPs of an update: what its arithmetic needs, whatever the program does besides.
+"""Model FLOPs of an update: those of its arithmetic, not of recomputation or overhead.
 
 Per token of a row of ``S`` tokens, forward and backward: ``6 N`` for the backbone's ``N`` matrix parameters (2 forward,
 2 for the gradient of the inputs, 2 for that of the weights), and ``6 L n_h d S`` for causal attention in ``L`` layers
 of ``n_h`` heads of size ``d`` (half of the ``12 L n_h d S`` that others state: half of the scores are masked).
-``6 V H`` for each position whose logits are wanted. Frozen matrices need no gradient of the weights: 4 instead of 6.
+``6 V H`` for each position whose logits are needed. Frozen matrices need no gradient of the weights: 4 instead of 6.
 What is computed a second time (checkpointing, the head's chunks), padding, norms and the optimizer do not count.
 
 Model FLOPs utilisation (MFU, arXiv 2204.02311, appendix B) is their rate over the device's peak.
@@ -32,19 +32,19 @@ _PEAKS = {
 
 @dataclass(frozen=True)
 class FLOPs:
-    """How many FLOPs an update takes."""
+    """FLOPs of an update, by tokens, squared lengths and outputs."""
 
     per_token: float  #: of the matrices, forward and backward, for each token read
     per_square: float  #: of attention, for each squared length of a row
-    per_output: float  #: of the head, for each position whose output is wanted
+    per_output: float  #: of the head, for each position whose output is needed
 
     def of(self, tokens: float, squares: float, outputs: float) -> float:
-        """FLOPs of so many tokens, the sum of their rows' squared lengths, and so many outputs."""
+        """Return the FLOPs of so many tokens, the sum of their rows' squared lengths, and so many outputs."""
         return self.per_token * tokens + self.per_square * squares + self.per_output * outputs
 
 
 def count(backbone: Any, head: Any) -> FLOPs:
-    """Of a model in training, by its backbone and its head (a linear layer). Count before it is sharded."""
+    """Count a model's FLOPs in training, by its backbone and its head (a linear layer), before it is sharded."""
     config = backbone.config
     per_token = 0.0
     for module in backbone.modules():
@@ -57,7 +57,7 @@ def count(backbone: Any, head: Any) -> FLOPs:
 
 
 def peak_tflops(device: torch.device) -> float | None:
-    """The device's dense bfloat16 peak in TFLOP/s, where it is known."""
+    """Return the device's dense bfloat16 peak in TFLOP/s, where it is known."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)

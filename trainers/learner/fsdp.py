@@ -1,7 +1,7 @@
-"""Many ranks as one: FSDP2, whole tensors again, and what ranks do together. The same code on gloo/CPU and NCCL/CUDA.
+"""Many ranks as one: FSDP2, whole tensors again, and collective operations. The same code on gloo/CPU and NCCL/CUDA.
 
 Gradients of ranks are *summed*, never averaged: a loss is a sum of tokens that are weighted for the whole mini-batch.
-FSDP's own divisor of 1 needs NCCL's ``PREMUL_SUM``; asked to use plain sums, it works on gloo too.
+FSDP's own divisor of 1 needs NCCL's ``PREMUL_SUM``; with plain sums, it works on gloo too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Box = tuple[slice, ...]  #: a part of a tensor, along each of its dimensions
 
 
 def rank_device(device: str | torch.device) -> torch.device:
-    """The device of this rank, made ready: a GPU without a number becomes the one that torchrun gave this rank."""
+    """Select this rank's device and return it: a GPU without a number becomes the one that torchrun assigned."""
     device = torch.device(device)
     if device.type == "cuda":
         if str(device) == "cuda":
@@ -35,7 +35,7 @@ def rank_device(device: str | torch.device) -> torch.device:
 
 
 def offload_policy(offload: bool, device: torch.device) -> OffloadPolicy:
-    """Where shards are kept between uses; ``ValueError``: they are to be offloaded to the CPU, and are there."""
+    """Return the policy that places shards between uses; ``ValueError``: offloading from the CPU to the CPU."""
     if not offload:
         return OffloadPolicy()
     if device.type == "cpu":
@@ -44,7 +44,7 @@ def offload_policy(offload: bool, device: torch.device) -> OffloadPolicy:
 
 
 def transformer_layers(model: Policy | Critic) -> list[nn.Module]:
-    """The blocks of a model, in order; ``ValueError`` where it does not say what its layers are."""
+    """Return the blocks of a model, in order; ``ValueError`` where it does not name its layers."""
     backbone: Any = model.lm if isinstance(model, Policy) else model.backbone
     names = set(backbone._no_split_modules or ())
     layers = [module for module in backbone.modules() if type(module).__name__ in names]
@@ -73,17 +73,17 @@ def shard(model: Policy | Critic, meshes: Meshes, dtype: torch.dtype, offload: O
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The full tensor, on every rank; of a sharded one, all ranks must ask together."""
+    """Return the full tensor, on every rank; for a sharded one, all ranks must call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor, sharded or not; the memory is the tensor's own."""
+    """Return this rank's part of a tensor, sharded or not; the memory is the tensor's own."""
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def box_of(tensor: Tensor) -> Box:
-    """Which part of the whole tensor this rank has."""
+    """Return the box of the whole tensor that this rank has."""
     if not isinstance(tensor, DTensor):
         return tuple(slice(0, size) for size in tensor.shape)
     chunk = tensor.__create_chunk_list__()[0]
@@ -91,11 +91,11 @@ def box_of(tensor: Tensor) -> Box:
 
 
 def tied_names(state: Iterable[tuple[str, Tensor]]) -> dict[str, tuple[str, ...]]:
-    """All names of each tensor of a ``state_dict``, by its first one; tied ones are the same object."""
+    """Return all names of each tensor of a ``state_dict``, by its first one; tied ones are the same object."""
     names: dict[int, list[str]] = {}
     for name, value in state:
         names.setdefault(id(value), []).append(name)
-    return {each[0]: tuple(each) for each in names.values()}
+    return {group[0]: tuple(group) for group in names.values()}
 
 
 class OtherRankError(RuntimeError):
@@ -103,7 +103,7 @@ class OtherRankError(RuntimeError):
 
 
 class Ranks:
-    """What ranks do together besides sharded models; without meshes, one rank does nothing.
+    """Collective operations of ranks besides sharded models; without meshes, one rank does nothing.
 
     ``number`` of ``count`` is this rank's share of the data. Ranks that share sequences or matrices have the same
     number, compute the same trajectories, and get the same results. ``group``, of all ranks, is for objects and
@@ -120,56 +120,56 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is the rank that writes what is written once."""
+        """This is the rank that writes files of which there is one."""
         return self.world == 1 or dist.get_rank() == 0
 
     def apart(self, timeout: timedelta | None = None) -> Ranks:
-        """The same ranks over a gloo group of their own, for a thread beside the one that trains.
+        """Return the same ranks over a gloo group of their own, for a thread beside the one that trains.
 
         All ranks must call this together. ``timeout`` is that of an operation; ``None`` is torch's own.
         """
         return Ranks(self.meshes, dist.new_group(backend="gloo", timeout=timeout)) if self.world > 1 else self
 
     def add(self, tensor: Tensor) -> Tensor:
-        """The sum of all shares' tensors, in place."""
+        """Sum all shares' tensors, in place."""
         if self.count > 1:
             dist.all_reduce(tensor, group=self._data)
         return tensor
 
     def add_numbers(self, numbers: Mapping[str, float]) -> dict[str, float]:
-        """The sums of all shares' numbers, by name; not every rank needs to have every name."""
+        """Sum all shares' numbers, by name; not every rank needs to have every name."""
         if self.count == 1:
             return dict(numbers)
         everyone: list[Any] = [None] * self.count
         dist.all_gather_object(everyone, dict(numbers), group=self._data)
-        names: Iterable[str] = dict.fromkeys(name for theirs in everyone for name in theirs)
-        return {name: sum(theirs.get(name, 0.0) for theirs in everyone) for name in names}
+        names: Iterable[str] = dict.fromkeys(name for share in everyone for name in share)
+        return {name: sum(share.get(name, 0.0) for share in everyone) for name in names}
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks have called this."""
         if self.world > 1:
             dist.barrier(group=self.group)
 
     def agree(self, error: BaseException | None = None) -> None:
-        """Until all ranks are here; where one has failed, it raises its ``error``, and the others OtherRankError."""
+        """Wait for all ranks; where one has failed, it raises its ``error``, and the others OtherRankError."""
         if self.world > 1:
             everyone: list[str | None] = [None] * self.world
-            mine = None if error is None else f"{type(error).__name__}: {error}"
-            dist.all_gather_object(everyone, mine, group=self.group)
+            message = None if error is None else f"{type(error).__name__}: {error}"
+            dist.all_gather_object(everyone, message, group=self.group)
             if error is None and (failed := [(rank, text) for rank, text in enumerate(everyone) if text is not None]):
                 raise OtherRankError("; ".join(f"rank {rank} failed with {text}" for rank, text in failed))
         if error is not None:
             raise error
 
     def first_says(self, question: Callable[[], bool]) -> bool:
-        """The first rank's answer, on all ranks."""
+        """Return the first rank's answer, on all ranks."""
         answer = [question() if self.first else False]
         if self.world > 1:
             dist.broadcast_object_list(answer, src=0, group=self.group)
         return answer[0]
 
     def first_does(self, job: Callable[[], object]) -> None:
-        """Let the first rank do what others wait for; it raises what ``job`` raises, and the others OtherRankError."""
+        """Run ``job`` on the first rank while the rest wait; it raises the job's error, and the rest OtherRankError."""
         error = None
         if self.first:
             try:

@@ -1,4 +1,4 @@
-"""What the models are given of a micro-batch, and the numbers of its action tokens.
+"""Inputs of the models for a micro-batch, and the numbers of its action tokens.
 
 This rank's model gets whole rows, packed rows, or its piece of every row. Numbers of action tokens are one flat array
 for the models, and one array a trajectory outside.
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from trainers.learner.attention import Tree, gather_tokens
-from trainers.learner.logprobs import Kept
+from trainers.learner.logprobs import Support
 from trainers.learner.packing import Ints, MicroBatch
 from trainers.trajectory import Trajectory
 
@@ -29,21 +29,21 @@ PerToken = Sequence[NDArray[np.floating]] | NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model is given, and how its outputs become those of the micro-batch."""
+    """Inputs of a model, and the places of its outputs in the micro-batch."""
 
     input_ids: Tensor  #: int64 ``[B, l]``; this and the next three as of :class:`trainers.learner.packing.MicroBatch`
     positions: Ints  #: int64 ``[m]``
     targets: Ints  #: int64 ``[m]``
     index: Ints  #: int64 ``[m]``
-    #: More arguments of the backbone: position ids, what attends to what, who shares a sequence.
+    #: Further arguments of the backbone: position ids, what attends to what, who shares a sequence.
     attention: dict[str, Any]
-    #: int64 ``[m]``; which of the micro-batch's ``total`` wanted positions these are; ``None`` for all.
+    #: int64 ``[m]``; which of the micro-batch's ``total`` requested positions these are; ``None`` for all.
     places: Tensor | None = None
-    total: int = 0  #: wanted positions of the micro-batch
+    total: int = 0  #: requested positions of the micro-batch
     group: dist.ProcessGroup | None = None  #: the ranks that have the other pieces
 
     def join(self, outputs: Tensor) -> Tensor:
-        """``[total]``: the numbers of all wanted positions, from this rank's ``[m]``; differentiable."""
+        """Return the numbers of all requested positions ``[total]``, from this rank's ``[m]``; differentiable."""
         if self.places is None or self.group is None:
             return outputs
         return gather_tokens(outputs, self.places, self.total, self.group)
@@ -52,9 +52,9 @@ class Inputs:
 def inputs_of(
     batch: MicroBatch, device: torch.device, sequence: DeviceMesh | None = None, *, varlen: bool = False
 ) -> Inputs:
-    """What this rank's model is given of a micro-batch; the ranks of ``sequence`` share every sequence.
+    """Return this rank's inputs for a micro-batch; the ranks of ``sequence`` share every sequence.
 
-    With ``varlen``, where packed sequences start is told by ``cu_seq_lens``, as kernels take it; otherwise they are
+    With ``varlen``, ``cu_seq_lens`` says where packed sequences start, as kernels take it; otherwise they are
     trees.
     """
 
@@ -104,11 +104,11 @@ def inputs_of(
 
 
 def split(flat: Floats, offsets: NDArray[np.int64]) -> list[Floats]:
-    """One array a trajectory; ``offsets``, ``[E + 1]``, are where each begins."""
+    """Split into one array a trajectory; ``offsets``, ``[E + 1]``, are where each begins."""
     return [flat[start:end].copy() for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
 
 
-class KeptSets:
+class SamplingMasks:
     """The sampling masks of some trajectories: the tokens that cuts left, by action token."""
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
@@ -122,7 +122,7 @@ class KeptSets:
         self._starts = np.cumsum(self._counts) - self._counts
 
     def distinct(self, positions: Ints, targets: Ints, index: Ints) -> tuple[Ints, Ints]:
-        """Which of some action tokens are the same token, drawn from the same distribution.
+        """Group action tokens that are the same token, drawn from the same distribution.
 
         All are int64 ``[n]``: ``positions`` of the hidden states that predict them, ``targets``, and ``index``, their
         flat indices. Returns int64 ``[m]``, the first of each kind, and int64 ``[n]``, the kind of each.
@@ -132,34 +132,38 @@ class KeptSets:
             numbers: dict[bytes, int] = {}
             sets = [self._ids[start : start + count].tobytes() for start, count in
                     zip(self._starts[index], self._counts[index], strict=True)]  # fmt: skip
-            keys = keys * (len(index) + 1) + np.array([numbers.setdefault(each, len(numbers)) for each in sets])
+            keys = keys * (len(index) + 1) + np.array(
+                [numbers.setdefault(token_set, len(numbers)) for token_set in sets]
+            )
         _, first, kinds = np.unique(keys, return_index=True, return_inverse=True)
         return first, kinds
 
-    def of(self, index: Ints, device: torch.device) -> Kept | None:
-        """Those of some action tokens, by flat index; ``None`` where all were drawn from the full vocabulary."""
+    def of(self, index: Ints, device: torch.device) -> Support | None:
+        """Return the masks of action tokens, by flat index; ``None`` where all were drawn from the full vocabulary."""
         counts = self._counts[index]
         if not counts.any():
             return None
         places = np.arange(counts.sum()) + np.repeat(self._starts[index] - (np.cumsum(counts) - counts), counts)
-        return Kept(torch.from_numpy(self._ids[places]).to(device), torch.from_numpy(counts))
+        return Support(torch.from_numpy(self._ids[places]).to(device), torch.from_numpy(counts))
 
 
-def column(name: str, given: PerToken, offsets: NDArray[np.int64]) -> Floats:
-    """One float32 array of all action tokens' numbers, checked against the trajectories."""
-    if isinstance(given, np.ndarray) and given.dtype != object and given.ndim == 1:
-        if given.size != offsets[-1]:
-            raise ValueError(f"per_token[{name!r}] has {given.size} numbers for {offsets[-1]} action tokens")
-        flat = given
+def column(name: str, values: PerToken, offsets: NDArray[np.int64]) -> Floats:
+    """Return one float32 array of all action tokens' numbers, checked against the trajectories."""
+    if isinstance(values, np.ndarray) and values.dtype != object and values.ndim == 1:
+        if values.size != offsets[-1]:
+            raise ValueError(f"per_token[{name!r}] has {values.size} numbers for {offsets[-1]} action tokens")
+        flat = values
     else:
-        lengths, wanted = [len(part) for part in given], np.diff(offsets).tolist()
-        if lengths != wanted:
-            number = next((i for i, pair in enumerate(zip(lengths, wanted, strict=False)) if pair[0] != pair[1]), None)
-            where = "" if number is None else f"; trajectory {number} has {wanted[number]} action tokens"
-            raise ValueError(
-                f"per_token[{name!r}] does not fit the {len(wanted)} trajectories: lengths {lengths}{where}"
+        lengths, expected = [len(part) for part in values], np.diff(offsets).tolist()
+        if lengths != expected:
+            number = next(
+                (i for i, pair in enumerate(zip(lengths, expected, strict=False)) if pair[0] != pair[1]), None
             )
-        flat = np.concatenate(given)
+            where = "" if number is None else f"; trajectory {number} has {expected[number]} action tokens"
+            raise ValueError(
+                f"per_token[{name!r}] does not fit the {len(expected)} trajectories: lengths {lengths}{where}"
+            )
+        flat = np.concatenate(values)
     flat = np.array(flat, np.float32)  # a copy: torch takes no read-only arrays
     if not np.isfinite(flat).all():
         token = int(np.flatnonzero(~np.isfinite(flat))[0])
@@ -171,6 +175,6 @@ def column(name: str, given: PerToken, offsets: NDArray[np.int64]) -> Floats:
 
 
 def some_names(trajectories: Sequence[Trajectory]) -> str:
-    """Which trajectories these are, for an error."""
+    """Name some of the trajectories, for an error."""
     names = [trajectory.episode_id or "?" for trajectory in trajectories[:5]]
     return ", ".join(names) + (", ..." if len(trajectories) > 5 else "")

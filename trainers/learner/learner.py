@@ -1,6 +1,6 @@
-"""One set of models and how they learn: a policy, perhaps a critic, perhaps a frozen reference.
+"""The learner: one set of models in training: a policy, perhaps a critic, perhaps a frozen reference.
 
-The learner is blind to algorithms. It is given numbers for each action token and a loss function, and it gives back
+The learner is independent of algorithms. It takes numbers for each action token and a loss function, and returns
 log-probabilities, entropies, values and weights. Losses are sums of weighted tokens over the whole mini-batch (the
 weights come from :func:`trainers.algorithms.policy_losses.token_weights`), so an update does not depend on how the
 mini-batch is cut into micro-batches or shared among ranks.
@@ -28,7 +28,7 @@ from trainers.learner.attention import OWN
 from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, offload_policy, rank_device
-from trainers.learner.inputs import Floats, KeptSets, PerToken, column, inputs_of, some_names, split
+from trainers.learner.inputs import Floats, PerToken, SamplingMasks, column, inputs_of, some_names, split
 from trainers.learner.lora import LoRASettings, WithoutAdapters, write_adapter
 from trainers.learner.memory import peak
 from trainers.learner.models import Critic, Policy
@@ -62,8 +62,8 @@ class Learner:
         actor: A folder or name that transformers loads, or a model (which is copied).
         critic: Where the critic's backbone comes from; ``True`` for a copy of the actor's; ``False`` for no critic.
         reference: The frozen reference; ``True`` for a copy of the actor; ``False`` for none.
-        optimizer: How the actor is trained.
-        critic_optimizer: How the critic is trained; as the actor by default.
+        optimizer: The actor's optimizer.
+        critic_optimizer: The critic's optimizer; the actor's by default.
         max_tokens_per_micro_batch: Tokens (padding included) in one forward and backward pass. Speed and memory only.
         chunk_size: Positions whose logits exist at the same time; ``None`` chooses by the size of the vocabulary (see
             :func:`trainers.learner.logprobs.token_logprobs`). Speed and memory only.
@@ -76,12 +76,12 @@ class Learner:
         threads: Threads of an operation on the CPU, process-wide; ``None`` leaves them as they are.
         lora: Train adapters of the actor and of the critic's backbone instead of all parameters. The reference that
             ``reference=True`` means is then the actor without its adapters, which takes no memory.
-        parallel: How several ranks share the work: hybrid sharding, tensor and sequence parallelism.
+        parallel: Division of the work among ranks: hybrid sharding, tensor and sequence parallelism.
         offload: Keep shards of parameters, gradients and optimizer states on the CPU; the optimizer computes there.
         activation_offload: With ``gradient_checkpointing``: keep the layers' inputs on the CPU.
         compile: Compile each layer with torch.compile.
         remove_padding: Pack rows one after another instead of padding them.
-        share_prefixes: Read what several trajectories begin with once for all (:mod:`trainers.learner.trees`). Speed
+        share_prefixes: Read common prefixes of trajectories once (:mod:`trainers.learner.trees`). Speed
             and memory only. Not with ``attn_implementation`` or ``compile``, nor for families and rotary embeddings
             that are not known to allow it, which the log says.
         unused_token_ids: Ids that no engine samples, because the tokenizer has no token for them. Log-probabilities
@@ -221,9 +221,9 @@ class Learner:
             raise ValueError("this learner has no reference model; construct it with reference=True or a path")
         self._refuse_unused(trajectories)
         offsets = action_offsets(trajectories)
-        results, kept = torch.zeros(2, int(offsets[-1]), device=self.device), KeptSets(trajectories)
+        results, masks = torch.zeros(2, int(offsets[-1]), device=self.device), SamplingMasks(trajectories)
         for batch in self._cut(action_rows(trajectories)):
-            logprobs, entropies = self._score(policy, batch, self.temperature, kept)
+            logprobs, entropies = self._score(policy, batch, self.temperature, masks)
             index = self._tensor(batch.index)
             results[0, index], results[1, index] = logprobs, entropies
         scores, spread = (split(row, offsets) for row in self.ranks.add(results).cpu().numpy())
@@ -231,11 +231,11 @@ class Learner:
 
     @torch.no_grad()
     def values(self, trajectories: Sequence[Trajectory]) -> tuple[list[Floats], Floats]:
-        """The critic's values.
+        """Compute the critic's values.
 
         Returns for each of ``E`` trajectories the values of the states *before* each action token (the output at the
         position that predicts it), and float32 ``[E]`` with the value at each trajectory's last token: of a truncated
-        episode that is the state it ended in, to bootstrap from; of a terminated one it means nothing. Raises
+        episode that is the state it ended in, to bootstrap from; of a terminated one it has no meaning. Raises
         ``ValueError``: there is no critic, or see :func:`trainers.learner.packing.value_rows`.
         """
         critic = self._need_critic()
@@ -255,7 +255,7 @@ class Learner:
         loss_fn: PolicyLoss,
         record: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """One optimizer step on a mini-batch.
+        """Take one optimizer step on a mini-batch.
 
         ``per_token`` is what the loss needs for each action token, by name. ``loss_fn`` is ``(logprobs [n],
         entropy [n], batch) -> (loss, sums)`` for a micro-batch; ``loss`` is a *sum* of tokens' terms, weighted for the
@@ -276,7 +276,7 @@ class Learner:
     def update_critic(
         self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: ValueLoss
     ) -> dict[str, float]:
-        """One optimizer step of the critic; as :meth:`update_actor` with ``loss_fn(values [n], batch)``.
+        """Take one optimizer step of the critic; as :meth:`update_actor` with ``loss_fn(values [n], batch)``.
 
         Returns and raises as that does, without ``entropy``. Raises ``ValueError`` also where there is no critic.
         """
@@ -289,7 +289,7 @@ class Learner:
         return self._update("critic", self.critic_optimizer, trajectories, per_token, forward, loss_fn)
 
     def update_sft(self, trajectories: Sequence[Trajectory], weights: PerToken | None = None) -> dict[str, float]:
-        """One optimizer step of the actor towards the action tokens: cross-entropy, at temperature 1.
+        """Take one optimizer step of the actor towards the action tokens: cross-entropy, at temperature 1.
 
         ``weights`` are of each such token in the sum that is the loss; by default their mean is taken. Returns and
         raises as :meth:`update_actor`, and ``nll``: the tokens' mean, whatever the weights.
@@ -312,10 +312,10 @@ class Learner:
         record: Sequence[str] = (),
     ) -> dict[str, Any]:
         self._refuse_unused(trajectories)
-        total, kept = int(action_offsets(trajectories)[-1]), KeptSets(trajectories)
+        total, masks = int(action_offsets(trajectories)[-1]), SamplingMasks(trajectories)
 
         def forward(batch: MicroBatch) -> tuple[Tensor, Tensor]:
-            return self._score(self.actor, batch, temperature, kept)
+            return self._score(self.actor, batch, temperature, masks)
 
         def loss_and_entropy(logprobs: Tensor, entropy: Tensor, tokens: TokenBatch) -> Loss:
             loss, sums = loss_fn(logprobs, entropy, tokens)
@@ -340,10 +340,10 @@ class Learner:
         offsets = action_offsets(trajectories)
         if not offsets[-1]:
             raise ValueError(f"none of the {len(trajectories)} trajectories has an action token to train on")
-        columns = {name: self._tensor(column(name, given, offsets)) for name, given in per_token.items()}
+        columns = {name: self._tensor(column(name, values, offsets)) for name, values in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
         sums: dict[str, Tensor] = {}
-        kept = torch.zeros(len(record), int(offsets[-1]), device=self.device)
+        records = torch.zeros(len(record), int(offsets[-1]), device=self.device)
         tokens = size = squares = real = 0
         optimizer.zero_grad()
         for batch in self._cut(action_rows(trajectories)):
@@ -354,7 +354,7 @@ class Learner:
             index = self._tensor(batch.index)
             loss, extra = loss_fn(*outputs, {name: column[index] for name, column in columns.items()})
             loss.backward()
-            for row, name in zip(kept, record, strict=True):
+            for row, name in zip(records, record, strict=True):
                 row[index] = extra[name].float()  # type: ignore[union-attr]
             for name, value in {**extra, "loss": loss}.items():
                 if name in record:
@@ -378,7 +378,7 @@ class Learner:
         if self.peak_tflops is not None:
             result["mfu"] = result["tflops"] / self.peak_tflops
         if record:
-            result |= zip(record, self.ranks.add(kept).cpu().numpy(), strict=True)
+            result |= zip(record, self.ranks.add(records).cpu().numpy(), strict=True)
         return result | peak(self.device)
 
     # ------------------------------------------------------------------ weights
@@ -386,7 +386,7 @@ class Learner:
     def publication(
         self, which: Which, dtype: torch.dtype | None = None, *, snapshot: bool = False, finite: bool = True
     ) -> WeightStream:
-        """The actor's weights of now, for engines; see :class:`~trainers.learner.weight_stream.WeightStream`.
+        """Return the actor's current weights, for engines; see :class:`~trainers.learner.weight_stream.WeightStream`.
 
         All ranks call this together. Raises ``ValueError``: there is no adapter; or with ``finite``, a value is not
         finite.
@@ -397,7 +397,7 @@ class Learner:
         return WeightStream(lm, self.ranks, which, dtype, snapshot=snapshot, finite=finite, optimizer=optimizer)
 
     def weights(self, *, which: Which = "weights") -> dict[str, Tensor]:
-        """Whole tensors by all their names, as copies on the CPU. All ranks call this together; the first has them.
+        """Copy whole tensors to the CPU, by all their names. All ranks call this together; the first has them.
 
         ``which``: see :data:`~trainers.learner.weight_stream.Which`. Raises ``ValueError``: there is no adapter.
         """
@@ -415,7 +415,7 @@ class Learner:
         self._export(tokenizer, self.ranks, snapshot=False)(path)
 
     def export_adapter(self, path: str | Path) -> None:
-        """As :meth:`export_hf`, the adapter alone, for peft, vLLM and SGLang; ``ValueError``: there is none."""
+        """Write the adapter alone as :meth:`export_hf` does, for peft, vLLM, SGLang; ``ValueError``: there is none."""
         settings, state = self._need_lora(), self.weights(which="adapter")
         with replace_folder(path, self.ranks) as folder:
             if self.ranks.first:
@@ -429,8 +429,8 @@ class Learner:
         any moment leaves the old or the new one, and :meth:`load` finds it. What is frozen (a reference, the matrices
         under adapters) is written once and linked into later checkpoints.
 
-        Without ``wait`` it returns after a copy on the CPU is taken, and writes that in a thread, while training goes
-        on; the next save, or :meth:`wait_until_saved`, raises what went wrong there.
+        Without ``wait`` it returns after a copy on the CPU is taken, and writes that in a thread, while training
+        continues; the next save, or :meth:`wait_until_saved`, raises its error.
         """
         if wait:
             self.wait_until_saved()
@@ -440,25 +440,25 @@ class Learner:
             self._background.start(lambda: write(path), "learner-save")
 
     def wait_until_saved(self) -> None:
-        """Until a save in the background is done; raises what went wrong in it, once."""
+        """Wait until a save in the background is done; raise its error, once."""
         self._background.wait()
 
     def prepare_save(self, extra: Mapping[str, Any] | None = None) -> Callable[[str | Path], None]:
-        """The saving half of ``save(wait=False)``, for those who have a thread of their own.
+        """Prepare a save for a thread of the caller's own: ``save(wait=False)`` without the thread.
 
-        What it returns writes the state as it is now, when and in which thread it is called; all ranks call it with the
-        same path, and what was prepared on all of them in the same order.
+        The returned function writes the state as it is now, in whichever thread it is called; all ranks call it with
+        the same path, and what was prepared on all of them in the same order.
         """
         self.wait_until_saved()
         return self._state.writer(extra, self._ranks_apart())
 
     def prepare_export(self, tokenizer: Any) -> Callable[[str | Path], None]:
-        """As :meth:`prepare_save`, for :meth:`export_hf`."""
+        """Prepare an export as :meth:`prepare_save` prepares a save, for :meth:`export_hf`."""
         self.wait_until_saved()
         return self._export(tokenizer, self._ranks_apart(), snapshot=True)
 
     def load(self, path: str | Path) -> dict[str, Any]:
-        """Go on from what :meth:`save` wrote, on the same or on another number of ranks, cut in another way or not.
+        """Resume from what :meth:`save` wrote, on the same or on another number of ranks, cut in another way or not.
 
         On the CPU, with as many threads and ranks, the next update is the same to the last bit. Returns the ``extra``
         of :meth:`save`. Raises FileNotFoundError: there is no checkpoint; DamagedError: a file of it is damaged or
@@ -500,43 +500,43 @@ class Learner:
     # ------------------------------------------------------------------ inside
 
     def _cut(self, units: list[list[Row]]) -> list[MicroBatch]:
-        """This rank's micro-batches, as many as every other rank has."""
+        """Cut this rank's micro-batches, as many as every other rank has."""
         budget = self.max_tokens_per_micro_batch * (1 if self._sequence is None else self._sequence.size())
         cuts = micro_batches(units, budget, self.ranks.count, self._layout)
         if self._layout == "trees" and self.device.type == "cuda":  # whose attention of rows is the faster one
             read, tokens = np.sum([(batch.real, batch.num_tokens) for share in cuts for batch in share] or [(0, 0)], 0)
             if read > _BARELY * tokens:
                 cuts = micro_batches(units, budget, self.ranks.count, self._flat)
-        mine = cuts[self.ranks.number]
-        return mine + [IDLE] * (max(map(len, cuts)) - len(mine))
+        own = cuts[self.ranks.number]
+        return own + [IDLE] * (max(map(len, cuts)) - len(own))
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
     def _score(
-        self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float, kept: KeptSets
+        self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float, masks: SamplingMasks
     ) -> tuple[Tensor, Tensor]:
-        given = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
-        first, kinds = kept.distinct(given.positions, given.targets, given.index)
-        positions, targets = self._tensor(given.positions[first]), self._tensor(given.targets[first])
-        some = {"kept": kept.of(given.index[first], self.device), "unused": self._unused, **given.attention}
-        logprobs, entropy = policy(given.input_ids, positions, targets, temperature, **some)
-        each = self._tensor(kinds)  # trajectories that share a token add up their gradients in it
-        return given.join(logprobs.index_select(0, each)), given.join(entropy.index_select(0, each))
+        inputs = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
+        first, kinds = masks.distinct(inputs.positions, inputs.targets, inputs.index)
+        positions, targets = self._tensor(inputs.positions[first]), self._tensor(inputs.targets[first])
+        some = {"support": masks.of(inputs.index[first], self.device), "unused": self._unused, **inputs.attention}
+        logprobs, entropy = policy(inputs.input_ids, positions, targets, temperature, **some)
+        kind_of = self._tensor(kinds)  # trajectories that share a token add up their gradients in it
+        return inputs.join(logprobs.index_select(0, kind_of)), inputs.join(entropy.index_select(0, kind_of))
 
     def _value(self, critic: nn.Module, batch: MicroBatch) -> Tensor:
-        given = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
-        return given.join(critic(given.input_ids, self._tensor(given.positions), **given.attention))
+        inputs = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
+        return inputs.join(critic(inputs.input_ids, self._tensor(inputs.positions), **inputs.attention))
 
     def _refuse_unused(self, trajectories: Sequence[Trajectory]) -> None:
         if self._unused is None:
             return
         unused = self._unused.cpu().numpy()
-        for each in trajectories:
-            if len(found := np.intersect1d(each.token_ids[each.action_mask], unused)):
+        for trajectory in trajectories:
+            if len(used := np.intersect1d(trajectory.token_ids[trajectory.action_mask], unused)):
                 raise ValueError(
-                    f"trajectory {each.episode_id or '?'} has the action token {found[0]}, which the tokenizer has no "
-                    "token for: sample it again with an engine that is made with the same unused_token_ids"
+                    f"trajectory {trajectory.episode_id or '?'} has the action token {used[0]}, which the tokenizer "
+                    "has no token for: sample it again with an engine that is made with the same unused_token_ids"
                 )
 
     def _need_critic(self) -> Critic:

@@ -27,14 +27,14 @@ _LEFT_OUT = -1e30
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The tokens that each of ``n`` distributions is over."""
+class Support:
+    """The support of each of ``n`` distributions: the tokens it is over."""
 
     ids: Tensor  #: int64 ``[m]``, on the device of the logits; of one distribution after another
     counts: Tensor  #: int64 ``[n]``, on the CPU; how many ``ids`` each has. 0: the full vocabulary.
 
     def restrict(self, logits: Tensor, start: int) -> None:
-        """Leave all other tokens out of the logits ``[c, V]`` of the distributions from ``start`` on, in place."""
+        """Mask all other tokens in the logits ``[c, V]`` of the distributions from ``start`` on, in place."""
         counts = self.counts[start : start + len(logits)]
         first = int(self.counts[:start].sum())
         ids = self.ids[first : first + int(counts.sum())]
@@ -44,7 +44,7 @@ class Kept:
 
 
 def positions_at_once(vocab: int, device: str) -> int:
-    """Positions with logits at the same time, where no other number is asked for, on torch's type of device."""
+    """Return how many positions have logits at the same time by default, on torch's type of device."""
     return max(1, _LOGITS.get(device, _LOGITS_ELSEWHERE) // vocab)
 
 
@@ -56,10 +56,10 @@ def token_logprobs(
     bias: Tensor | None = None,
     temperature: float = 1.0,
     chunk_size: int | None = None,
-    kept: Kept | None = None,
+    support: Support | None = None,
     unused: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of the targets, and the entropy of the distribution they come from; differentiable.
+    """Return log-probabilities of the targets, and the entropy of the distribution they come from; differentiable.
 
     With ``z = (hidden @ weight.T + bias) / temperature``: ``log_softmax(z)[target]`` and ``-sum p log p``, over the
     full vocabulary, the convention of :mod:`trainers.engines.base`. Logits are float32 whatever the inputs are
@@ -73,7 +73,7 @@ def token_logprobs(
         temperature: Above 0.
         chunk_size: Positions with logits at the same time; ``None`` takes as many as go into 32 MiB on a CPU, and into
             512 MiB elsewhere.
-        kept: Where given, the softmax, and with it the entropy, is over these tokens (each target is one of its own).
+        support: Softmax and entropy are over these tokens (each target is one of its own); ``None``: over all.
         unused: int64 ``[u]``; ids that are left out of every softmax and entropy (no target is one of them).
 
     Returns ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats. Raises ``ValueError``:
@@ -85,12 +85,12 @@ def token_logprobs(
         chunk_size = positions_at_once(len(weight), hidden.device.type)
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, not {chunk_size}")
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, kept, unused)
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, support, unused)
     return logprobs, entropy
 
 
 def _slices(vocab: int) -> list[slice]:
-    """The head in parts of which a copy costs little memory."""
+    """Split the head into parts of which a copy costs little memory."""
     return [slice(start, start + _ROWS) for start in range(0, vocab, _ROWS)]
 
 
@@ -112,7 +112,7 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: fl
 
 
 class _ChunkedHead(torch.autograd.Function):
-    """With ``l = log p``: ``dl_t/dz_j = [j = t] - p_j`` and ``dH/dz_j = -p_j (l_j + H)``."""
+    """Chunked head. With ``l = log p``: ``dl_t/dz_j = [j = t] - p_j`` and ``dH/dz_j = -p_j (l_j + H)``."""
 
     @staticmethod
     def forward(
@@ -123,7 +123,7 @@ class _ChunkedHead(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         chunk: int,
-        kept: Kept | None,
+        support: Support | None,
         unused: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
@@ -131,8 +131,8 @@ class _ChunkedHead(torch.autograd.Function):
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
             logits = _logits(hidden[part], weight, bias, temperature)
-            if kept is not None:
-                kept.restrict(logits, start)
+            if support is not None:
+                support.restrict(logits, start)
             if unused is not None:
                 logits.index_fill_(1, unused, _LEFT_OUT)
             highest = logits.amax(-1)
@@ -145,7 +145,7 @@ class _ChunkedHead(torch.autograd.Function):
             entropy[part] = log_total - weights.mul_(logits).sum(-1) / total
             del logits, weights  # or they would stay while the next chunk's are made
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
-        ctx.temperature, ctx.chunk, ctx.kept, ctx.unused = temperature, chunk, kept, unused
+        ctx.temperature, ctx.chunk, ctx.support, ctx.unused = temperature, chunk, support, unused
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 
@@ -162,8 +162,8 @@ class _ChunkedHead(torch.autograd.Function):
         for start in range(0, len(hidden), ctx.chunk):
             part = slice(start, start + ctx.chunk)
             log_p = _logits(hidden[part], weight, bias, ctx.temperature)
-            if ctx.kept is not None:
-                ctx.kept.restrict(log_p, start)
+            if ctx.support is not None:
+                ctx.support.restrict(log_p, start)
             if ctx.unused is not None:
                 log_p.index_fill_(1, ctx.unused, _LEFT_OUT)
             log_p.sub_(normaliser[part, None])

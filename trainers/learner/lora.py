@@ -28,7 +28,7 @@ _NAME = "default"  #: of the adapter; a model has one
 
 @dataclass(frozen=True)
 class LoRASettings:
-    """Which adapters to train. Raises ``ValueError``: a value outside its range."""
+    """Settings of the adapters to train. Raises ``ValueError``: a value outside its range."""
 
     rank: int  #: of the adapters' matrices
     alpha: float = 16.0  #: adapters are scaled by ``alpha / rank``
@@ -53,43 +53,43 @@ class LoRASettings:
             raise ValueError("lora target_modules is empty: no layer would be trained")
 
     def as_json(self) -> dict[str, Any]:
-        """What a checkpoint remembers."""
+        """Return the record for a checkpoint."""
         targets, without = self.target_modules, sorted(self.exclude_modules)
         named = asdict(self) | {"target_modules": targets if isinstance(targets, str) else sorted(targets)}
-        del named["adapter"]  # where it began; what it is now goes with the checkpoint
-        # Where there is none it is left out: checkpoints of before have none.
+        del named["adapter"]  # the initial adapter; its current values are in the checkpoint
+        # Left out where empty: older checkpoints do not have it.
         return (
             named | {"exclude_modules": without} if without else {k: named[k] for k in named if k != "exclude_modules"}
         )
 
 
 def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
-    """The last parts of the names of the layers that get an adapter; ``ValueError``: one is missing, or none left."""
-    there = {name.rpartition(".")[2] for name, module in backbone.named_modules() if isinstance(module, nn.Linear)}
-    wanted = there if settings.target_modules == "all-linear" else set(settings.target_modules)
+    """Return the last parts of the names of layers that get an adapter; ``ValueError``: one is missing, or no layer."""
+    available = {name.rpartition(".")[2] for name, module in backbone.named_modules() if isinstance(module, nn.Linear)}
+    selected = available if settings.target_modules == "all-linear" else set(settings.target_modules)
     without = set(settings.exclude_modules)
-    for key, names in (("target_modules", wanted), ("exclude_modules", without)):
-        if missing := sorted(names - there):
+    for key, names in (("target_modules", selected), ("exclude_modules", without)):
+        if missing := sorted(names - available):
             raise ValueError(
                 f"lora {key} {', '.join(missing)}: this model has no linear layer of that name; it has "
-                f"{', '.join(sorted(there))}"
+                f"{', '.join(sorted(available))}"
             )
-    if not wanted - without:
+    if not selected - without:
         raise ValueError("lora exclude_modules leaves no layer to train")
-    return sorted(wanted - without)
+    return sorted(selected - without)
 
 
 def saved_pairs(backbone: Any, settings: LoRASettings) -> dict[str, tuple[Tensor, Tensor]]:
-    """The matrices ``A`` and ``B`` of ``settings.adapter``, by the layer's name in the backbone; none without.
+    """Return the matrices ``A`` and ``B`` of ``settings.adapter``, by the layer's name in the backbone; none without.
 
     Raises ``ValueError``: the adapter cannot be read, or is another one than the settings say, or of another model.
     """
     if settings.adapter is None:
         return {}
     saved = read_adapter(settings.adapter)
-    for key, theirs, ours in (("rank", saved.rank, settings.rank), ("alpha", saved.alpha, settings.alpha)):
-        if theirs != ours:
-            raise ValueError(f"the adapter in {saved.folder} has {key} {theirs:g}, and lora {key} is {ours:g}")
+    for key, stored, requested in (("rank", saved.rank, settings.rank), ("alpha", saved.alpha, settings.alpha)):
+        if stored != requested:
+            raise ValueError(f"the adapter in {saved.folder} has {key} {stored:g}, and lora {key} is {requested:g}")
     targets = target_names(backbone, settings)
     shapes = {
         f"{backbone.base_model_prefix}.{name}": (layer.in_features, layer.out_features)
@@ -134,12 +134,12 @@ def add_adapters(backbone: Any, settings: LoRASettings) -> None:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("LoRA needs peft: pip install 'textenvs[lora]'", name="peft") from error
 
-    wanted, saved = target_names(backbone, settings), saved_pairs(backbone, settings)
+    targets, saved = target_names(backbone, settings), saved_pairs(backbone, settings)
     backbone.requires_grad_(False)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]  # a divisor's numerator: any number does
-        target_modules=wanted,
+        target_modules=targets,
         lora_dropout=0.0,
         bias="none",
     )
@@ -171,7 +171,7 @@ def round_frozen(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def adapter_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The layers with an adapter, by their name in ``model``."""
+    """Yield the layers with an adapter, by their name in ``model``."""
     for name, module in model.named_modules():
         if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
             yield name, module
@@ -179,7 +179,7 @@ def adapter_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """Without adapters. Not by peft's own switch, which changes what requires gradients: shards must not."""
+    """Switch adapters off in the block. Not by peft's switch, which changes what requires gradients."""
     layers = [layer for _, layer in adapter_layers(model)]
     for layer in layers:
         layer._disable_adapters = True
@@ -197,21 +197,21 @@ class WithoutAdapters:
         self._policy = policy
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """See :meth:`Policy.forward`."""
+        """Score as :meth:`Policy.forward` does."""
         with adapters_off(self._policy):
             result: tuple[Tensor, Tensor] = self._policy(*args, **kwargs)
         return result
 
 
 def base_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The state dict without adapters, by the names that the model has without them; the model's own tensors."""
+    """Yield the state dict without adapters, by the names that the model has without them; the model's own tensors."""
     for name, value in model.state_dict(keep_vars=True).items():
         if ".lora_A." not in name and ".lora_B." not in name:
             yield name.replace(".base_layer.", "."), value
 
 
 def merged_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The state dict with adapters merged into whole tensors, by the names that the model has without adapters.
+    """Yield the state dict with adapters merged into whole tensors, by the names that the model has without adapters.
 
     Sums are float32. All ranks must read it together. Values that are not changed are the model's own, and tied ones
     are the same object.
@@ -226,7 +226,7 @@ def merged_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def adapter_matrices(layer: Any) -> tuple[Tensor, Tensor]:
-    """``A`` and ``B`` of a layer with an adapter; the model's own tensors."""
+    """Return ``A`` and ``B`` of a layer with an adapter; the model's own tensors."""
     return layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
 
 

@@ -1,4 +1,4 @@
-"""The memory of a process that computes: how much it took, and that it gives back what it freed.
+"""The memory of a computing process: its peak, and the return of freed memory to the system.
 
 glibc learns from what is freed: after the first large tensors it takes all up to 32 MiB from its heap, where what lives
 longer keeps what was freed below it from going back to the system. A rank then held twice what it used
@@ -31,18 +31,18 @@ _LIMIT = 2**20
 
 
 class LearnerThread:
-    """Does as ``asyncio.to_thread``, always in the same thread."""
+    """An ``asyncio.to_thread`` that always uses the same thread."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="learner")
 
     async def __call__(self, call: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-        """What ``call`` returns or raises."""
+        """Run ``call`` in the thread; return or raise as it does."""
         run = partial(copy_context().run, call, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._pool, run)
 
     def close(self) -> None:
-        """Wait until it has done what it was asked to do."""
+        """Wait until all its calls are done."""
         self._pool.shutdown()
 
 
@@ -61,7 +61,7 @@ def empty_heap() -> None:
 
 
 def peak(device: torch.device) -> dict[str, float]:
-    """``peak_gib``: the most that this process ever had, on a GPU of what torch allocates; on CPUs only with Linux."""
+    """Return ``peak_gib``, this process's peak memory: on a GPU as torch allocates; on CPUs only with Linux."""
     if device.type == "cuda":
         return {"peak_gib": torch.cuda.max_memory_allocated(device) / 2**30}
     # Not getrusage, whose figure begins with that of the process which started this one.
@@ -69,5 +69,5 @@ def peak(device: torch.device) -> dict[str, float]:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:
         return {}
-    _, found, rest = status.partition("VmHWM:")  # which gVisor does not have
-    return {"peak_gib": int(rest.split()[0]) / 2**20} if found else {}
+    _, label, rest = status.partition("VmHWM:")  # which gVisor does not have
+    return {"peak_gib": int(rest.split()[0]) / 2**20} if label else {}

@@ -1,6 +1,6 @@
 """The models of a learner: a policy that scores tokens, a critic that values states.
 
-Both run a transformers backbone and read its outputs only where they are wanted. Nothing here knows a model family: the
+Both run a transformers backbone and read its outputs only where they are needed. Nothing here knows a model family: the
 head is whatever ``get_output_embeddings`` gives, and :meth:`trainers.learner.source.ModelSource.check_head` proves that
 backbone and head make the family's own logits (one that scales or caps them is refused, not trained wrongly).
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from trainers.learner.logprobs import Kept, token_logprobs
+from trainers.learner.logprobs import Support, token_logprobs
 
 
 class Policy(nn.Module):
@@ -34,13 +34,13 @@ class Policy(nn.Module):
         positions: Tensor,
         targets: Tensor,
         temperature: float,
-        kept: Kept | None = None,
+        support: Support | None = None,
         unused: Tensor | None = None,
         **attention: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies, each ``[n]``, of the targets after ``positions`` of ``[B, L]`` tokens.
+        """Score the targets after ``positions`` of ``[B, L]`` tokens: log-probabilities and entropies, each ``[n]``.
 
-        ``kept`` and ``unused`` say which tokens the distributions are over; see
+        ``support`` and ``unused`` say which tokens the distributions are over; see
         :func:`trainers.learner.logprobs.token_logprobs`.
         ``attention`` is for the backbone; see :meth:`trainers.learner.inputs.Inputs.attention`.
         """
@@ -52,7 +52,7 @@ class Policy(nn.Module):
             bias=getattr(head, "bias", None),
             temperature=temperature,
             chunk_size=self.chunk_size,
-            kept=kept,
+            support=support,
             unused=unused,
         )
 
@@ -69,14 +69,14 @@ class Critic(nn.Module):
         nn.init.zeros_(self.value_head.bias)
 
     def forward(self, input_ids: Tensor, positions: Tensor, **attention: Any) -> Tensor:
-        """float32 ``[n]``: the values of the states at ``positions`` of ``[B, L]`` tokens."""
+        """Return the values of the states at ``positions`` of ``[B, L]`` tokens, float32 ``[n]``."""
         hidden = _hidden(self.backbone, input_ids, positions, attention)
         values: Tensor = self.value_head(hidden.float())
         return values[:, 0].clone()  # not a view: FSDP hooks its backward pass onto what a module returns
 
 
 def _hidden(backbone: Any, input_ids: Tensor, positions: Tensor, attention: Mapping[str, Any]) -> Tensor:
-    """``[n, H]``: the backbone's outputs at flat positions; without a mask (see packing)."""
+    """Return the backbone's outputs at flat positions, ``[n, H]``; without a mask (see packing)."""
     hidden: Tensor = backbone(input_ids=input_ids, use_cache=False, **attention).last_hidden_state
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
 
@@ -93,7 +93,7 @@ def checkpoint_gradients(model: PreTrainedModel, *, offload: bool = False) -> No
 
 
 def _on_cpu(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """A checkpointing function that keeps what it saves (a layer's inputs, nothing inside it) on the CPU."""
+    """Wrap a checkpointing function so that it keeps what it saves (a layer's inputs) on the CPU."""
 
     def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):

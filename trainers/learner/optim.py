@@ -17,7 +17,7 @@ from trainers.learner.fsdp import whole
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How to train one model. Raises ``ValueError``: a value outside its range."""
+    """Settings of one model's optimizer. Raises ``ValueError``: a value outside its range."""
 
     lr: float = 1e-6  #: the learning rate after the warm-up
     betas: tuple[float, float] = (0.9, 0.999)  #: AdamW's decay rates of the two moments
@@ -38,9 +38,9 @@ class OptimizerSettings:
             ("min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "in [0, 1]"),
             ("grad_clip", self.grad_clip is None or self.grad_clip > 0, "above 0, or None for no limit"),
         )
-        for name, good, wanted in checks:
+        for name, good, rule in checks:
             if not good:
-                raise ValueError(f"optimizer {name} must be {wanted}, not {getattr(self, name)!r}")
+                raise ValueError(f"optimizer {name} must be {rule}, not {getattr(self, name)!r}")
         if self.schedule == "cosine" and (self.total_steps is None or self.total_steps <= self.warmup_steps):
             raise ValueError(
                 f"the cosine schedule needs optimizer total_steps above warmup_steps ({self.warmup_steps}), "
@@ -48,7 +48,7 @@ class OptimizerSettings:
             )
 
     def lr_at(self, step: int) -> float:
-        """The rate of update ``step``, from 0."""
+        """Return the rate of update ``step``, from 0."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         if self.schedule == "constant":
@@ -64,7 +64,7 @@ def _mesh(tensor: Tensor) -> DeviceMesh | None:
 
 
 def _norm(gradients: Sequence[Tensor]) -> float:
-    """The norm of all gradients together, each counted once, on whatever meshes they are."""
+    """Return the norm of all gradients together, each counted once, on whatever meshes they are."""
     groups: dict[Any, list[Tensor]] = {}
     for gradient in gradients:
         groups.setdefault(_mesh(gradient), []).append(gradient)
@@ -102,7 +102,7 @@ class Optimizer:
             }
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """The live state tensors by parameter name; writing into them is loading."""
+        """Return the live state tensors by parameter name; writing into them is loading."""
         return {name: self._adamw.state[parameter] for name, parameter in self.names.items()}
 
     def zero_grad(self) -> None:
@@ -128,7 +128,7 @@ class Optimizer:
                 gradient.mul_(self.settings.grad_clip / value)
         for group in self._adamw.param_groups:
             group["lr"] = lr
-        self.step_count += 1  # before it changes anything: who reads meanwhile sees that
+        self.step_count += 1  # before it changes anything: concurrent readers see that
         self._adamw.step()
         torch.autograd.graph.increment_version(list(self.names.values()))  # the fused update does not, see .cpu
         self.zero_grad()

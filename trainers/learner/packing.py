@@ -1,8 +1,8 @@
-"""From trajectories to what a model reads: rows, micro-batches under a token budget, shares for ranks. Pure NumPy.
+"""Packing of trajectories for a model: rows, micro-batches under a token budget, shares for ranks. Pure NumPy.
 
-A *row* is one segment of a trajectory with the positions whose output is wanted. Every wanted position carries the flat
+A *row* is one segment of a trajectory with the positions whose output is needed. Each such position carries the flat
 index of its result, so results scatter back whatever the order of rows. The output that predicts token ``i`` stands at
-position ``i - 1``, so a row ends before its last wanted token: trailing observations and the last token itself are not
+position ``i - 1``, so a row ends before its last target: trailing observations and the last token itself are not
 read at all. All rows of a trajectory stand in the same *micro-batch*, so a loss over whole sequences sees them whole.
 A micro-batch is laid out in one of three ways:
 
@@ -36,17 +36,17 @@ Layout = Literal["padded", "packed", "trees"]
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One token sequence and the ``n`` positions in it whose output is wanted."""
+    """One token sequence and the ``n`` positions in it whose output is needed."""
 
     tokens: NDArray[np.int32]  #: int ``[L]``, ``L >= 1``; what the model reads
     positions: Ints  #: int ``[n]``, increasing, below ``L``; where to read the output
-    targets: Ints  #: int ``[n]``; the token that came next there (0 where none did: a bootstrap value)
+    targets: Ints  #: int ``[n]``; the next token (0 where there is none: a bootstrap value)
     index: Ints  #: int ``[n]``; where the results go among all results
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Rows with ``n`` wanted positions in all."""
+    """Rows with ``n`` such positions in all."""
 
     input_ids: Ints  #: int64 ``[B, L]``; padded with 0 on the right. Packed, or trees: ``[1, T]``.
     positions: Ints  #: int64 ``[n]``; into the flattened outputs. Rows that share tokens share positions.
@@ -60,13 +60,13 @@ class MicroBatch:
 
 _MICRO_BATCH = 16  #: a micro-batch costs about as much time as this part of the tokens that fit into one
 
-#: What a rank computes while others still have work: sharded models need every rank in every forward pass.
+#: A rank's batch while others still have work: sharded models need every rank in every forward pass.
 _NONE = np.zeros(0, np.int64)
 IDLE = MicroBatch(np.zeros((1, 1), np.int64), positions=_NONE, targets=_NONE, index=_NONE, num_tokens=0, real=0)
 
 
 def action_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
-    """The rows that predict every action token; one list a trajectory, without segments that have none.
+    """Return the rows that predict every action token; one list a trajectory, without segments that have none.
 
     The results' flat index is the rank of the token among all action tokens (see ``action_offsets``). Raises
     ``ValueError``: a segment starts with an action token, so that nothing could have predicted it.
@@ -76,7 +76,7 @@ def action_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
 
 
 def value_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
-    """The rows for a critic: the state before every action token, and the last state of each trajectory.
+    """Return a critic's rows: the state before every action token, and the last state of each trajectory.
 
     Flat index: the ``N`` action tokens as in :func:`action_rows`, then ``N + e`` for trajectory ``e``'s last token.
     Raises ``ValueError`` as that does, and where a trajectory has no token.
@@ -92,7 +92,7 @@ def value_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
 
 
 def _rows(trajectory: Trajectory, number: int, index: int, last_state_index: int | None = None) -> list[Row]:
-    """The rows of one trajectory; its action tokens' results are numbered from ``index``."""
+    """Return the rows of one trajectory; its action tokens' results are numbered from ``index``."""
     rows = []
     bounds = [*map(int, trajectory.segment_starts), len(trajectory.token_ids)]
     for start, end in zip(bounds, bounds[1:], strict=False):
@@ -192,39 +192,43 @@ def _batch(
 
 
 def _trees(units: Sequence[Sequence[Row]], max_tokens: int, ranks: int) -> list[MicroBatch]:
-    """Micro-batches of neighbours in the trees of all rows, cut where the least is to be read again.
+    """Cut micro-batches of neighbours in the trees of all rows, where the fewest tokens are read again.
 
     In depth-first order of their first rows, a unit shares most with the one before it. A micro-batch costs what its
     first unit reads and what each of the others adds, and some tokens more for being one; the sum of that is the least
     possible (dynamic programming over the place of the last cut).
     """
     paths = iter(merge([row.tokens for unit in units for row in unit]).paths)
-    found = [(unit, [next(paths) for _ in unit]) for unit in units]
-    found.sort(key=lambda pair: int(pair[1][0][-1]))
-    nodes = [np.unique(np.concatenate(paths)) for _, paths in found]
-    whole = [len(each) for each in nodes]
-    added = [len(np.setdiff1d(each, before, True)) for before, each in zip([_NONE, *nodes], nodes, strict=False)]
+    ordered = [(unit, [next(paths) for _ in unit]) for unit in units]
+    ordered.sort(key=lambda pair: int(pair[1][0][-1]))
+    nodes = [np.unique(np.concatenate(paths)) for _, paths in ordered]
+    whole = [len(unit_nodes) for unit_nodes in nodes]
+    added = [
+        len(np.setdiff1d(unit_nodes, before, True)) for before, unit_nodes in zip([_NONE, *nodes], nodes, strict=False)
+    ]
     cuts = _cuts(whole, added, max_tokens, max_tokens // _MICRO_BATCH)
     if ranks > 1:  # as many for each, of about the same size
         count = -(-(len(cuts) - 1) // ranks) * ranks
         limits = range(1, max_tokens + 1)
         least = bisect_left(limits, True, key=lambda limit: _fill(whole, added, limit) <= count)
         cuts = _cuts(whole, added, limits[min(least, max_tokens - 1)], max_tokens // _MICRO_BATCH)
-    return [_pack([row for unit, _ in found[begin:end] for row in unit], shared=True) for begin, end in pairwise(cuts)]
+    return [
+        _pack([row for unit, _ in ordered[begin:end] for row in unit], shared=True) for begin, end in pairwise(cuts)
+    ]
 
 
-def _cuts(whole: Sequence[int], added: Sequence[int], limit: int, each: int) -> list[int]:
-    """Where to cut ``n`` units, ``0`` and ``n`` included; see :func:`_trees`."""
+def _cuts(whole: Sequence[int], added: Sequence[int], limit: int, overhead: int) -> list[int]:
+    """Return the cuts of ``n`` units, ``0`` and ``n`` included; see :func:`_trees`."""
     best, begin = [0], [0]
     for end in range(1, len(whole) + 1):
         choices: list[tuple[int, int]] = []
-        more = 0  # what the units after the first one of the last micro-batch add
+        extra = 0  # what the units after the first one of the last micro-batch add
         for start in range(end - 1, -1, -1):
-            size = whole[start] + more
+            size = whole[start] + extra
             if choices and size > limit:
                 break
-            choices.append((best[start] + size + each, start))
-            more += added[start]
+            choices.append((best[start] + size + overhead, start))
+            extra += added[start]
         cost, start = min(choices)
         best.append(cost)
         begin.append(start)
@@ -235,10 +239,10 @@ def _cuts(whole: Sequence[int], added: Sequence[int], limit: int, each: int) -> 
 
 
 def _fill(whole: Sequence[int], added: Sequence[int], limit: int) -> int:
-    """How many micro-batches there are if each is filled up before the next begins."""
+    """Count the micro-batches if each is filled up before the next begins."""
     count, size = 0, limit
-    for alone, more in zip(whole, added, strict=True):
-        size += more
+    for alone, extra in zip(whole, added, strict=True):
+        size += extra
         if size > limit or not count:
             count, size = count + 1, alone
     return count

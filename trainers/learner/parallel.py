@@ -1,11 +1,11 @@
-"""How ranks share the work: the meshes of data, sequence, tensor and (hybrid) sharded data parallelism.
+"""Division of the work among ranks: meshes of data, sequence, tensor and (hybrid) sharded data parallelism.
 
 The ranks stand in a row, and the same row is cut in two ways, with tensor parallelism innermost in both:
 
-* ``replica x shard x tensor``: who holds which part of the parameters. FSDP2 shards over ``shard`` and keeps copies
+* ``replica x shard x tensor``: placement of the parameters. FSDP2 shards over ``shard`` and keeps copies
   along ``replica`` (HSDP).
-* ``data x sequence x tensor``: who computes what. Trajectories are shared out over ``data``; a sequence is cut into
-  pieces over ``sequence`` (Ulysses); matrices are cut over ``tensor``.
+* ``data x sequence x tensor``: placement of the computation. Trajectories are shared out over ``data``; a sequence is
+  cut into pieces over ``sequence`` (Ulysses); matrices are cut over ``tensor``.
 
 Gradients are summed over ``replica`` and ``shard``, which together are ``data`` and ``sequence``: every rank has its
 own part of the loss, and a piece of a sequence is such a part.
@@ -26,7 +26,7 @@ FSDPMode = Literal["auto", "always", "never"]
 
 @dataclass(frozen=True)
 class Parallel:
-    """How the ranks share the work. Raises ``ValueError``: a number below 1."""
+    """Numbers of ranks along each kind of parallelism. Raises ``ValueError``: a number below 1."""
 
     #: A model is sharded over so many ranks, and every such group has a copy (HSDP); ``None`` is all ranks.
     fsdp_size: int | None = None
@@ -40,7 +40,7 @@ class Parallel:
                 raise ValueError(f"{name} must be at least 1, not {value}")
 
     def shape(self, world: int) -> tuple[int, int]:
-        """``(replicas, shards)`` of so many ranks; ``ValueError``: they cannot be cut like that."""
+        """Return ``(replicas, shards)`` of so many ranks; ``ValueError``: they cannot be cut like that."""
         if world % (self.tensor * self.sequence):
             raise ValueError(
                 f"{world} ranks cannot be cut into groups of {self.tensor} (tensor parallelism) times {self.sequence} "
@@ -69,19 +69,19 @@ class Meshes:
 
 
 def world_size() -> int:
-    """The number of ranks: of the process group, else of torchrun's environment, else 1."""
+    """Return the number of ranks: of the process group, else of torchrun's environment, else 1."""
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def make_meshes(
     mode: FSDPMode, device: torch.device, dtype: torch.dtype, parallel: Parallel | None = None, needs: str | None = None
 ) -> Meshes | None:
-    """The meshes to compute on, or ``None`` for plain modules.
+    """Build the meshes to compute on, or return ``None`` for plain modules.
 
     Starts the process group if there is none: from torchrun's environment, or of this process alone. On CUDA it has
     gloo beside NCCL, for what is on the CPU: offloaded parameters, and checkpoints written in the background. Modules
     are plain under ``auto`` on one rank in float32 or on the CPU; mixed precision is FSDP's, or :mod:`.cpu`'s
-    (float32 parameters, cast for use). ``needs`` names what else was asked for that is a part of FSDP2.
+    (float32 parameters, cast for use). ``needs`` names another requested feature of FSDP2.
 
     Raises ``ValueError``: ``never`` with several ranks, in bfloat16 on a GPU or with ``needs``, an unknown mode, or
     ranks that cannot be cut as ``parallel`` says. No process group is started then.
@@ -122,7 +122,7 @@ def make_meshes(
 
 
 def backend_of(device: torch.device) -> str:
-    """Who carries the tensors of ranks that compute on such a device; on CUDA, also those that are on the CPU."""
+    """Return the backend of ranks that compute on such a device; on CUDA, it also carries tensors on the CPU."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
@@ -137,7 +137,7 @@ def _start_process_group(device: torch.device) -> None:
 
 
 def check_model(config: Any, parallel: Parallel) -> None:
-    """Whether a model can be cut as asked, from its configuration alone.
+    """Check that a model can be cut as requested, from its configuration alone.
 
     Raises ``ValueError``: heads or widths are not divisible, or the family is not known to be cut rightly.
     """
@@ -154,7 +154,7 @@ def check_model(config: Any, parallel: Parallel) -> None:
 
 
 def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel) -> None:
-    """Raises ``ValueError``: heads (of queries, of keys and values) or units of a feed-forward layer do not divide."""
+    """Raise ``ValueError`` if heads (of queries, of keys and values) or feed-forward units do not divide."""
     tensor, sequence = parallel.tensor, parallel.sequence
     sizes = {"attention heads": heads, "key/value heads": kv_heads, "feed-forward width": intermediate}
     for what, size in sizes.items():
@@ -178,7 +178,7 @@ FAMILIES = ("qwen2", "qwen3", "llama")
 
 
 def has_sliding_windows(config: Any) -> bool:
-    """Whether some layers of a model look back only so far."""
+    """Return whether some layers of a model have sliding windows."""
     if (types := getattr(config, "layer_types", None)) is not None:
         return "sliding_attention" in types
     return getattr(config, "sliding_window", None) is not None

@@ -20,7 +20,7 @@ _SMALL = 8  #: below this size in any direction it does not pay, and oneDNN refu
 
 @cache
 def is_faster() -> bool:
-    """Whether this is an AMD processor with AVX-512, and this torch has oneDNN."""
+    """Return whether this is an AMD processor with AVX-512, and this torch has oneDNN."""
     cpus = Path("/proc/cpuinfo")
     return (
         torch.backends.mkldnn.is_available()
@@ -31,7 +31,7 @@ def is_faster() -> bool:
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``a @ b.T + bias`` by oneDNN, of float32 matrices, each contiguous or the transpose of a contiguous one."""
+    """Return ``a @ b.T + bias`` by oneDNN, of float32 matrices, contiguous or the transpose of a contiguous one."""
     if min(*a.shape, len(b)) < _SMALL:
         return functional.linear(a, b, bias)
     made: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, bias, "none", [], "")
@@ -39,7 +39,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def fastest_product(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b.T`` of matrices of one type on one device."""
+    """Return ``a @ b.T`` of matrices of one type on one device."""
     if a.dtype == torch.float32 and a.device.type == "cpu" and is_faster():
         return product(a.contiguous(), b.contiguous())
     return a @ b.T

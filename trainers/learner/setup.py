@@ -1,4 +1,4 @@
-"""How a model is made ready to learn: attention, adapters, cut matrices, checkpointing, compilation, shards.
+"""Preparation of a model for training: attention, adapters, cut matrices, checkpointing, compilation, shards.
 
 The order matters. Adapters come before anything that must see them; tensor parallelism before FSDP2, which shards what
 is left of a matrix; compilation before FSDP2, whose hooks stay outside. Until then a model has shapes alone: a rank
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Setup:
-    """What all models of a :class:`trainers.learner.Learner` get, adapters and checkpointing only those that learn.
+    """Settings of all models of a :class:`trainers.learner.Learner`; adapters and checkpointing of trained ones only.
 
     Without ``meshes`` modules are plain; without ``attention`` transformers chooses.
     """
@@ -47,7 +47,7 @@ class Setup:
     compile: bool
 
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
-        """A role's model (``reference`` does not learn), and an update's FLOPs; ``ValueError``: it cannot be built."""
+        """Build a role's model (``reference`` does not learn), with an update's FLOPs; ``ValueError``: it cannot be."""
         outer: Any = source.skeleton()
         learns = role != "reference"
         model: Policy | Critic
@@ -92,20 +92,20 @@ class Setup:
         return model, flops
 
 
-def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel, configs: Sequence[Any]) -> str | None:
-    """The attention that goes with the way sequences are laid out; ``None`` leaves the choice to transformers.
+def attention_of(requested: str | None, remove_padding: bool, parallel: Parallel, configs: Sequence[Any]) -> str | None:
+    """Choose the attention that fits the layout of sequences; ``None`` leaves the choice to transformers.
 
-    Raises ``ValueError``: another one was asked for (by transformers' name), or a model cannot have it.
+    Raises ``ValueError``: another one was requested (by transformers' name), or a model cannot have it.
     """
-    if parallel.sequence > 1 and asked is not None:
+    if parallel.sequence > 1 and requested is not None:
         raise ValueError(
-            f"attn_implementation={asked!r} does not go with sequence parallelism, which exchanges heads for pieces of "
-            f"the sequence around attention of its own"
+            f"attn_implementation={requested!r} does not go with sequence parallelism, which exchanges heads for "
+            f"pieces of the sequence around attention of its own"
         )
-    needed = parallel.sequence > 1 or (remove_padding and asked is None)
+    needed = parallel.sequence > 1 or (remove_padding and requested is None)
     for config in configs if needed else ():
         refuse_sliding_windows(config, "sequence parallelism" if parallel.sequence > 1 else "attention without padding")
-    return OWN if needed or (asked is None and all(map(can_read_trees, configs))) else asked
+    return OWN if needed or (requested is None and all(map(can_read_trees, configs))) else requested
 
 
 #: Their attention takes arguments and position ids from outside, and no layer of theirs counts tokens by itself.
@@ -114,7 +114,7 @@ _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  #: whose angles do not de
 
 
 def can_read_trees(config: Any) -> bool:
-    """Whether a model's outputs depend on nothing but the ancestors of a token and their depths.
+    """Return whether a model's outputs depend only on the ancestors of a token and their depths.
 
     Not so with sliding windows, which count neighbours in the row, with ALiBi, and with rotary angles that depend on
     the length; and not known of other families.
@@ -123,10 +123,10 @@ def can_read_trees(config: Any) -> bool:
     return plain and config.rope_parameters["rope_type"] in _ROPE_TYPES
 
 
-def reads_trees(configs: Sequence[Any], asked: str | None, compile: bool) -> bool:
-    """Whether models read token trees with that attention; the log says why not."""
-    if asked is not None or compile:
-        why = f"attn_implementation={asked}" if asked is not None else "compile"
+def reads_trees(configs: Sequence[Any], requested: str | None, compile: bool) -> bool:
+    """Return whether models read token trees with that attention; log why not."""
+    if requested is not None or compile:
+        why = f"attn_implementation={requested}" if requested is not None else "compile"
     elif all(map(can_read_trees, configs)):
         return True
     else:
@@ -136,17 +136,17 @@ def reads_trees(configs: Sequence[Any], asked: str | None, compile: bool) -> boo
 
 
 def precision_of(dtype: str | None, device: torch.device) -> torch.dtype:
-    """The type to compute in: as asked, else bfloat16 on a GPU and float32 on a CPU; ``ValueError``: any other."""
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    """Return the type to compute in: ``dtype``, else bfloat16 on a GPU, float32 on a CPU; ``ValueError``: any other."""
+    types = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     name = dtype or ("bfloat16" if device.type == "cuda" else "float32")
-    if name not in known:
+    if name not in types:
         raise ValueError(f"dtype must be 'float32' or 'bfloat16', not {dtype!r}")
-    return known[name]
+    return types[name]
 
 
-def check_activation_offload(asked: bool, checkpointing: bool, device: torch.device) -> None:
+def check_activation_offload(offload: bool, checkpointing: bool, device: torch.device) -> None:
     """Raise ``ValueError`` where the inputs of layers cannot be kept on the CPU."""
-    if asked and not checkpointing:
+    if offload and not checkpointing:
         raise ValueError("activation_offload keeps what gradient_checkpointing keeps on the CPU: switch that on too")
-    if asked and device.type == "cpu":
+    if offload and device.type == "cpu":
         raise ValueError("activation_offload moves activations to the CPU, where this model is already")

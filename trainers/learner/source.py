@@ -1,4 +1,4 @@
-"""Where a learner's models come from: their shapes first, then their numbers, tensor by tensor.
+"""Sources of a learner's models: their shapes first, then their numbers, tensor by tensor.
 
 A model is made without any memory (on torch's device ``meta``), gets its adapters and is cut into shards; then every
 rank reads the pieces that it owns. No rank ever holds a whole model that it does not keep whole.
@@ -57,8 +57,8 @@ class ModelSource:
         if self._object is not None and self._object.generation_config is not None:
             return self._object.generation_config
         if self._place is not None and Path(self._place, "generation_config.json").is_file():
-            found: GenerationConfig = GenerationConfig.from_pretrained(self._place, trust_remote_code=False)
-            return found
+            stored: GenerationConfig = GenerationConfig.from_pretrained(self._place, trust_remote_code=False)
+            return stored
         made: GenerationConfig = GenerationConfig.from_model_config(self.config)
         return made
 
@@ -79,7 +79,7 @@ class ModelSource:
                     raise ValueError(f"{path} cannot be read: {error}") from error
 
     def skeleton(self) -> Any:
-        """The model in float32 (the optimizer's precision) without its numbers: parameters are on ``meta``.
+        """Build the model in float32 (the optimizer's precision) without its numbers: parameters are on ``meta``.
 
         Buffers that no file holds, such as rotary frequencies, are there, on the CPU.
         """
@@ -92,8 +92,8 @@ class ModelSource:
     def check_head(self) -> None:
         """Raise ``ValueError`` where this family does more to its logits than a linear head: it scales or caps them.
 
-        The learner computes a linear map of what the backbone puts out. That is tried on a model of the family without
-        layers and with few words, whose head is made to give large numbers: they must come out as they are.
+        The learner computes a linear map of the backbone's outputs. That is tried on a model of the family without
+        layers and with few words, whose head is made to return large numbers: they must come out unchanged.
         """
         small = copy.deepcopy(self.config)
         text = small.get_text_config()
@@ -117,8 +117,8 @@ class ModelSource:
             hidden = model.eval().base_model(input_ids=input_ids, use_cache=False).last_hidden_state
             head.register_forward_hook(speak)
             logits = model(input_ids=input_ids, use_cache=False).logits
-            ours = nn.functional.linear(hidden, head.weight, getattr(head, "bias", None))
-        as_it_is = len(seen) == 2 and torch.equal(seen[0], hidden) and torch.allclose(seen[1], ours, atol=1e-5)
+            linear = nn.functional.linear(hidden, head.weight, getattr(head, "bias", None))
+        as_it_is = len(seen) == 2 and torch.equal(seen[0], hidden) and torch.allclose(seen[1], linear, atol=1e-5)
         if not (as_it_is and torch.equal(logits, wide.expand_as(logits))):
             raise ValueError(
                 f"{type(model).__name__} does more to its logits than a linear head (scaled or soft-capped?): the "
@@ -126,7 +126,7 @@ class ModelSource:
             )
 
     def _of(self, config: Any) -> Any:
-        """A model of this family in float32, with random numbers."""
+        """Build a model of this family in float32, with random numbers."""
         if self._object is not None:
             return type(self._object)._from_config(config, dtype=torch.float32)
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
@@ -152,19 +152,19 @@ class ModelSource:
     def __str__(self) -> str:
         return type(self._object).__name__ if self._object is not None else str(self._place)
 
-    def _reader(self, wanted: list[list[str]]) -> Callable[[list[str], torch.Size, Box], Tensor]:
-        """Reads a piece of a tensor by one of its names, given the shape that the whole tensor must have."""
+    def _reader(self, names_of_each: list[list[str]]) -> Callable[[list[str], torch.Size, Box], Tensor]:
+        """Return a reader of a tensor's piece by one of its names, given the shape that the whole tensor must have."""
         files = {} if self._place is None else _files(Path(self._place))
-        if all(any(name in files for name in names) for names in wanted):
+        if all(any(name in files for name in names) for names in names_of_each):
             self.plain = True
 
             def read(names: list[str], shape: torch.Size, where: Box) -> Tensor:
                 name = next(name for name in names if name in files)
                 # Opened for each: what a file has in memory while it is open grows with every piece that is read.
                 with safe_open(files[name], framework="pt") as file:
-                    found = file.get_slice(name)
-                    self._check_shape(name, found.get_shape(), shape)
-                    piece: Tensor = found[where] if where else file.get_tensor(name)
+                    view = file.get_slice(name)
+                    self._check_shape(name, view.get_shape(), shape)
+                    piece: Tensor = view[where] if where else file.get_tensor(name)
                     return piece
 
             return read
@@ -176,30 +176,30 @@ class ModelSource:
 
         return take
 
-    def _check_shape(self, name: str, theirs: Sequence[int], ours: Sequence[int]) -> None:
-        if tuple(theirs) != tuple(ours):
-            raise ValueError(f"{self}: {name} is {tuple(theirs)}, and the model's is {tuple(ours)}")
+    def _check_shape(self, name: str, actual: Sequence[int], expected: Sequence[int]) -> None:
+        if tuple(actual) != tuple(expected):
+            raise ValueError(f"{self}: {name} is {tuple(actual)}, and the model's is {tuple(expected)}")
 
     def _whole(self) -> PreTrainedModel:
         assert self._place is not None
         pair: Any = AutoModelForCausalLM.from_pretrained(
             self._place, dtype=torch.float32, trust_remote_code=False, use_safetensors=True, output_loading_info=True
         )
-        if missing := sorted(pair[1]["missing_keys"]):  # transformers would begin with random numbers
+        if missing := sorted(pair[1]["missing_keys"]):  # transformers would initialise these randomly
             raise ValueError(f"{self} has no {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}")
         model: PreTrainedModel = pair[0]
         return model
 
 
 def sources_of(actor: Source, critic: Source | bool, reference: Source | bool) -> dict[str, ModelSource]:
-    """What each model of a learner is made from; ``True`` is what the actor is made from, ``False`` for none.
+    """Build the source of each model of a learner; ``True`` is the actor's source, ``False`` for none.
 
     Raises ``ValueError``: see :class:`ModelSource` and :meth:`ModelSource.check_head`.
     """
     sources = {"actor": ModelSource(actor)}
-    for role, asked in (("reference", reference), ("critic", critic)):
-        if asked is not False:
-            sources[role] = sources["actor"] if asked is True else ModelSource(asked)
+    for role, choice in (("reference", reference), ("critic", critic)):
+        if choice is not False:
+            sources[role] = sources["actor"] if choice is True else ModelSource(choice)
     for source in {id(source): source for role, source in sources.items() if role != "critic"}.values():
         source.check_head()
     return sources
@@ -221,7 +221,7 @@ def materialize(model: nn.Module, device: torch.device, parameters: torch.device
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The file of each tensor of a folder; none where it is no folder with safetensors.
+    """Return the file of each tensor of a folder; none where it is no folder with safetensors.
 
     ``model.safetensors`` takes precedence over an index, as in transformers.
     """
@@ -242,9 +242,9 @@ def _compute_buffers(model: Any, source: PreTrainedModel | None) -> None:
         own = None if source is None else source.get_submodule(path)._buffers
         for name in names:
             if (buffer := module._buffers[name]) is not None:
-                known = None if own is None else own[name]
+                stored = None if own is None else own[name]
                 module._buffers[name] = (
-                    torch.empty_like(buffer, device="cpu") if known is None else known.detach().to("cpu", copy=True)
+                    torch.empty_like(buffer, device="cpu") if stored is None else stored.detach().to("cpu", copy=True)
                 )
         if own is None:
             model._init_weights(module)  # what transformers itself calls after loading; parameters are on meta

@@ -1,4 +1,4 @@
-"""What a learner's checkpoint is made of, written at once or in the background, and read again.
+"""A learner's checkpoint: written at once or in the background, and read again.
 
 ``learner.json`` says what it is; ``tensors/`` has what learns: trained parameters, optimizer states, torch's random
 state. ``frozen/`` has what does not: a reference model, the matrices under LoRA adapters. It is written once and then
@@ -34,7 +34,7 @@ OTHER_FORMAT = (
 
 
 class LearnerState:
-    """The state of some models, by name, and their optimizers; ``adapters`` is what the adapters are, as JSON."""
+    """State of some models, by name, and of their optimizers; ``adapters`` has the adapters' settings, as JSON."""
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class LearnerState:
         self._frozen = LinkedTensors()
 
     def writer(self, extra: Mapping[str, Any] | None, apart: Ranks | None = None) -> Callable[[str | Path], None]:
-        """What writes a folder with the state as it is now, and ``extra`` as JSON.
+        """Return a function that writes a folder with the state as it is now, and ``extra`` as JSON.
 
         All ranks call it together, with the same path. With ``apart`` it will be used in another thread while training
-        goes on: it takes copies of what learns, and talks to the other ranks over these, which nothing else uses at the
-        time (:meth:`Ranks.apart`).
+        continues: it takes copies of what learns, and talks to the other ranks over these, which nothing else uses at
+        the time (:meth:`Ranks.apart`).
         """
         record = {
             "format": _FORMAT,
             "models": sorted(self._models),
             "adapters": self._adapters,
-            "optimizers": {name: {"step_count": each.step_count} for name, each in self._optimizers.items()},
+            "optimizers": {name: {"step_count": optimizer.step_count} for name, optimizer in self._optimizers.items()},
             "extra": dict(extra or {}),
         }
         text = json.dumps(record, indent=1)
@@ -95,9 +95,9 @@ class LearnerState:
                 f"{path} holds {', '.join(record['models'])}, but this learner has "
                 f"{', '.join(sorted(self._models))}; it needs the same critic and reference"
             )
-        if (theirs := record.get("adapters")) != self._adapters:
+        if (stored := record.get("adapters")) != self._adapters:
             raise ValueError(
-                f"{path} has adapters {theirs}, but this learner has {self._adapters}; they must be the same"
+                f"{path} has adapters {stored}, but this learner has {self._adapters}; they must be the same"
             )
         learned, frozen = self._tensors()
         read_tensors(path / "tensors", learned, self._ranks)
@@ -111,7 +111,7 @@ class LearnerState:
         return extra
 
     def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The live tensors, each once: what learns, what is frozen. Writing into them is loading (but for ``rng``)."""
+        """Return the live tensors, each once: trained and frozen. Writing into them is loading (but for ``rng``)."""
         learned = {"rng": torch.get_rng_state()}
         frozen: dict[str, Tensor] = {}
         for name, model in self._models.items():

@@ -1,4 +1,4 @@
-"""Errors of the system that libraries in Rust say in words alone."""
+"""Errors of the system that libraries in Rust report only as text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """Turn what a library in Rust says of the system (safetensors, tokenizers) into OSError with errno and ``path``."""
+    """Turn system errors of a library in Rust (safetensors, tokenizers) into OSError with errno and ``path``."""
     try:
         yield
     except OSError:
         raise
     except Exception as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        if found is None:
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        if match is None:
             raise
-        number = int(found[1])
+        number = int(match[1])
         raise OSError(number, os.strerror(number), str(path)) from error

@@ -83,7 +83,7 @@ def write_model(folder: Path, lm: Any, tokenizer: Any, stream: WeightStream, ten
 
 
 class _InFolder:
-    """What torch's reader and writer share."""
+    """Common base of torch's reader and writer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -145,12 +145,12 @@ class _Writer(_InFolder, StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         index: dict[str, Any] = {
-            name: {"dtype": str(found.properties.dtype).removeprefix("torch."), "shape": list(found.size), "pieces": []}
-            for name, found in metadata.state_dict_metadata.items()
-            if isinstance(found, TensorStorageMetadata)
+            name: {"dtype": str(entry.properties.dtype).removeprefix("torch."), "shape": list(entry.size), "pieces": []}
+            for name, entry in metadata.state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata)
         }
         checksums: dict[str, str] = {}
-        for result in (each for theirs in results for each in theirs):
+        for result in (item for rank_results in results for item in rank_results):
             stored = dict(result.storage_data)
             checksums[stored["file"]] = stored.pop("sha256")
             index[result.index.fqn]["pieces"].append({"offset": list(result.index.offset or ()), **stored})
@@ -161,7 +161,7 @@ class _Writer(_InFolder, StorageWriter):
 class _Reader(_InFolder, StorageReader):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        # Here and not when torch asks for it, which would hide what is wrong.
+        # Here and not when torch reads it, which would hide the error.
         self._metadata = _index_of(folder / _INDEX)
         self._files: Mapping[MetadataIndex, str] = self._metadata.storage_data
         self.names = frozenset(self._metadata.state_dict_metadata)
@@ -197,19 +197,19 @@ class _Reader(_InFolder, StorageReader):
 
 
 def _index_of(path: Path) -> Metadata:
-    """What ``tensors.json`` says, or DamagedError; ``storage_data`` has the file of each piece."""
+    """Read ``tensors.json``, or raise DamagedError; ``storage_data`` has the file of each piece."""
     tensors: dict[str, Any] = {}
     files: dict[MetadataIndex, str] = {}
     try:
-        for name, found in json.loads(path.read_text(encoding="utf-8")).items():
+        for name, entry in json.loads(path.read_text(encoding="utf-8")).items():
             pieces = [
                 ChunkStorageMetadata(torch.Size(piece["offset"]), torch.Size(piece["shape"]))
-                for piece in found["pieces"]
+                for piece in entry["pieces"]
             ]
-            if not isinstance(dtype := getattr(torch, found["dtype"]), torch.dtype):
-                raise TypeError(f"{found['dtype']} is not a type of numbers")
-            tensors[name] = TensorStorageMetadata(TensorProperties(dtype), torch.Size(found["shape"]), pieces)
-            for piece in found["pieces"]:
+            if not isinstance(dtype := getattr(torch, entry["dtype"]), torch.dtype):
+                raise TypeError(f"{entry['dtype']} is not a type of numbers")
+            tensors[name] = TensorStorageMetadata(TensorProperties(dtype), torch.Size(entry["shape"]), pieces)
+            for piece in entry["pieces"]:
                 files[MetadataIndex(name, piece["offset"])] = Path(piece["file"]).name  # in this folder
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} cannot be read: {error!r}") from error
@@ -217,13 +217,13 @@ def _index_of(path: Path) -> Metadata:
 
 
 def _key(index: MetadataIndex) -> str:
-    """The name of a piece in its file: of the tensor, and where it begins in that."""
+    """Return the name of a piece in its file: its tensor, and its offset in that."""
     return f"{index.fqn}[{','.join(map(str, index.offset or ()))}]"
 
 
 @contextmanager
 def _without_wrapping() -> Iterator[None]:
-    """Raise what a rank raised, which torch wraps; and without torch's note that a single process writes alone."""
+    """Raise a rank's own error, which torch wraps; suppress torch's note that a single process writes alone."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is .*single process")
         try:

@@ -1,4 +1,4 @@
-"""Token sequences as trees: what several of them begin with stands once, at any depth. Pure NumPy.
+"""Token sequences as trees: common prefixes are stored once, at any depth. Pure NumPy.
 
 Sequences are merged where their tokens are equal from the first one on, so siblings share a prompt, and forks share a
 conversation up to the fork. The nodes, one a token, stand in depth-first order: the nodes below one follow it without a
@@ -38,12 +38,12 @@ class Forest:
 
     @property
     def flat(self) -> bool:
-        """Whether no two branches share a node: they are sequences that stand one after another."""
+        """No two branches share a node: they are sequences one after another."""
         return all(len(path) == new for path, new in self.branches)
 
 
 def merge(rows: Sequence[NDArray[np.int32]], *, shared: bool = True) -> Forest:
-    """The trees of sequences, int ``[L]``, of one type; not ``shared``, each is one of its own, in their order."""
+    """Merge sequences, int ``[L]``, of one type, into trees; if not ``shared``, each is a tree of its own, in order."""
     # Any order will do in which those that begin alike are neighbours, the shorter first.
     order = sorted(range(len(rows)), key=lambda number: rows[number].tobytes()) if shared else range(len(rows))
     paths = [_NONE] * len(rows)
@@ -66,7 +66,7 @@ def merge(rows: Sequence[NDArray[np.int32]], *, shared: bool = True) -> Forest:
 
 
 def _common(one: NDArray[np.generic], other: NDArray[np.generic]) -> int:
-    """How many tokens two sequences begin with in common."""
+    """Return the length of two sequences' common prefix."""
     length = min(len(one), len(other))
     differ = one[:length] != other[:length]
     at = int(differ.argmax()) if length else 0
@@ -84,7 +84,7 @@ class Block:
 
 
 def blocks(forest: Forest) -> list[Block]:
-    """Who attends to what, as a few batches of about equal sizes; every node is a query once."""
+    """Cut attention into a few batches of about equal sizes; every node is a query once."""
     pieces = [
         (path[: min(at + _QUERIES, len(path))], at)
         for path, new in forest.branches
@@ -119,7 +119,7 @@ def _block(pieces: Sequence[tuple[Ints, int]]) -> Block:
 
 
 def tiles(ends: Ints, size: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which square tiles of the attention matrix have any ancestor, and which have nothing else.
+    """Return which square tiles of the attention matrix have any ancestor, and which have only ancestors.
 
     ``ends`` are as in :class:`Forest`. Returns bool ``[N, N]`` each, queries by keys.
     """

@@ -1,4 +1,4 @@
-"""The actor's weights as they leave the learner: whole tensors, one after another, on the first rank alone.
+"""The stream of the actor's weights from the learner: whole tensors, one after another, on the first rank alone.
 
 A rank sends the rows that it owns, and the first one puts them together; no other rank ever has more than its own part
 of a tensor. What leaves is either what the parameters are while it is read, until the optimizer's next step, or a
@@ -27,7 +27,7 @@ _SLICE_BYTES = 2**26  # of rows that are sent at once
 
 
 class _Part(NamedTuple):
-    """What this rank has of a tensor, and who has the rest: the first rank with each box."""
+    """This rank's part of a tensor, and the owners of all parts: the first rank with each box."""
 
     local: Tensor
     shape: torch.Size
@@ -37,7 +37,7 @@ class _Part(NamedTuple):
 class WeightStream:
     """The weights of one moment. All ranks make it together, and :meth:`read` it together.
 
-    ``specs`` says what comes, in order; it is the same on every rank.
+    ``specs`` describes the tensors, in order; it is the same on every rank.
 
     Args:
         lm: The causal language model, sharded or not, with adapters or without.
@@ -45,7 +45,7 @@ class WeightStream:
         which: See :data:`Which`.
         dtype: In which ``weights`` leave; ``None`` is float32. A ``base`` leaves in bfloat16 where that
             loses nothing, an ``adapter`` in float32.
-        snapshot: Take copies, so that training may go on meanwhile; on the CPU, because another thread will send them.
+        snapshot: Take copies, so that training may continue; on the CPU, because another thread will send them.
         finite: Refuse values that are not finite (``ValueError``).
         optimizer: Of the actor; after its next step, what is no snapshot can be read no more.
     """
@@ -63,7 +63,7 @@ class WeightStream:
     ) -> None:
         names = tied_names(base_state(lm))
         layers = {f"{name}.weight": layer for name, layer in adapter_layers(lm)}
-        # Of each tensor that comes: its names, and the tensors that it is made of.
+        # Of each tensor in the stream: its names, and the tensors that it is made of.
         made: list[tuple[tuple[str, ...], list[Tensor], float]] = []
         if which == "adapter":
             for name, layer in adapter_layers(lm):
@@ -76,24 +76,24 @@ class WeightStream:
                     pair = [] if layer is None else list(adapter_matrices(layer))
                     made.append((names[name], [value, *pair], 0.0 if layer is None else layer.scaling["default"]))
         tensors = {id(value): value for _, of, _ in made for value in of}
-        known = {key: _known(value, which == "base", finite) for key, value in tensors.items()}
-        everyone: list[dict[int, Any]] = [dict(enumerate(known.values()))] * ranks.world
+        checks = {key: _check_part(value, which == "base", finite) for key, value in tensors.items()}
+        everyone: list[dict[int, Any]] = [dict(enumerate(checks.values()))] * ranks.world
         if ranks.world > 1:
-            dist.all_gather_object(everyone, dict(enumerate(known.values())), group=ranks.group)
+            dist.all_gather_object(everyone, dict(enumerate(checks.values())), group=ranks.group)
         self.specs: list[TensorSpec] = []
         self._parts: list[tuple[list[_Part], float]] = []
         places = {key: number for number, key in enumerate(tensors)}
-        for each, of, scale in made:
+        for aliases, of, scale in made:
             # What learns is float32, and what adapters are merged into becomes so.
             parts, kind = [], dtype or (torch.float32 if of[0].is_floating_point() else of[0].dtype)
             for value in of:
-                theirs = [one[places[id(value)]] for one in everyone]
-                if not all(good for _, _, good in theirs):
-                    raise ValueError(f"{each[0]} holds values that are not finite; did training diverge?")
+                rank_checks = [one[places[id(value)]] for one in everyone]
+                if not all(good for _, _, good in rank_checks):
+                    raise ValueError(f"{aliases[0]} holds values that are not finite; did training diverge?")
                 if which != "weights":
-                    kind = torch.bfloat16 if all(half for _, half, _ in theirs) else value.dtype
+                    kind = torch.bfloat16 if all(half for _, half, _ in rank_checks) else value.dtype
                 owners: dict[str, tuple[int, Box]] = {}
-                for rank, (box, _, _) in enumerate(theirs):
+                for rank, (box, _, _) in enumerate(rank_checks):
                     if all(part.stop > part.start for part in box):
                         owners.setdefault(str(box), (rank, box))
                 local = local_part(value)
@@ -101,13 +101,13 @@ class WeightStream:
                     wire = kind if value.requires_grad and len(of) == 1 else local.dtype
                     local = local.to("cpu", wire, copy=value.requires_grad)
                 parts.append(_Part(local, value.shape, list(owners.values())))
-            self.specs.append(TensorSpec(each, kind, tuple(of[0].shape)))
+            self.specs.append(TensorSpec(aliases, kind, tuple(of[0].shape)))
             self._parts.append((parts, scale))
         self._optimizer = None if snapshot or which == "base" else optimizer
         self._at = None if optimizer is None else optimizer.step_count
 
     def read(self, ranks: Ranks) -> Iterator[Named]:
-        """The tensors, to the end on every rank. The first one gets them, where its own part is; the others get none.
+        """Yield the tensors, to the end on every rank: to the first one, where its own part is; the others get none.
 
         They may be the model's own memory: they are to be read only. ``ranks`` are all, over the group that they send
         through. Raises SupersededError: the optimizer has taken a step since, on any rank; it comes from this call, or
@@ -123,32 +123,32 @@ class WeightStream:
     def _read(self, ranks: Ranks) -> Iterator[Named]:
         for spec, (parts, scale) in zip(self.specs, self._parts, strict=True):
             kind = spec.dtype if len(parts) == 1 else torch.float32
-            found = [whole for part in parts if (whole := _gathered(part, kind, ranks)) is not None]
-            if len(found) == 1:
-                yield spec.names, found.pop()
-            elif found:
-                base, a, b = found
+            gathered = [whole for part in parts if (whole := _gathered(part, kind, ranks)) is not None]
+            if len(gathered) == 1:
+                yield spec.names, gathered.pop()
+            elif gathered:
+                base, a, b = gathered
                 yield spec.names, merge(base, a, b, scale).to(spec.dtype)
                 del base, a, b
-            del found
+            del gathered
             self._check()
 
 
-def _known(value: Tensor, halved: bool, finite: bool) -> tuple[Box, bool, bool]:
-    """What the others must know of this rank's part: where it lies, whether bfloat16 has it, whether it is finite."""
+def _check_part(value: Tensor, halved: bool, finite: bool) -> tuple[Box, bool, bool]:
+    """Describe this rank's part for the others: its box, whether bfloat16 holds it exactly, whether it is finite."""
     local = local_part(value)
     half = halved and compact(local).dtype == torch.bfloat16
     return box_of(value), half, not finite or is_finite(local)
 
 
 def _gathered(part: _Part, dtype: torch.dtype, ranks: Ranks) -> Tensor | None:
-    """The whole tensor on the first rank; slices of rows are sent, so that nobody has it twice."""
+    """Gather the whole tensor on the first rank; slices of rows are sent, so that no rank has it twice."""
     if ranks.world == 1 or (len(part.owners) == 1 and part.owners[0][0] == 0):
         return part.local.to(dtype) if ranks.first else None
     me = dist.get_rank()
     out = torch.empty(part.shape, dtype=dtype, device=part.local.device) if me == 0 else None
     for owner, box in part.owners:
-        size = torch.Size(each.stop - each.start for each in box)
+        size = torch.Size(part_slice.stop - part_slice.start for part_slice in box)
         rows = max(1, _SLICE_BYTES // max(1, size[1:].numel() * dtype.itemsize)) if size else 1
         for start in range(0, size[0] if size else 1, rows):
             cut = slice(start, start + rows) if size else ...

@@ -20,7 +20,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 START = 5  #: iterations at the start of a run that later ones are compared with
 RECENT = 12  #: iterations before the latest that these are compared with
-QUIET = 10  #: iterations after which a verdict that did not hold any more is said again
+QUIET = 10  #: iterations after which a verdict that had ceased to hold is reported again
 #: A normal deviate that is exceeded once in 3.5 million times. Checks look at a run some hundred times, at several
 #: numbers, whose noise is heavier-tailed than a normal's.
 RARE = 5.0
@@ -172,7 +172,7 @@ class Shift(NamedTuple):
     before: float  #: median of the earlier
     latest: float  #: the last
     where: slice  #: the earlier
-    name: str  #: what they are, in words
+    name: str  #: their description
     recent: bool  #: whether they are those just before, not the first of the run
 
 

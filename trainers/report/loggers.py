@@ -180,7 +180,7 @@ class MLflowLogger:
         folder = run.folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         uri = os.environ.get("MLFLOW_TRACKING_URI")
-        if uri is None:  # newer versions open a store of files only when asked to
+        if uri is None:  # newer versions open a store of files only on request
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             uri = (folder / "mlruns").as_uri()
         try:

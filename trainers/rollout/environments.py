@@ -58,7 +58,7 @@ class Lease:
         self._seen: Messages = ()  # the last observation
 
     async def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> tuple[Messages, dict[str, Any]]:
-        """``env.reset(seed=..., options=...)``; an ``EnvError`` as :meth:`step`."""
+        """Reset: ``env.reset(seed=..., options=...)``; an ``EnvError`` as :meth:`step`."""
         result = await self._worker.call("reset", self._reset_timeout, seed=seed, options=dict(options or {}))
         with self._checking("reset"):
             conversation, info = _parts(result, "(observation, info)", 2)
@@ -66,7 +66,7 @@ class Lease:
             return self._seen, info
 
     async def step(self, action: str) -> tuple[Messages, float, bool, bool, dict[str, Any]]:
-        """``env.step(action)``; ``terminated`` wins over ``truncated``. Raises EnvError."""
+        """Step: ``env.step(action)``; ``terminated`` wins over ``truncated``. Raises EnvError."""
         result = await self._worker.call("step", self._step_timeout, action)
         with self._checking("step"):
             parts = _parts(result, "(observation, reward, terminated, truncated, info)", 5)
@@ -137,7 +137,7 @@ class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
             self.workers, self._places = beside.workers, beside._places
         self._idle: list[Worker] = []
         self._leased: set[Worker] = set()
-        self._retired: dict[Worker, asyncio.Task[None]] = {}  # told to end; each with a task that waits for that
+        self._retired: dict[Worker, asyncio.Task[None]] = {}  # ending; each with a task that waits for its end
         self._made = self._hung = 0
         self._closed = False
 

@@ -101,7 +101,7 @@ class _Progress:
     first_turn: int = 0  # the number of the turn that is the first of ``tokens``
     messages: Messages = ()
     user_messages: Messages = ()
-    sides: dict[str, EpisodeTokens] = field(default_factory=dict)  # by who speaks, where the user is played, too
+    sides: dict[str, EpisodeTokens] = field(default_factory=dict)  # by speaker, where the user is played, too
     refused: bool = False  # no message of that user was acceptable
     points: list[ForkPoint] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)

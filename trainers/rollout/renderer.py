@@ -124,7 +124,7 @@ class Renderer:
         answer = self._bridge_text((tool(_QUESTION, "zqcall001", "probe"),), None)
         turn_tokens = self._control.pattern.findall(plain.marked) + self._control.pattern.findall(answer.marked)
         self._turn_special = any_of(dict.fromkeys(turn_tokens))
-        ends = [self._turn_end(plain), self._turn_end(answer)]  # some templates end a turn by who speaks next
+        ends = [self._turn_end(plain), self._turn_end(answer)]  # some templates end a turn by the next role
         self._refuse_channels(plain)
         own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.stop_token_ids = tuple(dict.fromkeys(map(int, (*ends, *own, *stop_token_ids))))
@@ -389,7 +389,7 @@ class EpisodeTokens:
         self._terms: list[dict[str, float]] = []
         self.num_turns = 0
         self.oldest_version: int | None = None
-        # ask: at a generation point. cut: a reply was aborted and may continue. told: a reply is complete.
+        # ask: at a generation point. cut: a reply was aborted and may continue. told: it is complete.
         # over: nothing can follow.
         self._phase: Literal["ask", "cut", "told", "over"] = "ask"
 

@@ -1,6 +1,6 @@
 """Rewards that come later (reward models, judges, lookahead), awaited beside the next turns and not before them.
 
-A score is asked once a turn, right after the environment has answered, and returns at once: an awaitable of what the
+A score is called once a turn, right after the environment has answered, and returns at once: an awaitable of what the
 turn earns beside the environment's reward, or ``None`` where it does not apply (a score of whole episodes answers
 only where ``so_far.over``)::
 
@@ -243,7 +243,7 @@ class MultiturnScore:
         return [play(number) for number in range(lookahead.count(over=futures.over))]
 
     def stats(self) -> dict[str, float]:
-        """Totals since the last call: ``turns`` rewarded, ``samples``, ``failures``, ``policy_calls``, ``words``."""
+        """Return the counts since the last call: ``turns``, ``samples``, ``failures``, ``policy_calls``, ``words``."""
         counts, self._counts = self._counts, Counter()
         return {name: float(counts[name]) for name in ("turns", "samples", "failures", "policy_calls", "words")}
 

@@ -198,7 +198,7 @@ class LoopLag:
             self._timer = None
 
     def take(self) -> dict[str, float]:
-        """``loop_lag_p50_s``, ``loop_lag_p99_s`` and ``loop_lag_max_s`` since the last call; empty without a probe."""
+        """Return ``loop_lag_p50_s``, ``loop_lag_p99_s``, ``loop_lag_max_s`` since the last call; {} without a probe."""
         lags, self._lags = sorted(self._lags), []
         if not lags:
             return {}
@@ -322,7 +322,7 @@ class LengthBias:
 
     The estimate (:class:`Lengths`) takes attempts that were cut as at least so long. An attempt that repeats the tokens
     of an earlier one continues that one. Tokens of a request that was cancelled are estimated from its seconds. It is
-    reported for the largest ``k``, a multiple of the batch, that can be said; groups dropped for equal rewards have no
+    reported for the largest ``k``, a multiple of the batch, that is known; groups dropped for equal rewards have no
     part in it.
     """
 

@@ -29,7 +29,7 @@ def exported(folder, tmp_path):
     return read_eval_log(str(out)), out
 
 
-def test_an_evaluation_reads_back(tmp_path):
+def test_evaluation_reads_back(tmp_path):
     command = [sys.executable, "-m", "textenvs", "evaluate", "textenv/gsm8k-tool", "level=easy", "--policy", "careless"]
     command += ["--num-tasks", "4", "--samples", "2", "--quiet", "--out", "run"]
     subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, timeout=100)

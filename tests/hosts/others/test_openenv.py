@@ -45,7 +45,7 @@ def urls():
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
-def test_the_client_sees_the_episode(env_id, urls):
+def test_client_sees_episode(env_id, urls):
     ends = set()
     with TextEnvClient(base_url=urls[env_id]).sync() as client:
         for played in adapter_kit.episodes(env_id, 8):
@@ -85,16 +85,16 @@ def test_pages_in_browsers_are_refused(urls):
         urllib.request.urlopen(urllib.request.Request(f"{url}/health", headers={"Origin": page}), timeout=10)
 
 
-def test_a_client_that_knows_nothing_of_us(urls):
+def test_independent_client(urls):
     played = adapter_kit.direct(adapter_kit.EpisodeSpec("textenv/clarify", 3))
     with GenericEnvClient(base_url=urls["textenv/clarify"]).sync() as client:
-        said = client.reset(seed=3).observation
-        assert said["text"] == played.opening[-1]["content"]
+        observation = client.reset(seed=3).observation
+        assert observation["text"] == played.opening[-1]["content"]
         rewards = [client.step({"text": reply}).reward for reply in played.replies]
     assert rewards == played.rewards
 
 
-def test_a_task_by_its_index_and_a_whole_message(urls):
+def test_task_by_its_index_and_whole_message(urls):
     direct = textenvs.make("textenv/gsm8k-tool")
     opening, _ = direct.reset(options={"task_index": 4}, seed=0)
     reply = assistant("", [CALL])
@@ -124,7 +124,7 @@ def test_sessions_side_by_side(urls):
     assert asyncio.run(play_all()) == [played.rewards for played in episodes]
 
 
-def test_a_server_has_a_limit_of_sessions():
+def test_server_has_limit_of_sessions():
     with served(create_app("textenv/clarify", max_concurrent_envs=1)) as url:
         with TextEnvClient(base_url=url).sync() as one, TextEnvClient(base_url=url).sync() as two:
             one.reset(seed=0)
@@ -134,7 +134,7 @@ def test_a_server_has_a_limit_of_sessions():
             three.reset(seed=0)
 
 
-def test_what_a_server_refuses(urls):
+def test_server_refusals(urls):
     with TextEnvClient(base_url=urls["textenv/clarify"]).sync() as client:
         with pytest.raises(RuntimeError, match="not started; call reset"):
             client.step("hello")
@@ -151,7 +151,7 @@ def test_what_a_server_refuses(urls):
         create_app("textenv/clarfy")
 
 
-def test_a_failed_episode_is_an_error_and_not_a_reward():
+def test_failed_episode_is_error_and_not_reward():
     with served(create_app("test/failing")) as url, TextEnvClient(base_url=url).sync() as client:
         client.reset(seed=0)
         with pytest.raises(RuntimeError, match=r"failed \(user_failed\): told to"):
@@ -160,7 +160,7 @@ def test_a_failed_episode_is_an_error_and_not_a_reward():
         assert client.step("hm").reward < 0
 
 
-def test_an_idle_session_is_over():
+def test_idle_session_is_over():
     environment = TextEnvironment("textenv/clarify")
     environment.reset(seed=0)
     environment.close()  # as OpenEnv does after session_timeout
@@ -169,7 +169,7 @@ def test_an_idle_session_is_over():
     environment.close()
 
 
-def test_what_the_server_says_of_itself(urls):
+def test_server_metadata(urls):
     def get(path):
         with urllib.request.urlopen(f"{urls['textenv/clarify']}/{path}") as response:
             return json.load(response)
@@ -184,14 +184,14 @@ def test_what_the_server_says_of_itself(urls):
 @pytest.mark.parametrize(
     ("arguments", "match"), [(["--env-kwargs", "{"], "not JSON"), (["--env-kwargs", "[1]"], "a JSON object")]
 )
-def test_the_command_line(arguments, match, capsys):
+def test_command_line(arguments, match, capsys):
     with pytest.raises(SystemExit):
         main(["textenv/clarify", *arguments])
     assert match in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["textenv/clarity"], "no environment has the id 'textenv/clarity'"),
         (["textenv/clarify", "--env-kwargs", '{"max_user_turns": 0}'], "max_user_turns"),
@@ -202,12 +202,12 @@ def test_the_command_line(arguments, match, capsys):
         (["textenv/clarify", "--port", "65536"], "--port must be from 0 to 65535, not 65536"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_one_line(arguments, said, capsys, monkeypatch):
+def test_unservable_environment_is_reported_in_one_line(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: pytest.fail("it is served"))
     with pytest.raises(SystemExit) as ended:
         main(arguments)
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert ended.value.code == 2
-    assert told.startswith("python -m textenvs.integrations.openenv: ")
-    assert told.count("\n") == 1
-    assert said in told
+    assert output.startswith("python -m textenvs.integrations.openenv: ")
+    assert output.count("\n") == 1
+    assert message in output

@@ -93,7 +93,7 @@ def seen(result):
     return conversation, reward, terminated, truncated, {name: info[name] for name in SAME}
 
 
-def test_the_round_trip_is_the_identity(env):
+def test_round_trip_is_identity(env):
     ends = set()
     for index in range(10):
         rng = np.random.default_rng(index)
@@ -120,15 +120,15 @@ def test_forks_snapshots_and_copies_play_on_alike(env):
     fork, saved, moved = env.fork(), env.snapshot(), pickle.loads(pickle.dumps(env))
     fork.fork().step("another future")
     results = []
-    for each in (fork, moved, env):
-        results.append([each.step("What else?"), each.step("#### 1")])
-        each.close()
+    for copy in (fork, moved, env):
+        results.append([copy.step("What else?"), copy.step("#### 1")])
+        copy.close()
     env.restore(saved)
     results.append([env.step("What else?"), env.step("#### 1")])
     assert results == [results[0]] * 4
 
 
-def test_somebody_elses_environment(guess):
+def test_foreign_environment(guess):
     env = OpenEnv(guess, observation_field="hint", max_assistant_turns=4)
     conversation, _ = env.reset(seed=0)
     assert conversation[0]["content"].startswith("Guess.")
@@ -144,7 +144,7 @@ def test_somebody_elses_environment(guess):
     env.close()
 
 
-def test_without_a_field_for_it_an_observation_is_json(guess):
+def test_observation_without_field_is_json(guess):
     env = OpenEnv(guess)
     assert '"attempts": 0' in env.reset(seed=0)[0][0]["content"]
     env.close()
@@ -152,7 +152,7 @@ def test_without_a_field_for_it_an_observation_is_json(guess):
         OpenEnv(guess, observation_field="clue").reset(seed=0)
 
 
-def test_what_cannot_be_played_again_fails_loudly(guess):
+def test_unreplayable_episode_is_an_error(guess):
     env = OpenEnv(guess, observation_field="hint")
     env.reset(seed=0)
     env.step("1")
@@ -163,7 +163,7 @@ def test_what_cannot_be_played_again_fails_loudly(guess):
     env.close()
 
 
-def test_a_server_that_breaks_fails_the_episode(guess):
+def test_server_that_breaks_fails_episode(guess):
     env = OpenEnv(guess, observation_field="hint")
     env.reset(seed=0)
     *_, reward, terminated, truncated, info = env.step("break")
@@ -172,7 +172,7 @@ def test_a_server_that_breaks_fails_the_episode(guess):
     env.close()
 
 
-def test_a_fork_that_is_forgotten_gives_its_connection_back():
+def test_forgotten_fork_releases_connection():
     with served(create_app("textenv/clarify", max_concurrent_envs=2)) as address:
         env = OpenEnv(address)
         for _ in range(4):
@@ -191,7 +191,7 @@ def test_a_fork_that_is_forgotten_gives_its_connection_back():
         env.close()
 
 
-def test_a_failed_episode_stays_one():
+def test_failed_episode_stays_one():
     with served(create_app("test/failing-import")) as address:
         env = OpenEnv(address)
         env.reset(seed=0)
@@ -213,13 +213,13 @@ class Rude:
             await receive()  # the connection
             await send({"type": "websocket.accept"})
             while (event := await receive())["type"] != "websocket.disconnect":
-                asked = json.loads(event["text"])
-                said = '{"data": {"observation": {"text": "Go."}}}'
-                if asked.get("type") == "step":
-                    said = asked["data"]["text"]
-                    await asyncio.sleep(2 * (said == "late"))
-                await send({"type": "websocket.send", "text": said})
-                if "bye" in said:
+                request = json.loads(event["text"])
+                reply = '{"data": {"observation": {"text": "Go."}}}'
+                if request.get("type") == "step":
+                    reply = request["data"]["text"]
+                    await asyncio.sleep(2 * (reply == "late"))
+                await send({"type": "websocket.send", "text": reply})
+                if "bye" in reply:
                     await send({"type": "websocket.close"})
                     return
 
@@ -230,8 +230,8 @@ def rude():
         yield address
 
 
-def frame(observation=None, **more):
-    return json.dumps({"data": {"observation": observation or {"text": "On."}, "reward": 0.5, **more}})
+def frame(observation=None, **fields):
+    return json.dumps({"data": {"observation": observation or {"text": "On."}, "reward": 0.5, **fields}})
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def frame(observation=None, **more):
         (frame({"text": "On.", "info": {"metrics": {"accuracy": None}}}), "TypeError"),
     ],
 )
-def test_nonsense_of_a_server_fails_the_episode(rude, answer, failure):
+def test_nonsense_of_server_fails_episode(rude, answer, failure):
     env = OpenEnv(rude, timeout=1.0)
     env.reset(seed=0)
     *_, reward, terminated, truncated, info = env.step(answer)
@@ -258,13 +258,13 @@ def test_nonsense_of_a_server_fails_the_episode(rude, answer, failure):
 def test_messages_with_nulls_are_messages(rude):
     env = OpenEnv(rude)
     env.reset(seed=0)
-    said = {"role": "user", "content": "On.", "name": None, "tool_calls": None}
-    conversation, *_ = env.step(frame({"messages": [said], "text": "user: On."}))
+    message = {"role": "user", "content": "On.", "name": None, "tool_calls": None}
+    conversation, *_ = env.step(frame({"messages": [message], "text": "user: On."}))
     assert conversation[-1] == {"role": "user", "content": "On."}
     env.close()
 
 
-def test_a_lost_connection_fails_the_episode_and_plays_no_other(rude):
+def test_lost_connection_fails_only_its_episode(rude):
     """OpenEnv's client opens another connection by itself: a new session, which knows nothing of this episode."""
     env = OpenEnv(rude)
     env.reset(seed=0)
@@ -280,7 +280,7 @@ def test_a_lost_connection_fails_the_episode_and_plays_no_other(rude):
     env.close()
 
 
-def test_what_is_refused(guess):
+def test_refusals(guess):
     with pytest.raises(ConnectionError, match="no OpenEnv server"):
         OpenEnv("http://127.0.0.1:9")
     with socket.create_server(("127.0.0.1", 0)) as other:

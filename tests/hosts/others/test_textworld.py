@@ -33,17 +33,17 @@ def make(cache, **options):
 
 def drive(env, replies=None, seed=0):
     """Play these replies, or the expert's, to the end; what was seen."""
-    seen, left = [env.reset(seed=seed, options={"task_index": 0})], iter(replies or ())
+    seen, remaining = [env.reset(seed=seed, options={"task_index": 0})], iter(replies or ())
     while not env.state.done:
-        seen.append(env.step(next(left) if replies else env.demonstration(RNG)))
+        seen.append(env.step(next(remaining) if replies else env.demonstration(RNG)))
     return seen
 
 
-def said(env):
+def commands_of(env):
     return [message["content"] for message in env.state.messages if message["role"] == "assistant"]
 
 
-def test_the_walkthrough_earns_the_whole_score_turn_by_turn(cache):
+def test_walkthrough_earns_whole_score_turn_by_turn(cache):
     env = make(cache)
     seen = drive(env)
     rewards = [step[1] for step in seen[1:]]
@@ -56,10 +56,10 @@ def test_the_walkthrough_earns_the_whole_score_turn_by_turn(cache):
     assert not any("\n\n" in m["content"] or "RESTART" in m["content"] for m in env.state.messages)
 
 
-def test_snapshots_forks_and_copies_play_on_alike_from_every_turn(cache):
+def test_copies_continue_alike_from_every_turn(cache):
     env, other = make(cache), make(cache)
     seen = drive(env)
-    actions = said(env)
+    actions = commands_of(env)
     for turn in range(len(actions)):
         env.reset(seed=0, options={"task_index": 0})
         for action in actions[:turn]:
@@ -67,15 +67,15 @@ def test_snapshots_forks_and_copies_play_on_alike_from_every_turn(cache):
         saved, fork, moved = env.snapshot(), env.fork(), pickle.loads(pickle.dumps(env))
         other.restore(pickle.loads(pickle.dumps(saved)))
         fork.fork().step("look")
-        for each in (fork, moved, other, env):
-            assert [each.step(action) for action in actions[turn:]] == seen[turn + 1 :]
+        for copy in (fork, moved, other, env):
+            assert [copy.step(action) for action in actions[turn:]] == seen[turn + 1 :]
     assert len(pickle.dumps(env)) < 50_000
 
 
-def test_one_turn_is_one_command_and_the_interpreter_takes_none(cache):
+def test_turn_is_one_command(cache):
     env = make(cache)
     expert = drive(env)
-    commands = said(env)
+    commands = commands_of(env)
     for joint in (". ", ", ", " then ", " and ", "; "):
         env.reset(seed=0, options={"task_index": 0})
         *_, reward, _, _, info = env.step(joint.join(commands))
@@ -98,10 +98,10 @@ def test_one_turn_is_one_command_and_the_interpreter_takes_none(cache):
     assert drive(env, [f"Thinking aloud.\n> {command}." for command in commands])[-1][1:] == expert[-1][1:]
 
 
-def test_a_ruined_meal_ends_the_game_with_what_was_earned(cache):
+def test_ruined_meal_ends_game_with_what_was_earned(cache):
     env = make(cache)
     drive(env)
-    take = next(each for each in said(env) if each.startswith("take "))
+    take = next(command for command in commands_of(env) if command.startswith("take "))
     food = take.removeprefix("take ").partition(" from ")[0]
     seen = drive(env, [take, f"cook {food} with oven", f"cook {food} with stove", f"cook {food} with oven"])
     assert env.state.stop == "lost"
@@ -110,7 +110,7 @@ def test_a_ruined_meal_ends_the_game_with_what_was_earned(cache):
     assert seen[-1][2]
 
 
-def test_the_expert_comes_back_after_a_detour(cache):
+def test_expert_comes_back_after_detour(cache):
     env = make(cache)
     env.reset(seed=0, options={"task_index": 0})
     for _ in range(3):
@@ -118,18 +118,18 @@ def test_the_expert_comes_back_after_a_detour(cache):
     while not env.state.done:
         env.step(env.demonstration(RNG))
     assert env.state.stop == "solved"
-    assert any(each.startswith("examine cookbook") for each in said(env))
+    assert any(command.startswith("examine cookbook") for command in commands_of(env))
 
 
 def test_get_is_take(cache):
     """TextWorld tracks it, so that the expert goes on from there."""
     env, other = make(cache), make(cache)
     drive(env)
-    take = next(each for each in said(env) if each.startswith("take "))
+    take = next(command_ for command_ in commands_of(env) if command_.startswith("take "))
     short = f"get {take.removeprefix('take ').partition(' from ')[0]}"
-    for each, command in ((env, take), (other, short)):
-        each.reset(seed=0, options={"task_index": 0})
-        each.step(command)
+    for game, command in ((env, take), (other, short)):
+        game.reset(seed=0, options={"task_index": 0})
+        game.step(command)
     assert env._peek().commands == other._peek().commands
     assert other.state.share > 0
     while not other.state.done:
@@ -147,8 +147,8 @@ def test_admissible_commands_are_those_that_do_something(cache):
         assert "can't" not in fork.step(command)[0][-1]["content"]
 
 
-def test_attacks_earn_a_share_at_most(cache):
-    """Who takes what is there, or reads the recipe, has a part of the score; who talks to the interpreter has none."""
+def test_attacks_earn_share_at_most(cache):
+    """Check that taking things or reading the recipe earns a part, and talking to the interpreter nothing."""
     part = {"grab", "cook-all", "juggle", "recipe-lines", "menu", "wander"}
     for attack in make(cache).attacks():
         if not attack.rehearse:  # what does would be shown the one game that there is
@@ -156,7 +156,7 @@ def test_attacks_earn_a_share_at_most(cache):
             assert record.total <= 0.4 * (attack.name in part) + 1e-9, attack.name
 
 
-def test_train_and_test_games_differ_and_a_seed_is_a_game(cache):
+def test_seed_is_game_and_splits_differ(cache):
     sets = [make(cache, split=split, seed=seed, count=None).tasks for split in ("train", "test") for seed in (0, 1)]
     seeds = {tasks[index].extra["seed"] for tasks in sets for index in range(50)}
     assert len(seeds) == 200
@@ -171,22 +171,22 @@ def test_train_and_test_games_differ_and_a_seed_is_a_game(cache):
         env.reset(options={"task_index": 1})
 
 
-def test_a_random_walk_wins_no_game_of_exploration(cache):
+def test_random_walk_wins_no_game_of_exploration(cache):
     """Nor do commands that do something, in the commands that there are by default."""
     limits = {game: make(cache, game=game).max_assistant_turns for game in ("cooking", "custom", "coin")}
     assert limits == {"cooking": 50, "custom": 6, "coin": 8}
     assert make(cache, game="coin", max_assistant_turns=None).max_assistant_turns is None
-    wander = next(each for each in make(cache).attacks() if each.name == "wander")
+    wander = next(attack for attack in make(cache).attacks() if attack.name == "wander")
     (record,) = play_attack(lambda: make(cache, game="coin"), wander, 1)
     assert record.total == 0.0
 
 
-def test_a_quest_takes_the_commands_that_it_says(cache):
+def test_quest_takes_commands_that_it_says(cache):
     """TextWorld's own game of this seed is won by its last command alone."""
     assert len(LiveGame(game_file(Path(cache), "custom", dials_of("custom", "hard", {}), 6)).policy) == 8
 
 
-def test_two_processes_make_the_same_game_at_once(tmp_path):
+def test_two_processes_make_same_game_at_once(tmp_path):
     """They end with one game, whole, and leave nothing beside it."""
     code = (
         "import sys, pathlib\n"
@@ -194,7 +194,7 @@ def test_two_processes_make_the_same_game_at_once(tmp_path):
         "game_file(pathlib.Path(sys.argv[1]), 'custom', dials_of('custom', 'easy', {}), 3)\n"
     )
     both = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(2)]
-    assert [each.wait(100) for each in both] == [0, 0]
+    assert [process.wait(100) for process in both] == [0, 0]
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".z8"]
     game = LiveGame(game_file(tmp_path, "custom", dials_of("custom", "easy", {}), 3))
     assert len(game.walkthrough) == 3
@@ -221,7 +221,7 @@ def test_games_are_started_in_several_threads(cache):
             games = list(pool.map(LiveGame, [path] * 4))
     finally:
         sys.setswitchinterval(before)
-    assert {game.walkthrough for game in games} == {tuple(said(env))}
+    assert {game.walkthrough for game in games} == {tuple(commands_of(env))}
 
 
 DOMAIN = """(define (domain d) (:requirements :adl :typing) (:types agent place thing)
@@ -242,7 +242,7 @@ action take {{ template :: "take {{o}}"; feedback :: "#take.feedback#"; }}
 
 
 @pytest.mark.slow  # its planner is compiled first (`make planner`)
-def test_a_planned_game_has_alfworlds_names_and_the_planner_as_its_expert(tmp_path):
+def test_planned_game_has_planner_as_expert(tmp_path):
     (tmp_path / "one").mkdir()
     data = {"pddl_domain": DOMAIN, "grammar": GRAMMAR, "pddl_problem": PROBLEM, "walkthrough": None, "solvable": True}
     (tmp_path / "one" / "game.tw-pddl").write_text(json.dumps(data))
@@ -254,11 +254,11 @@ def test_a_planned_game_has_alfworlds_names_and_the_planner_as_its_expert(tmp_pa
     while not env.state.done:
         env.step(env.demonstration(RNG))
     assert env.state.stop == "solved"
-    assert said(env)[-1] == "take mug 2"
+    assert commands_of(env)[-1] == "take mug 2"
     assert isinstance(env.tasks[0], Task)
 
 
-def test_the_conversation_on_the_page(cache):
+def test_conversation_on_page(cache):
     page = (ROOT / "docs" / "environments" / "textworld.md").read_text(encoding="utf-8")
     _, _, rest = page.partition("python - <<'END'\n")
     script, _, rest = rest.partition("END\n```\n\n```text\n")

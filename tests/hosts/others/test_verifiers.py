@@ -49,11 +49,11 @@ async def play_all(env, played):
     tasks = {task.data.episode["seed"]: task for task in env.taskset}
     episodes = []
     async with env.serving():
-        for each in played:
+        for episode in played:
             with FakeService() as service:
-                service.script(*each.replies)
-                episodes.append(await env.run_episode(tasks[each.spec.seed], context(service.url)))
-                assert len(service.requests) == len(each.replies)
+                service.script(*episode.replies)
+                episodes.append(await env.run_episode(tasks[episode.spec.seed], context(service.url)))
+                assert len(service.requests) == len(episode.replies)
     return episodes
 
 
@@ -62,41 +62,41 @@ def plain(messages):
 
 
 def conversation(played):
-    said = list(played.opening)
+    messages = list(played.opening)
     for reply, answer in zip(played.replies, played.said, strict=True):
-        said += [{"role": "assistant", "content": reply}, *answer]
-    return said
+        messages += [{"role": "assistant", "content": reply}, *answer]
+    return messages
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
-def test_an_episode_is_the_episode(env_id):
-    played = [each for each in adapter_kit.episodes(env_id, 8) if "" not in each.replies]
+def test_episode_is_episode(env_id):
+    played = [one for one in adapter_kit.episodes(env_id, 8) if "" not in one.replies]
     episodes = asyncio.run(play_all(load_environment(env_id, count=8), played))
     ends = set()
-    for each, episode in zip(played, episodes, strict=True):
+    for direct, episode in zip(played, episodes, strict=True):
         (trace,) = episode.traces
         assert episode.ok, episode.errors or trace.errors
         record = trace.info["textenvs"]
-        assert record["turn_rewards"] == each.rewards
-        assert [sum(terms.values()) for terms in record["turn_terms"]] == pytest.approx(each.rewards)
-        assert trace.reward == pytest.approx(sum(each.rewards))
+        assert record["turn_rewards"] == direct.rewards
+        assert [sum(terms.values()) for terms in record["turn_terms"]] == pytest.approx(direct.rewards)
+        assert trace.reward == pytest.approx(sum(direct.rewards))
         assert (record["terminated"], record["truncated"], record["stop"]) == (
-            each.terminated,
-            each.truncated,
-            each.stop,
+            direct.terminated,
+            direct.truncated,
+            direct.stop,
         )
-        assert trace.is_truncated == each.truncated
-        assert trace.stop_condition == ("max_turns" if each.truncated else each.stop)
+        assert trace.is_truncated == direct.truncated
+        assert trace.stop_condition == ("max_turns" if direct.truncated else direct.stop)
         # Up to the last reply: what is said after it reaches no model.
-        expected = conversation(each)[: len(conversation(each)) - len(each.said[-1])]
+        expected = conversation(direct)[: len(conversation(direct)) - len(direct.said[-1])]
         assert plain(trace.messages) == expected
-        assert [trace.nodes[number].message.content for number in record["turn_nodes"]] == each.replies
-        assert trace.task.data.episode == each.spec.to_row()
-        ends.add(each.stop)
+        assert [trace.nodes[number].message.content for number in record["turn_nodes"]] == direct.replies
+        assert trace.task.data.episode == direct.spec.to_row()
+        ends.add(direct.stop)
     assert len(ends) > 1
 
 
-def test_a_taskset_is_lazy_and_counts_its_seeds():
+def test_taskset_is_lazy_and_counts_its_seeds():
     endless = TextTaskset(TextTasksetConfig(env="textenv/clarify", first_seed=5))
     assert not endless.bounded
     assert [task.data.episode["seed"] for task in endless.take(3)] == [5, 6, 7]
@@ -121,7 +121,7 @@ def run_one(env, *replies, task=None, answer="ok"):
     return asyncio.run(run())
 
 
-def test_a_failed_episode_is_an_error_and_not_a_reward():
+def test_failed_episode_is_error_and_not_reward():
     before = Failing.closed
     episode = run_one(load_environment("test/failing-verifiers", count=1), "hm", "fail")
     assert not episode.ok
@@ -132,12 +132,12 @@ def test_a_failed_episode_is_an_error_and_not_a_reward():
     assert Failing.closed > before  # the session was closed
 
 
-def test_a_model_that_fails_is_an_error():
+def test_model_that_fails_is_error():
     episode = run_one(load_environment("textenv/clarify", count=1), answer=lambda body: None)
     assert not episode.traces[0].ok
 
 
-def test_a_limit_of_the_host_ends_the_episode_early():
+def test_limit_of_host_ends_episode_early():
     episode = run_one(load_environment("textenv/clarify", count=1, player={"max_turns": 1}), "hm", "hm")
     (trace,) = episode.traces
     assert trace.stop_condition == "max_turns"
@@ -150,7 +150,7 @@ def test_a_limit_of_the_host_ends_the_episode_early():
     )
 
 
-def test_a_task_of_another_version_is_refused():
+def test_task_of_another_version_is_refused():
     env = load_environment("textenv/clarify", count=2)
     one, two = env.taskset
     episode = run_one(env, task=one.with_data(prompt=two.data.prompt))
@@ -160,13 +160,13 @@ def test_a_task_of_another_version_is_refused():
     assert SpecError.__name__ in episode.errors[0].message
 
 
-def test_verifiers_finds_the_plugin_by_its_id():
+def test_verifiers_finds_plugin_by_its_id():
     config = resolve_env_config({"taskset": {"id": "textenvs_verifiers", "env": "textenv/clarify", "count": 3}})
     assert len(list(vf.load_environment(config).taskset)) == 3
     assert default_harness_id("textenvs_verifiers") == "textenvs_verifiers"
 
 
-def test_the_hosts_own_command(tmp_path):
+def test_hosts_own_command(tmp_path):
     command = [Path(sys.executable).with_name("vf-eval"), "textenvs_verifiers", "-m", "tiny", "-r", "1", "-o", tmp_path]
     taskset = ["--env.taskset.env", "textenv/clarify", "--env.taskset.count", "2"]
     inside = {name: value for name, value in os.environ.items() if not name.startswith("PRIME")}
@@ -190,7 +190,7 @@ def _traces(record):
     return record.get("traces", [record])
 
 
-def test_a_reply_with_tool_calls_arrives_as_a_message():
+def test_reply_with_tool_calls_arrives_as_message():
     call = {"id": "c", "type": "function", "function": {"name": "calc_gsm8k_reward", "arguments": '{"answer": 7}'}}
     direct = textenvs.make("textenv/gsm8k-tool")
     direct.reset(seed=0)
@@ -205,7 +205,7 @@ def test_a_reply_with_tool_calls_arrives_as_a_message():
     assert plain(trace.messages)[3] == expected[0][-1]
 
 
-def test_a_system_prompt_of_the_host_replaces_the_environments(tmp_path):
+def test_system_prompt_of_host_replaces_environments(tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("Be brief.")
     env = load_environment("textenv/gsm8k-tool", count=1, player={"max_turns": 1})

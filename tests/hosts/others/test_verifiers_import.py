@@ -13,12 +13,12 @@ from textenvs.integrations.importers.verifiers import Verifiers, _engines
 CHAT = {"agent": {"harness": {"id": "textenvs_verifiers"}, "runtime": {"type": "subprocess"}}}
 
 
-def ours(count=16):
+def own_taskset(count=16):
     return Verifiers("textenvs_verifiers", config={"taskset": {"env": "textenv/clarify", "count": count}})
 
 
-def test_messages_returns_and_ends_survive_the_round_trip():
-    env, ends = ours(), set()
+def test_messages_returns_and_ends_survive_round_trip():
+    env, ends = own_taskset(), set()
     for index in range(4):
         rng = np.random.default_rng(index)
         direct = textenvs.make("textenv/clarify")
@@ -37,7 +37,7 @@ def test_messages_returns_and_ends_survive_the_round_trip():
     env.close()
 
 
-def test_somebody_elses_taskset():
+def test_foreign_taskset():
     env = Verifiers("toy_taskset", config=CHAT)
     assert env.tasks.size == 3
     conversation, info = env.reset(seed=0, options={"task_index": 1})
@@ -55,7 +55,7 @@ def test_somebody_elses_taskset():
     env.close()
 
 
-def test_an_error_of_the_environment_fails_the_episode():
+def test_error_of_environment_fails_episode():
     env = Verifiers("toy_taskset", config=CHAT)
     env.reset(seed=0, options={"task_index": 2})
     *_, reward, terminated, truncated, info = env.step("2")
@@ -65,14 +65,14 @@ def test_an_error_of_the_environment_fails_the_episode():
 
 
 def test_forks_snapshots_and_copies_play_on_alike():
-    env = ours()
+    env = own_taskset()
     env.reset(seed=0, options={"task_index": 5})
     env.step("hm")
     fork, saved, moved = env.fork(), env.snapshot(), pickle.loads(pickle.dumps(env))
     results = []
-    for each in (fork, moved, env):
-        results.append([each.step("What else?"), each.step("#### 1")])
-        each.close()
+    for copy in (fork, moved, env):
+        results.append([copy.step("What else?"), copy.step("#### 1")])
+        copy.close()
     env.restore(saved)
     results.append([env.step("What else?"), env.step("#### 1")])
     assert results == [results[0]] * 4
@@ -80,13 +80,13 @@ def test_forks_snapshots_and_copies_play_on_alike():
 
 
 def test_gymnasiums_checker():
-    env = ours()
+    env = own_taskset()
     check_env(env, skip_render_check=True)
     env.close()
 
 
-def test_an_episode_that_is_given_up_leaves_nothing_behind():
-    env = ours()
+def test_abandoned_episode_leaves_nothing():
+    env = own_taskset()
     env.reset(seed=0)
     (engine,) = [engine for engine in _engines.values() if engine.calls]
     under_way = len(engine.calls)
@@ -102,7 +102,7 @@ def test_an_episode_that_is_given_up_leaves_nothing_behind():
     assert len(engine.calls) == under_way - 1
 
 
-def test_what_is_refused():
+def test_refusals():
     with pytest.raises(ModuleNotFoundError, match="no_such_taskset"):
         Verifiers("no_such_taskset")
     with pytest.raises(ValueError, match="needs an environment's id"):

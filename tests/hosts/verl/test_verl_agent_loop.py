@@ -32,14 +32,14 @@ def play(config, tokenizer, server, spec, **options):
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
-def test_an_episode_is_the_environments_token_by_token(env_id, config, tokenizer, server):
+def test_episode_is_environments_token_by_token(env_id, config, tokenizer, server):
     ends = set()
     for played in adapter_kit.episodes(env_id, 12):
         server.learn(played.opening, played.replies)
-        server.said.clear()
+        server.sampled.clear()
         server.requests.clear()
         output = play(config, tokenizer, server, played.spec)
-        (said,), (requests,) = server.said.values(), server.requests.values()
+        (sampled_ids,), (requests,) = server.sampled.values(), server.requests.values()
 
         # The policy is shown the template's own text, and what it sampled stays as it was sampled.
         talk = list(played.opening)
@@ -47,13 +47,13 @@ def test_an_episode_is_the_environments_token_by_token(env_id, config, tokenizer
             assert tokenizer.decode(prompt) == conversation_text(tokenizer, talk)
             talk += [{"role": "assistant", "content": reply}, *answer]
         spans = output.extra_fields["turn_spans"]
-        assert [output.response_ids[start:end] for start, end in spans] == said
-        assert requests[-1][0] + said[-1] == output.prompt_ids + output.response_ids
+        assert [output.response_ids[start:end] for start, end in spans] == sampled_ids
+        assert requests[-1][0] + sampled_ids[-1] == output.prompt_ids + output.response_ids
         assert len(output.response_ids) == spans[-1][1]
 
         where = [any(start <= i < end for start, end in spans) for i in range(len(output.response_ids))]
         assert output.response_mask == [int(inside) for inside in where]
-        sampled = [-(i + 1) / 8 for ids in said for i in range(len(ids))]
+        sampled = [-(i + 1) / 8 for ids in sampled_ids for i in range(len(ids))]
         assert [p for p, inside in zip(output.response_logprobs, where, strict=True) if inside] == sampled
         assert all(p == 0.0 for p, inside in zip(output.response_logprobs, where, strict=True) if not inside)
 
@@ -81,36 +81,36 @@ def test_an_episode_is_the_environments_token_by_token(env_id, config, tokenizer
 
 def test_verls_worker_and_dataset(config, tokenizer, server, tmp_path):
     """From the Parquet file to the padded batch, by verl's own dataset, worker and batch."""
-    played = [each for env_id in adapter_kit.ENVIRONMENTS for each in adapter_kit.episodes(env_id, 3)]
-    for each in played:
-        server.learn(each.opening, each.replies)
-    path = write_episodes("verl", [each.spec for each in played], tmp_path / "train.parquet")
+    played = [episode for env_id in adapter_kit.ENVIRONMENTS for episode in adapter_kit.episodes(env_id, 3)]
+    for episode in played:
+        server.learn(episode.opening, episode.replies)
+    path = write_episodes("verl", [episode.spec for episode in played], tmp_path / "train.parquet")
     dataset = RLHFDataset(str(path), tokenizer, config.data)
     assert [row["agent_name"] for row in (dataset[i] for i in range(len(dataset)))] == ["textenv"] * len(played)
     batch = DataProto.from_single_dict(collate_fn([dataset[i] for i in range(len(played))]))
     worker = TextEnvAgentLoopWorker(config, server)
     out = asyncio.run(worker.generate_sequences(batch))
 
-    assert [list(rewards) for rewards in out.non_tensor_batch["turn_scores"]] == [each.rewards for each in played]
-    assert [about["stop"] for about in out.non_tensor_batch["textenv"]] == [each.stop for each in played]
-    assert out.non_tensor_batch["truncated"].tolist() == [float(each.truncated) for each in played]
-    for row, (each, spans) in enumerate(zip(played, out.non_tensor_batch["turn_spans"], strict=True)):
+    assert [list(rewards) for rewards in out.non_tensor_batch["turn_scores"]] == [episode.rewards for episode in played]
+    assert [about["stop"] for about in out.non_tensor_batch["textenv"]] == [episode.stop for episode in played]
+    assert out.non_tensor_batch["truncated"].tolist() == [float(episode.truncated) for episode in played]
+    for row, (episode, spans) in enumerate(zip(played, out.non_tensor_batch["turn_spans"], strict=True)):
         ends = [end - 1 for _, end in spans]
-        assert out.batch["rm_scores"][row, ends].tolist() == pytest.approx(each.rewards)
-        assert out.batch["rm_scores"][row].count_nonzero() == np.count_nonzero(each.rewards)
+        assert out.batch["rm_scores"][row, ends].tolist() == pytest.approx(episode.rewards)
+        assert out.batch["rm_scores"][row].count_nonzero() == np.count_nonzero(episode.rewards)
         assert out.batch["response_mask"][row, ends].all()
         prompt_width = out.batch["prompts"].shape[1]
         mask = out.batch["attention_mask"][row]
         whole = tokenizer.decode(out.batch["input_ids"][row][mask.bool()])
-        talk = list(each.opening)
-        for reply, answer in zip(each.replies, each.said, strict=True):
+        talk = list(episode.opening)
+        for reply, answer in zip(episode.replies, episode.said, strict=True):
             talk += [{"role": "assistant", "content": reply}, *answer]
         last = max(i for i, message in enumerate(talk) if message["role"] == "assistant")
         assert whole + "\n" == tokenizer.apply_chat_template(talk[: last + 1], tokenize=False)
         assert mask[:prompt_width].tolist() == sorted(mask[:prompt_width].tolist())  # padded on the left
 
 
-def test_tokens_are_those_of_verls_own_builder_where_it_knows_the_model(config, tokenizer, server):
+def test_tokens_match_verls_own_builder(config, tokenizer, server):
     """And where verl falls back to its generic builder, it leaves out what stands between two turns; this does not."""
     opening, answer = [user("How many?")], user("No. Again.")
     talk = [*opening, {"role": "assistant", "content": "#### 3"}]
@@ -125,9 +125,9 @@ def test_tokens_are_those_of_verls_own_builder_where_it_knows_the_model(config, 
         return merged.token_ids, [*prompt, *reply, *loop.renderer.bridge([answer], after=reply[-1])]
 
     for model_type, same in (("qwen2", True), ("a model type that verl does not list", False)):
-        verls, ours = asyncio.run(both(model_type))
-        assert tokenizer.decode(ours) == conversation_text(tokenizer, [*talk, answer])
-        assert (verls == ours) is same
+        verls, own = asyncio.run(both(model_type))
+        assert tokenizer.decode(own) == conversation_text(tokenizer, [*talk, answer])
+        assert (verls == own) is same
 
 
 # ---------------------------------------------------------------------- limits
@@ -140,7 +140,7 @@ def limited(config, **limits):
     return config
 
 
-def test_whatever_the_limit_the_response_fits_and_ends_with_the_policy(config, tokenizer, server):
+def test_whatever_limit_response_fits_and_ends_with_policy(config, tokenizer, server):
     played = next(p for p in adapter_kit.episodes("textenv/gsm8k-interact", 12) if len(p.replies) > 2)
     server.learn(played.opening, played.replies)
     whole = play(config, tokenizer, server, played.spec)
@@ -163,7 +163,7 @@ def test_whatever_the_limit_the_response_fits_and_ends_with_the_policy(config, t
     assert stops >= {"response_length", played.stop}
 
 
-def test_a_reply_that_is_cut_is_judged_as_it_stands(config, tokenizer, server):
+def test_cut_reply_is_judged_unchanged(config, tokenizer, server):
     """The answer is right, and its last byte does not fit: what the environment gets is wrong."""
     spec = EpisodeSpec("textenv/gsm8k-interact", 0)
     server.learn(spec.make().reset(seed=spec.seed)[0], ["#### 1 or 2"])
@@ -176,7 +176,7 @@ def test_a_reply_that_is_cut_is_judged_as_it_stands(config, tokenizer, server):
     assert output.extra_fields["textenv"]["stop"] == "response_length"
 
 
-def test_the_models_own_limit_and_a_limit_a_reply(config, tokenizer, server):
+def test_models_own_limit_and_limit_reply(config, tokenizer, server):
     played = adapter_kit.direct(EpisodeSpec("textenv/gsm8k-interact", 0))
     server.learn(played.opening, played.replies)
     output = play(limited(config, max_model_len=120), tokenizer, server, played.spec)
@@ -188,7 +188,7 @@ def test_the_models_own_limit_and_a_limit_a_reply(config, tokenizer, server):
     assert {tuple(sampling["stop_token_ids"]) for _, sampling in requests} == {(tokenizer.eos_token_id,)}
 
 
-def test_variables_of_the_chat_template(config, tokenizer, server):
+def test_variables_of_chat_template(config, tokenizer, server):
     config, tokenizer = copy.deepcopy(config), copy.deepcopy(tokenizer)
     config.data.apply_chat_template_kwargs = {"shown": {"deep": "Be brief."}}
     tokenizer.chat_template = "{{ shown.deep if shown else '' }}" + tokenizer.chat_template
@@ -240,7 +240,7 @@ def shaky(server):
     assert Shaky.open == 0
 
 
-def test_a_failed_episode_is_played_again_and_never_counts(config, tokenizer, server, shaky):
+def test_failed_episode_is_played_again_and_never_counts(config, tokenizer, server, shaky):
     row = {**verl_kit.row_of(shaky)}
     Shaky.failures = 1
     loop = verl_kit.make_loop(config, tokenizer, server)
@@ -258,7 +258,7 @@ def test_a_failed_episode_is_played_again_and_never_counts(config, tokenizer, se
         (TokenOutput(token_ids=[9], log_probs=[-1.0], stop_reason="aborted"), "aborted"),
     ],
 )
-def test_a_server_that_gives_up_is_a_failed_episode(answer, says, config, tokenizer, server, shaky, monkeypatch):
+def test_failing_server_is_failed_episode(answer, says, config, tokenizer, server, shaky, monkeypatch):
     async def generate(**_):
         return answer
 

@@ -61,7 +61,7 @@ def output_of(episode):
     prompt = int(np.argmax(episode.action_mask))
     turn_id = episode.turn_id[prompt:]
     places = [np.flatnonzero(turn_id == turn) for turn in range(episode.num_turns)]
-    spans = [[int(each[0]), int(each[-1]) + 1] for each in places]
+    spans = [[int(place[0]), int(place[-1]) + 1] for place in places]
     return TextEnvOutput(
         prompt_ids=episode.token_ids[:prompt].tolist(),
         response_ids=episode.token_ids[prompt:].tolist(),
@@ -73,14 +73,14 @@ def output_of(episode):
 
 
 def batch_of(trajectories):
-    """As verl's default trainer has them: what the agent loop put there, padded on the right."""
-    fields = [output_of(each).as_dict() for each in trajectories]
+    """Build the batch that verl's default trainer has: the agent loop's output, padded on the right."""
+    fields = [output_of(trajectory).as_dict() for trajectory in trajectories]
 
     def padded(name):
-        return torch.nn.utils.rnn.pad_sequence([each[name] for each in fields], batch_first=True)
+        return torch.nn.utils.rnn.pad_sequence([field[name] for field in fields], batch_first=True)
 
     batch = {"response_mask": padded("response_mask"), "token_level_rewards": padded("rm_scores")}
-    uid = np.array([each.group_id for each in trajectories], dtype=object)
+    uid = np.array([trajectory.group_id for trajectory in trajectories], dtype=object)
     return DataProto.from_dict(tensors=batch, non_tensors={"uid": uid})
 
 
@@ -89,8 +89,8 @@ def advantages_of(trajectories, estimator="textenv_turn_grpo", values=None, **al
     if values is not None:
         flat = iter(values)
         data.batch["values"] = torch.zeros(data.batch["token_level_rewards"].shape)
-        for row, each in enumerate(data.batch["response_mask"]):
-            for place in each.nonzero().ravel():
+        for row, mask_row in enumerate(data.batch["response_mask"]):
+            for place in mask_row.nonzero().ravel():
                 data.batch["values"][row, place] = next(flat)
     config = OmegaConf.create({"gamma": 1.0, "lam": 1.0, "norm_adv_by_std_in_grpo": False, **algorithm})
     out = compute_advantage(data, estimator, gamma=config.gamma, lam=config.lam, config=config)
@@ -100,20 +100,22 @@ def advantages_of(trajectories, estimator="textenv_turn_grpo", values=None, **al
 
 
 @given(SEEDS)
-def test_the_formula(seed):
+def test_formula(seed):
     """A turn's reward-to-go minus the mean of those of the siblings that have such a turn, written as it reads."""
     trajectories = episodes(seed)
-    to_go = [[sum(each.turn_rewards[turn:]) for turn in range(each.num_turns)] for each in trajectories]
+    to_go = [
+        [sum(trajectory.turn_rewards[turn:]) for turn in range(trajectory.num_turns)] for trajectory in trajectories
+    ]
     expected = []
-    for number, each in enumerate(trajectories):
-        for turn in range(each.num_turns):
-            others = [
+    for number, trajectory in enumerate(trajectories):
+        for turn in range(trajectory.num_turns):
+            rewards = [
                 to_go[other][turn]
                 for other, sibling in enumerate(trajectories)
-                if other != number and sibling.group_id == each.group_id and sibling.num_turns > turn
+                if other != number and sibling.group_id == trajectory.group_id and sibling.num_turns > turn
             ]
-            baseline = sum(others) / len(others) if others else 0.0
-            expected += [to_go[number][turn] - baseline] * int((each.turn_id == turn).sum())
+            baseline = sum(rewards) / len(rewards) if rewards else 0.0
+            expected += [to_go[number][turn] - baseline] * int((trajectory.turn_id == turn).sum())
     advantages, returns = advantages_of(trajectories)
     np.testing.assert_allclose(advantages, expected, atol=1e-5)
     np.testing.assert_array_equal(returns, advantages)
@@ -131,13 +133,13 @@ def test_the_formula(seed):
         }
     ),
 )
-def test_it_is_the_trainers_own(seed, gamma, norm_by_std, options):
+def test_it_is_trainers_own(seed, gamma, norm_by_std, options):
     trajectories = episodes(seed)
-    ours = turn_grpo(
+    own = turn_grpo(
         ActionBatch.from_trajectories(trajectories), gamma=gamma, norm_by_std=norm_by_std, **options
     ).advantages
     verls, _ = advantages_of(trajectories, gamma=gamma, norm_adv_by_std_in_grpo=norm_by_std, textenv=options)
-    np.testing.assert_allclose(verls, ours, atol=1e-4)
+    np.testing.assert_allclose(verls, own, atol=1e-4)
 
 
 @given(SEEDS)
@@ -145,36 +147,36 @@ def test_verls_gae_sees_turn_rewards(seed):
     """Advantages are whitened there; returns are not."""
     trajectories = episodes(seed)
     rng = np.random.default_rng(seed)
-    values = gather(trajectories, [rng.standard_normal(len(each.token_ids)) for each in trajectories])
+    values = gather(trajectories, [rng.standard_normal(len(trajectory.token_ids)) for trajectory in trajectories])
     batch = ActionBatch.from_trajectories(trajectories, values=values)
-    ours = gae(batch, gamma=0.99, lam=0.95)
+    own = gae(batch, gamma=0.99, lam=0.95)
     _, returns = advantages_of(trajectories, "gae", values, gamma=0.99, lam=0.95)
-    np.testing.assert_allclose(returns, ours.returns, atol=1e-4)
+    np.testing.assert_allclose(returns, own.returns, atol=1e-4)
 
 
-def test_a_sum_at_the_end_would_not_do():
-    """What verl has without turn rewards: every turn of an episode gets the same."""
+def test_final_sum_is_not_equivalent():
+    """Train as verl does without turn rewards: every turn of an episode gets the same."""
     trajectories = episodes(5)
     with_turns, _ = advantages_of(trajectories)
-    for each in trajectories:
-        each.turn_rewards[:] = [*[0.0] * (each.num_turns - 1), each.turn_rewards.sum()]
+    for trajectory in trajectories:
+        trajectory.turn_rewards[:] = [*[0.0] * (trajectory.num_turns - 1), trajectory.turn_rewards.sum()]
     without, _ = advantages_of(trajectories)
     assert not np.allclose(with_turns, without)
 
 
-def test_rewards_on_what_the_environment_said_are_the_turns_before():
+def test_rewards_on_observations_belong_to_previous_turn():
     mask = torch.tensor([[1, 1, 0, 0, 1], [1, 1, 0, 0, 0]])
     at_ends = torch.tensor([[0.0, 2.0, 0.0, 0.0, 3.0], [0.0, 1.0, 0.0, 0.0, 0.0]])
     behind = torch.tensor([[0.0, 0.0, 0.0, 2.0, 3.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
     estimator = core_algos.get_adv_estimator_fn("textenv_turn_grpo")
     first, second = (
-        estimator(each, mask, index=["a", "a"], config={"norm_adv_by_std_in_grpo": False})[0]
-        for each in (at_ends, behind)
+        estimator(rewards, mask, index=["a", "a"], config={"norm_adv_by_std_in_grpo": False})[0]
+        for rewards in (at_ends, behind)
     )
     assert first.tolist() == second.tolist() == [[4.0, 4.0, 0.0, 0.0, 3.0], [-4.0, -4.0, 0.0, 0.0, 0.0]]
 
 
-def test_an_episode_without_a_token_of_the_policy_has_no_part():
+def test_episode_without_policy_tokens_is_ignored():
     mask = torch.tensor([[1, 1], [0, 0], [1, 0]])
     rewards = torch.tensor([[0.0, 1.0], [0.0, 5.0], [0.5, 0.0]])
     estimator = core_algos.get_adv_estimator_fn("textenv_turn_grpo")

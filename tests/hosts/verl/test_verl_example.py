@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "verl"
 
 
-def test_the_example(tmp_path, model_folder, tokenizer, server, monkeypatch):
+def test_example(tmp_path, model_folder, tokenizer, server, monkeypatch):
     commands = re.search(r"```bash\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL)[1].splitlines()
     *prepare, launch = [shlex.split(line) for line in commands]
     monkeypatch.chdir(tmp_path)

@@ -54,80 +54,80 @@ def collect(config, server, tokenizer, path, uids):
     asyncio.run(generate())
 
 
-def test_turn_rewards_arrive_in_the_advantages(queue, config, tokenizer, server, tmp_path):
+def test_turn_rewards_arrive_in_advantages(queue, config, tokenizer, server, tmp_path):
     config = config.copy()
     config.actor_rollout_ref.rollout.n = SIBLINGS
     config.algorithm.norm_adv_by_std_in_grpo = False
     played = adapter_kit.episodes("textenv/gsm8k-interact", 4)
-    path = write_episodes("verl", [each.spec for each in played], tmp_path / "train.parquet")
+    path = write_episodes("verl", [episode.spec for episode in played], tmp_path / "train.parquet")
 
     # Siblings play the same episode, each with replies of its own.
     scripts = {}
-    for each in played:
-        server.learn(each.opening, [])
+    for episode in played:
+        server.learn(episode.opening, [])
         for sibling in range(SIBLINGS):
-            replies = ["#### 1"] * 9 if sibling == 1 else each.replies
-            scripts[each.opening[-1]["content"], sibling] = ["I do not know."] * 9 if sibling == 2 else replies
+            replies = ["#### 1"] * 9 if sibling == 1 else episode.replies
+            scripts[episode.opening[-1]["content"], sibling] = ["I do not know."] * 9 if sibling == 2 else replies
     seen = {}
     generate = server.generate
 
-    async def by_sibling(request_id, *, prompt_ids, **more):
+    async def by_sibling(request_id, *, prompt_ids, **keywords):
         if request_id not in server.script:
             text = tokenizer.decode(prompt_ids)
             sibling = seen[text] = seen.get(text, -1) + 1
             server.script[request_id] = next(
                 script for (question, number), script in scripts.items() if question in text and number == sibling
             )
-        return await generate(request_id, prompt_ids=prompt_ids, **more)
+        return await generate(request_id, prompt_ids=prompt_ids, **keywords)
 
     server.generate = by_sibling
     collect(config, server, tokenizer, path, [f"prompt{i}" for i in range(len(played))])
 
     keys = [f"prompt{i}_{session}_0" for i in range(len(played)) for session in range(SIBLINGS)]
-    said = queue.kv_batch_get(keys=keys, partition_id="train", select_fields=["extra_fields", "rollout_log_probs"])
-    about = said.pop("extra_fields").tolist()
-    said["old_log_probs"] = said.pop("rollout_log_probs")
-    queue.kv_batch_put(keys=keys, partition_id="train", fields=said)
+    fields = queue.kv_batch_get(keys=keys, partition_id="train", select_fields=["extra_fields", "rollout_log_probs"])
+    about = fields.pop("extra_fields").tolist()
+    fields["old_log_probs"] = fields.pop("rollout_log_probs")
+    queue.kv_batch_put(keys=keys, partition_id="train", fields=fields)
     meta = KVBatchMeta(keys=keys, partition_id="train", tags=[{} for _ in keys])
     PPOTrainer._compute_advantage(SimpleNamespace(config=config), meta, {})
 
     result = queue.kv_batch_get(keys=keys, partition_id="train", select_fields=["advantages", "response_mask"])
-    rewards = [each["turn_scores"] for each in about]
-    to_go = [[sum(each[turn:]) for turn in range(len(each))] for each in rewards]
-    assert {tuple(each) for each in rewards} >= {tuple(each.rewards) for each in played}
+    rewards = [record["turn_scores"] for record in about]
+    to_go = [[sum(turns[turn:]) for turn in range(len(turns))] for turns in rewards]
+    assert {tuple(values) for values in rewards} >= {tuple(one.rewards) for one in played}
     for number, (advantages, mask) in enumerate(zip(result["advantages"], result["response_mask"], strict=True)):
         siblings = set(range(number // SIBLINGS * SIBLINGS, (number // SIBLINGS + 1) * SIBLINGS)) - {number}
         expected = torch.zeros(len(mask))
         for turn, (start, end) in enumerate(about[number]["turn_spans"]):
-            others = [to_go[other][turn] for other in siblings if len(to_go[other]) > turn]
-            expected[start:end] = to_go[number][turn] - (sum(others) / len(others) if others else 0.0)
+            sibling_returns = [to_go[other][turn] for other in siblings if len(to_go[other]) > turn]
+            expected[start:end] = to_go[number][turn] - (
+                sum(sibling_returns) / len(sibling_returns) if sibling_returns else 0.0
+            )
         torch.testing.assert_close(advantages, expected, atol=1e-5, rtol=0)
         assert (advantages[mask == 0] == 0).all()
     assert any(
-        len(set(np.round(each[mask == 1].tolist(), 6))) > 1
-        for each, mask in zip(result["advantages"], result["response_mask"], strict=True)
+        len(set(np.round(column[mask == 1].tolist(), 6))) > 1
+        for column, mask in zip(result["advantages"], result["response_mask"], strict=True)
     )
 
 
-def test_a_failed_episode_is_left_out_and_its_siblings_are_kept(
-    queue, config, tokenizer, server, tmp_path, monkeypatch
-):
+def test_failed_episode_is_dropped_without_its_siblings(queue, config, tokenizer, server, tmp_path, monkeypatch):
     config = config.copy()
     config.actor_rollout_ref.rollout.n = SIBLINGS
     played = adapter_kit.direct(EpisodeSpec("textenv/clarify", 0))
     server.learn(played.opening, played.replies)
     generate, sessions = server.generate, []
 
-    async def sometimes(request_id, **more):
+    async def sometimes(request_id, **keywords):
         sessions.append(asyncio.current_task())
         if sessions[-1] is sessions[0]:  # all attempts of one sibling
             return TokenOutput(token_ids=[], log_probs=[], stop_reason="completed")
-        return await generate(request_id, **more)
+        return await generate(request_id, **keywords)
 
     monkeypatch.setattr(server, "generate", sometimes)
     path = write_episodes("verl", [played.spec], tmp_path / "train.parquet")
     collect(config, server, tokenizer, path, ["failing"])
-    known = queue.kv_list("train")["train"]
-    tags = {key: tag["status"] for key, tag in known.items() if key.startswith("failing")}
+    records = queue.kv_list("train")["train"]
+    tags = {key: tag["status"] for key, tag in records.items() if key.startswith("failing")}
     assert tags.pop("failing") == "failure"
     assert list(tags.values()) == ["success"] * (SIBLINGS - 1)

@@ -23,7 +23,7 @@ def make_model_folder(folder):
 
 
 def make_config(folder, *overrides):
-    """As ``python -m verl.trainer.main_ppo`` composes it."""
+    """Compose the configuration as ``python -m verl.trainer.main_ppo`` does."""
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose(
             "ppo_trainer",
@@ -43,7 +43,7 @@ def make_config(folder, *overrides):
 
 
 def make_loop(config, tokenizer, server, hf_model_type="qwen2", **options):
-    """As verl's worker makes it."""
+    """Make the agent loop as verl's worker does."""
     return TextEnvAgentLoop(
         trainer_config=DictConfigWrap(config),
         server_manager=server,
@@ -57,10 +57,10 @@ def make_loop(config, tokenizer, server, hf_model_type="qwen2", **options):
     )
 
 
-def row_of(spec: EpisodeSpec, **more):
+def row_of(spec: EpisodeSpec, **columns):
     """A row as the dataset gives it to an agent loop."""
     row = next(episode_rows("verl", [spec]))
-    return {**row, "raw_prompt": row["prompt"], "index": row["extra_info"]["index"], **more}
+    return {**row, "raw_prompt": row["prompt"], "index": row["extra_info"]["index"], **columns}
 
 
 class ScriptedServer:
@@ -73,7 +73,7 @@ class ScriptedServer:
         self.tokenizer = tokenizer
         self.replies = {}  # by the text of the first prompt
         self.requests = defaultdict(list)  # by request id: prompts and sampling parameters
-        self.said = defaultdict(list)  # by request id
+        self.sampled = defaultdict(list)  # by request id
         self.script = {}  # by request id
         self.version = 0
 
@@ -87,7 +87,7 @@ class ScriptedServer:
         turn = len(self.requests[request_id])
         self.requests[request_id].append((list(prompt_ids), dict(sampling_params)))
         ids = self.pieces(self.script[request_id][turn])[: sampling_params["max_tokens"]]
-        self.said[request_id].append(ids)
+        self.sampled[request_id].append(ids)
         self.version += 1
         return TokenOutput(
             token_ids=ids,

@@ -50,20 +50,20 @@ def masked(item: Trajectory, rng: np.random.Generator, vocab: int = VOCAB) -> Tr
     counts = np.where(item.action_mask & (rng.random(len(item.token_ids)) < 0.8), rng.integers(1, 10), 0)
     sets = []
     for token, count in zip(item.token_ids, counts, strict=True):
-        others = rng.permutation(np.delete(np.arange(vocab), token))[: max(count - 1, 0)]
-        sets.append(np.sort(np.append(others, token)) if count else others)
+        rest = rng.permutation(np.delete(np.arange(vocab), token))[: max(count - 1, 0)]
+        sets.append(np.sort(np.append(rest, token)) if count else rest)
     ids = np.concatenate([np.zeros(0), *sets]).astype(np.int32)
     return replace(item, kept_ids=ids, kept_counts=counts.astype(np.int32))
 
 
 def some_masked_trajectories() -> list[Trajectory]:
-    """As :func:`some_trajectories`, every second with a sampling mask."""
+    """Return :func:`some_trajectories`, every second with a sampling mask."""
     rng = np.random.default_rng(7)
     return [item if number % 2 else masked(item, rng) for number, item in enumerate(some_trajectories())]
 
 
 def forks(items: Sequence[Trajectory], seed: int = 5) -> list[Trajectory]:
-    """Of each trajectory of at least 8 tokens another one, which differs from the middle on."""
+    """Return for each trajectory of at least 8 tokens another one, which differs from the middle on."""
     rng = np.random.default_rng(seed)
     made = []
     for item in items:
@@ -76,7 +76,7 @@ def forks(items: Sequence[Trajectory], seed: int = 5) -> list[Trajectory]:
 
 
 def some_trajectories(seed: int = 0) -> list[Trajectory]:
-    """Of all kinds: short and long, one turn and several, two segments, truncated ones, one without an action."""
+    """Return trajectories of all kinds: short, long, one turn, several, two segments, truncated, without an action."""
     rng = np.random.default_rng(seed)
     return [
         trajectory(rng, [[(3, 4)]]),

@@ -26,7 +26,7 @@ Case = Callable[[Path], Any]
 
 
 def run_ranks(world: int, cases: dict[str, Case], folder: Path) -> list[dict[str, Any]]:
-    """What each rank's cases returned, by rank."""
+    """Return each rank's results of its cases, by rank."""
     folder.mkdir(parents=True, exist_ok=True)
     start(world, _work, world, cases, str(folder))
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
@@ -94,7 +94,7 @@ def caught_gradients(optimizer, update):
 
 
 def measure(learner, trajectories=TRAJECTORIES):
-    """What a learner computes, and the gradients behind its updates, with everything whole."""
+    """Return a learner's results, and the gradients behind its updates, with everything whole."""
     rng = np.random.default_rng(5)
     numbers = {"a": [rng.normal(size=int(t.action_mask.sum())) for t in trajectories]}
     logprobs, entropies = learner.logprobs(trajectories, entropy=True)
@@ -123,25 +123,25 @@ def measure(learner, trajectories=TRAJECTORIES):
     return result
 
 
-def assert_same(ours, theirs, tolerance=1e-6):
+def assert_same(actual, reference, tolerance=1e-6):
     """Gradients within ``tolerance`` of the norm of the whole gradient; float32 sums differ in their order only.
 
     Numbers within ten times that; those after an update within a hundred times: AdamW's first step is the gradient's
     sign, so where a gradient is nearly 0, its last bits decide.
     """
-    assert ours.keys() == theirs.keys()
+    assert actual.keys() == reference.keys()
     for name in ("actor", "critic"):
-        if name not in theirs:
+        if name not in reference:
             continue
-        assert ours[name].keys() == theirs[name].keys()
-        norm = sum(float(g.double().square().sum()) for g in theirs[name].values()) ** 0.5
+        assert actual[name].keys() == reference[name].keys()
+        norm = sum(float(g.double().square().sum()) for g in reference[name].values()) ** 0.5
         assert norm > 0
-        for key, gradient in theirs[name].items():
-            gap = float((ours[name][key] - gradient).norm())
+        for key, gradient in reference[name].items():
+            gap = float((actual[name][key] - gradient).norm())
             assert gap <= tolerance * norm, (name, key, gap / norm)
     for name, factor in {"logprobs": 10, "entropies": 10, "reference": 10, "after": 100, "values": 100}.items():
-        if name in theirs:
-            np.testing.assert_allclose(ours[name], theirs[name], atol=factor * tolerance, err_msg=name)
+        if name in reference:
+            np.testing.assert_allclose(actual[name], reference[name], atol=factor * tolerance, err_msg=name)
     for name in ("metrics", "value_metrics"):
-        if name in theirs:
-            assert ours[name] == pytest.approx(theirs[name], rel=10 * tolerance)
+        if name in reference:
+            assert actual[name] == pytest.approx(reference[name], rel=10 * tolerance)

@@ -19,7 +19,7 @@ def forest():
     """A long branch, which is cut, forks from it, and strangers."""
     rng = np.random.default_rng(0)
     base = rng.integers(0, 99, trees._QUERIES + 40).astype(np.int32)
-    forks = [np.append(base[:at], rng.integers(0, 99, more)) for at, more in ((30, 5), (31, 60), (trees._QUERIES, 9))]
+    forks = [np.append(base[:at], rng.integers(0, 99, size)) for at, size in ((30, 5), (31, 60), (trees._QUERIES, 9))]
     strangers = [rng.integers(0, 99, length) for length in (1, 7, 33)]
     return merge([base, *(row.astype(np.int32) for row in [*forks, *strangers])])
 
@@ -53,7 +53,7 @@ def _apart(result, exact):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
-def test_values_and_gradients_are_those_of_the_formula(forest, dtype, tolerance):
+def test_values_and_gradients_are_those_of_formula(forest, dtype, tolerance):
     real = len(forest.tokens)
     size = real + PADDING
     tree = Tree(forest, size, torch.device("cpu"))
@@ -63,12 +63,12 @@ def test_values_and_gradients_are_those_of_the_formula(forest, dtype, tolerance)
         tensors, grad = _inputs(size, kind)
         grad[:, real:] = 0
         results.append(_gradients(attend, tensors, grad, real))
-    for ours, exact in zip(*results, strict=True):
-        assert ours.dtype == dtype
-        assert _apart(ours, exact) < tolerance
+    for result, exact in zip(*results, strict=True):
+        assert result.dtype == dtype
+        assert _apart(result, exact) < tolerance
 
 
-def test_short_rows_have_a_gradient_nearer_to_the_exact_one_than_that_of_16_bits():
+def test_short_row_gradients_beat_16_bit_ones():
     forest = merge([np.arange(64, dtype=np.int32)])
     tree = Tree(forest, 64, torch.device("cpu"))
 
@@ -76,10 +76,10 @@ def test_short_rows_have_a_gradient_nearer_to_the_exact_one_than_that_of_16_bits
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
 
     exact = _gradients(torchs, *_inputs(64, torch.float64), 64)
-    ours = _gradients(lambda *t: tree.attend(*t, None), *_inputs(64, torch.bfloat16), 64)
+    result = _gradients(lambda *t: tree.attend(*t, None), *_inputs(64, torch.bfloat16), 64)
     rounded = _gradients(torchs, *_inputs(64, torch.bfloat16), 64)
     for at in (1, 2, 3):
-        assert _apart(ours[at], exact[at]) <= _apart(rounded[at], exact[at])
+        assert _apart(result[at], exact[at]) <= _apart(rounded[at], exact[at])
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
@@ -99,7 +99,7 @@ def test_packed_sequences_do_not_see_each_other(kv_heads):
                 torch.testing.assert_close(got[0, at, head], weights @ v[start : at + 1])
 
 
-def test_attention_of_rows_compiles_without_a_break_where_heads_are_symbols():
+def test_row_attention_compiles_without_graph_break():
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 4, 7, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8)
     compiled = torch.compile(_causal, backend="eager", dynamic=True, fullgraph=True)
@@ -108,9 +108,7 @@ def test_attention_of_rows_compiles_without_a_break_where_heads_are_symbols():
 
 @pytest.mark.parametrize("kv_heads", [2, 4])
 @pytest.mark.parametrize("has_flag", [False, True])
-def test_the_kernel_for_packed_sequences_is_called_as_every_version_of_torch_declares_it(
-    monkeypatch, kv_heads, has_flag
-):
+def test_packed_kernel_call_fits_every_torch_version(monkeypatch, kv_heads, has_flag):
     """torch 2.11 has no flag for fewer key heads; later ones want it."""
     called = {}
 

@@ -61,10 +61,10 @@ def test_resuming_is_exact(tmp_path):
     assert resumed.load(tmp_path / "step-3") == {"frontier": [1, 2], "big": 2**80}
     assert torch.equal(torch.rand(3), random_numbers)
     assert train(resumed, 3) == expected_metrics
-    ours, theirs = everything(resumed), everything(learner)
-    assert ours.keys() == theirs.keys()
-    for name in ours.keys() - {"rng"}:
-        assert torch.equal(ours[name], theirs[name]), name
+    resumed_state, state = everything(resumed), everything(learner)
+    assert resumed_state.keys() == state.keys()
+    for name in resumed_state.keys() - {"rng"}:
+        assert torch.equal(resumed_state[name], state[name]), name
     for a, b in zip(
         resumed.logprobs(TRAJECTORIES, model="reference"),
         make_learner().logprobs(TRAJECTORIES, model="reference"),
@@ -73,7 +73,7 @@ def test_resuming_is_exact(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_saving_before_the_first_update_changes_nothing(tmp_path):
+def test_saving_before_first_update_changes_nothing(tmp_path):
     saved, other = make_learner(), make_learner()
     saved.save(tmp_path / "start")
     resumed = make_learner(seed=1)
@@ -83,7 +83,7 @@ def test_saving_before_the_first_update_changes_nothing(tmp_path):
     assert train(resumed, 2) == expected
 
 
-def test_a_checkpoint_of_other_models_is_refused(tmp_path):
+def test_checkpoint_of_other_models_is_refused(tmp_path):
     make_learner().save(tmp_path / "full")
     with pytest.raises(ValueError, match="holds actor, critic, reference, but this learner has actor"):
         Learner(build_model(VOCAB, hidden=32, layers=2)).load(tmp_path / "full")
@@ -91,10 +91,10 @@ def test_a_checkpoint_of_other_models_is_refused(tmp_path):
         make_learner().load(tmp_path / "elsewhere")
 
 
-@pytest.mark.parametrize("more", [{"layers": 3}, {"layers": 2, "tie_word_embeddings": False}])
-def test_a_checkpoint_of_a_larger_or_a_smaller_model_is_refused(tmp_path, more):
-    """Whose tensors have the names and shapes of the smaller one's, and more besides."""
-    Learner(build_model(VOCAB, hidden=32, **more)).save(tmp_path / "larger")
+@pytest.mark.parametrize("larger_options", [{"layers": 3}, {"layers": 2, "tie_word_embeddings": False}])
+def test_checkpoint_of_larger_or_smaller_model_is_refused(tmp_path, larger_options):
+    """Refuse it though its tensors have the names and shapes of the smaller one's, and further ones."""
+    Learner(build_model(VOCAB, hidden=32, **larger_options)).save(tmp_path / "larger")
     learner = Learner(build_model(VOCAB, hidden=32, layers=2, seed=1))
     before = everything(learner)
     with pytest.raises(ValueError, match=r"tensors is of another model: it also has actor/lm\."):
@@ -102,7 +102,7 @@ def test_a_checkpoint_of_a_larger_or_a_smaller_model_is_refused(tmp_path, more):
     after = everything(learner)
     assert all(torch.equal(after[name], value) for name, value in before.items())
     learner.save(tmp_path / "smaller")
-    larger = Learner(build_model(VOCAB, hidden=32, **more))
+    larger = Learner(build_model(VOCAB, hidden=32, **larger_options))
     with pytest.raises(ValueError, match=r"tensors is of another model: it lacks actor/lm\."):
         larger.load(tmp_path / "smaller")
 
@@ -126,7 +126,7 @@ def version_of(path):
         ("remove-old", True, 2),
     ],
 )
-def test_a_kill_leaves_the_old_or_the_new_one(tmp_path, monkeypatch, existing, moment, survivor):
+def test_kill_leaves_old_or_new_one(tmp_path, monkeypatch, existing, moment, survivor):
     """Die at each step that touches the disk; whatever is there then loads, and the next save works."""
     learner = make_learner()
     path = tmp_path / "latest"
@@ -170,7 +170,7 @@ def test_a_kill_leaves_the_old_or_the_new_one(tmp_path, monkeypatch, existing, m
     assert [entry.name for entry in tmp_path.iterdir()] == ["latest"], "nothing is left over"
 
 
-def test_a_kill_while_writing_leaves_a_half_written_folder_that_is_not_used(tmp_path):
+def test_kill_while_writing_leaves_unused_partial_folder(tmp_path):
     path = tmp_path / "x"
 
     def write():
@@ -197,7 +197,7 @@ def test_recover_twice_is_recover_once(tmp_path):
     assert (path / "a").read_text() == "a"
 
 
-def test_a_file_in_the_way_is_not_removed(tmp_path):
+def test_file_in_way_is_not_removed(tmp_path):
     path = tmp_path / "x"
     path.write_text("mine")
     with pytest.raises(NotADirectoryError, match="is a file"), replace_folder(path, ALONE):
@@ -205,7 +205,7 @@ def test_a_file_in_the_way_is_not_removed(tmp_path):
     assert path.read_text() == "mine"
 
 
-def test_transformers_loads_the_export(tmp_path):
+def test_transformers_loads_export(tmp_path):
     tokenizer = build_tokenizer(["one two three"] * 5)
     model = build_model(len(tokenizer), hidden=32, layers=2)
     learner = Learner(model, optimizer=OptimizerSettings(lr=1e-2))

@@ -49,7 +49,7 @@ def state_of(learner):
     return {name: value.clone() for name, value in (learned | frozen).items() if name != "rng"}
 
 
-def test_the_kinds_of_files_are_the_ones_that_are_damaged_below(whole):
+def test_damaged_file_kinds_are_complete(whole):
     assert {str(name) for name in files(whole / "state")} == {
         "checksums.json",
         "learner.json",
@@ -63,7 +63,7 @@ def test_the_kinds_of_files_are_the_ones_that_are_damaged_below(whole):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_flipped_bit_in_any_file_is_found_and_nothing_is_loaded(whole, tmp_path_factory, data):
+def test_flipped_bit_is_found_before_loading(whole, tmp_path_factory, data):
     """Every kind of file, any byte of it, any bit; also 10,000 exponents of weights."""
     part = data.draw(st.sampled_from(["state", "model"]))
     name = data.draw(st.sampled_from(files(whole / part)))
@@ -89,7 +89,7 @@ def _same_json(one, two):
         return False
 
 
-def test_ten_thousand_flipped_exponents_are_found_and_nothing_is_loaded(whole, tmp_path):
+def test_flipped_exponents_are_found_before_loading(whole, tmp_path):
     shutil.copytree(whole / "state", tmp_path / "x")
     (file,) = (tmp_path / "x" / "frozen").glob("*.safetensors")
     content = bytearray(file.read_bytes())
@@ -113,13 +113,13 @@ def test_files_that_are_cut_or_gone_are_named(whole, tmp_path, how):
             (path / name).unlink()
         else:
             (path / name).write_bytes(b"" if how == "empty" else (path / name).read_bytes()[:-3])
-        wanted = FileNotFoundError if (how, name.name) == ("gone", "learner.json") else DamagedError
-        with pytest.raises(wanted, match=str(name.name)):
+        error = FileNotFoundError if (how, name.name) == ("gone", "learner.json") else DamagedError
+        with pytest.raises(error, match=str(name.name)):
             make_learner().load(path)
 
 
 @pytest.mark.parametrize("name", ["model/adapter_config.json", "state/tensors/rank_00001_000.safetensors"])
-def test_a_file_that_is_not_of_the_checkpoint_is_refused(whole, tmp_path, name):
+def test_file_that_is_not_of_checkpoint_is_refused(whole, tmp_path, name):
     """A library that reads the folder might take it for its own, as transformers takes an adapter's configuration."""
     shutil.copytree(whole, tmp_path / "x")
     (tmp_path / "x" / name).write_text("{}")
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_of_the_checkpoint_is_refused(whole, tmp_path, name):
     verify(tmp_path / "x" / name.partition("/")[0])
 
 
-def test_a_list_of_checksums_opens_no_file_outside_the_folder(tmp_path):
+def test_list_of_checksums_opens_no_file_outside_folder(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "x" / CHECKSUMS).write_text(json.dumps({"../secret": checksums(tmp_path)["secret"]}))
@@ -141,7 +141,7 @@ def test_a_list_of_checksums_opens_no_file_outside_the_folder(tmp_path):
             verify(tmp_path / "x")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_pipe_is_not_waited_for(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "pipe")
@@ -163,8 +163,8 @@ class Attack:
         return Path.touch, (self.proof,)
 
 
-def test_a_checkpoint_of_pickles_is_refused_and_none_of_them_runs(whole, tmp_path):
-    """As torch.distributed.checkpoint wrote them, and wherever else a reader could be tempted; checksums are right."""
+def test_pickle_checkpoint_is_refused_without_running(whole, tmp_path):
+    """Refuse pickles as torch.distributed.checkpoint wrote them, and in all other places; checksums are right."""
     proof = tmp_path / "proof"
     attack = pickle.dumps(Attack(proof))
     pickle.loads(attack)
@@ -208,7 +208,7 @@ def test_a_checkpoint_of_pickles_is_refused_and_none_of_them_runs(whole, tmp_pat
         '{"rng": {"dtype": "uint8", "shape": [5056], "pieces": [{"offset": [0], "shape": [5056]}]}}',
     ],
 )
-def test_a_wrong_index_with_right_checksums_is_an_error_in_words(whole, tmp_path, index):
+def test_wrong_index_is_reported_despite_checksums(whole, tmp_path, index):
     shutil.copytree(whole / "state", tmp_path / "x")
     (tmp_path / "x/tensors/tensors.json").write_text(index)
     for folder in (tmp_path / "x/tensors", tmp_path / "x"):
@@ -222,7 +222,7 @@ def test_a_wrong_index_with_right_checksums_is_an_error_in_words(whole, tmp_path
 
 
 @pytest.mark.parametrize("moment", range(6))
-def test_a_full_disk_leaves_no_partial_folder_and_the_old_one_whole(tmp_path, monkeypatch, moment):
+def test_full_disk_leaves_old_folder_whole(tmp_path, monkeypatch, moment):
     """Each write of a save fails in turn: tensors, their index and checksums, the record, and flushing."""
     learner = make_learner()
     learner.save(tmp_path / "x", extra={"version": 1})
@@ -264,11 +264,14 @@ def test_a_full_disk_leaves_no_partial_folder_and_the_old_one_whole(tmp_path, mo
 
 def test_large_tensors_are_written_in_several_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tensors, "_FILE_BYTES", 10_000)
-    ours = {f"t{i}": torch.randn(40, 50) for i in range(5)} | {"number": torch.tensor(7.5), "none": torch.zeros(0, 3)}
+    written = {f"t{i}": torch.randn(40, 50) for i in range(5)} | {
+        "number": torch.tensor(7.5),
+        "none": torch.zeros(0, 3),
+    }
     with replace_folder(tmp_path / "x", Ranks(None)) as folder:
-        tensors.write_tensors(folder / "tensors", ours, Ranks(None))
+        tensors.write_tensors(folder / "tensors", written, Ranks(None))
     assert len(list((tmp_path / "x/tensors").glob("*.safetensors"))) > 2
     verify(tmp_path / "x")
-    read = {name: torch.full_like(value, -1) for name, value in ours.items()}
+    read = {name: torch.full_like(value, -1) for name, value in written.items()}
     tensors.read_tensors(tmp_path / "x/tensors", read, Ranks(None))
-    assert all(torch.equal(read[name], value) for name, value in ours.items())
+    assert all(torch.equal(read[name], value) for name, value in written.items())

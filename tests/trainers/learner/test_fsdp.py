@@ -39,8 +39,8 @@ def test_one_sharded_rank_is_plain_modules(plain, no_process_group, checkpointin
     assert_same(measure(learner), plain, 1e-6)
 
 
-def test_a_rank_that_is_told_it_is_alone_needs_nobody_to_meet(no_process_group, monkeypatch):
-    """As the only Ray actor of a learner is."""
+def test_single_rank_needs_no_rendezvous(no_process_group, monkeypatch):
+    """Build a learner as its only Ray actor does."""
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     make_learner(fsdp="always")
@@ -48,14 +48,16 @@ def test_a_rank_that_is_told_it_is_alone_needs_nobody_to_meet(no_process_group, 
 
 
 @pytest.mark.parametrize("fsdp", ["auto", "always"])
-def test_bfloat16_is_near_and_keeps_float32_where_it_matters(plain, no_process_group, fsdp):
+def test_bfloat16_is_near_with_float32_parameters(plain, no_process_group, fsdp):
     learner = make_learner(dtype="bfloat16", fsdp=fsdp)
     assert dist.is_initialized() == (fsdp == "always")
-    ours = measure(learner)
-    np.testing.assert_allclose(ours["logprobs"], plain["logprobs"], atol=0.1)
-    assert not np.array_equal(ours["logprobs"], plain["logprobs"])
-    np.testing.assert_array_equal(ours["logprobs"], ours["reference"])  # the same rounding: no KL before an update
-    assert ours["metrics"]["grad_norm"] == pytest.approx(plain["metrics"]["grad_norm"], rel=0.05)
+    rounded = measure(learner)
+    np.testing.assert_allclose(rounded["logprobs"], plain["logprobs"], atol=0.1)
+    assert not np.array_equal(rounded["logprobs"], plain["logprobs"])
+    np.testing.assert_array_equal(
+        rounded["logprobs"], rounded["reference"]
+    )  # the same rounding: no KL before an update
+    assert rounded["metrics"]["grad_norm"] == pytest.approx(plain["metrics"]["grad_norm"], rel=0.05)
     for name, value in learner.weights().items():
         assert value.dtype == torch.float32, name
     assert learner.critic.value_head.weight.dtype == torch.float32
@@ -65,8 +67,8 @@ def test_bfloat16_is_near_and_keeps_float32_where_it_matters(plain, no_process_g
 def test_rounded_copies_compute_what_fsdp_does(no_process_group, lora, tmp_path):
     """Gradients of several micro-batches, what an update makes of them, and what is said after loading."""
     settings = {"dtype": "bfloat16", "lora": lora}
-    ours, theirs = measure(learner := make_learner(**settings)), measure(make_learner(fsdp="always", **settings))
-    assert_same(ours, theirs, 2e-3)
+    copies, sharded = measure(learner := make_learner(**settings)), measure(make_learner(fsdp="always", **settings))
+    assert_same(copies, sharded, 2e-3)
     learner.save(tmp_path / "saved")
     before = measure(learner)
     learner.load(tmp_path / "saved")
@@ -74,14 +76,14 @@ def test_rounded_copies_compute_what_fsdp_does(no_process_group, lora, tmp_path)
 
 
 @pytest.mark.parametrize("again", ["gradient_checkpointing", "compile"])
-def test_what_computes_again_goes_through_fsdp(no_process_group, again):
+def test_recomputation_uses_fsdp(no_process_group, again):
     with pytest.raises(ValueError, match="is a part of FSDP2"):
         make_learner(fsdp="never", dtype="bfloat16", **{again: True})
     make_learner(dtype="bfloat16", **{again: True})
     assert dist.is_initialized()
 
 
-def test_an_unknown_way_to_shard():
+def test_unknown_way_to_shard():
     with pytest.raises(ValueError, match="fsdp must be"):
         make_learner(fsdp="yes")
 

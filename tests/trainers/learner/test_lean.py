@@ -23,37 +23,37 @@ def layers(family: str, dtype: torch.dtype) -> list[Any]:
 
 def run(module: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], int]:
     """Output, gradients, and the bytes that were kept for these beside inputs and parameters."""
-    kept: dict[int, int] = {}
-    given = {x.data_ptr(), *(value.data_ptr() for value in module.parameters())}
+    saved: dict[int, int] = {}
+    inputs = {x.data_ptr(), *(value.data_ptr() for value in module.parameters())}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.data_ptr() not in given:
-            kept[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+        if tensor.data_ptr() not in inputs:
+            saved[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with saved_tensors_hooks(note, lambda tensor: tensor):
         out = module(x)
     grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out.dtype)
-    return [out, *torch.autograd.grad(out, [x, *module.parameters()], grad)], sum(kept.values())
+    return [out, *torch.autograd.grad(out, [x, *module.parameters()], grad)], sum(saved.values())
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 0.03)])
-def test_values_and_gradients_are_those_of_transformers_and_less_is_kept(family, dtype, tolerance):
+def test_lean_layers_match_transformers_with_less_memory(family, dtype, tolerance):
     for at in (1, 2):
         own, lean = layers(family, dtype), layers(family, dtype)
         use_lean_layers(lean[0])
         assert type(lean[at]) is not type(own[at])
         x = torch.randn(3, 5, 32, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
-        (theirs, more), (ours, less) = run(own[at], x), run(lean[at], x)
-        torch.testing.assert_close(ours[0], theirs[0], rtol=0 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
-        for mine, other in zip(ours, theirs, strict=True):
-            assert mine.dtype == other.dtype
-            assert (mine - other).norm() <= tolerance * other.norm()
-        assert less <= 0.6 * more
+        (expected, most), (actual, less) = run(own[at], x), run(lean[at], x)
+        torch.testing.assert_close(actual[0], expected[0], rtol=0 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
+        for value, other in zip(actual, expected, strict=True):
+            assert value.dtype == other.dtype
+            assert (value - other).norm() <= tolerance * other.norm()
+        assert less <= 0.6 * most
 
 
-def test_what_is_frozen_gets_no_gradient():
+def test_frozen_parameters_get_no_gradient():
     made, _, mlp = layers("llama", torch.float32)
     use_lean_layers(made)
     mlp.up_proj.weight.requires_grad_(False)

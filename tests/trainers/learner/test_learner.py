@@ -66,27 +66,27 @@ def gradients_of(learner, update):
     return caught
 
 
-def relative_difference(ours, theirs):
-    norm = sum(float(g.double().square().sum()) for g in theirs.values()) ** 0.5
-    return max(float((ours[name] - g).double().norm()) for name, g in theirs.items()) / norm
+def relative_difference(actual, reference):
+    norm = sum(float(g.double().square().sum()) for g in reference.values()) ** 0.5
+    return max(float((actual[name] - g).double().norm()) for name, g in reference.items()) / norm
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_and_entropies_are_those_of_the_models_own_logits(family, temperature):
+def test_logprobs_and_entropies_match_own_logits(family, temperature):
     model = small_model(family)
     learner = Learner(model, temperature=temperature, max_tokens_per_micro_batch=64)
     logprobs, entropies = learner.logprobs(TRAJECTORIES, entropy=True)
     with torch.no_grad():
-        for item, ours, spread in zip(TRAJECTORIES, logprobs, entropies, strict=True):
-            theirs, their_spread = naive_scores(model, item, temperature)
-            assert ours.dtype == np.float32
-            assert ours.shape == (item.action_mask.sum(),)
-            np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5)
+        for item, scores, spread in zip(TRAJECTORIES, logprobs, entropies, strict=True):
+            expected, their_spread = naive_scores(model, item, temperature)
+            assert scores.dtype == np.float32
+            assert scores.shape == (item.action_mask.sum(),)
+            np.testing.assert_allclose(scores, expected.numpy(), atol=1e-5)
             np.testing.assert_allclose(spread, their_spread.numpy(), atol=1e-5)
 
 
-def test_an_untied_head_is_used():
+def test_untied_head_is_used():
     model = small_model(tie_word_embeddings=False)
     with torch.no_grad():
         model.lm_head.weight.normal_()
@@ -95,7 +95,7 @@ def test_an_untied_head_is_used():
         np.testing.assert_allclose(got[0], naive_scores(model, TRAJECTORIES[0], 1.0)[0].numpy(), atol=1e-5)
 
 
-def test_the_gradient_is_that_of_the_naive_loss():
+def test_gradient_is_that_of_naive_loss():
     model = small_model()
     learner = Learner(model, max_tokens_per_micro_batch=48, chunk_size=5, temperature=0.8)
     numbers = random_per_token()
@@ -110,7 +110,7 @@ def test_the_gradient_is_that_of_the_naive_loss():
 
 
 @pytest.mark.parametrize(("budget", "chunk"), [(1, 1), (32, 3), (100, 1024), (7, 16)])
-def test_budget_and_chunks_do_not_change_the_update(budget, chunk):
+def test_budget_and_chunks_do_not_change_update(budget, chunk):
     def run(**settings):
         learner = Learner(small_model(), **settings)
         metrics = {}
@@ -128,7 +128,7 @@ def test_budget_and_chunks_do_not_change_the_update(budget, chunk):
     assert metrics["tokens"] == expected["tokens"]
 
 
-def test_gradient_checkpointing_does_not_change_the_gradient():
+def test_gradient_checkpointing_does_not_change_gradient():
     def run(on):
         learner = Learner(small_model(), gradient_checkpointing=on)
         return gradients_of(learner, lambda: learner.update_actor(TRAJECTORIES, random_per_token(), policy_loss))
@@ -144,18 +144,18 @@ def test_segments_do_not_see_each_other():
     other = copy.deepcopy(item)
     other.token_ids[:9] = (other.token_ids[:9] + 7) % VOCAB
     learner = Learner(small_model())
-    ours, changed = learner.logprobs([item])[0], learner.logprobs([other])[0]
-    np.testing.assert_array_equal(ours[4:], changed[4:])
-    assert not np.allclose(ours[:4], changed[:4])
+    original, changed = learner.logprobs([item])[0], learner.logprobs([other])[0]
+    np.testing.assert_array_equal(original[4:], changed[4:])
+    assert not np.allclose(original[:4], changed[:4])
 
 
-def test_a_segment_that_starts_with_an_action_is_refused():
+def test_segment_that_starts_with_action_is_refused():
     rng = np.random.default_rng(1)
     with pytest.raises(ValueError, match="segment at token 9 starts with an action token"):
         Learner(small_model()).logprobs([trajectory(rng, [[(5, 4)], [(0, 3)]])])
 
 
-def test_values_stand_before_each_action_and_at_the_last_token():
+def test_values_are_before_actions_and_at_end():
     learner = Learner(small_model(), critic=True, max_tokens_per_micro_batch=40)
     with torch.no_grad():
         learner.critic.value_head.weight.normal_()
@@ -163,18 +163,18 @@ def test_values_stand_before_each_action_and_at_the_last_token():
     values, bootstrap = learner.values(TRAJECTORIES)
     backbone, head = learner.critic.backbone, learner.critic.value_head
     assert bootstrap.shape == (len(TRAJECTORIES),)
-    for item, ours, last in zip(TRAJECTORIES, values, bootstrap, strict=True):
-        wanted = []
+    for item, scores, last in zip(TRAJECTORIES, values, bootstrap, strict=True):
+        expected = []
         with torch.no_grad():
             for tokens, mask in segments(item):
                 ids = torch.from_numpy(tokens.astype(np.int64))[None]
                 everywhere = head(backbone(input_ids=ids, use_cache=False).last_hidden_state)[0, :, 0].numpy()
-                wanted += [everywhere[i - 1] for i in np.flatnonzero(mask)]
-        np.testing.assert_allclose(ours, np.array(wanted, np.float32), atol=1e-5)
+                expected += [everywhere[i - 1] for i in np.flatnonzero(mask)]
+        np.testing.assert_allclose(scores, np.array(expected, np.float32), atol=1e-5)
         np.testing.assert_allclose(last, everywhere[-1], atol=1e-5)
 
 
-def test_a_critic_starts_at_zero_and_learns_its_targets():
+def test_critic_starts_at_zero_and_learns_its_targets():
     learner = Learner(small_model(), critic=True, critic_optimizer=OptimizerSettings(lr=1e-2, weight_decay=0.0))
     values, bootstrap = learner.values(TRAJECTORIES)
     assert not any(v.any() for v in values)
@@ -188,18 +188,18 @@ def test_a_critic_starts_at_zero_and_learns_its_targets():
     assert losses[-1] < 0.05 * losses[0]
 
 
-def test_the_reference_stays_and_the_actor_moves():
+def test_reference_stays_and_actor_moves():
     learner = Learner(small_model(), reference=True, optimizer=OptimizerSettings(lr=1e-3))
     before = learner.logprobs(TRAJECTORIES)
-    for ours, theirs in zip(before, learner.logprobs(TRAJECTORIES, model="reference"), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for first, reference in zip(before, learner.logprobs(TRAJECTORIES, model="reference"), strict=True):
+        np.testing.assert_array_equal(first, reference)
     learner.update_actor(TRAJECTORIES, random_per_token(), policy_loss)
-    for ours, now in zip(before, learner.logprobs(TRAJECTORIES, model="reference"), strict=True):
-        np.testing.assert_array_equal(ours, now)
+    for first, now in zip(before, learner.logprobs(TRAJECTORIES, model="reference"), strict=True):
+        np.testing.assert_array_equal(first, now)
     assert not np.allclose(before[1], learner.logprobs(TRAJECTORIES)[1])
 
 
-def test_the_model_that_was_passed_in_is_left_alone():
+def test_model_that_was_passed_in_is_left_alone():
     model = small_model()
     before = copy.deepcopy(model.state_dict())
     learner = Learner(model, optimizer=OptimizerSettings(lr=1e-2))
@@ -208,7 +208,7 @@ def test_the_model_that_was_passed_in_is_left_alone():
         assert torch.equal(value, before[name])
 
 
-def test_sft_learns_the_tokens_and_reports_their_nll():
+def test_sft_learns_tokens_and_reports_their_nll():
     learner = Learner(small_model(), optimizer=OptimizerSettings(lr=1e-2, weight_decay=0.0), temperature=0.5)
     with torch.no_grad():
         expected = -torch.cat([naive_scores(small_model(), t, 1.0)[0] for t in TRAJECTORIES]).mean()
@@ -229,7 +229,7 @@ def test_sft_weights_choose_what_is_learned():
     assert after[7].mean() < before[7].mean() + 0.5
 
 
-def test_weights_are_a_whole_copy_in_the_models_naming():
+def test_weights_are_whole_copy_in_models_naming():
     model = small_model()
     learner = Learner(model, optimizer=OptimizerSettings(lr=1e-2))
     weights = learner.weights()
@@ -244,7 +244,7 @@ def test_weights_are_a_whole_copy_in_the_models_naming():
     np.testing.assert_allclose(learner.logprobs(TRAJECTORIES)[1], expected, atol=1e-5)
 
 
-def test_the_loss_sees_each_trajectory_whole_and_in_order():
+def test_loss_sees_each_trajectory_whole_and_in_order():
     seen = {}
 
     def loss(logprobs, entropy, batch):
@@ -259,7 +259,7 @@ def test_the_loss_sees_each_trajectory_whole_and_in_order():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("column", "message"),
     [
         (lambda: [np.zeros(n + (i == 2)) for i, n in enumerate(COUNTS)], "trajectory 2 has 1 action tokens"),
         (lambda: np.zeros(sum(COUNTS) - 1), f"for {sum(COUNTS)} action tokens"),
@@ -269,14 +269,14 @@ def test_the_loss_sees_each_trajectory_whole_and_in_order():
         ),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused(given, message):
+def test_numbers_that_do_not_fit_are_refused(column, message):
     with pytest.raises(ValueError, match=message):
-        Learner(small_model()).update_actor(TRAJECTORIES, {"a": given(), "b": given()}, policy_loss)
+        Learner(small_model()).update_actor(TRAJECTORIES, {"a": column(), "b": column()}, policy_loss)
 
 
-def test_one_flat_array_is_the_same_as_one_for_each_trajectory():
-    def run(given):
-        return Learner(small_model()).update_actor(TRAJECTORIES, given, policy_loss)["loss"]
+def test_flat_array_equals_arrays_by_trajectory():
+    def run(columns):
+        return Learner(small_model()).update_actor(TRAJECTORIES, columns, policy_loss)["loss"]
 
     lists = random_per_token()
     flat = {name: np.concatenate(parts) for name, parts in lists.items()}
@@ -285,12 +285,12 @@ def test_one_flat_array_is_the_same_as_one_for_each_trajectory():
     assert run(flat) == run(lists)
 
 
-def test_nothing_to_train_on_is_an_error():
+def test_nothing_to_train_on_is_error():
     with pytest.raises(ValueError, match="none of the 1 trajectories has an action token"):
         Learner(small_model()).update_sft([TRAJECTORIES[6]])
 
 
-def test_a_gradient_that_is_not_finite_changes_nothing_and_names_the_episodes():
+def test_nonfinite_gradient_changes_nothing_and_names_episodes():
     learner = Learner(small_model(), optimizer=OptimizerSettings(lr=1e-2))
     before = learner.weights()
 
@@ -314,7 +314,7 @@ def test_what_is_missing_is_named():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"temperature": 0.0}, "temperature must be above 0 and finite, not 0.0"),
         ({"temperature": float("inf")}, "temperature must be above 0 and finite, not inf"),
@@ -322,6 +322,6 @@ def test_what_is_missing_is_named():
         ({"chunk_size": 0}, "chunk_size must be at least 1, not 0"),
     ],
 )
-def test_a_setting_outside_its_range_is_refused_before_anything_is_made(settings, said) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_setting_is_refused_before_building(settings, message) -> None:
+    with pytest.raises(ValueError, match=message):
         Learner("no model is here", **settings)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from trainers.learner.logprobs import Kept, positions_at_once, token_logprobs
+from trainers.learner.logprobs import Support, positions_at_once, token_logprobs
 
 
 def inputs(n=13, width=6, vocab=11, dtype=torch.float32, seed=0, bias=True):
@@ -30,26 +30,26 @@ def full(hidden, weight, bias, targets, temperature):
 def test_values_and_gradients_are_those_of_full_logits(chunk, temperature, bias, dtype, tolerance):
     hidden, weight, offset, targets = inputs(bias=bias, dtype=dtype)
     leaves = [tensor for tensor in (hidden, weight, offset) if tensor is not None]
-    ours = token_logprobs(hidden, weight, targets, bias=offset, temperature=temperature, chunk_size=chunk)
-    theirs = full(hidden, weight, offset, targets, temperature)
+    chunked = token_logprobs(hidden, weight, targets, bias=offset, temperature=temperature, chunk_size=chunk)
+    exact = full(hidden, weight, offset, targets, temperature)
     scales = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1))
     gradients = [
         torch.autograd.grad((scales[0] * logprobs + scales[1] * entropy).sum(), leaves)
-        for logprobs, entropy in (ours, theirs)
+        for logprobs, entropy in (chunked, exact)
     ]
-    for a, b in zip([*ours, *gradients[0]], [*theirs, *gradients[1]], strict=True):
+    for a, b in zip([*chunked, *gradients[0]], [*exact, *gradients[1]], strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("frozen", ["hidden", "weight", "bias"])
-def test_what_is_frozen_gets_no_gradient_and_the_others_get_theirs(frozen):
+def test_only_trained_inputs_get_gradients(frozen):
     hidden, weight, offset, targets = inputs(dtype=torch.float64)
     leaves = {"hidden": hidden, "weight": weight, "bias": offset}
     leaves.pop(frozen).requires_grad_(False)
-    ours = token_logprobs(hidden, weight, targets, bias=offset, chunk_size=4)
+    chunked = token_logprobs(hidden, weight, targets, bias=offset, chunk_size=4)
     gradients = [
         torch.autograd.grad((logprobs + entropy.square()).sum(), list(leaves.values()))
-        for logprobs, entropy in (ours, full(hidden, weight, offset, targets, 1.0))
+        for logprobs, entropy in (chunked, full(hidden, weight, offset, targets, 1.0))
     ]
     torch.testing.assert_close(*gradients)
 
@@ -73,9 +73,9 @@ def test_logits_are_float32_for_bfloat16_inputs(vocab):
     assert logprobs.dtype == entropy.dtype == torch.float32
     torch.testing.assert_close(logprobs, expected)
     torch.testing.assert_close(entropy, spread)
-    ours = torch.autograd.grad(logprobs.sum(), low)
-    theirs = torch.autograd.grad(expected.sum(), low)
-    for a, b in zip(ours, theirs, strict=True):
+    low_gradients = torch.autograd.grad(logprobs.sum(), low)
+    exact_gradients = torch.autograd.grad(expected.sum(), low)
+    for a, b in zip(low_gradients, exact_gradients, strict=True):
         assert a.dtype == torch.bfloat16
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
 
@@ -89,7 +89,7 @@ def test_huge_logits_stay_finite():
     assert bool(torch.isfinite(hidden.grad).all())
 
 
-def test_nothing_wanted_is_fine():
+def test_no_positions_are_fine():
     hidden, weight, _, _ = inputs(bias=False)
     logprobs, entropy = token_logprobs(hidden[:0], weight, torch.zeros(0, dtype=torch.int64))
     (logprobs.sum() + entropy.sum()).backward()
@@ -97,7 +97,7 @@ def test_nothing_wanted_is_fine():
     assert not weight.grad.any()
 
 
-def test_the_logits_of_a_chunk_have_the_size_that_is_said():
+def test_chunk_logits_have_documented_size():
     for device, size in (("cpu", 32 * 2**20), ("cuda", 512 * 2**20)):
         chunk = positions_at_once(151_936, device)
         assert chunk * 151_936 * 4 <= size < (chunk + 1) * 151_936 * 4
@@ -119,10 +119,10 @@ def some_kept(targets, vocab, seed=2):
     generator = torch.Generator().manual_seed(seed)
     sets = []
     for i, target in enumerate(targets.tolist()):
-        others = [t for t in torch.randperm(vocab, generator=generator).tolist() if t != target]
-        sets.append([] if i % 3 == 2 else sorted([target, *others[: i % vocab]]))
+        rest = [t for t in torch.randperm(vocab, generator=generator).tolist() if t != target]
+        sets.append([] if i % 3 == 2 else sorted([target, *rest[: i % vocab]]))
     ids = torch.tensor([t for one in sets for t in one], dtype=torch.int64)
-    return sets, Kept(ids, torch.tensor([len(one) for one in sets]))
+    return sets, Support(ids, torch.tensor([len(one) for one in sets]))
 
 
 def full_over(hidden, weight, bias, targets, temperature, sets):
@@ -138,34 +138,34 @@ def full_over(hidden, weight, bias, targets, temperature, sets):
 
 @pytest.mark.parametrize("chunk", [1, 4, 100])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_over_kept_tokens_values_and_gradients_are_those_of_the_renormalised_distribution(chunk, dtype, tolerance):
+def test_masked_logprobs_match_renormalised_distribution(chunk, dtype, tolerance):
     hidden, weight, offset, targets = inputs(dtype=dtype)
-    sets, kept = some_kept(targets, len(weight))
-    ours = token_logprobs(hidden, weight, targets, bias=offset, temperature=0.7, chunk_size=chunk, kept=kept)
-    theirs = full_over(hidden, weight, offset, targets, 0.7, sets)
+    sets, support = some_kept(targets, len(weight))
+    masked = token_logprobs(hidden, weight, targets, bias=offset, temperature=0.7, chunk_size=chunk, support=support)
+    exact = full_over(hidden, weight, offset, targets, 0.7, sets)
     scales = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1))
     gradients = [
         torch.autograd.grad((scales[0] * logprobs + scales[1] * entropy).sum(), (hidden, weight, offset))
-        for logprobs, entropy in (ours, theirs)
+        for logprobs, entropy in (masked, exact)
     ]
-    for a, b in zip([*ours, *gradients[0]], [*theirs, *gradients[1]], strict=True):
+    for a, b in zip([*masked, *gradients[0]], [*exact, *gradients[1]], strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-def test_with_cuts_only_the_mask_gives_the_gradient_of_what_is_sampled():
+def test_only_mask_gives_gradient_of_sampled_distribution():
     """The expected reward of the cut policy, by enumeration. Over the full vocabulary there is a term too many."""
     logits = torch.tensor([1.0, 0.2, 0.1, -0.5], dtype=torch.float64, requires_grad=True)
-    rewards, kept = torch.tensor([1.0, 2.0, 3.0, -1.0], dtype=torch.float64), [0, 1]
-    cut = logits[kept].softmax(0)
-    (truth,) = torch.autograd.grad((cut * rewards[kept]).sum(), logits)
+    rewards, allowed = torch.tensor([1.0, 2.0, 3.0, -1.0], dtype=torch.float64), [0, 1]
+    cut = logits[allowed].softmax(0)
+    (truth,) = torch.autograd.grad((cut * rewards[allowed]).sum(), logits)
     hidden = torch.ones(2, 1, dtype=torch.float64)
-    found = []
-    for mask in (Kept(torch.tensor(kept * 2), torch.tensor([2, 2])), None):
-        logprobs, _ = token_logprobs(hidden, logits[:, None], torch.tensor(kept), kept=mask)
-        (gradient,) = torch.autograd.grad((cut.detach() * rewards[kept] * logprobs).sum(), logits)
-        found.append(gradient)
-    torch.testing.assert_close(found[0], truth)
-    mean = (cut.detach() * rewards[kept]).sum()
-    (excess,) = torch.autograd.grad(mean * logits.softmax(0)[kept].sum().log(), logits)
-    torch.testing.assert_close(found[1], truth + excess)
+    gradients = []
+    for mask in (Support(torch.tensor(allowed * 2), torch.tensor([2, 2])), None):
+        logprobs, _ = token_logprobs(hidden, logits[:, None], torch.tensor(allowed), support=mask)
+        (gradient,) = torch.autograd.grad((cut.detach() * rewards[allowed] * logprobs).sum(), logits)
+        gradients.append(gradient)
+    torch.testing.assert_close(gradients[0], truth)
+    mean = (cut.detach() * rewards[allowed]).sum()
+    (excess,) = torch.autograd.grad(mean * logits.softmax(0)[allowed].sum().log(), logits)
+    torch.testing.assert_close(gradients[1], truth + excess)
     assert excess.abs().max() > 0.1

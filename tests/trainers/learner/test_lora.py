@@ -37,21 +37,21 @@ def learner():
     return trained()
 
 
-def test_a_new_adapter_changes_nothing():
+def test_new_adapter_changes_nothing():
     plain = scores(Learner(base_model()))
     new = trained(steps=0)
     np.testing.assert_allclose(scores(new), plain, atol=1e-6)
     np.testing.assert_array_equal(scores(new, model="reference"), plain)
 
 
-def test_the_reference_is_the_model_without_its_adapter(learner):
+def test_reference_is_model_without_its_adapter(learner):
     plain = scores(Learner(base_model()))
     np.testing.assert_array_equal(scores(learner, model="reference"), plain)
     assert np.abs(scores(learner) - plain).max() > 0.01, "the actor has learned"
     np.testing.assert_array_equal(scores(learner, model="reference"), plain)  # reading switches nothing for good
 
 
-def test_merged_weights_are_the_policy_under_the_models_own_names(learner):
+def test_merged_weights_are_policy_under_models_own_names(learner):
     model = base_model()
     weights = learner.weights()
     assert weights.keys() == model.state_dict().keys()
@@ -70,14 +70,14 @@ def test_only_adapters_learn(learner):
             assert torch.equal(value, base[name.replace(".base_layer", "")]), name
 
 
-def test_the_critic_learns_adapters_and_its_head():
+def test_critic_learns_adapters_and_its_head():
     learner = trained(steps=0, critic=True)
     names = learner.critic_optimizer.names
     assert {"value_head.weight", "value_head.bias"} < names.keys()
     assert all(".lora_" in name or name.startswith("value_head.") for name in names)
 
 
-def test_the_gradient_is_that_of_the_product():
+def test_gradient_is_that_of_product():
     """d/dB = scale * G A^T and d/dA = scale * B^T G, with G the gradient of the merged matrix, by a full learner."""
     learner = trained(steps=1)
     full = base_model()
@@ -99,10 +99,10 @@ def test_the_gradient_is_that_of_the_product():
     layer = "model.layers.1.mlp.down_proj"
     g = caught[full][f"lm.{layer}.weight"]
     a, b = (parts[f"{layer}.lora_{which}.default.weight"] for which in "AB")
-    ours = caught[learner]
+    gradients = caught[learner]
     scale = SETTINGS.alpha / SETTINGS.rank
-    torch.testing.assert_close(ours[f"lm.{layer}.lora_B.default.weight"], scale * g @ a.T, rtol=1e-3, atol=1e-6)
-    torch.testing.assert_close(ours[f"lm.{layer}.lora_A.default.weight"], scale * b.T @ g, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(gradients[f"lm.{layer}.lora_B.default.weight"], scale * g @ a.T, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(gradients[f"lm.{layer}.lora_A.default.weight"], scale * b.T @ g, rtol=1e-3, atol=1e-6)
 
 
 def test_reward_moves_with_adapters_alone():
@@ -130,7 +130,7 @@ def test_reward_moves_with_adapters_alone():
     assert np.mean(rewards[-3:]) > 0.9
 
 
-def test_peft_loads_the_adapter(learner, tmp_path):
+def test_peft_loads_adapter(learner, tmp_path):
     learner.export_adapter(tmp_path / "adapter")
     wrapped = peft.PeftModel.from_pretrained(base_model(), tmp_path / "adapter")
     merged = wrapped.merge_and_unload()
@@ -142,7 +142,7 @@ def test_peft_loads_the_adapter(learner, tmp_path):
     assert stored.keys() == learner.weights(which="adapter").keys()
 
 
-def test_a_checkpoint_goes_on_exactly_and_weighs_what_adapters_weigh(tmp_path):
+def test_adapter_checkpoint_is_small_and_resumes_exactly(tmp_path):
     learner = trained()
     learner.save(tmp_path / "one")
     first = {path.name: path.stat() for path in (tmp_path / "one" / "frozen").iterdir()}
@@ -162,7 +162,7 @@ def test_a_checkpoint_goes_on_exactly_and_weighs_what_adapters_weigh(tmp_path):
         assert path.stat().st_ino == first[path.name].st_ino, "and linked to after a resumption as well"
 
 
-def test_a_checkpoint_of_other_adapters_is_refused(tmp_path, learner):
+def test_checkpoint_of_other_adapters_is_refused(tmp_path, learner):
     learner.save(tmp_path / "adapters")
     with pytest.raises(ValueError, match="has adapters .*'rank': 4.*but this learner has .*'rank': 2"):
         trained(steps=0, lora=LoRASettings(rank=2)).load(tmp_path / "adapters")
@@ -182,7 +182,7 @@ def test_settings_outside_their_range(settings, message):
         LoRASettings(**settings)
 
 
-def test_a_layer_that_is_not_there_is_named():
+def test_layer_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="query_proj: this model has no linear layer of that name; it has .*q_proj"):
         trained(steps=0, lora=LoRASettings(rank=2, target_modules=("q_proj", "query_proj")))
 
@@ -219,7 +219,7 @@ def test_frozen_weights_are_in_type_of_computation():
     assert {parameter.dtype for parameter in trained(steps=0).actor.parameters()} == {torch.float32}
 
 
-def test_rounding_what_is_frozen_changes_no_result(monkeypatch):
+def test_rounding_frozen_weights_changes_no_result(monkeypatch):
     """It is computed in bfloat16 in any case."""
     rounded = trained(dtype="bfloat16")
     monkeypatch.setattr("trainers.learner.setup.round_frozen", lambda model, dtype: None)
@@ -228,7 +228,7 @@ def test_rounding_what_is_frozen_changes_no_result(monkeypatch):
     np.testing.assert_array_equal(scores(rounded, model="reference"), scores(exact, model="reference"))
 
 
-def test_weights_leave_in_float32_whatever_is_frozen(tmp_path):
+def test_weights_stream_in_float32(tmp_path):
     learner = trained(dtype="bfloat16")
     adapters, merged = learner.weights(which="adapter"), learner.weights()
     assert {value.dtype for value in merged.values()} == {torch.float32}

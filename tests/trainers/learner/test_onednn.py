@@ -30,8 +30,8 @@ def test_outputs_and_gradients_are_those_of_nn_linear(bias, shape):
         (output * scale).sum().backward()
     torch.testing.assert_close(outputs[1], outputs[0])
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
-    for theirs, ours in zip(plain.parameters(), fast.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad)
+    for expected, actual in zip(plain.parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, expected.grad)
 
 
 def test_strided_gradients_are_fine():
@@ -49,7 +49,7 @@ def test_strided_gradients_are_fine():
         torch.testing.assert_close(fast.bias.grad, plain.bias.grad)
 
 
-def test_a_frozen_layer_passes_gradients_through():
+def test_frozen_layer_passes_gradients_through():
     layer = nn.Linear(8, 16).requires_grad_(False)
     use_onednn(layer)
     x = torch.randn(9, 8, requires_grad=True)

@@ -11,7 +11,7 @@ from torch import nn
 from trainers.learner.optim import Optimizer, OptimizerSettings
 
 
-def test_constant_after_a_linear_warm_up():
+def test_constant_after_linear_warm_up():
     settings = OptimizerSettings(lr=0.5, warmup_steps=4)
     assert [settings.lr_at(step) for step in range(7)] == [0.125, 0.25, 0.375, 0.5, 0.5, 0.5, 0.5]
 
@@ -39,7 +39,7 @@ def test_settings_outside_their_range(settings, message):
         OptimizerSettings(**settings)
 
 
-def test_updates_follow_the_formula():
+def test_updates_follow_formula():
     """AdamW (arXiv 1711.05101, algorithm 2) by hand, with clipping; vectors are not decayed."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2).double()
@@ -69,7 +69,7 @@ def test_updates_follow_the_formula():
         assert parameter.grad is None
 
 
-def test_an_update_with_a_gradient_that_is_not_finite_changes_nothing():
+def test_nonfinite_gradient_changes_nothing():
     model = nn.Linear(2, 1)
     optimizer = Optimizer(model, OptimizerSettings(lr=0.1))
     tensors = [*model.parameters(), *(tensor for state in optimizer.state().values() for tensor in state.values())]
@@ -88,7 +88,7 @@ def test_an_update_with_a_gradient_that_is_not_finite_changes_nothing():
     assert optimizer.step_count == 1
 
 
-def test_what_is_frozen_is_not_the_optimizers():
+def test_optimizer_ignores_frozen_parameters():
     model = nn.Linear(3, 2)
     model.bias.requires_grad_(False)
     assert Optimizer(model, OptimizerSettings()).state().keys() == {"weight"}

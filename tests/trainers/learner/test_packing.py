@@ -23,14 +23,14 @@ def trajectories(draw):
 
 
 def prefixes(item):
-    """For each action token, the tokens of its segment before it, and itself."""
+    """Return for each action token the tokens of its segment before it, and itself."""
     for at in np.flatnonzero(item.action_mask):
         start = max(s for s in item.segment_starts if s <= at)
         yield item.token_ids[start:at].tolist(), int(item.token_ids[at])
 
 
 def read(batches):
-    """For each flat index, what the model has read at its position, and the target; each index once."""
+    """Return for each flat index the tokens read at its position, and the target; each index once."""
     result = {}
     for batch in batches:
         flat, (height, width) = batch.input_ids.ravel(), batch.input_ids.shape
@@ -44,7 +44,7 @@ def read(batches):
 
 
 @given(trajectories(), st.integers(1, 60), st.sampled_from(["padded", "packed"]))
-def test_every_action_token_is_predicted_once_from_exactly_what_came_before_it(items, budget, layout):
+def test_each_action_is_predicted_once_from_prefix(items, budget, layout):
     (batches,) = micro_batches(action_rows(items), budget, layout=layout)
     expected = [pair for item in items for pair in prefixes(item)]
     assert read(batches) == dict(enumerate(expected))
@@ -52,7 +52,7 @@ def test_every_action_token_is_predicted_once_from_exactly_what_came_before_it(i
 
 
 @given(trajectories(), st.integers(1, 60))
-def test_values_are_read_before_every_action_and_at_the_last_token(items, budget):
+def test_values_are_read_before_actions_and_at_end(items, budget):
     got = read(*micro_batches(value_rows(items), budget))
     states = [before for item in items for before, _ in prefixes(item)]
     states += [item.token_ids[item.segment_starts[-1] :].tolist() for item in items]
@@ -60,7 +60,7 @@ def test_values_are_read_before_every_action_and_at_the_last_token(items, budget
 
 
 @given(trajectories(), st.integers(1, 60), st.sampled_from(["padded", "packed"]))
-def test_batches_keep_the_budget_and_trajectories_whole(items, budget, layout):
+def test_batches_keep_budget_and_trajectories_whole(items, budget, layout):
     units = action_rows(items)
     (batches,) = micro_batches(units, budget, layout=layout)
     owner = np.repeat(np.arange(len(items)), np.diff(action_offsets(items)))
@@ -73,12 +73,12 @@ def test_batches_keep_the_budget_and_trajectories_whole(items, budget, layout):
     assert sum(batch.squares for batch in batches) == sum(length**2 for length in lengths)
     for batch, after in itertools.pairwise(batches):
         first = next(unit for unit in units if unit and unit[0].index[0] == after.index[0])
-        (rows, width), more = batch.input_ids.shape, sum(len(row.tokens) for row in first)
-        needed = width + more if layout == "packed" else (rows + len(first)) * width
+        (rows, width), extra = batch.input_ids.shape, sum(len(row.tokens) for row in first)
+        needed = width + extra if layout == "packed" else (rows + len(first)) * width
         assert needed > budget, "what begins the next one had no room here"
 
 
-def test_nothing_is_read_after_the_last_wanted_position():
+def test_nothing_is_read_after_last_wanted_position():
     rng = np.random.default_rng(0)
     item = trajectory(rng, [[(3, 2), (4, 1)]], tail=30)
     ((batch,),) = micro_batches(action_rows([item]), 1000)
@@ -102,13 +102,13 @@ def test_no_tokens_no_value():
         value_rows([empty])
 
 
-def test_a_budget_below_one_is_refused():
+def test_budget_below_one_is_refused():
     with pytest.raises(ValueError, match="at least 1"):
         micro_batches(action_rows(some_trajectories()), 0)
 
 
 @given(st.lists(st.integers(0, 100), max_size=7), st.integers(1, 3))
-def test_shares_are_a_partition_within_four_thirds_of_the_best(costs, ranks):
+def test_shares_are_partition_within_four_thirds_of_best(costs, ranks):
     shares = balance(costs, ranks)
     assert len(shares) == ranks
     assert sorted(itertools.chain(*shares)) == list(range(len(costs)))

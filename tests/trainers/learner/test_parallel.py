@@ -1,4 +1,4 @@
-"""How ranks may be cut, refused before anything starts; attention of packed sequences; counted FLOPs."""
+"""Ways to cut ranks, refused before anything starts; attention of packed sequences; counted FLOPs."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def test_models_that_cannot_be_cut(settings, model, message):
         check_model(config, Parallel(**settings))
 
 
-def test_more_key_value_ranks_than_heads_are_fine_for_sequences():
+def test_sequence_ranks_may_exceed_key_value_heads():
     check_model(build_model(VOCAB, hidden=32, layers=1).config, Parallel(sequence=4))
 
 
-def test_families_without_a_plan_and_sliding_windows():
+def test_families_without_plan_and_sliding_windows():
     config = build_model(VOCAB, hidden=32, layers=2).config
     config.model_type = "novel"
     with pytest.raises(
@@ -106,7 +106,7 @@ def test_families_without_a_plan_and_sliding_windows():
         ({"parallel": Parallel(sequence=2), "attn_implementation": "eager"}, "does not go with sequence parallelism"),
     ],
 )
-def test_what_is_refused_starts_no_process_group(settings, message):
+def test_refusal_starts_no_process_group(settings, message):
     with pytest.raises(ValueError, match=message):
         Learner(build_model(VOCAB, hidden=32, layers=1), **settings)
     assert not dist.is_initialized()
@@ -118,7 +118,7 @@ def test_shards_go_to_pinned_memory_on_cuda():
     assert policy.pin_memory
 
 
-def test_the_mesh_is_of_the_cpu_even_where_torch_sees_a_gpu(monkeypatch):
+def test_cpu_mesh_ignores_visible_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     try:
@@ -141,30 +141,30 @@ def test_packed_is_padded(name):
     assert metrics["padding"] == 0.0
 
 
-def test_packed_batches_hold_the_same_rows_under_the_budget():
+def test_packed_batches_hold_same_rows_under_budget():
     units = action_rows(TRAJECTORIES)
     (batches,) = micro_batches(units, 40, layout="packed")
     rows = sorted(row.tokens.tolist() for unit in units for row in unit)
-    found = []
+    sequences = []
     for batch in batches:
         assert batch.input_ids.shape == (1, batch.num_tokens)
         lengths = [len(path) for path in batch.forest.paths]
         assert batch.squares == sum(length**2 for length in lengths)
-        found += [part.tolist() for part in np.split(batch.input_ids[0], np.cumsum(lengths)[:-1])]
+        sequences += [part.tolist() for part in np.split(batch.input_ids[0], np.cumsum(lengths)[:-1])]
         units_inside = sum(bool(set(row.index) & set(batch.index)) for unit in units for row in unit[:1])
         assert batch.num_tokens <= 40 or units_inside == 1
-        told = inputs_of(batch, torch.device("cpu"), varlen=True).attention
-        assert told["position_ids"].tolist() == [[at for length in lengths for at in range(length)]]
-        assert told["cu_seq_lens_q"].tolist() == [0, *np.cumsum(lengths)]
-        assert told["max_length_q"] == max(lengths)
+        arguments = inputs_of(batch, torch.device("cpu"), varlen=True).attention
+        assert arguments["position_ids"].tolist() == [[at for length in lengths for at in range(length)]]
+        assert arguments["cu_seq_lens_q"].tolist() == [0, *np.cumsum(lengths)]
+        assert arguments["max_length_q"] == max(lengths)
         assert "tree" in inputs_of(batch, torch.device("cpu")).attention
-    assert sorted(found) == rows
+    assert sorted(sequences) == rows
 
 
 # ------------------ FLOPs
 
 
-def test_flops_are_counted_as_said():
+def test_flops_are_counted_as_documented():
     """6 N for each token (the matrices by hand), 6 L n_h d S for causal attention, 6 V H for each output."""
     hidden, wide, layers, heads, kv = 32, 48, 3, 4, 2
     model = build_model(
@@ -180,7 +180,7 @@ def test_flops_are_counted_as_said():
     assert count(model.base_model, model.lm_head).of(10, 0, 5) == 4 * (matrices * 10 + VOCAB * hidden * 5)
 
 
-def test_utilisation_is_the_rate_over_the_peak():
+def test_utilisation_is_rate_over_peak():
     learner = make_learner(peak_tflops=2.0)
     metrics = learner.update_sft(TRAJECTORIES)
     assert metrics["mfu"] == pytest.approx(metrics["tflops"] / 2.0)
@@ -189,14 +189,14 @@ def test_utilisation_is_the_rate_over_the_peak():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark is read from /proc")
-def test_an_update_reports_the_most_memory_that_the_process_ever_had():
+def test_update_reports_peak_memory_of_process():
     learner = make_learner()
     before = learner.update_sft(TRAJECTORIES)["peak_gib"]
     np.ones(int((before + 0.25) * 2**27))  # more than there ever was, and gone again
     assert before + 0.25 <= learner.update_sft(TRAJECTORIES)["peak_gib"] < 2 * before + 1
 
 
-def test_a_system_that_does_not_count_the_most_memory_reports_none(monkeypatch):
+def test_uncounted_peak_memory_is_absent(monkeypatch):
     """Such as gVisor, under which containers of some services run."""
     status = "VmSize:\t1024 kB\nVmRSS:\t512 kB\nVmData:\t64 kB\nThreads:\t1\n"
     monkeypatch.setattr(Path, "read_text", lambda *args, **options: status)

@@ -89,15 +89,15 @@ def sampled_by_an_engine():
     prompts, made = asyncio.run(sample())
     return [
         Trajectory(
-            token_ids=np.concatenate([prompt, each.token_ids]).astype(np.int32),
-            action_mask=(acted := np.arange(len(prompt) + len(each.token_ids)) >= len(prompt)),
-            logprobs=np.concatenate([np.zeros(len(prompt)), each.logprobs]).astype(np.float32),
+            token_ids=np.concatenate([prompt, generation.token_ids]).astype(np.int32),
+            action_mask=(acted := np.arange(len(prompt) + len(generation.token_ids)) >= len(prompt)),
+            logprobs=np.concatenate([np.zeros(len(prompt)), generation.logprobs]).astype(np.float32),
             weight_version=np.where(acted, 0, -1).astype(np.int32),
             turn_id=np.where(acted, 0, -1).astype(np.int32),
             turn_rewards=np.zeros(1),
             terminated=True,
         )
-        for prompt, each in zip(prompts, made, strict=True)
+        for prompt, generation in zip(prompts, made, strict=True)
     ]
 
 
@@ -109,31 +109,31 @@ def scored(folder, trajectories, **settings):
 def engine_cases(world, trajectories):
     cut = {1: Parallel(), 2: Parallel(tensor=2), 4: Parallel(tensor=2, sequence=2)}[world]
     ways = {"engine": {}, "engine, packed, cut": {"remove_padding": True, "parallel": cut}}
-    return {name: partial(scored, trajectories=trajectories, **each) for name, each in ways.items()}
+    return {name: partial(scored, trajectories=trajectories, **options) for name, options in ways.items()}
 
 
 # ------------------ what gloo gets wrong, or lacks
 
 
 def scaled_sum(folder):
-    """What FSDP2 asks for with a divisor of 1, unless it is told to use plain sums; and whether ours was told."""
+    """Return FSDP2's error for a divisor of 1 without plain sums, and whether our learner uses plain sums."""
     scaled = dist._make_nccl_premul_sum(1.0)
     try:
         dist.reduce_scatter_tensor(torch.empty(1), torch.ones(dist.get_world_size()), op=scaled)
-        said = None
+        message = None
     except (RuntimeError, ValueError) as error:
-        said = str(error)
-    groups = [each for each in make_learner(fsdp="always").actor.modules() if isinstance(each, FSDPModule)]
-    plain = [each._get_fsdp_state()._fsdp_param_group.force_sum_reduction_for_comms for each in groups]
-    return said, len(plain), all(plain)
+        message = str(error)
+    groups = [module for module in make_learner(fsdp="always").actor.modules() if isinstance(module, FSDPModule)]
+    plain = [module._get_fsdp_state()._fsdp_param_group.force_sum_reduction_for_comms for module in groups]
+    return message, len(plain), all(plain)
 
 
 def summed_pieces(folder):
     """``reduce_scatter`` as FSDP2 uses it."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    given = torch.arange(float(3 * world)) * (rank + 1)
+    numbers = torch.arange(float(3 * world)) * (rank + 1)
     piece = torch.empty(3)
-    dist.reduce_scatter_tensor(piece, given)
+    dist.reduce_scatter_tensor(piece, numbers)
     return piece.tolist()
 
 
@@ -178,14 +178,14 @@ def sampled():
 
 @pytest.fixture(scope="module")
 def ranks_of(tmp_path_factory, sampled):
-    """What each of so many ranks found; they are started once."""
+    """Return each rank's results for a number of ranks, which are started once."""
 
     @cache
-    def found(count):
+    def results_of(count):
         every = {**cases(count), **engine_cases(count, sampled), **(TRAPS if count == 2 else {})}
         return run_ranks(count, every, tmp_path_factory.mktemp(f"ranks{count}"))
 
-    return found
+    return results_of
 
 
 @pytest.fixture(scope="module")
@@ -213,15 +213,15 @@ def test_any_number_of_ranks_is_one(plain, ranks_of, count):
 
 
 def test_bfloat16_is_near_where_it_is_cut(plain, ranks_of):
-    ours, theirs = ranks_of(2)[0]["bfloat16"], plain["qwen3"]
+    cut, whole = ranks_of(2)[0]["bfloat16"], plain["qwen3"]
     for name in ("logprobs", "entropies", "reference"):
-        np.testing.assert_allclose(ours[name], theirs[name], atol=0.1)
+        np.testing.assert_allclose(cut[name], whole[name], atol=0.1)
     for name in ("metrics", "value_metrics"):
-        assert ours[name]["grad_norm"] == pytest.approx(theirs[name]["grad_norm"], rel=0.1)
+        assert cut[name]["grad_norm"] == pytest.approx(whole[name]["grad_norm"], rel=0.1)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_all_ranks_get_the_same_to_the_last_bit(ranks_of, count):
+def test_all_ranks_get_same_to_last_bit(ranks_of, count):
     ranks = ranks_of(count)
     for other in ranks[1:]:
         for name in cases(count):
@@ -229,11 +229,11 @@ def test_all_ranks_get_the_same_to_the_last_bit(ranks_of, count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_log_probabilities_are_the_engines(sampled, ranks_of, count):
+def test_log_probabilities_are_engines(sampled, ranks_of, count):
     ranks = ranks_of(count)
-    theirs = np.concatenate([each.logprobs[each.action_mask] for each in sampled])
+    logprobs = np.concatenate([trajectory.logprobs[trajectory.action_mask] for trajectory in sampled])
     for name in engine_cases(count, sampled):
-        np.testing.assert_allclose(ranks[0][name], theirs, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(ranks[0][name], logprobs, atol=1e-5, err_msg=name)
 
 
 # ------------------ what gloo gets wrong, or lacks
@@ -244,23 +244,23 @@ def two(ranks_of):
     return ranks_of(2)
 
 
-def test_gloo_has_no_scaled_sums_so_plain_ones_are_forced(two):
+def test_gloo_is_forced_to_plain_sums(two):
     """FSDP2 makes of a divisor of 1 a ``PREMUL_SUM``, which is NCCL's."""
     for results in two:
-        said, groups, plain = results["scaled_sum"]
-        assert "PREMUL_SUM" in said
+        message, groups, plain = results["scaled_sum"]
+        assert "PREMUL_SUM" in message
         assert groups == 3, "two layers and the rest"
         assert plain
 
 
-def test_gloo_reduce_scatter_sums_and_gives_each_rank_its_piece(two):
+def test_gloo_reduce_scatter_sums_pieces(two):
     """pytorch#149869."""
     for rank, results in enumerate(two):
         expected = 3 * np.arange(3 * rank, 3 * rank + 3)
         np.testing.assert_allclose(results["summed_pieces"], expected)
 
 
-def test_gloo_gradients_are_neither_divided_nor_multiplied_by_the_ranks(two):
+def test_gloo_gradients_are_plain_sums(two):
     """pytorch#162338: an average that was a sum."""
     learner = make_learner(critic=False, reference=False)
     alone, _ = caught_gradients(learner.actor_optimizer, lambda: learner.update_sft(TRAJECTORIES[1:2]))
@@ -269,12 +269,12 @@ def test_gloo_gradients_are_neither_divided_nor_multiplied_by_the_ranks(two):
             torch.testing.assert_close(gradient, alone[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_a_rank_has_as_many_threads_as_it_is_given(two):
+def test_rank_uses_requested_threads(two):
     """More than one each, where ranks share cores, makes everything several times slower."""
     assert [results["threads_of_a_rank"] for results in two] == [1, 1]
 
 
-def test_an_engine_gets_tensors_of_its_own_and_no_sharded_module(two):
+def test_engine_gets_own_unsharded_tensors(two):
     """A sharded module in an engine's thread would communicate beside the thread that trains."""
     for rank, results in enumerate(two):
         kinds, unchanged = results["weights_that_an_engine_gets"]

@@ -16,7 +16,7 @@ TRAJECTORIES = some_masked_trajectories()
 
 
 def naive_scores(model, item, temperature):
-    """Of every action token over its mask: log-probability and entropy."""
+    """Return log-probability and entropy of every action token over its mask."""
     logprobs, entropies = [], []
     starts = np.concatenate([[0], np.cumsum(item.kept_counts)]) if len(item.kept_counts) else None
     for part in item.segments():
@@ -34,36 +34,36 @@ def naive_scores(model, item, temperature):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_logprobs_and_entropies_are_over_the_mask_of_the_actor_and_the_reference(packed):
+def test_actor_and_reference_logprobs_use_mask(packed):
     model = small_model()
     learner = Learner(model, reference=True, temperature=0.7, max_tokens_per_micro_batch=64, remove_padding=packed)
     logprobs, entropies = learner.logprobs(TRAJECTORIES, entropy=True)
     reference = learner.logprobs(TRAJECTORIES, model="reference")
     with torch.no_grad():
-        for item, ours, spread, theirs in zip(TRAJECTORIES, logprobs, entropies, reference, strict=True):
+        for item, actual, spread, reference_scores in zip(TRAJECTORIES, logprobs, entropies, reference, strict=True):
             expected, their_spread = naive_scores(model, item, 0.7)
-            np.testing.assert_allclose(ours, expected.numpy(), atol=1e-5)
-            np.testing.assert_allclose(theirs, expected.numpy(), atol=1e-5)
+            np.testing.assert_allclose(actual, expected.numpy(), atol=1e-5)
+            np.testing.assert_allclose(reference_scores, expected.numpy(), atol=1e-5)
             np.testing.assert_allclose(spread, their_spread.numpy(), atol=1e-5)
 
 
-def test_the_gradient_is_that_of_the_naive_loss_however_the_batch_is_cut():
+def test_masked_gradient_is_independent_of_cuts():
     numbers, model = random_per_token(), small_model()
-    found = []
+    results = []
     for budget, chunk in ((48, 5), (1, 1), (10_000, 4096)):
         learner = Learner(small_model(), max_tokens_per_micro_batch=budget, chunk_size=chunk, temperature=0.8)
         update = learner.update_actor
-        found.append(gradients_of(learner, lambda update=update: update(TRAJECTORIES, numbers, policy_loss)))
+        results.append(gradients_of(learner, lambda update=update: update(TRAJECTORIES, numbers, policy_loss)))
     for item, a, b in zip(TRAJECTORIES, numbers["a"], numbers["b"], strict=True):
         logprobs, entropies = naive_scores(model, item, 0.8)
         if len(a):
             (torch.from_numpy(a) * torch.exp(0.1 * logprobs) + torch.from_numpy(b) * entropies).sum().backward()
     expected = {f"lm.{name}": parameter.grad for name, parameter in model.named_parameters()}
-    for gradients in found:
+    for gradients in results:
         assert relative_difference(gradients, expected) < 1e-5
 
 
-def test_siblings_that_share_what_they_begin_with_have_masks_of_their_own():
+def test_siblings_with_shared_prefix_have_own_masks():
     """The first action tokens of siblings are the same and read once; their masks differ."""
     rng = np.random.default_rng(3)
     first = trajectory(rng, [[(6, 5), (2, 4)]])
@@ -73,5 +73,5 @@ def test_siblings_that_share_what_they_begin_with_have_masks_of_their_own():
     with torch.no_grad():
         for share in (False, True):
             learner = Learner(model, share_prefixes=share, temperature=0.7, max_tokens_per_micro_batch=256)
-            for item, ours in zip(items, learner.logprobs(items), strict=True):
-                np.testing.assert_allclose(ours, naive_scores(model, item, 0.7)[0].numpy(), atol=1e-5)
+            for item, scores in zip(items, learner.logprobs(items), strict=True):
+                np.testing.assert_allclose(scores, naive_scores(model, item, 0.7)[0].numpy(), atol=1e-5)

@@ -64,22 +64,22 @@ def copied(folder: Path, path: Path, **changed: Any) -> Path:
     return path
 
 
-def test_it_says_what_pefts_own_model_says(folder: Path) -> None:
-    theirs = peft.PeftModel.from_pretrained(base_model(), str(folder)).eval()
+def test_outputs_match_pefts_own_model(folder: Path) -> None:
+    peft_model = peft.PeftModel.from_pretrained(base_model(), str(folder)).eval()
     learner = learner_of(folder)
     ids = torch.arange(1, 13)[None] % VOCAB
     with torch.no_grad():
-        expected = torch.log_softmax(theirs(ids).logits.double(), -1)
-        ours = torch.log_softmax(learner.actor.lm(ids).logits.double(), -1)
+        expected = torch.log_softmax(peft_model(ids).logits.double(), -1)
+        actual = torch.log_softmax(learner.actor.lm(ids).logits.double(), -1)
         plain = torch.log_softmax(base_model()(ids).logits.double(), -1)
-    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
     assert (expected - plain).abs().max() > 0.01, "the adapter matters"
-    merged = Learner(theirs.merge_and_unload())
+    merged = Learner(peft_model.merge_and_unload())
     np.testing.assert_allclose(scores(learner), scores(merged), atol=1e-5)
     np.testing.assert_array_equal(scores(learner, model="reference"), scores(Learner(base_model())))
 
 
-def test_what_is_published_is_merged_of_it(folder: Path) -> None:
+def test_published_weights_are_merged(folder: Path) -> None:
     expected = peft.PeftModel.from_pretrained(base_model(), str(folder)).merge_and_unload().state_dict()
     weights = learner_of(folder).weights()
     assert weights.keys() == expected.keys()
@@ -90,7 +90,7 @@ def test_what_is_published_is_merged_of_it(folder: Path) -> None:
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items()), "to the last bit"
 
 
-def test_a_critic_begins_with_it_too_and_both_learn(folder: Path) -> None:
+def test_critic_begins_with_it_too_and_both_learn(folder: Path) -> None:
     learner = learner_of(folder, critic=True, optimizer=OptimizerSettings(lr=1e-2))
     layer = "layers.1.mlp.down_proj"
     saved = load_file(folder / "adapter_model.safetensors")[f"base_model.model.model.{layer}.lora_B.weight"]
@@ -108,7 +108,7 @@ def test_our_own_export_comes_back(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(scores(learner_of(tmp_path / "adapter")), scores(learner))
 
 
-def test_a_checkpoint_goes_on_without_the_folder_it_began_with(folder: Path, tmp_path: Path) -> None:
+def test_checkpoint_goes_on_without_folder_it_began_with(folder: Path, tmp_path: Path) -> None:
     learner = learner_of(folder, optimizer=OptimizerSettings(lr=1e-2))
     learner.update_sft(TRAJECTORIES)
     learner.save(tmp_path / "saved")
@@ -117,7 +117,7 @@ def test_a_checkpoint_goes_on_without_the_folder_it_began_with(folder: Path, tmp
     np.testing.assert_array_equal(scores(new), scores(learner))
 
 
-def test_sharded_it_is_the_same(folder: Path) -> None:
+def test_sharded_it_is_same(folder: Path) -> None:
     np.testing.assert_allclose(scores(learner_of(folder, fsdp="always")), scores(learner_of(folder)), atol=1e-6)
 
 
@@ -125,7 +125,7 @@ def test_sharded_it_is_the_same(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"rank": 8}, "has rank 4, and lora rank is 8"),
         ({"alpha": 16}, "has alpha 6, and lora alpha is 16"),
@@ -134,22 +134,22 @@ def test_sharded_it_is_the_same(folder: Path) -> None:
         ({"exclude_modules": ("q_proj",)}, r"only the adapter has model.layers.0.self_attn.q_proj"),
     ],
 )
-def test_other_settings_than_its_own(folder: Path, changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_other_settings_than_its_own(folder: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Learner(base_model(), lora=settings_of(folder, **changed))
 
 
-def test_a_model_of_another_width_or_depth(folder: Path) -> None:
-    for shape, said in (
+def test_model_of_another_width_or_depth(folder: Path) -> None:
+    for shape, message in (
         ({"hidden": 48}, "of another model: .* is 48 times 192 here"),
         ({"layers": 1}, "only the adapter has"),
     ):
         model = build_model(VOCAB, **({"hidden": 32, "layers": 2} | shape), seed=3)
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             Learner(model, lora=settings_of(folder))
 
 
-def test_values_that_are_not_finite_and_files_that_are_none(folder: Path, tmp_path: Path) -> None:
+def test_nonfinite_values_and_broken_files_are_refused(folder: Path, tmp_path: Path) -> None:
     path = copied(folder, tmp_path)
     tensors = load_file(path / "adapter_model.safetensors")
     next(iter(tensors.values()))[0, 0] = float("nan")
@@ -162,7 +162,7 @@ def test_values_that_are_not_finite_and_files_that_are_none(folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"peft_type": "IA3"}, "of the kind IA3"),
         ({"use_dora": True}, "use_dora is True"),
@@ -175,12 +175,12 @@ def test_values_that_are_not_finite_and_files_that_are_none(folder: Path, tmp_pa
         ({"lora_alpha": None}, "lora_alpha is None"),
     ],
 )
-def test_more_than_plain_lora(folder: Path, tmp_path: Path, changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_more_than_plain_lora(folder: Path, tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read_adapter(copied(folder, tmp_path, **changed))
 
 
-def test_folders_without_an_adapter(folder: Path, tmp_path: Path) -> None:
+def test_folders_without_adapter(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no adapter_config.json"):
         read_adapter(tmp_path)
     path = copied(folder, tmp_path / "copy")
@@ -200,28 +200,28 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def configured(folder: Path, model_folder: Path, *more: str) -> ModelSection:
-    mine = ("model.lora_rank=4", "model.lora_alpha=6", f"model.target_modules=[{', '.join(TARGETS)}]")
-    config, _ = resolve([f"model.path={model_folder}", f"model.lora_adapter_path={folder}", *mine, *more])
+def configured(folder: Path, model_folder: Path, *arguments: str) -> ModelSection:
+    defaults = ("model.lora_rank=4", "model.lora_alpha=6", f"model.target_modules=[{', '.join(TARGETS)}]")
+    config, _ = resolve([f"model.path={model_folder}", f"model.lora_adapter_path={folder}", *defaults, *arguments])
     return config.model
 
 
-def test_it_is_checked_before_a_model_is_loaded(folder: Path, model_folder: Path, tmp_path: Path) -> None:
+def test_it_is_checked_before_model_is_loaded(folder: Path, model_folder: Path, tmp_path: Path) -> None:
     assert configured(folder, model_folder).lora_adapter_path == str(folder)
     assert configured(folder, model_folder, "model.target_modules=all-linear"), "which the model must tell"
-    kept = "model.target_modules=[q_proj, down_proj, o_proj]"
-    assert configured(folder, model_folder, kept, "model.exclude_modules=[o_proj]")
-    for more, said in (
+    targets = "model.target_modules=[q_proj, down_proj, o_proj]"
+    assert configured(folder, model_folder, targets, "model.exclude_modules=[o_proj]")
+    for arguments, message in (
         (["model.lora_rank=8"], "model.lora_rank: is 8, and the adapter of model.lora_adapter_path has 4"),
         (["model.lora_alpha=16"], "model.lora_alpha: is 16, and the adapter of model.lora_adapter_path has 6"),
         (["model.lora_rank=0"], "r in its adapter_config.json"),
-        ([kept], "model.target_modules: is q_proj, down_proj, o_proj, and .* down_proj, q_proj"),
+        ([targets], "model.target_modules: is q_proj, down_proj, o_proj, and .* down_proj, q_proj"),
         (["model.path=tiny"], "a saved adapter is of a saved model"),
         (["warm_start.enable=true"], "would merge what it trains"),
         ([f"model.lora_adapter_path={tmp_path}"], "has no adapter_config.json"),
     ):
-        with pytest.raises(ConfigError, match=said):
-            configured(folder, model_folder, *more)
+        with pytest.raises(ConfigError, match=message):
+            configured(folder, model_folder, *arguments)
 
 
 def test_verls_name_of_it(folder: Path, model_folder: Path) -> None:

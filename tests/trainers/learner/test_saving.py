@@ -63,15 +63,15 @@ def all_written(folder, root):
 
 def all_read(folder, root):
     # One process reads both; they are of the same moment.
-    found = {name: read(folder, root / name, names=("behind",), **settings) for name, settings in SETTINGS.items()}
+    results = {name: read(folder, root / name, names=("behind",), **settings) for name, settings in SETTINGS.items()}
     # The mesh may be cut in another way as well.
-    found["plain, tensor"] = read(folder, root / "plain", names=("waited",), parallel=Parallel(tensor=2))
-    return found
+    results["plain, tensor"] = read(folder, root / "plain", names=("waited",), parallel=Parallel(tensor=2))
+    return results
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """What four ranks wrote, and what they went on with."""
+    """Return what four ranks wrote, and their results after it."""
     root = tmp_path_factory.mktemp("saved")
     ranks = run_ranks(4, {"write": partial(all_written, root=root)}, root / "four")
     return root, ranks[0]["write"]
@@ -118,7 +118,7 @@ def test_transformers_loads_what_four_ranks_exported(saved, name):
 # ------------------ in the background
 
 
-def test_training_goes_on_while_a_copy_is_written(tmp_path, monkeypatch):
+def test_training_goes_on_while_copy_is_written(tmp_path, monkeypatch):
     from trainers.learner import state
 
     go_on = threading.Event()
@@ -141,7 +141,7 @@ def test_training_goes_on_while_a_copy_is_written(tmp_path, monkeypatch):
     np.testing.assert_array_equal(scores(learner), before)
 
 
-def test_what_went_wrong_in_the_background_is_said_by_the_next_save(tmp_path):
+def test_background_error_is_raised_by_next_save(tmp_path):
     learner = make_learner(critic=False, reference=False)
     (tmp_path / "x").write_text("in the way")
     learner.save(tmp_path / "x", wait=False)
@@ -152,7 +152,7 @@ def test_what_went_wrong_in_the_background_is_said_by_the_next_save(tmp_path):
     assert (tmp_path / "y" / "learner.json").is_file()
 
 
-def test_jobs_in_the_background_are_one_after_another():
+def test_background_jobs_run_in_sequence():
     background, done = Background(), []
     gate = threading.Event()
     background.start(lambda: (gate.wait(10), done.append(1)), "one")
@@ -165,28 +165,28 @@ def test_jobs_in_the_background_are_one_after_another():
 # ------------------ killed
 
 
-def save_for_ever(folder, wait, said):
+def save_for_ever(folder, wait, pipe):
     torch.set_num_threads(1)
     learner = make_learner(critic=False, reference=False, lora=LORA, model={"layers": 1})
     for version in range(1, 10_000):
         learner.save(folder, extra={"version": version}, wait=wait)
         if not wait:
             learner.wait_until_saved()
-        os.write(said, f"{version}\n".encode())
+        os.write(pipe, f"{version}\n".encode())
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_process_killed_at_any_moment_leaves_the_last_good_checkpoint(tmp_path, wait):
+def test_kill_leaves_last_good_checkpoint(tmp_path, wait):
     rng = np.random.default_rng(0)
     reader = make_learner(critic=False, reference=False, lora=LORA, model={"layers": 1})
     path = tmp_path / "latest"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ranks", "torch", "transformers", "trainers.learner", "peft"])
     for _ in range(3):
-        out, said = os.pipe()
-        child = context.Process(target=save_to_pipe, args=(path, wait, multiprocessing.reduction.DupFd(said)))
+        out, pipe = os.pipe()
+        child = context.Process(target=save_to_pipe, args=(path, wait, multiprocessing.reduction.DupFd(pipe)))
         child.start()
-        os.close(said)
+        os.close(pipe)
         with os.fdopen(out) as lines:
             assert lines.readline(), "it came to its first save"
             time.sleep(float(rng.uniform(0, 0.1)))
@@ -198,16 +198,16 @@ def test_a_process_killed_at_any_moment_leaves_the_last_good_checkpoint(tmp_path
         assert json.loads((path / "learner.json").read_text())["extra"]["version"] == version
 
 
-def save_to_pipe(folder, wait, said):
-    save_for_ever(folder, wait, said.detach())
+def save_to_pipe(folder, wait, pipe):
+    save_for_ever(folder, wait, pipe.detach())
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_what_never_changes_is_linked_or_written_anew_where_the_folder_before_is_gone(tmp_path, monkeypatch, gone):
+@pytest.mark.parametrize("folder_gone", [False, True])
+def test_frozen_tensors_are_linked_or_rewritten(tmp_path, monkeypatch, folder_gone):
     tensors, linked, listdir = {"a": torch.arange(4.0)}, LinkedTensors(), os.listdir
 
     def stale(path):  # a folder of a network's file system that another machine has deleted
-        if gone and isinstance(path, int):
+        if folder_gone and isinstance(path, int):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return listdir(path)
 
@@ -215,26 +215,26 @@ def test_what_never_changes_is_linked_or_written_anew_where_the_folder_before_is
     monkeypatch.setattr(os, "listdir", stale)
     linked.write(tmp_path / "two", tensors, Ranks(None))
     (file,) = (tmp_path / "two").glob("*.safetensors")
-    assert file.stat().st_nlink == (1 if gone else 2)
-    found = {"a": torch.zeros(4)}
-    read_tensors(tmp_path / "two", found, Ranks(None))
-    assert torch.equal(found["a"], tensors["a"])
+    assert file.stat().st_nlink == (1 if folder_gone else 2)
+    loaded = {"a": torch.zeros(4)}
+    read_tensors(tmp_path / "two", loaded, Ranks(None))
+    assert torch.equal(loaded["a"], tensors["a"])
 
 
 # ------------------ memory
 
 
 def test_offloaded_checkpoints_are_checkpoints(monkeypatch):
-    """What is kept on the CPU is each layer's input and nothing else, and gradients are the same."""
+    """Check that only each layer's input is stored on the CPU, and that gradients are the same."""
     ids = torch.arange(24).reshape(2, 12)
-    gradients, kept = [], []
+    gradients, stored = [], []
     from torch.autograd.graph import save_on_cpu
 
     class Counting(save_on_cpu):
         def __init__(self, **options):
             super().__init__(**options)
             pack = self.pack_hook
-            self.pack_hook = lambda tensor: (kept.append(tuple(tensor.shape)), pack(tensor))[1]
+            self.pack_hook = lambda tensor: (stored.append(tuple(tensor.shape)), pack(tensor))[1]
 
     monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", Counting)
     for offload in (False, True):
@@ -242,7 +242,7 @@ def test_offloaded_checkpoints_are_checkpoints(monkeypatch):
         checkpoint_gradients(model, offload=offload)
         model(input_ids=ids, use_cache=False).logits.logsumexp(-1).sum().backward()
         gradients.append([p.grad.clone() for p in model.parameters()])
-    for ours, theirs in zip(*gradients, strict=True):
-        assert torch.equal(ours, theirs)
-    assert kept.count((2, 12, 32)) == 3
-    assert set(kept) <= {(2, 12, 32), (0,)}
+    for offloaded, plain in zip(*gradients, strict=True):
+        assert torch.equal(offloaded, plain)
+    assert stored.count((2, 12, 32)) == 3
+    assert set(stored) <= {(2, 12, 32), (0,)}

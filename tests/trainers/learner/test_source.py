@@ -1,4 +1,4 @@
-"""What a learner's models are read from: the numbers of every family, ties, buffers, what is missing, and the head."""
+"""Sources of a learner's models: the numbers of every family, ties, buffers, missing tensors, and the head."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def model_of(family: str, **more: Any) -> Any:
+def model_of(family: str, **options: Any) -> Any:
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**SHAPE, **more)
+    config = getattr(transformers, f"{family}Config")(**SHAPE, **options)
     return AutoModelForCausalLM.from_config(config).eval()
 
 
@@ -55,43 +55,43 @@ def read(source: Any) -> Any:
 
 @pytest.mark.parametrize("form", ["object", "one file", "several files"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_is_the_model_that_was_saved(family: str, form: str, tmp_path: Any) -> None:
+def test_it_is_model_that_was_saved(family: str, form: str, tmp_path: Any) -> None:
     model = model_of(family, **FAMILIES[family])
     model.generation_config.temperature = 0.25
     model.generation_config.do_sample = True
     model.save_pretrained(tmp_path, max_shard_size="10KB" if form == "several files" else "1GB")
-    ours = read(model if form == "object" else tmp_path)
+    loaded = read(model if form == "object" else tmp_path)
     input_ids = torch.arange(3, 15)[None]
     with torch.no_grad():
-        assert torch.equal(ours(input_ids).logits, model(input_ids).logits)
-    tied = [each.get_output_embeddings().weight is each.get_input_embeddings().weight for each in (ours, model)]
+        assert torch.equal(loaded(input_ids).logits, model(input_ids).logits)
+    tied = [one.get_output_embeddings().weight is one.get_input_embeddings().weight for one in (loaded, model)]
     assert tied[0] == tied[1]
-    assert ours.generation_config.temperature == 0.25
+    assert loaded.generation_config.temperature == 0.25
     ModelSource(model).check_head()
     own = {id(parameter) for parameter in model.parameters()}
-    assert not own & {id(parameter) for parameter in ours.parameters()}
+    assert not own & {id(parameter) for parameter in loaded.parameters()}
 
 
-def test_single_file_takes_precedence_over_index_as_in_transformers(tmp_path: Any) -> None:
+def test_single_file_precedes_index(tmp_path: Any) -> None:
     first, second = (build_model(64, hidden=32, layers=1, seed=seed) for seed in (0, 1))
     first.save_pretrained(tmp_path, max_shard_size="10KB")
     assert list(tmp_path.glob("*.index.json"))
     second.save_pretrained(tmp_path / "whole")
     (tmp_path / "whole" / "model.safetensors").rename(tmp_path / "model.safetensors")
-    theirs, ours = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict(), read(tmp_path).state_dict()
-    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    reference, loaded = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict(), read(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in reference.items())
 
 
 @pytest.mark.parametrize("where", ["object", "folder"])
 @pytest.mark.parametrize("family", ["Gemma2", "Granite", "Cohere"])
-def test_families_that_do_more_to_their_logits_are_refused(family: str, where: str, tmp_path: Any) -> None:
+def test_models_with_nonlinear_heads_are_refused(family: str, where: str, tmp_path: Any) -> None:
     model = model_of(family, **({"logits_scaling": 8.0} if family == "Granite" else {}))
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=f"{family}ForCausalLM does more to its logits"):
         Learner(model if where == "object" else tmp_path)
 
 
-def test_numbers_of_another_shape_or_none_are_an_error_that_names_them(tmp_path: Any) -> None:
+def test_missing_or_misshapen_tensors_are_named(tmp_path: Any) -> None:
     model = build_model(64, hidden=32, layers=1)
     model.save_pretrained(tmp_path)
     name, file = "model.layers.0.mlp.up_proj.weight", tmp_path / "model.safetensors"

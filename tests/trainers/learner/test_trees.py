@@ -30,15 +30,15 @@ rows = st.lists(
 
 def ancestors(forest):
     """bool ``[T, T]``: who is above whom, or it itself; by the paths alone."""
-    found = np.zeros((len(forest.tokens),) * 2, np.bool_)
+    matrix = np.zeros((len(forest.tokens),) * 2, np.bool_)
     for path in forest.paths:
         for depth, node in enumerate(path):
-            found[node, path[: depth + 1]] = True
-    return found
+            matrix[node, path[: depth + 1]] = True
+    return matrix
 
 
 @given(rows)
-def test_a_forest_has_a_node_for_every_distinct_prefix(some):
+def test_forest_has_node_for_every_distinct_prefix(some):
     forest = merge(some)
     prefixes = {tuple(row[: at + 1].tolist()) for row in some for at in range(len(row))}
     assert len(forest.tokens) == len(prefixes)
@@ -68,7 +68,7 @@ def test_without_merging_sequences_stand_one_after_another(some):
 
 
 @given(rows)
-def test_a_forest_is_flat_where_its_branches_are_sequences_that_stand_one_after_another(some):
+def test_forest_of_separate_sequences_is_flat(some):
     forest = merge(some)
     apart = merge([forest.tokens[path].astype(np.int32) for path, _ in forest.branches], shared=False)
     same = len(apart.tokens) == len(forest.tokens) and np.array_equal(ancestors(apart), ancestors(forest))
@@ -76,9 +76,9 @@ def test_a_forest_is_flat_where_its_branches_are_sequences_that_stand_one_after_
 
 
 @given(rows, st.integers(1, 4))
-def test_blocks_attend_to_exactly_the_ancestors(some, queries):
+def test_blocks_attend_to_exactly_ancestors(some, queries):
     forest = merge(some)
-    found, asked = np.zeros((len(forest.tokens),) * 2, np.bool_), []
+    matrix, nodes = np.zeros((len(forest.tokens),) * 2, np.bool_), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trees, "_QUERIES", queries)
         patch.setattr(trees, "_SMALL", 4)
@@ -86,10 +86,10 @@ def test_blocks_attend_to_exactly_the_ancestors(some, queries):
     for block in made:
         for branch, query in np.argwhere(block.real):
             node = block.queries[branch, query]
-            asked.append(node)
-            found[node, block.keys[branch, : block.starts[branch] + query + 1]] = True
-    assert sorted(asked) == list(range(len(forest.tokens)))
-    np.testing.assert_array_equal(found, ancestors(forest))
+            nodes.append(node)
+            matrix[node, block.keys[branch, : block.starts[branch] + query + 1]] = True
+    assert sorted(nodes) == list(range(len(forest.tokens)))
+    np.testing.assert_array_equal(matrix, ancestors(forest))
 
 
 @given(rows, st.integers(1, 4))
@@ -127,7 +127,7 @@ def forks(draw):
 
 
 def read(batches):
-    """For each flat index, what the model has seen at its position, and the target; each index once."""
+    """Return for each flat index the tokens seen at its position, and the target; each index once."""
     result = {}
     for batch in batches:
         above = ancestors(batch.forest)
@@ -138,7 +138,7 @@ def read(batches):
 
 
 @given(forks(), st.integers(1, 80), st.integers(1, 3), st.sampled_from([action_rows, value_rows]))
-def test_trees_read_what_rows_read_and_keep_trajectories_whole(items, budget, ranks, rows_of):
+def test_trees_read_rows_and_keep_trajectories_whole(items, budget, ranks, rows_of):
     units = rows_of(items)
     apart = [batch for share in micro_batches(units, budget, layout="packed") for batch in share]
     shares = micro_batches(units, budget, ranks, "trees")
@@ -170,7 +170,7 @@ def test_cuts_are_between_groups():
     assert [batch.real for batch in batches] == [2 * (100 + 8 * 9)] * 3  # no prompt is read twice
 
 
-def test_ranks_get_equal_shares_although_one_tree_is_all_there_is():
+def test_single_tree_is_shared_equally_among_ranks():
     rng = np.random.default_rng(0)
     items = group(rng, 10, [30] * 16)
     shares = micro_batches(action_rows(items), 1000, 4, "trees")
@@ -202,7 +202,7 @@ def conversations(depth=3, seed=3):
         ("qwen2", {"fsdp": "always", "gradient_checkpointing": True}),
     ],
 )
-def test_numbers_and_gradients_are_those_of_rows_one_by_one(family, options):
+def test_trees_match_single_rows(family, options):
     rng = np.random.default_rng(0)
     items = conversations()
     items = [masked(item, rng) if number % 3 == 0 else item for number, item in enumerate(items)]
@@ -216,35 +216,35 @@ def test_numbers_and_gradients_are_those_of_rows_one_by_one(family, options):
 
 @settings(max_examples=10)
 @given(forks(), st.integers(1, 120))
-def test_the_cut_does_not_matter(items, budget):
+def test_cut_does_not_matter(items, budget):
     model = build_model(VOCAB, hidden=16, layers=1)
     expected = Learner(model, share_prefixes=False).logprobs(items)
     got = Learner(model, max_tokens_per_micro_batch=budget).logprobs(items)
-    for ours, theirs in zip(got, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    for actual, reference in zip(got, expected, strict=True):
+        np.testing.assert_allclose(actual, reference, atol=1e-5)
 
 
-def test_in_16_bits_trees_are_as_near_to_float32_as_rows():
+def test_16_bit_trees_are_as_exact_as_rows():
     items = conversations()
     exact = measure(make_learner(critic=False, reference=False), items)["actor"]
     gaps = []
     for share in (False, True):
-        ours = measure(make_learner(dtype="bfloat16", share_prefixes=share, critic=False, reference=False), items)
-        gaps.append(sum(float((ours["actor"][name] - value).square().sum()) for name, value in exact.items()) ** 0.5)
+        rounded = measure(make_learner(dtype="bfloat16", share_prefixes=share, critic=False, reference=False), items)
+        gaps.append(sum(float((rounded["actor"][name] - value).square().sum()) for name, value in exact.items()) ** 0.5)
     assert 0 < gaps[1] < 1.5 * gaps[0]
 
 
-def test_a_token_of_several_trajectories_is_scored_once():
+def test_token_of_several_trajectories_is_scored_once():
     item = trajectory(np.random.default_rng(0), [[(9, 4)]])
     learner = make_learner(critic=False, reference=False)
-    asked, forward = [], learner.actor.forward
-    learner.actor.forward = lambda ids, positions, *rest, **more: (
-        asked.append(len(positions)) or forward(ids, positions, *rest, **more)
+    counts, forward = [], learner.actor.forward
+    learner.actor.forward = lambda ids, positions, *rest, **keywords: (
+        counts.append(len(positions)) or forward(ids, positions, *rest, **keywords)
     )
-    ours = learner.logprobs([item] * 5)
-    assert asked == [4]
-    for each in ours[1:]:
-        np.testing.assert_array_equal(each, ours[0])
+    scores = learner.logprobs([item] * 5)
+    assert counts == [4]
+    for other in scores[1:]:
+        np.testing.assert_array_equal(other, scores[0])
 
 
 @pytest.mark.parametrize(
@@ -257,12 +257,12 @@ def test_a_token_of_several_trajectories_is_scored_once():
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}),
     ],
 )
-def test_models_whose_outputs_depend_on_more_than_ancestors_read_rows(family, options):
+def test_unsupported_models_read_rows(family, options):
     config = AutoConfig.for_model(family, vocab_size=VOCAB, num_hidden_layers=1, **options)
     assert not can_read_trees(config)
 
 
-def test_what_keeps_a_learner_from_trees_is_said_once(caplog):
+def test_reason_against_trees_is_logged_once(caplog):
     model = build_model(VOCAB, hidden=16, layers=1)
     with caplog.at_level(logging.WARNING):
         learner = Learner(model, attn_implementation="eager")
@@ -284,8 +284,8 @@ def test_on_cuda_trees_that_share_little_are_rows():
     assert learner._cut([]) == []
 
 
-def test_flex_attention_has_the_mask_of_the_blocks():
-    """As it would run on CUDA, without compilation."""
+def test_flex_attention_has_mask_of_blocks():
+    """Compare masks as they would run on CUDA, without compilation."""
     from torch.nn.attention.flex_attention import flex_attention
 
     from trainers.learner.attention import Tree, _block_mask

@@ -32,13 +32,13 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """``GRPOTrainer`` with advantages of turns; ``rollout_func`` is a :class:`.TextEnvRollout`.
 
     :func:`.textenv_reward` must be among ``reward_funcs``, as it is, with a weight above 0: its turn rewards are what
-    is credited. What other reward functions give an episode counts to its last turn. ``estimate`` makes advantages of a
+    is credited. The rewards of other functions count to an episode's last turn. ``estimate`` makes advantages of a
     batch, an estimator without a critic. ``None`` is ``turn_grpo`` (each turn's reward-to-go against the siblings that
     reached the turn), scaled as ``scale_rewards`` says: by the group's root mean square (``group``), to the batch's
     mean 0 and deviation 1 (``batch``), or not (``none``). All else is as of ``GRPOTrainer``.
 
     Raises ``ValueError``: ``textenv_reward`` is missing, or rewards are normalised before they are added up;
-    RuntimeError: this version of TRL has not got what is replaced here.
+    RuntimeError: this version of TRL lacks the methods that are replaced here.
     """
 
     def __init__(self, *args: Any, estimate: Estimate | None = None, **kwargs: Any) -> None:
@@ -96,19 +96,19 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return output
 
     def _rewards_of(self, episodes: Sequence[dict[str, Any]]) -> list[NDArray[np.float64]]:
-        """Each episode's turn rewards: weighted, with what other reward functions say at the last turn."""
+        """Return each episode's turn rewards: weighted, with other functions' rewards at the last turn."""
         assert self._per_function is not None
         weights = self.reward_weights.cpu()
-        others = [i for i in range(len(self.reward_funcs)) if i != self._own]
-        rest = (self._per_function * weights)[:, others].nansum(dim=1).tolist()
-        rewards = [float(weights[self._own]) * np.array(each["turn_rewards"], np.float64) for each in episodes]
-        for turns, more in zip(rewards, rest, strict=True):
-            turns[-1:] += more
+        other_functions = [i for i in range(len(self.reward_funcs)) if i != self._own]
+        rest = (self._per_function * weights)[:, other_functions].nansum(dim=1).tolist()
+        rewards = [float(weights[self._own]) * np.array(episode["turn_rewards"], np.float64) for episode in episodes]
+        for turns, extra in zip(rewards, rest, strict=True):
+            turns[-1:] += extra
         return rewards
 
 
 def _summary(row: dict[str, Any]) -> dict[str, Any]:
-    """What other processes need to know of an episode; a failed one has no turns."""
+    """Summarise an episode for other processes; a failed one has no turns."""
     failed = bool(row["failed"])
     turn_ids = np.array(row["turn_ids"])
     return {
@@ -121,7 +121,7 @@ def _summary(row: dict[str, Any]) -> dict[str, Any]:
 def token_advantages(
     episodes: Sequence[dict[str, Any]], rewards: Sequence[NDArray[np.float64]], group: int, estimate: Estimate
 ) -> tuple[list[NDArray[np.float64]], list[NDArray[np.bool_]]]:
-    """The advantage of each sampled token of each episode, and whether the policy is trained on it.
+    """Compute the advantage of each sampled token of each episode, and whether the policy is trained on it.
 
     ``episodes`` have ``turn_sizes`` (tokens of each turn) and ``terminated``; ``group`` of them follow each other;
     ``rewards`` are of their turns. Episodes without turns are not shown to ``estimate``; their arrays are empty.
@@ -131,12 +131,14 @@ def token_advantages(
     result, trained = [np.zeros(0) for _ in episodes], [np.zeros(0, np.bool_) for _ in episodes]
     if not played:
         return result, trained
-    token_offsets = np.cumsum([0, *(int(each.sum()) for each in sizes)])
+    token_offsets = np.cumsum([0, *(int(tokens_of_turns.sum()) for tokens_of_turns in sizes)])
     terminated = np.array([episodes[number]["terminated"] for number in played], np.bool_)
     batch = ActionBatch(
         token_offsets=token_offsets,
         turn_offsets=np.cumsum([0, *map(len, sizes)]),
-        turn_index=np.concatenate([np.repeat(np.arange(len(each)), each) for each in sizes]),
+        turn_index=np.concatenate(
+            [np.repeat(np.arange(len(tokens_of_turns)), tokens_of_turns) for tokens_of_turns in sizes]
+        ),
         turn_rewards=np.concatenate([rewards[number] for number in played]),
         terminated=terminated,
         truncated=~terminated,

@@ -1,4 +1,4 @@
-"""What generates for :class:`.TextEnvRollout`: the embedded engine with TRL's weights, or TRL's own generation.
+"""Engines of :class:`.TextEnvRollout`: the embedded engine with TRL's weights, or TRL's own generation.
 
 TRL takes all prompts at once, so the episodes take their turns together: :class:`RoundEngine` collects requests until
 every episode that runs waits for one; the thread that called the rollout then generates them all (:func:`answer`).
@@ -39,29 +39,29 @@ def refuse_if_unfit(trainer: Any) -> None:
         "cannot stand in where TRL is configured to generate by an engine of its own": own_engine(args),
         "merges plain LoRA adapters of the name 'default' only": peft is not None and not plain,
     }
-    for problem, found in problems.items():
-        if found:
+    for problem, present in problems.items():
+        if present:
             raise ValueError(f"the embedded engine {problem}: {_OTHERWISE}")
 
 
 def own_engine(args: Any) -> bool:
-    """Whether TRL generates by vLLM or transformers' continuous batching."""
+    """Return whether TRL generates by vLLM or transformers' continuous batching."""
     return bool(args.use_vllm or args.use_transformers_continuous_batching)
 
 
 def adapters_of(trainer: Any) -> Any:
-    """The peft model that is trained; ``None`` where all parameters are."""
+    """Return the peft model that is trained; ``None`` where all parameters are."""
     model = model_of(trainer)
     return model if hasattr(model, "get_base_model") else None
 
 
 def model_of(trainer: Any) -> Any:
-    """The model without what accelerate put around it."""
+    """Return the model without accelerate's wrappers."""
     return trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
 
 
 def weights_of(trainer: Any) -> dict[str, Tensor]:
-    """The weights now, by the model's own names, adapters merged."""
+    """Return the current weights, by the model's own names, adapters merged."""
     with torch.no_grad():
         if (peft := adapters_of(trainer)) is not None:
             return dict(merged_state(peft.get_base_model()))
@@ -69,7 +69,7 @@ def weights_of(trainer: Any) -> dict[str, Tensor]:
 
 
 def engine_for(trainer: Any, *, max_slots: int, max_context: int, threads: int | None) -> TorchEngine:
-    """An engine with the trainer's weights, in its precision; ``ValueError`` where the engine does not serve it."""
+    """Build an engine with the trainer's weights, in its precision; ``ValueError`` where it cannot serve them."""
     refuse_if_unfit(trainer)
     model = model_of(trainer)
     if adapters_of(trainer) is not None:
@@ -82,7 +82,7 @@ def engine_for(trainer: Any, *, max_slots: int, max_context: int, threads: int |
 
 
 def sampling_of(trainer: Any, stop_token_ids: tuple[int, ...], max_new_tokens: int) -> Sampling:
-    """TRL's sampling in our terms: it writes ``None`` where nothing is cut, and disables top-k by 0 or -1."""
+    """Convert TRL's sampling to ours: TRL writes ``None`` where nothing is cut, and disables top-k by 0 or -1."""
     return Sampling(
         temperature=trainer.temperature,
         top_p=1.0 if trainer.top_p is None else trainer.top_p,
@@ -94,8 +94,8 @@ def sampling_of(trainer: Any, stop_token_ids: tuple[int, ...], max_new_tokens: i
 
 
 @dataclass(eq=False)
-class Asked:
-    """A request that waits; of ``sampling``, ``max_new_tokens`` and ``stop_token_ids`` count, the rest is TRL's."""
+class Request:
+    """A waiting request; of ``sampling``, ``max_new_tokens`` and ``stop_token_ids`` count, the rest is TRL's."""
 
     token_ids: list[int]
     sampling: Sampling
@@ -112,14 +112,14 @@ class RoundEngine:
         self.rounds = self.open()
         self._unfinished = self._limit = 0
 
-    def open(self) -> queue.SimpleQueue[list[Asked] | None]:
-        """Forget what an earlier batch may have left; its rounds come out of a queue of their own."""
-        self._waiting: list[Asked] = []
+    def open(self) -> queue.SimpleQueue[list[Request] | None]:
+        """Drop requests of an earlier batch, and return the queue of this batch's rounds."""
+        self._waiting: list[Request] = []
         self.rounds = queue.SimpleQueue()
         return self.rounds
 
     def begin(self, episodes: int, limit: int) -> None:
-        """So many episodes will be played, at most ``limit`` at a time."""
+        """Start a batch of so many episodes, at most ``limit`` at a time."""
         self._unfinished, self._limit = episodes, limit
 
     def leave(self) -> None:
@@ -127,26 +127,26 @@ class RoundEngine:
         self._start_if_all_wait()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        asked = Asked(list(token_ids), sampling)
-        self._waiting.append(asked)
+        request = Request(list(token_ids), sampling)
+        self._waiting.append(request)
         self._start_if_all_wait()
         try:
-            return await asyncio.wrap_future(asked.answer)
+            return await asyncio.wrap_future(request.answer)
         finally:
-            if asked in self._waiting:  # its episode was given up before the round began
-                self._waiting.remove(asked)
+            if request in self._waiting:  # its episode was given up before the round began
+                self._waiting.remove(request)
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         raise ValueError("TRL publishes its weights itself")
 
     async def release(self, session: str) -> None:
-        """See the protocol: nothing is kept."""
+        """Do nothing: no state is stored."""
 
     def stats(self) -> dict[str, float]:
         return {"waiting": float(len(self._waiting))}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is open."""
 
     def _start_if_all_wait(self) -> None:
         if self._waiting and len(self._waiting) >= min(self._unfinished, self._limit):
@@ -154,18 +154,18 @@ class RoundEngine:
             self.rounds.put(batch)
 
 
-def answer(trainer: Any, batch: Sequence[Asked]) -> bool:
-    """Generate a round with TRL, cut behind first stop tokens and at lengths; whether TRL says log-probabilities."""
-    with _at_most(trainer, max(asked.sampling.max_new_tokens for asked in batch)):
-        completions, logprobs = trainer._generate_single_turn([asked.token_ids for asked in batch], None, {}, 1)
-    for number, asked in enumerate(batch):
-        if not asked.answer.set_running_or_notify_cancel():
+def answer(trainer: Any, batch: Sequence[Request]) -> bool:
+    """Generate a round with TRL, cut behind first stop tokens and at lengths; return whether it has logprobs."""
+    with _at_most(trainer, max(request.sampling.max_new_tokens for request in batch)):
+        completions, logprobs = trainer._generate_single_turn([request.token_ids for request in batch], None, {}, 1)
+    for number, request in enumerate(batch):
+        if not request.answer.set_running_or_notify_cancel():
             continue
         try:
-            said = None if logprobs is None else logprobs[number]
-            asked.answer.set_result(_generation(completions[number], said, asked.sampling))
+            token_logprobs = None if logprobs is None else logprobs[number]
+            request.answer.set_result(_generation(completions[number], token_logprobs, request.sampling))
         except EngineError as error:
-            asked.answer.set_exception(error)
+            request.answer.set_exception(error)
     return logprobs is not None
 
 
@@ -173,11 +173,11 @@ def _generation(token_ids: Sequence[int], logprobs: Sequence[float | None] | Non
     end = sampling.max_new_tokens
     stop = next((i + 1 for i, token in enumerate(token_ids) if token in sampling.stop_token_ids), end + 1)
     ids = np.array(token_ids[: min(stop, end)], np.int32)
-    said = np.zeros(len(ids)) if logprobs is None else np.array(logprobs[: len(ids)], np.float64)  # None becomes NaN
-    if not np.isfinite(said).all():
-        raise EngineError("the engine sampled a token and could not say its log-probability")
+    values = np.zeros(len(ids)) if logprobs is None else np.array(logprobs[: len(ids)], np.float64)  # None becomes NaN
+    if not np.isfinite(values).all():
+        raise EngineError("the engine sampled a token and returned no log-probability for it")
     finish: FinishReason = "stop" if stop <= end and len(ids) == stop else "length"
-    return Generation(ids, said.astype(np.float32), np.zeros(len(ids), np.int32), finish)
+    return Generation(ids, values.astype(np.float32), np.zeros(len(ids), np.int32), finish)
 
 
 @contextlib.contextmanager

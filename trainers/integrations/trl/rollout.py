@@ -40,7 +40,7 @@ _CLOSING_S = 10.0  # that episodes may take to end when their batch has failed
 
 
 class RolloutError(RuntimeError):
-    """A batch cannot be played, or what was played cannot be given to TRL; says why and what to do."""
+    """A batch cannot be played, or its episodes cannot be given to TRL; the message says why and what to do."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,7 +57,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
     ``turn_rewards`` (a list), ``turn_ids`` (the turn of each token of the completion, -1 for the environment's),
     ``terms`` (the parts of each turn's reward), ``stop``, ``status``, ``terminated``, ``truncated``, ``failed``,
     ``messages`` and ``episode_id``. A failed episode (a simulator, a tool or the environment gave up, or took too long)
-    is one masked token; :func:`.textenv_reward` says ``None`` for it, so it is in no group's mean.
+    is one masked token; :func:`.textenv_reward` returns ``None`` for it, so it is in no group's mean.
 
     Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
     """
@@ -131,7 +131,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
     # ------------------------------------------------------------------ what plays
 
     def _player(self, trainer: Any) -> Player:
-        """The player for this trainer, with its weights as they are now."""
+        """Return the player for this trainer, with its current weights."""
         if self._trainer is None or self._trainer() is not trainer:
             self._bind(trainer)
         elif isinstance(self._engine, TorchEngine):
@@ -195,11 +195,11 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
 
     def _specs(self, prompts: Sequence[Any]) -> list[EpisodeSpec]:
         return [
-            spec_of(each, f"prompt {number} of the batch", self.environments) for number, each in enumerate(prompts)
+            spec_of(prompt, f"prompt {number} of the batch", self.environments) for number, prompt in enumerate(prompts)
         ]
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
-        """What to play, with seeds that are functions of the run's seed and of numbers; the same in each evaluation."""
+        """Build the episodes; their seeds are functions of the run's seed and of numbers, equal in each evaluation."""
         stops = tuple(dict.fromkeys((*self._renderer.stop_token_ids, *trainer.eos_token_ids)))
         sampling = sampling_of(trainer, stops, self.max_turn_tokens or trainer.args.max_completion_length)
         step = int(trainer.state.global_step)
@@ -231,7 +231,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
     def _play(
         self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
     ) -> tuple[list[Trajectory], bool]:
-        """The episodes, played on the event loop's thread while TRL generates here; has it logprobs?"""
+        """Play the episodes on the event loop's thread while TRL generates here; return also if it has logprobs."""
         playing, engine = self._play_all(player, [self._backend(spec) for spec in specs], episodes), player.engine
         if not isinstance(engine, RoundEngine):
             return wait_for(playing), True
@@ -259,7 +259,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
         self, player: Player, backends: Sequence[Backend], episodes: Sequence[Episode]
     ) -> list[Trajectory]:
         # A round must not wait for an episode that waits for an environment.
-        limit = min([self.max_running, *(each.workers for each in backends if each.workers is not None)])
+        limit = min([self.max_running, *(backend.workers for backend in backends if backend.workers is not None)])
         rounds = player.engine if isinstance(player.engine, RoundEngine) else None
         if rounds is not None:
             rounds.begin(len(episodes), limit)
@@ -288,9 +288,9 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory], training: bool) -> None:
-        failed = [each for each in trajectories if not each.status.trainable or not each.num_turns]
-        for each in failed[:1]:
-            log.warning("%d of %d episodes failed; one of them: %s", len(failed), len(trajectories), each.error)
+        failed = [episode for episode in trajectories if not episode.status.trainable or not episode.num_turns]
+        for episode in failed[:1]:
+            log.warning("%d of %d episodes failed; one of them: %s", len(failed), len(trajectories), episode.error)
         if training and len(failed) == len(trajectories):  # an evaluation without a figure ends no training
             raise RolloutError(f"all {len(failed)} episodes of a batch failed; the first: {failed[0].error}")
         for number, (prompt, trajectory) in enumerate(zip(prompts, trajectories, strict=True)):
@@ -332,7 +332,7 @@ def check_lockstep(trainer: Any) -> None:
 
 
 def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
-    """One episode as TRL wants it; ``filler`` is the only token of a completion that is not to be trained on."""
+    """Convert an episode to TRL's row; ``filler`` is the only token of a completion that is not to be trained on."""
     if len(trajectory.segment_starts) > 1:
         raise RolloutError(
             f"episode {trajectory.episode_id}: the chat template (or the environment) rewrote earlier turns, and TRL "
@@ -342,13 +342,13 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
     mask = trajectory.action_mask
     failed = not trajectory.status.trainable or not mask.any()
     start = int(mask.argmax()) if mask.any() else len(mask)
-    kept = slice(start, len(mask) - int(mask[::-1].argmax()))  # without what follows the last reply
+    span = slice(start, len(mask) - int(mask[::-1].argmax()))  # without what follows the last reply
     return {
         "prompt_ids": trajectory.token_ids[:start].tolist() or [filler],
-        "completion_ids": [filler] if failed else trajectory.token_ids[kept].tolist(),
-        "logprobs": [0.0] if failed else trajectory.logprobs[kept].tolist(),
-        "env_mask": [0] if failed else mask[kept].astype(int).tolist(),
-        "turn_ids": [-1] if failed else trajectory.turn_id[kept].tolist(),
+        "completion_ids": [filler] if failed else trajectory.token_ids[span].tolist(),
+        "logprobs": [0.0] if failed else trajectory.logprobs[span].tolist(),
+        "env_mask": [0] if failed else mask[span].astype(int).tolist(),
+        "turn_ids": [-1] if failed else trajectory.turn_id[span].tolist(),
         "turn_rewards": trajectory.turn_rewards.tolist(),
         "terms": [dict(terms) for terms in trajectory.turn_terms],
         "stop": trajectory.stop,
@@ -375,25 +375,25 @@ def textenv_reward(
     log_metric: LogMetric | None = None,
     **_: Any,
 ) -> list[float | None]:
-    """What each episode earned: the sum of its turn rewards, and ``None`` for one that failed.
+    """Sum each episode's turn rewards; ``None`` for one that failed.
 
     TRL gives a ``None`` no advantage. Where it offers ``log_metric``, the means of terms, turns, failed and solved
     episodes are logged. RuntimeError: TRL gave several rows of a batch the same episode's outcome.
     """
     check_rows(episode_id)
     if log_metric is not None:
-        fine = [not each for each in failed]
+        fine = [not has_failed for has_failed in failed]
         log_metric("episodes/failed", fine.count(False) / len(fine))
         log_metric("episodes/turns", sum(map(len, turn_rewards)) / len(fine))
         if any(fine):
             log_terms(log_metric, [row for row, good in zip(terms, fine, strict=False) if good])
-            why = Counter(each for each, good in zip(stop, fine, strict=False) if good)
+            why = Counter(reason for reason, good in zip(stop, fine, strict=False) if good)
             log_metric("episodes/solved", why["solved"] / sum(fine))
     return [None if bad else float(sum(rewards)) for rewards, bad in zip(turn_rewards, failed, strict=True)]
 
 
 def term_rewards(*names: str) -> list[Callable[..., list[float | None]]]:
-    """One reward function for each term, in place of :func:`textenv_reward`: TRL then logs and weighs each by itself.
+    """Make one reward function for each term, in place of :func:`textenv_reward`: TRL logs and weighs each by itself.
 
     The ``names`` of ``info["terms"]`` add up to :func:`textenv_reward`. An episode without a term has no reward from
     it.
@@ -408,8 +408,10 @@ def _term_reward(name: str) -> Callable[..., list[float | None]]:
         terms: Sequence[Sequence[Mapping[str, float]]], failed: Sequence[bool], episode_id: Sequence[str], **_: Any
     ) -> list[float | None]:
         check_rows(episode_id)
-        found = [[turn[name] for turn in turns if name in turn] for turns in terms]
-        return [float(sum(each)) if each and not bad else None for each, bad in zip(found, failed, strict=True)]
+        values = [[turn[name] for turn in turns if name in turn] for turns in terms]
+        return [
+            float(sum(rewards)) if rewards and not bad else None for rewards, bad in zip(values, failed, strict=True)
+        ]
 
     reward.__name__ = name  # what TRL logs it as
     return reward
