@@ -170,7 +170,7 @@ def _memoriser(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 
 ATTACKS: tuple[Attack, ...] = (
     *(_attack(**each) for each in load_yaml(__package__, "attacks.yaml")),
-    NO_RULES,
+    *NO_RULES,
     # A remembered refusal is right where another customer's wish is refused for the same reason.
     Attack(
         "memoriser",

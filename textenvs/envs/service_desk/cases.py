@@ -46,7 +46,7 @@ def _draft(world: World, spec: Spec, customer: Customer | None) -> Draft:
     while "any" in spec:
         spec = {**_CASES["kinds"][rng.choice(spec["any"])], **{key: spec[key] for key in spec if key != "any"}}
     if customer is None:
-        chances = {"plus": 0.15, **spec.get("customer", {"gift_card": 1} if "both" in spec else {})}
+        chances = {"plus": 0.4, **spec.get("customer", {"gift_card": 1} if "both" in spec else {})}
         customer = world.customer(**{name: rng.random() < chance for name, chance in chances.items()})
     if "both" not in spec:
         return _single(world, spec, customer)
@@ -144,7 +144,7 @@ class _WishMaker:
             value = next(each.balance for each in self.customer.payments if each.balance is not None)
             values = {"order_id": "", "things": ()}
         elif topic == "refund":
-            value = refund_for(self.world.database, self.customer, lines)
+            value = refund_for(self.world.database, self.customer, order, lines)
             values = {"item_ids": tuple(line.item_id for line in lines)}
         elif topic == "deadline":
             value = order.delivered and order.delivered + timedelta(days=RETURN_DAYS)
@@ -168,7 +168,7 @@ class _WishMaker:
                 values |= {"payment_id": other.id, "payment_words": words}
             return values
         if name == "address":
-            return {"address": world.address(self.order.address.state if rng.random() < 0.5 else None)}
+            return {"address": world.address(self.order.address.state if rng.random() < 0.4 else None)}
         if name == "late_fee":
             return {}
         (line,) = lines

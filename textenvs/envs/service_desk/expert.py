@@ -23,7 +23,7 @@ from .tools import DeskState
 from .user import HANDOVER
 
 # What depends on the customer's account: fees do on the membership.
-_ON_ACCOUNT = frozenset({"cancel", "return", "exchange", "address", "refund", "balance"})
+_ON_ACCOUNT = frozenset({"cancel", "return", "exchange", "address", "late_fee", "refund", "balance"})
 #: What the agent says or calls.
 Move = str | ToolCall
 

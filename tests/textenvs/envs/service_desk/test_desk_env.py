@@ -261,11 +261,11 @@ def test_tools_execute_what_rules_forbid(level, kind):
 def test_no_level_pays_without_rules(level):
     """The script talks as it should; with the rules it solves most tasks, granting all that is wanted few."""
     solved = {}
-    for policy in (SCRIPT, NO_RULES):
+    for policy in (SCRIPT, NO_RULES[-1]):
         records = play_attack(lambda: ServiceDesk(level=level), policy, 60, seed=5)
         solved[policy.name] = sum(record.success for record in records) / len(records)
     assert solved["script"] > 0.8
-    assert solved["no-rules"] < 1 - ServiceDesk.attack_margin
+    assert solved[NO_RULES[-1].name] < 1 - ServiceDesk.attack_margin
 
 
 @pytest.mark.parametrize("kind", ["question", "question-delivered"])

@@ -1,9 +1,11 @@
 """Generated tasks: functions of their index, right by the written rules, and splits that share nothing."""
 
 import functools
+import itertools
 import json
 import pickle
 import re
+from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from textenvs.envs.service_desk import ServiceDeskTasks, Wish, script, task_of
+from textenvs.envs.service_desk import ServiceDesk, ServiceDeskTasks, Wish, script, task_of
 from textenvs.envs.service_desk.cases import KINDS
 from textenvs.envs.service_desk.scenario import from_json, scenario_of, to_json
 from textenvs.envs.service_desk.shop_rules import policy_text
@@ -107,14 +109,15 @@ def test_refunds_are_the_rules_sums():
             for line in order.lines:
                 if line.item_id in wish.item_ids:
                     electronic = shop.products[line.product_id].category == "electronics"
-                    dollars += line.price / 100 * (0.85 if electronic and not plus else 1)
-                    seen.add((electronic, plus))
+                    worn = (shop.today - order.delivered).days > 14
+                    dollars += line.price / 100 * (1 - 0.1 * worn - 0.15 * (electronic and not plus))
+                    seen.add((electronic, worn, plus))
             dollars -= 0 if plus else 4
             (refund,) = (action for action in scenario.gold if action.name == "refund")
             assert refund.arguments["amount"] == pytest.approx(dollars)
             assert refund.arguments["payment_id"] == order.payment_id
             assert wish.facts[0].value == str(round(dollars * 100))
-    assert len(seen) == 4
+    assert len(seen) == 8
 
 
 def test_fees_and_late_refunds_are_the_rules_sums():
@@ -130,27 +133,94 @@ def test_fees_and_late_refunds_are_the_rules_sums():
             (wish,), shop = scenario.wishes, scenario.database
             order, plus = shop.orders[wish.order_id], shop.customers[scenario.customer_id].plus
             prices = sum(line.price for line in order.lines) / 100
+            packed = (shop.today - order.placed).days > 5
             if wish.kind == "cancel":
                 recent = (shop.today - order.placed).days < 2
-                case, money = (recent, plus), -(prices + order.delivery_fee / 100)
-                money += 0 if recent else prices * (0.05 if plus else 0.1)
+                case, money = (recent, packed, plus and not recent), -(prices + order.delivery_fee / 100)
+                money += 0 if recent else prices * ((0.2 if packed else 0.1) - 0.05 * plus)
             elif wish.kind == "address":
                 far = wish.address.state != order.address.state
-                case, money = (far, plus), 0 if plus else 6 if far else 3
+                case, money = (far, packed, plus), ((7 if far else 3) + 2 * packed) / (1 + plus)
             elif wish.kind == "exchange":
                 product, _ = shop.item(wish.item_ids[0])
-                electronic = product.category == "electronics"
-                case, money = (electronic, plus), 0 if plus else 8 if electronic else 4
+                electronic, worn = product.category == "electronics", (shop.today - order.delivered).days > 14
+                case, money = (electronic, worn, plus), (9 if electronic else 4) + 3 * worn - 4 * plus
             else:
                 late, fee = (order.delivered - order.promised).days, order.delivery_fee / 100
-                case = 0 if late <= 7 else 1 if late <= 14 else 2
-                money = -(fee / 2, fee, fee + 5)[case]
+                band = 0 if late <= 7 else 1 if late <= 14 else 2 if late <= 21 else 3
+                case, money = (band, plus), -(fee / 2, fee, fee + 5, fee + 10)[band] - 2 * plus
             seen.add((wish.kind, case))
             moved = {"refund": -1, "charge": 1}
             booked = [moved[each.name] * each.arguments["amount"] for each in scenario.gold if each.name in moved]
             assert sum(booked) == pytest.approx(money)
             assert {each.arguments.get("payment_id", order.payment_id) for each in scenario.gold} == {order.payment_id}
-    assert len(seen) == 4 + 4 + 4 + 3
+    assert {kind: sum(each[0] == kind for each in seen) for kind, _ in seen} == {
+        "cancel": 5,
+        "address": 8,
+        "exchange": 8,
+        "late_fee": 8,
+    }
+
+
+def decisions(wish, scenario):
+    """The decisions that are right for a wish and could be taken for every wish of its kind."""
+    if wish.because:
+        return {f"refused: {wish.because}"}
+    if wish.switch == "confirm":
+        return {"granted"}
+    if wish.kind == "human" or wish.kind == "question" and wish.topic != "refund":
+        return {"answered"}
+    order, moved = scenario.database.orders[wish.order_id], int(wish.facts[0].value)
+    prices = sum(line.price for line in order.lines if not wish.item_ids or line.item_id in wish.item_ids)
+    fees = range(0, 1300, 50)
+    if wish.kind == "cancel":
+        return {
+            f"granted less {percent} %" for percent in range(0, 100, 5) if order.paid - moved == prices * percent / 100
+        }
+    if wish.kind == "late_fee":
+        return {
+            f"granted: {share} of the fee and {extra}"
+            for share in (0.5, 1.0)
+            for extra in fees
+            if order.delivery_fee * share + extra == moved
+        }
+    if wish.kind == "address":
+        return {f"granted for {moved}"}
+    if wish.kind == "exchange":
+        difference = prices - sum(scenario.database.item(item_id)[1].price for item_id in wish.new_item_ids)
+        return {f"granted for {fee}" for fee in fees if abs(difference - fee) == moved}
+    return {
+        f"granted less {percent} % and {fee}"
+        for percent in range(0, 100, 5)
+        for fee in fees
+        if prices * (100 - percent) / 100 - fee == moved
+    }
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_decision_a_kind_pays_little(level):
+    """The policy that decides all wishes of a kind alike, with the fee or reason that is right most often."""
+
+    def talks(seed):
+        tasks = ServiceDeskTasks(level, seed=seed)
+        scenarios = (scenario_of(tasks[i]) for i in range(300))
+        return [[(wish.topic or wish.kind, decisions(wish, each)) for wish in each.chain] for each in scenarios]
+
+    def solved(policy, played):
+        def holds(kind, right):
+            decision = policy.get(kind, "")
+            return decision in right or ("granted" in right and decision.startswith("granted"))
+
+        return sum(all(itertools.starmap(holds, talk)) for talk in played) / len(played)
+
+    first, second = talks(1), talks(2)
+    counts = defaultdict(Counter)
+    for kind, right in itertools.chain.from_iterable(first):
+        counts[kind].update(right)
+    policy = {kind: max(choices, key=choices.get) for kind, choices in counts.items()}
+    for kind in (*policy, *policy):
+        policy[kind] = max(counts[kind], key=lambda choice: solved({**policy, kind: choice}, first))
+    assert solved(policy, second) < 1 - ServiceDesk.attack_margin
 
 
 def test_customers_ask_for_money_whatever_moves():
@@ -164,7 +234,9 @@ def test_customers_ask_for_money_whatever_moves():
         drawn = [scenario.wishes[0].facts for scenario in stories(level, kind, 40)]
         assert {len(facts) for facts in drawn} == {1}
         assert len({fact.ask for (fact,) in drawn}) == 1
-        assert kind != "change-address" or {fact.value for (fact,) in drawn} == {"0", "300", "600"}
+        if kind == "change-address":
+            fees = {"150", "250", "300", "350", "450", "500", "700", "900"}
+            assert {fact.value for (fact,) in drawn} == fees
 
 
 @every_kind
