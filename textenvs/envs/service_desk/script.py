@@ -20,7 +20,7 @@ from ...attack import Attack, Cheater
 from ...messages import Messages, text_of
 from ...text import load_yaml
 
-# What an opening is about, the first that fits: from the openings of training tasks.
+# Keywords of the wishes, the first match counts: from the openings of training tasks.
 _WISHES = {
     "close": r"account closed|(?:close|remove) my account|customer any longer",
     "balance": r"gift card",
@@ -249,8 +249,8 @@ class _Desk:
         worn = 0.1 if self.days_since("delivered") > 14 else 0.0
         restocking = 0.0 if plus else 0.15
         shares = (worn + restocking * (line["category"] == "electronics") for line in lines)
-        kept = sum(line["price"] * share for line, share in zip(lines, shares, strict=True))
-        return total - kept - (0.0 if plus else 4.0)
+        deduction = sum(line["price"] * share for line, share in zip(lines, shares, strict=True))
+        return total - deduction - (0.0 if plus else 4.0)
 
     def cancelled(self, plus: bool) -> float:
         """Return the refund for the cancelled order."""
@@ -304,16 +304,16 @@ class _Desk:
             reason = next((code for code, words in _REASONS.items() if re.search(words, details)), "found_cheaper")
             if self.keep_rules and reason not in _REASONS:
                 raise _Refused("that reason is not accepted, only orders that are no longer needed can be cancelled")
-            paid, calls = self.cancelled(plus), [_call("cancel_order", order_id=number, reason=reason)]
+            credit, calls = self.cancelled(plus), [_call("cancel_order", order_id=number, reason=reason)]
             proposal = f"I would cancel order {number}"
         elif wish == "late_fee":
-            paid, calls, proposal = self.late_refund(), [], f"I would refund the delivery fee of order {number}"
+            credit, calls, proposal = self.late_refund(), [], f"I would refund the delivery fee of order {number}"
         elif wish == "return":
-            paid, calls = self.returned(lines), [_call("return_items", order_id=number, item_ids=items)]
+            credit, calls = self.returned(lines), [_call("return_items", order_id=number, item_ids=items)]
             proposal = f"I would take the return of the {things} of order {number}"
         elif wish == "address":
             street, city, state, zip_code = _ADDRESS.findall(details)[0]
-            paid = -self.address_fee(state, plus)
+            credit = -self.address_fee(state, plus)
             address = {"street": street, "city": city, "state_code": state, "zip_code": zip_code}
             calls = [_call("change_address", order_id=number, **address)]
             proposal = f"I would send order {number} to {street}, {city}, {state} {zip_code}"
@@ -328,31 +328,31 @@ class _Desk:
                 None,
             )
             new = new or self.result["items"][0]
-            wanted = ", ".join(new["options"].values())
+            variant = ", ".join(new["options"].values())
             if self.keep_rules and new["in_stock"] < 1:
-                raise _Refused(f"the {things} in {wanted} is out of stock")
+                raise _Refused(f"the {things} in {variant} is out of stock")
             fee = self.exchange_fee(lines[0]["category"], plus)
-            paid, difference = lines[0]["price"] - new["price"] - fee, -fee
+            credit, difference = lines[0]["price"] - new["price"] - fee, -fee
             calls = [_call("exchange_items", order_id=number, item_ids=items[:1], new_item_ids=[new["item_id"]])]
-            proposal = f"I would exchange the {things} of order {number} for {wanted}"
-        settled = "would go back to" if paid > 0 else "would be charged to"
-        moved = round(difference if wish == "exchange" else paid, 2)
+            proposal = f"I would exchange the {things} of order {number} for {variant}"
+        settled = "would go back to" if credit > 0 else "would be charged to"
+        moved = round(difference if wish == "exchange" else credit, 2)
         if moved:
             name = "charge" if moved < 0 else "refund"
             calls.append(_call(name, order_id=number, amount=abs(moved), payment_id=order["payment_id"]))
-        yield f"{proposal}. {_money(paid)} {settled} {order['payment_id']}. Do you confirm (yes/no)?"
+        yield f"{proposal}. {_money(credit)} {settled} {order['payment_id']}. Do you confirm (yes/no)?"
         if re.search(r"card|PayPal", self.user) and not self.user.startswith("Yes"):
             if self.keep_rules:
                 raise _Refused("the money can only go back to the original payment method")
-            yield f"{proposal}. {_money(paid)} {settled} {order['payment_id']}. Do you confirm (yes/no)?"
+            yield f"{proposal}. {_money(credit)} {settled} {order['payment_id']}. Do you confirm (yes/no)?"
         if not self.user.startswith("Yes"):
             return  # they want something else now
         for made in calls:
             yield made
             if self.error:
                 raise _Refused("it has already been shipped")
-        settled = "goes back to" if paid > 0 else "was charged to"
-        yield f"Done: it is all registered. {_money(paid)} {settled} {order['payment_id']}."
+        settled = "goes back to" if credit > 0 else "was charged to"
+        yield f"Done: it is all registered. {_money(credit)} {settled} {order['payment_id']}."
 
     def refuse_early(self, wish: str, lines: list[dict[str, Any]]) -> None:
         order = self.order
@@ -383,7 +383,7 @@ def _script(name: str, says: str, fees: Fees, all_answers: bool = False) -> Atta
                 replies = desk.talk(date.fromisoformat(today))
             try:
                 return next(replies)
-            except (StopIteration, LookupError, TypeError, ValueError):  # it has no idea what was said
+            except (StopIteration, LookupError, TypeError, ValueError):  # the script did not understand the user
                 return "Is there anything else?"
 
         return reply

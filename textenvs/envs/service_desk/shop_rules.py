@@ -53,7 +53,7 @@ ELECTRONICS = "electronics"
 
 @dataclass(frozen=True, slots=True)
 class Decision(Record):
-    """What the rules say about a wish."""
+    """The rules' decision about a wish."""
 
     reasons: tuple[Reason, ...] = ()  # all reasons to refuse it; empty when it is allowed
     actions: tuple[Action, ...] = ()  # the changes that grant it
@@ -61,13 +61,13 @@ class Decision(Record):
 
 
 def policy_text(database: Database) -> str:
-    """The system prompt for a shop."""
+    """Return the system prompt for a shop."""
     rules = str(load_yaml(__package__, "shop_rules.yaml")["rules"])
     return rules.format(today=database.today.isoformat(), **_NUMBERS).strip()
 
 
 def decide(database: Database, customer_id: str, wish: Wish) -> Decision:
-    """What is right to do about ``wish``; ``customer_id`` is empty for somebody who cannot be identified."""
+    """Return the right decision about ``wish``; ``customer_id`` is empty for somebody who cannot be identified."""
     if not customer_id:
         return Decision(("identity",))
     customer = database.customer(customer_id)
@@ -105,10 +105,10 @@ def refund_for(database: Database, customer: Customer, order: Order, lines: Sequ
 def refund_of_cancelled(database: Database, customer: Customer, order: Order) -> int:
     """Return the refund for a cancelled order, in cents: all on its first two days, then less a share of the items."""
     if database.today - order.placed <= timedelta(days=1):
-        return order.paid
+        return order.net_paid
     percent = _NUMBERS["packed_cancel_percent" if _packed(database, order) else "cancel_percent"]
     percent -= _NUMBERS["plus_cancel_percent_less"] * customer.plus
-    return order.paid - sum(line.price * percent // 100 for line in order.lines)
+    return order.net_paid - sum(line.price * percent // 100 for line in order.lines)
 
 
 def refund_of_late(customer: Customer, order: Order) -> int:
@@ -149,11 +149,11 @@ def _worn(database: Database, order: Order) -> bool:
 
 
 def _lines_of(order: Order, item_ids: Sequence[str]) -> Iterator[Line]:
-    """The lines of ``order`` that the customer still has, one for each of ``item_ids``."""
-    left = Counter(item_ids)
+    """Yield the lines of ``order`` that the customer still has, one for each of ``item_ids``."""
+    counts = Counter(item_ids)
     for line in order.lines:
-        if line.status == "kept" and left[line.item_id]:
-            left[line.item_id] -= 1
+        if line.status == "kept" and counts[line.item_id]:
+            counts[line.item_id] -= 1
             yield line
 
 
