@@ -77,7 +77,7 @@ class Handover(ServiceDesk):
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """Hand the case over at once, without the reason."""
         wish = self.state.caller.wish
-        if wish is None or self.state.caller.said & {"reason"} or self.state.shop.tickets:
+        if wish is None or self.state.caller.disclosed & {"reason"} or self.state.shop.tickets:
             return self.demonstration(rng)
         (act,) = decide(self.state.story.database, self.state.identified, wish).actions
         return self._scripted(lambda _: call(act.name, **act.arguments))

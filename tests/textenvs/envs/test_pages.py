@@ -16,7 +16,7 @@ SHOWN = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", r
 OTHERS = ("tools", "lookahead", "vector", "wrappers")
 FILES = [*sorted((ROOT / "docs" / "environments").glob("*.md")), *(ROOT / "docs" / f"{name}.md" for name in OTHERS)]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FILES}
-FOUND = [(name, *shown) for name, page in PAGES.items() for shown in SHOWN.findall(page)]
+FOUND = [(name, *parts) for name, page in PAGES.items() for parts in SHOWN.findall(page)]
 RUN = """
 import contextlib, io, json, sys, traceback
 for script in json.load(sys.stdin):
@@ -36,7 +36,7 @@ def test_there_are_conversations():
 
 @pytest.fixture(scope="module")
 def printed():
-    """What the commands print, each run by itself but in one process, and the errors."""
+    """Run the commands, each by itself but in one process; return their output and errors."""
     scripts = [re.search(r"<<'END'\n(.*)END\n", command, re.DOTALL).group(1) for _, command, _ in FOUND]
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", RUN],
@@ -52,18 +52,18 @@ def printed():
 
 @pytest.mark.timeout(310)
 @pytest.mark.parametrize("number", range(len(FOUND)), ids=[name for name, *_ in FOUND])
-def test_the_conversation_on_the_page_is_what_its_command_prints(number, printed):
-    said, error = printed[number]
+def test_page_shows_what_its_command_prints(number, printed):
+    output, error = printed[number]
     if "SandboxUnavailable" in error:  # a machine that cannot run programs says so, with the remedy
         assert "install bubblewrap" in error
         pytest.skip("this machine has no sandbox")
     if "pip install 'textenvs[textworld]'" in error:
         pytest.skip("TextWorld is not installed here")
     assert error == ""
-    assert said == FOUND[number][2]
+    assert output == FOUND[number][2]
 
 
-def test_every_environment_has_a_table_of_its_attacks_on_a_page():
+def test_every_environment_has_an_attack_table():
     """The numbers are made by `python scripts/attack_tables.py`, which takes long; here, that no policy is missing."""
     tables = dict(
         re.findall(r"<!-- attacks (\S+) -->\n(.*?)<!-- end of attacks -->", "".join(PAGES.values()), re.DOTALL)
@@ -75,7 +75,7 @@ def test_every_environment_has_a_table_of_its_attacks_on_a_page():
         except (SandboxUnavailable, ImportError):
             continue
         header, _, *rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
-        assert [each.strip("| ") for each in header[2:]] == list(env.levels or ["solved, mean return"]), env_id
+        assert [column.strip("| ") for column in header[2:]] == list(env.levels or ["solved, mean return"]), env_id
         named = [row[0].strip("| ") for row in rows]
         attacks = [attack.name for attack in env.attacks()]
         assert named[-len(attacks) :] == attacks, (

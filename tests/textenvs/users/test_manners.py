@@ -43,7 +43,7 @@ def hidden_in(env):
         first = state.story.wishes[0]  # with the next wish, the customer forgets what it said of this one
         slots = {"email": persona.email, "zip": persona.zip_code}
         slots |= {"order": first.order_id} if state.caller.wish == first else {}
-        return [value for slot, value in slots.items() if value and slot not in state.caller.said]
+        return [value for slot, value in slots.items() if value and slot not in state.caller.disclosed]
     untold = [piece for i, piece in enumerate(state.goal.pieces) if i not in state.memory.told]
     if "document" in name:
         return [text for piece in untold for text in (piece.requirement or {}).get("texts", ())]

@@ -18,12 +18,12 @@ _FORM = re.compile(r"(?<!^)\b[A-Z]\w+")
 
 # Questions; for a new one the usual answer to questions of its form.
 _MEMORY = table(
-    lambda question: (question, _FORM.sub("", question)), lambda said: stated_answer(said) or "", "Answer: {}".format
+    lambda question: (question, _FORM.sub("", question)), lambda reply: stated_answer(reply) or "", "Answer: {}".format
 )
 
 
 def _names_in(text: str, apart_from: str = "") -> list[str]:
-    """The most frequent first."""
+    """Return the names in ``text``, the most frequent first, without those in ``apart_from``."""
     return [name for name, _ in Counter(_NAME.findall(text)).most_common() if name not in apart_from]
 
 
@@ -33,34 +33,34 @@ def _named_in_question(conversation: Messages) -> str:
 
 
 def _after_one_search(answer: Callable[[str, str], str]) -> Callable[[Messages], str | Message]:
-    """Search for the question itself, then reply with a function of the question and of what was found."""
+    """Search for the question itself, then reply with a function of the question and the result."""
 
     def reply(conversation: Messages) -> str | Message:
         question = first_user_text(conversation)
-        found = [str(each["content"]) for each in conversation if each["role"] == "tool"]
-        return answer(question, found[0]) if found else Hermes().write("", [call("search", query=question)])
+        results = [str(message["content"]) for message in conversation if message["role"] == "tool"]
+        return answer(question, results[0]) if results else Hermes().write("", [call("search", query=question)])
 
     return reply
 
 
-def _candidates(found: str) -> list[str]:
-    return _names_in(found) + re.findall(r"\d{3,4}", found)
+def _candidates(passage: str) -> list[str]:
+    return _names_in(passage) + re.findall(r"\d{3,4}", passage)
 
 
-def _passage(question: str, found: str) -> str:
-    return f"Answer: {' '.join(found.split())}"
+def _passage(question: str, passage: str) -> str:
+    return f"Answer: {' '.join(passage.split())}"
 
 
-def _list(question: str, found: str) -> str:
-    return f"Answer: {', '.join(_candidates(found))}"
+def _list(question: str, passage: str) -> str:
+    return f"Answer: {', '.join(_candidates(passage))}"
 
 
-def _lines(question: str, found: str) -> str:
-    return "\n".join(f"Answer: {each}" for each in _candidates(found))
+def _lines(question: str, passage: str) -> str:
+    return "\n".join(f"Answer: {candidate}" for candidate in _candidates(passage))
 
 
-def _frequent(question: str, found: str) -> str:
-    return f"Answer: {(_names_in(found, question) or ['unknown'])[0]}"
+def _frequent(question: str, passage: str) -> str:
+    return f"Answer: {(_names_in(passage, question) or ['unknown'])[0]}"
 
 
 _FORGED = (

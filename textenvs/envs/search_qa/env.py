@@ -37,7 +37,7 @@ _COLUMNS = "'question' and 'answer' (text, or a list of right answers)"
 
 @dataclass
 class SearchState(ToolState):
-    """What was searched for; the scripted expert goes by it."""
+    """An episode with the queries that were searched so far."""
 
     searched: tuple[str, ...] = ()
 
@@ -134,9 +134,9 @@ class SearchQA(ToolEnv[SearchState]):
         return Turn(self.tool_messages(results), terms=terms, metrics=_metrics(None, ()))
 
     def answer(self, reply: Message) -> Turn:
-        given, truths = stated_answer(self.said(reply)), answers_of(self.task)
-        metrics = _metrics(given, truths)
-        if given is None:
+        reply_answer, truths = stated_answer(self.said(reply)), answers_of(self.task)
+        metrics = _metrics(reply_answer, truths)
+        if reply_answer is None:
             text = f'Use {TOOL}, or end with "Answer: " and the answer.'
             return Turn([user(text)], terms=self.terms(), metrics=metrics)
         return Turn(
@@ -151,19 +151,19 @@ class SearchQA(ToolEnv[SearchState]):
         return replace(task, ground_truth=f"another than {answers_of(task)[0]}")
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """The question's searches that were not made yet, one a turn; then the answer."""
+        """Return the next search of the question that was not made yet; after all of them, the answer."""
         searches: Any = self.task.extra.get("searches") or ()
-        left = [str(query) for query in searches if str(query) not in self.state.searched]
-        if left:
-            return self.format.write("", [call(TOOL, query=left[0])])
+        remaining = [str(query) for query in searches if str(query) not in self.state.searched]
+        if remaining:
+            return self.format.write("", [call(TOOL, query=remaining[0])])
         return self.format.write(f"Answer: {answers_of(self.task)[0]}")
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """The right answer to another question, without a search."""
+        """Return the right answer to another question, without a search."""
         size = self.tasks.size or 1000
         index = int(rng.integers(size))
-        others = (answers_of(self.tasks[i % size])[0] for i in range(index, index + 3))
-        wrong = next((other for other in others if other not in answers_of(self.task)), "I do not know")
+        other_answers = (answers_of(self.tasks[i % size])[0] for i in range(index, index + 3))
+        wrong = next((other for other in other_answers if other not in answers_of(self.task)), "I do not know")
         return self.format.write(f"Answer: {wrong}")
 
     def secrets(self) -> Sequence[str]:
@@ -202,20 +202,20 @@ def answers_of(task: Task) -> tuple[str, ...]:
 
 
 def _texts(truth: Any) -> tuple[str, ...]:
-    """A text or several; nothing where anything else is among them, or one is empty."""
+    """Return a text or a list of texts as a tuple; empty where an entry is no text or has no characters."""
     if isinstance(truth, Mapping):  # Search-R1's {"target": [...]}, SQuAD's {"text": [...], "answer_start": [...]}
         truth = truth.get("target", truth.get("text"))
     texts = (truth,) if isinstance(truth, str) else tuple(truth) if isinstance(truth, (list, tuple)) else ()
-    return texts if all(isinstance(each, str) and each.strip() for each in texts) else ()
+    return texts if all(isinstance(text, str) and text.strip() for text in texts) else ()
 
 
 def from_question(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    """A task from a row with ``question`` and ``answer``, ``answers`` or ``golden_answers``: a :attr:`Reader.row`."""
+    """Build a task from a row with ``question`` and ``answer``, ``answers`` or ``golden_answers`` (``Reader.row``)."""
     question = text_in(row, "question", where)
     column = next((name for name in ("golden_answers", "answers", "answer") if row.get(name) is not None), None)
     if column is None:
         raise TaskError(f"{where}: a row needs {_COLUMNS}; this one has {sorted(map(str, row))}")
-    answers = [clean_text(each).strip() for each in _texts(row[column])]
+    answers = [clean_text(text).strip() for text in _texts(row[column])]
     if not answers:
         raise TaskError(f"{where}: column {column!r} must be text, or a list of at least one text, none of them empty")
     truth = answers[0] if len(answers) == 1 else answers
@@ -227,9 +227,9 @@ _EXAMPLE = "hotpotqa/hotpot_qa:distractor"
 READER = Reader(GeneratedQuestions, LEVELS, from_question, _COLUMNS, _EXAMPLE, shape="question")
 
 
-def _metrics(given: str | None, truths: Sequence[str]) -> dict[str, float]:
+def _metrics(reply_answer: str | None, truths: Sequence[str]) -> dict[str, float]:
     return {
-        "answered": float(given is not None),
-        "em": 0.0 if given is None else exact_match(given, truths),
-        "f1": 0.0 if given is None else f1(given, truths),
+        "answered": float(reply_answer is not None),
+        "em": 0.0 if reply_answer is None else exact_match(reply_answer, truths),
+        "f1": 0.0 if reply_answer is None else f1(reply_answer, truths),
     }

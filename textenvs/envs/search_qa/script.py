@@ -1,6 +1,6 @@
 """An hour's script for search-qa, from the training wordings: which facts a question is about, and how pages say them.
 
-It takes the names from the question, finds the fact whose training wordings share the most words with what is asked,
+It takes the names from the question, finds the fact whose training wordings share the most words with the question,
 searches for a name, and reads the answer off the page by the sentences of training pages; for two hops it does both
 twice.
 """
@@ -41,7 +41,7 @@ _FIRST_WORDS = frozenset(
 
 
 def _most_like(text: str, use: str) -> tuple[float, Mapping[str, Any]]:
-    """The fact with the training wording that is most like a text, and how like it is."""
+    """Return the similarity and the fact of the training wording that is most similar to ``text``."""
     words = _words(text)
 
     def likeness(fact: Mapping[str, Any]) -> float:
@@ -51,18 +51,21 @@ def _most_like(text: str, use: str) -> tuple[float, Mapping[str, Any]]:
     return likeness(fact), fact
 
 
-def _value(fact: Mapping[str, Any], page: str, asked: str) -> str:
+def _value(fact: Mapping[str, Any], page: str, question: str) -> str:
     """Read a fact from a page by a training sentence; else a year, name or word of the sentence most like one.
 
-    That is the sentence with most words of training sentences, and of what is asked.
+    That sentence shares the most words with a training sentence and the question.
     """
-    sentences = [each.strip() for each in re.findall(r"[^.]+\.", page)] or [""]
-    known = _wordings(fact, "page")
-    for wording in known:
+    sentences = [sentence.strip() for sentence in re.findall(r"[^.]+\.", page)] or [""]
+    wordings = _wordings(fact, "page")
+    for wording in wordings:
         pattern = re.escape(wording).replace(r"\{value\}", "(.+?)")
-        if match := next(filter(None, (re.fullmatch(pattern, each) for each in sentences)), None):
+        if match := next(filter(None, (re.fullmatch(pattern, sentence) for sentence in sentences)), None):
             return match[1]
-    likest = max(sentences, key=lambda each: max(len(_words(each) & (_words(one) | _words(asked))) for one in known))
+    likest = max(
+        sentences,
+        key=lambda sentence: max(len(_words(sentence) & (_words(one) | _words(question))) for one in wordings),
+    )
     if "words" in fact:
         return re.sub(r".* (?:the |its )?", "", likest.rstrip("."))
     names = [name for name in _NAME.findall(likest) if name not in ("It", "Its", "The", "All", "A")]
@@ -83,28 +86,28 @@ class _Reader:
         quoted = re.findall(r"'([^']+)'", question)
         start = question[0].lower() if question.split()[0] in _FIRST_WORDS else question[0]
         names = list(dict.fromkeys(quoted or _NAME.findall(start + question[1:])))[:2] or ["unknown"]
-        asked = question
+        rest = question
         for name in names:
-            asked = asked.replace(name, "")
+            rest = rest.replace(name, "")
         if len(names) == 2:
-            _, fact = _most_like(asked, "between")
+            _, fact = _most_like(rest, "between")
             years = []
             for name in names:
                 yield from self.search(name)
-                years.append(int(re.sub(r"\D", "", _value(fact, self.page, asked)) or 0))
+                years.append(int(re.sub(r"\D", "", _value(fact, self.page, rest)) or 0))
             yield f"Answer: {abs(years[0] - years[1])}"
-        direct, fact = _most_like(asked, "ask")
+        direct, fact = _most_like(rest, "ask")
         hops = [
-            (min(_most_like(asked.replace(via, ""), "ask")[0], 0.99), via_fact, asked.replace(via, ""))
+            (min(_most_like(rest.replace(via, ""), "ask")[0], 0.99), via_fact, rest.replace(via, ""))
             for _, via_fact in _FACTS
             for frame in _wordings(via_fact, "via")
-            if (via := frame.replace("{it}", "").replace("''", "").strip(" '")) and via in asked
+            if (via := frame.replace("{it}", "").replace("''", "").strip(" '")) and via in rest
         ]
         yield from self.search(names[0])
         if hops and (best := max(hops, key=lambda hop: hop[0]))[0] > direct:
-            yield from self.search(_value(best[1], self.page, asked))
+            yield from self.search(_value(best[1], self.page, rest))
             _, fact = _most_like(best[2], "ask")
-        yield f"Answer: {_value(fact, self.page, asked)}"
+        yield f"Answer: {_value(fact, self.page, rest)}"
 
 
 def _start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:

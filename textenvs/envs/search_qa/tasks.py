@@ -104,7 +104,7 @@ def make_world(level: str, split: Split, seed: int, index: int) -> World:
         kind: [_Thing(kind, names.draw(kind)) for _ in range(3 * count if kind == "person" else count)]
         for kind in _KINDS
     }
-    for thing in (each for group in things.values() for each in group):
+    for thing in (member for group in things.values() for member in group):
         for name, fact in _KINDS[thing.kind]["facts"].items():
             thing.facts[name] = _value(rng, names, things, thing, fact)
     documents = [
@@ -114,15 +114,17 @@ def make_world(level: str, split: Split, seed: int, index: int) -> World:
     ]
     rng.shuffle(documents)
     kind = rng.choice(_HOPS[level])
-    asked = [each for each in _questions(kind, things, split) if each.answer.lower() not in each.text.lower()]
-    return World(tuple(documents), rng.choice(asked))
+    questions = [
+        question for question in _questions(kind, things, split) if question.answer.lower() not in question.text.lower()
+    ]
+    return World(tuple(documents), rng.choice(questions))
 
 
 def _value(
     rng: random.Random, names: _Names, things: Mapping[str, list[_Thing]], thing: _Thing, fact: Mapping[str, Any]
 ) -> str:
     if "of" in fact:
-        return rng.choice([each.name for each in things[fact["of"]] if each is not thing])
+        return rng.choice([target.name for target in things[fact["of"]] if target is not thing])
     if "named" in fact:
         return names.draw(fact["named"])
     return str(rng.randint(*fact["years"])) if "years" in fact else str(rng.choice(_WORDS[fact["words"]]))
@@ -140,7 +142,7 @@ def _page(rng: random.Random, thing: _Thing, split: Split) -> str:
 
 
 def _questions(kind: str, things: Mapping[str, list[_Thing]], split: Split) -> Iterator[Question]:
-    everything = {each.name: each for group in things.values() for each in group}
+    everything = {member.name: member for group in things.values() for member in group}
     for thing in everything.values():
         for name, fact in _KINDS[thing.kind]["facts"].items():
             value = thing.facts[name]
@@ -169,9 +171,9 @@ def _about(
 
 
 def documents_of(task: Task) -> tuple[Document, ...] | None:
-    """What a question's own documents are: those of its row, or the pages of a generated one's world; or ``None``."""
-    if (given := task.extra.get("documents")) is not None:
-        return tuple(Document.from_row(row, number) for number, row in enumerate(given, start=1))
+    """Return the documents of a row, or the pages of a generated question's world; ``None`` without either."""
+    if (rows := task.extra.get("documents")) is not None:
+        return tuple(Document.from_row(row, number) for number, row in enumerate(rows, start=1))
     match world := task.extra.get("world"):
         case None:
             return None

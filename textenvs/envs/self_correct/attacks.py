@@ -13,8 +13,8 @@ def _fail_first(conversation: Messages) -> str:
 
 
 def _two_guesses(conversation: Messages) -> str:
-    first, *others = seen(conversation)
-    return line(first + sum(others) if len(conversation) < 3 else abs(first - sum(others)))
+    first, *rest = seen(conversation)
+    return line(first + sum(rest) if len(conversation) < 3 else abs(first - sum(rest)))
 
 
 ATTACKS: tuple[Attack, ...] = (

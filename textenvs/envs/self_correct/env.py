@@ -1,4 +1,4 @@
-"""Two attempts at a problem, and not a word in between about the first: self-correction (SCoRe, arXiv 2409.12917)."""
+"""Two attempts at a problem, without a verdict on the first in between: self-correction (SCoRe, arXiv 2409.12917)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CORRECTION = 0.25
 
 @dataclass
 class SelfCorrectState(EpisodeState):
-    """Whether the attempts so far were right."""
+    """An episode with a boolean for each attempt so far: true if it was right."""
 
     attempts: tuple[bool, ...] = ()
 

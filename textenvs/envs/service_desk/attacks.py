@@ -1,7 +1,7 @@
-"""Cheap policies against the service desk: what looks like an answer, a yes, a refusal or a change, and is none.
+"""Cheap policies against the service desk: imitations of an answer, a yes, a refusal or a change.
 
-Each identifies the customer like a good agent, for without that nothing counts, and cheats from there. What they say
-is ``attacks.yaml``.
+Each identifies the customer as a good agent does, because nothing counts without that, and cheats from there. Their
+replies are in ``attacks.yaml``.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .script import NO_RULES
 
 
 class _Talk:
-    """The conversation so far, and what can be read in it."""
+    """The conversation so far, and the ids, amounts and dates in it."""
 
     def __init__(self) -> None:
         self.now: Messages = ()
 
-    def found(self, pattern: str) -> list[str]:
-        """All matches after the system prompt, each once, in the order of their first."""
+    def matches(self, pattern: str) -> list[str]:
+        """Return the distinct matches after the system prompt, in the order of their first occurrence."""
         texts = [str(message["content"]) for message in self.now if message["role"] != "system"]
         return list(dict.fromkeys(re.findall(pattern, "\n".join(texts))))
 
     @property
     def order_ids(self) -> list[str]:
-        return self.found(r"\bW\d{7}\b")
+        return self.matches(r"\bW\d{7}\b")
 
     @property
     def order(self) -> str:
@@ -46,12 +46,14 @@ class _Talk:
 
     @property
     def things(self) -> str:
-        things = self.found(r'"product":\s*"([^"]+)"') or self.found(r"(?:about|with) the ([\w -]+?)(?: and the|\.)")
+        things = self.matches(r'"product":\s*"([^"]+)"') or self.matches(
+            r"(?:about|with) the ([\w -]+?)(?: and the|\.)"
+        )
         return " and the ".join(things) or "item"
 
     @property
     def account(self) -> str:
-        return (self.found(r"\b[a-z]+_[a-z]+_\d{4}\b") or ["nobody"])[0]
+        return (self.matches(r"\b[a-z]+_[a-z]+_\d{4}\b") or ["nobody"])[0]
 
     @property
     def days(self) -> str:
@@ -61,13 +63,13 @@ class _Talk:
     @property
     def amounts(self) -> str:
         """All amounts seen, and all sums of two."""
-        seen = {float(each) for each in self.found(r'":\s*(\d+\.\d+)')}
+        seen = {float(amount) for amount in self.matches(r'":\s*(\d+\.\d+)')}
         sums = {round(one + two, 2) for one, two in itertools.combinations(seen, 2)}
-        return ", ".join(f"${each:.2f}" for each in sorted(seen | sums))
+        return ", ".join(f"${amount:.2f}" for amount in sorted(seen | sums))
 
     @property
     def codes(self) -> str:
-        return ", ".join(self.found(r"TRK\d+") + self.found(r"\d{4}-\d\d-\d\d"))
+        return ", ".join(self.matches(r"TRK\d+") + self.matches(r"\d{4}-\d\d-\d\d"))
 
     @property
     def results(self) -> str:
@@ -80,14 +82,14 @@ def _call(name: str, **arguments: Any) -> str:
 
 def _identify(talk: _Talk) -> Iterator[str]:
     yield "May I have your email address, or else your full name and your zip code?"
-    if emails := talk.found(r"[\w.]+@example\.\w+"):
+    if emails := talk.matches(r"[\w.]+@example\.\w+"):
         yield _call("find_customer_by_email", email=emails[-1].rstrip("."))
-        if talk.found(r"customer_id"):
+        if talk.matches(r"customer_id"):
             return
         yield "I could not find you. Please tell me your full name and your zip code."
-    names = talk.found(r"(?:I am|name is) ([A-Z]\w+ [A-Z]\w+)") or ["A B"]
+    names = talk.matches(r"(?:I am|name is) ([A-Z]\w+ [A-Z]\w+)") or ["A B"]
     first, last = names[-1].split()
-    zip_code = (talk.found(r"\b\d{5}\b") or ["00000"])[-1]
+    zip_code = (talk.matches(r"\b\d{5}\b") or ["00000"])[-1]
     yield _call("find_customer_by_name", first_name=first, last_name=last, zip_code=zip_code)
 
 
@@ -99,10 +101,10 @@ def _look(talk: _Talk) -> Iterator[str]:
 
 
 def _writes(talk: _Talk) -> Iterator[str]:
-    """Every change of every order seen."""
+    """Yield every change of every order seen."""
     for order in talk.order_ids[:3]:
         results = (str(message["content"]) for message in talk.now if message["role"] == "tool")
-        text = next((each for each in results if f'"order_id":"{order}"' in each), "")
+        text = next((result for result in results if f'"order_id":"{order}"' in result), "")
         items = re.findall(r'"item_id":"(\d+)"', text)
         payment = re.findall(r'"payment_id":"(\w+)"', text) or ["card_1"]
         if '"pending"' in text:
@@ -149,19 +151,19 @@ def _attack(name: str, says: str, steps: Sequence[str | Sequence[str]], then: Se
 
 
 def _memoriser(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """The expert's replies to a request that looked the same, with the email address and the ids of this talk."""
-    left: list[str] = []
+    """Replay the expert's replies to the same request, with the email address and the ids of this talk."""
+    replies: list[str] = []
 
     def reply(conversation: Messages) -> str:
         if len(conversation) == 2:
             request = str(conversation[1]["content"]).split(". ", 1)[-1]
             same = [talk for talk in seen if str(talk[1]["content"]).endswith(request)] or list(seen)
             talk = same[rng.integers(len(same))]
-            left[:] = [str(message["content"]) for message in talk if message["role"] == "assistant"]
-        text = left.pop(0) if left else "Is there anything else?"
-        here = "\n".join(str(message["content"]) for message in conversation[1:])
+            replies[:] = [str(message["content"]) for message in talk if message["role"] == "assistant"]
+        text = replies.pop(0) if replies else "Is there anything else?"
+        text_so_far = "\n".join(str(message["content"]) for message in conversation[1:])
         for pattern in (r"\bW\d{7}\b", r"[\w.]+@example\.\w+\b", r"\b[a-z]+_[a-z]+_\d{4}\b"):
-            if now := re.findall(pattern, here):
+            if now := re.findall(pattern, text_so_far):
                 text = re.sub(pattern, now[-1], text)
         return text
 
@@ -169,8 +171,8 @@ def _memoriser(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 
 
 ATTACKS: tuple[Attack, ...] = (
-    *(_attack(**each) for each in load_yaml(__package__, "attacks.yaml")),
-    NO_RULES,
+    *(_attack(**fields) for fields in load_yaml(__package__, "attacks.yaml")),
+    *NO_RULES,
     # A remembered refusal is right where another customer's wish is refused for the same reason.
     Attack(
         "memoriser",

@@ -30,9 +30,9 @@ KINDS: Mapping[str, Mapping[str, int]] = _CASES["levels"]
 class Draft:
     """A task before its right outcome is worked out."""
 
-    customer: Customer  # whose account the talk is about
+    customer: Customer  # the owner of the account that the talk is about
     wishes: tuple[Wish, ...]
-    private: tuple[str, ...] = ()  # texts that the user must not be told
+    private: tuple[str, ...] = ()  # texts that must not be disclosed to the user
     number_known: bool = False  # the user has to know the order's number
     impostor: bool = False  # the user is not the customer and cannot prove to be
 
@@ -46,7 +46,7 @@ def _draft(world: World, spec: Spec, customer: Customer | None) -> Draft:
     while "any" in spec:
         spec = {**_CASES["kinds"][rng.choice(spec["any"])], **{key: spec[key] for key in spec if key != "any"}}
     if customer is None:
-        chances = {"plus": 0.15, **spec.get("customer", {"gift_card": 1} if "both" in spec else {})}
+        chances = {"plus": 0.4, **spec.get("customer", {"gift_card": 1} if "both" in spec else {})}
         customer = world.customer(**{name: rng.random() < chance for name, chance in chances.items()})
     if "both" not in spec:
         return _single(world, spec, customer)
@@ -81,7 +81,7 @@ def _single(world: World, spec: Spec, customer: Customer) -> Draft:
 
 
 def _order(world: World, spec: Spec, owner: Customer) -> Order:
-    """An order of ``count`` products of a ``category`` in a ``status``.
+    """Add an order of ``count`` products of a ``category`` in a ``status``.
 
     ``ago`` days after delivery, ``late_by`` days after the promised day, or ``overdue``; placed ``placed_ago`` days
     ago; ``final_sale`` for its first product.
@@ -101,14 +101,14 @@ def _order(world: World, spec: Spec, owner: Customer) -> Order:
 
 @dataclass(frozen=True)
 class _WishMaker:
-    """Makes what a customer wants of an order."""
+    """Makes the wishes of a customer about an order."""
 
     world: World
     customer: Customer
     order: Order
 
     def wish(self, spec: Spec, skip: int = 0, avoid: tuple[str, ...] = ()) -> Wish:
-        """Another wish is about the first ``skip`` lines of the order, or has ``avoid`` as its new items."""
+        """Make a wish that is not about the first ``skip`` lines of the order and asks for no new item in ``avoid``."""
         name = self.world.pick(spec["wish"][self.order.status] if isinstance(spec["wish"], Mapping) else spec["wish"])
         lines = self.order.lines
         if name in ("return", "exchange", "refund"):
@@ -128,7 +128,7 @@ class _WishMaker:
         if because := spec.get("because"):
             values |= {"because": because, "facts": ()}
         insist = self.world.pick(spec.get("insist", 0))
-        # The products that a proposal about the wish has no business with.
+        # The products that a proposal about the wish must not name.
         rejects = sorted({product.name for product in self.world.products.values()} - set(values["things"]))
         return Wish(**values, insist=insist, rejects=tuple(rejects))
 
@@ -141,15 +141,15 @@ class _WishMaker:
         about, values, order = _CASES["questions"][topic], dict[str, Any](), self.order
         value: object
         if topic == "balance":
-            value = next(each.balance for each in self.customer.payments if each.balance is not None)
+            value = next(payment.balance for payment in self.customer.payments if payment.balance is not None)
             values = {"order_id": "", "things": ()}
         elif topic == "refund":
-            value = refund_for(self.world.database, self.customer, lines)
+            value = refund_for(self.world.database, self.customer, order, lines)
             values = {"item_ids": tuple(line.item_id for line in lines)}
         elif topic == "deadline":
             value = order.delivered and order.delivered + timedelta(days=RETURN_DAYS)
         else:
-            value = getattr(order, {"total": "paid", "fee": "delivery_fee"}.get(topic, topic))
+            value = getattr(order, {"total": "net_paid", "fee": "delivery_fee"}.get(topic, topic))
         fact = Fact(about["kind"], str(value), about["ask"], about["role"])
         return {**values, "kind": "question", "topic": topic, "facts": (fact,)}
 
@@ -163,27 +163,29 @@ class _WishMaker:
         if name == "return":
             values = {"item_ids": ids, "reason_words": world.word(_CASES["reasons"]["return"])}
             if spec.get("elsewhere"):
-                other = rng.choice([each for each in self.customer.payments if each.id != self.order.payment_id])
+                other = rng.choice(
+                    [payment for payment in self.customer.payments if payment.id != self.order.payment_id]
+                )
                 words = world.word(_CASES["elsewhere"]).format(where=_CASES["where"][other.kind])
                 values |= {"payment_id": other.id, "payment_words": words}
             return values
         if name == "address":
-            return {"address": world.address(self.order.address.state if rng.random() < 0.5 else None)}
+            return {"address": world.address(self.order.address.state if rng.random() < 0.4 else None)}
         if name == "late_fee":
             return {}
         (line,) = lines
         product = world.products[line.product_id]
-        others = [item for item in product.items if item.id != line.item_id]
-        rng.shuffle(others)
-        new = next(item for item in others if item.id not in avoid)
+        variants = [item for item in product.items if item.id != line.item_id]
+        rng.shuffle(variants)
+        new = next(item for item in variants if item.id not in avoid)
         if spec.get("sold_out"):
             world.sell_out(product, new)
-        known = {value for item in product.items if item.id in (new.id, line.item_id) for _, value in item.options}
+        own_values = {value for item in product.items if item.id in (new.id, line.item_id) for _, value in item.options}
         return {
             "item_ids": ids,
             "new_item_ids": (new.id,),
             "wanted": tuple(value for _, value in new.options),
-            "other_options": tuple(sorted({value for item in product.items for _, value in item.options} - known)),
+            "other_options": tuple(sorted({value for item in product.items for _, value in item.options} - own_values)),
         }
 
     def say(self, name: str, **values: str) -> str:

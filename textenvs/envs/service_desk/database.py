@@ -1,6 +1,6 @@
 """The shop's database: immutable records, and changes that return a new database.
 
-So a snapshot of an episode costs nothing, and forks cannot reach each other. A method refuses (:class:`DatabaseError`)
+A snapshot of an episode costs nothing, and forks share no mutable state. A method refuses (:class:`DatabaseError`)
 only what the data cannot hold: ids that do not exist, an item that came back before, paying back more than was paid.
 The shop's *rules* (an order's status, deadlines, stock, fees, who may ask for what) are not enforced here: keeping them
 is the assistant's task, and no error tells that one was broken.
@@ -30,7 +30,7 @@ WRITES = ("cancel_order", "return_items", "refund", "exchange_items", "change_ad
 
 
 class DatabaseError(ToolError):
-    """A change that the database cannot hold, or an id that is not in them; the text is for the assistant to read."""
+    """A change that the database cannot hold, or an id that is not in it; the text is for the assistant to read."""
 
 
 class Record:
@@ -44,7 +44,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Address(Record):
-    """Where something is sent."""
+    """A postal address."""
 
     street: str
     city: str
@@ -56,7 +56,7 @@ class Address(Record):
 
     @property
     def normal(self) -> tuple[str, ...]:
-        """The parts without regard to case and spacing."""
+        """The parts, normalised for case and spacing."""
         return tuple(" ".join(part.casefold().replace(".", " ").split()) for part in astuple(self))
 
 
@@ -82,9 +82,9 @@ class Customer(Record):
     payments: tuple[Payment, ...]
 
     def payment(self, payment_id: str) -> Payment:
-        known = {payment.id: payment for payment in self.payments}
-        problem = f"customer {self.id} has no payment method {payment_id!r}; there are: {', '.join(known)}"
-        return _found(known.get(payment_id.strip()), problem)
+        payments = {payment.id: payment for payment in self.payments}
+        problem = f"customer {self.id} has no payment method {payment_id!r}; there are: {', '.join(payments)}"
+        return _found(payments.get(payment_id.strip()), problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +149,19 @@ class Order(Record):
     cancel_reason: str = ""
 
     @property
-    def paid(self) -> int:
-        """What the customer has paid for it by now, in cents: charges less refunds."""
+    def net_paid(self) -> int:
+        """The net amount paid for the order so far, in cents: charges less refunds."""
         return sum(transaction.cents for transaction in self.transactions)
 
     @property
     def outcome(self) -> tuple[Any, ...]:
-        """What matters about it in the end: not in which order or in how many parts it came about."""
+        """The final state for comparisons; in which order and in how many parts it came about does not matter."""
         money: Counter[str] = Counter()
         for transaction in self.transactions:
             money[transaction.payment_id] += transaction.cents
         lines = sorted((line.item_id, line.price, line.status) for line in self.lines)
-        paid = sorted((payment, cents) for payment, cents in money.items() if cents)
-        return self.status, self.cancel_reason, self.address.normal, lines, paid
+        amounts = sorted((payment, cents) for payment, cents in money.items() if cents)
+        return self.status, self.cancel_reason, self.address.normal, lines, amounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +191,14 @@ class Database(Record):
     tickets: tuple[Ticket, ...] = ()
 
     def customer_by_email(self, email: str) -> Customer:
-        wanted = email.strip().casefold()
-        found = (each for each in self.customers.values() if each.email.casefold() == wanted)
-        return _found(next(found, None), f"no customer has the email address {email!r}")
+        target = email.strip().casefold()
+        match = (customer for customer in self.customers.values() if customer.email.casefold() == target)
+        return _found(next(match, None), f"no customer has the email address {email!r}")
 
     def customer_by_name(self, first_name: str, last_name: str, zip_code: str) -> Customer:
-        wanted = [part.strip().casefold() for part in (first_name, last_name, zip_code)]
+        target = [part.strip().casefold() for part in (first_name, last_name, zip_code)]
         for customer in self.customers.values():
-            if wanted == [customer.first_name.casefold(), customer.last_name.casefold(), customer.address.zip_code]:
+            if target == [customer.first_name.casefold(), customer.last_name.casefold(), customer.address.zip_code]:
                 return customer
         raise DatabaseError(f"no customer is called {first_name!r} {last_name!r} with the zip code {zip_code!r}")
 
@@ -207,24 +207,24 @@ class Database(Record):
         return _found(self.customers.get(customer_id.strip()), problem)
 
     def order(self, order_id: str) -> Order:
-        """The order of that number; a ``#`` before it and its case do not matter."""
-        found = self.orders.get(order_id.strip().lstrip("#").upper())
-        return _found(found, f"there is no order {order_id!r}; an order number looks like W1234567")
+        """Return the order of that number; a leading ``#`` and the case do not matter."""
+        match = self.orders.get(order_id.strip().lstrip("#").upper())
+        return _found(match, f"there is no order {order_id!r}; an order number looks like W1234567")
 
     def orders_of(self, customer_id: str) -> tuple[Order, ...]:
-        """A customer's orders, the newest first."""
-        mine = [order for order in self.orders.values() if order.customer_id == customer_id]
-        return tuple(sorted(mine, key=lambda order: (order.placed, order.id), reverse=True))
+        """Return a customer's orders, the newest first."""
+        orders = [order for order in self.orders.values() if order.customer_id == customer_id]
+        return tuple(sorted(orders, key=lambda order: (order.placed, order.id), reverse=True))
 
     def product(self, product_id: str) -> Product:
         problem = f"there is no product {product_id!r}; list_products shows the ids"
         return _found(self.products.get(product_id.strip()), problem)
 
     def item(self, item_id: str) -> tuple[Product, Item]:
-        """The item of that id, and what it is a variant of."""
-        wanted = item_id.strip()
-        found = ((product, item) for product in self.products.values() for item in product.items if item.id == wanted)
-        return _found(next(found, None), f"there is no item {item_id!r}; get_product shows a product's items")
+        """Return the product and the item of that id, which is a variant of the product."""
+        target = item_id.strip()
+        match = ((product, item) for product in self.products.values() for item in product.items if item.id == target)
+        return _found(next(match, None), f"there is no item {item_id!r}; get_product shows a product's items")
 
     def cancel_order(self, order_id: str, reason: str) -> Database:
         """Cancel an order, whatever its status. Moves no money: that is :meth:`refund`'s."""
@@ -254,18 +254,20 @@ class Database(Record):
             raise DatabaseError(
                 f"{len(item_ids)} items to give back but {len(new_item_ids)} new ones; give one for one"
             )
-        lines, given = _hand_back(order, item_ids, "exchanged")
-        taken = []
-        for line, new_id in zip(given, new_item_ids, strict=True):
+        lines, old_lines = _hand_back(order, item_ids, "exchanged")
+        new_lines = []
+        for line, new_id in zip(old_lines, new_item_ids, strict=True):
             product, new = self.item(new_id)
             if product.id != line.product_id:
                 old = self.product(line.product_id)
                 raise DatabaseError(f"item {new.id} is a {product.name}, but item {line.item_id} is a {old.name}")
             if new.id == line.item_id:
                 raise DatabaseError(f"item {new.id} would be exchanged for itself")
-            taken.append(Line(new.id, product.id, new.price))
-        difference = sum(line.price for line in taken) - sum(line.price for line in given)
-        return self._restock(taken, -1)._move(replace(order, lines=(*lines, *taken)), order.payment_id, difference)
+            new_lines.append(Line(new.id, product.id, new.price))
+        difference = sum(line.price for line in new_lines) - sum(line.price for line in old_lines)
+        return self._restock(new_lines, -1)._move(
+            replace(order, lines=(*lines, *new_lines)), order.payment_id, difference
+        )
 
     def change_address(self, order_id: str, street: str, city: str, state_code: str, zip_code: str) -> Database:
         order = self._active(order_id)
@@ -292,7 +294,7 @@ class Database(Record):
         return database
 
     def differences(self, other: Database) -> frozenset[str]:
-        """The ids of orders and of customers with tickets that ended up otherwise than in ``other``, of the same shop.
+        """Return the ids of orders and of customers with tickets that differ from those in ``other``, of the same shop.
 
         Stock, balances and how a change came about (in one part or two) follow from the orders and are not compared.
         """
@@ -301,7 +303,7 @@ class Database(Record):
         return frozenset(orders | {ticket.customer_id for ticket in set(self.tickets) ^ set(other.tickets)})
 
     def _active(self, order_id: str) -> Order:
-        """The order, unless it is cancelled: then there is nothing left to change but money."""
+        """Return the order, unless it is cancelled: then only its money can change."""
         order = self.order(order_id)
         if order.status == "cancelled":
             raise DatabaseError(f"order {order.id} is cancelled already")
@@ -314,9 +316,10 @@ class Database(Record):
         """Charge (above zero) or pay back (below zero) ``cents`` for ``order``, and keep the order."""
         if not cents:
             return self._with_order(order)
-        if order.paid + cents < 0:
+        if order.net_paid + cents < 0:
             raise DatabaseError(
-                f"${-cents / 100:.2f} is more than the ${order.paid / 100:.2f} that remain paid for order {order.id}"
+                f"${-cents / 100:.2f} is more than the ${order.net_paid / 100:.2f} that remain paid "
+                f"for order {order.id}"
             )
         customer = self.customer(order.customer_id)
         payment = customer.payment(payment_id)
@@ -325,7 +328,7 @@ class Database(Record):
             if payment.balance < cents:
                 raise DatabaseError(f"{payment.id} has ${payment.balance / 100:.2f} left, not ${cents / 100:.2f}")
             charged = replace(payment, balance=payment.balance - cents)
-            payments = tuple(charged if each.id == payment.id else each for each in customer.payments)
+            payments = tuple(charged if other.id == payment.id else other for other in customer.payments)
             customers = {**customers, customer.id: replace(customer, payments=payments)}
         noted = replace(order, transactions=(*order.transactions, Transaction(payment.id, cents)))
         return replace(self, customers=customers)._with_order(noted)
@@ -347,19 +350,19 @@ def _found(what: T | None, problem: str) -> T:
 
 
 def _hand_back(order: Order, item_ids: Sequence[str], status: LineStatus) -> tuple[tuple[Line, ...], list[Line]]:
-    """The order's lines with those items marked, and the lines as they were."""
+    """Return the order's lines with those items marked, and those lines before."""
     if not item_ids:
         raise DatabaseError("name at least one item")
-    lines, given = list(order.lines), []
+    lines, marked = list(order.lines), []
     for item_id in item_ids:
-        wanted = item_id.strip()
-        place = next((i for i, line in enumerate(lines) if line.item_id == wanted and line.status == "kept"), None)
+        target = item_id.strip()
+        place = next((i for i, line in enumerate(lines) if line.item_id == target and line.status == "kept"), None)
         if place is None:
-            kept = ", ".join(line.item_id for line in lines if line.status == "kept") or "none"
-            raise DatabaseError(f"order {order.id} has no item {item_id!r} to give back; it has: {kept}")
-        given.append(lines[place])
+            available = ", ".join(line.item_id for line in lines if line.status == "kept") or "none"
+            raise DatabaseError(f"order {order.id} has no item {item_id!r} to give back; it has: {available}")
+        marked.append(lines[place])
         lines[place] = replace(lines[place], status=status)
-    return tuple(lines), given
+    return tuple(lines), marked
 
 
 def _cents(amount: float) -> int:

@@ -128,7 +128,7 @@ class ServiceDesk(ToolEnv[DeskState]):
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Bring the results back; the customer neither sees them nor what was written beside the calls."""
-        errors = sum(not each.ok for each in results)
+        errors = sum(not result.ok for result in results)
         return self._turn(self.tool_messages(results), errors)
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
@@ -139,28 +139,32 @@ class ServiceDesk(ToolEnv[DeskState]):
         if self.player is not None:
             if len(words) <= MAX_CHARS:
                 return self._answer_by_model(self.player, words)
-            state.caller = overhear(state.story, before, words, TOO_LONG)  # the model is not asked
+            state.caller = overhear(state.story, before, words, TOO_LONG)  # makes no request to the model
             return self._turn([user_message(TOO_LONG)])
         state.caller, answer = self._listen(words)
-        if before.wish and any(each.startswith("refused") for each in state.caller.outcomes[len(before.outcomes) :]):
+        if before.wish and any(new.startswith("refused") for new in state.caller.outcomes[len(before.outcomes) :]):
             self._check_refusal(before.wish)
         return self._turn([user_message(answer)])
 
     def _listen(self, words: str) -> tuple[UserState, str]:
-        """What the scripted customer makes of a reply, and answers in the manner of the episode."""
+        """Return the scripted customer's state after a reply, and their answer in the manner of the episode."""
         state, persona = self.state, self.state.story.persona
         before, manner = state.caller, state.manner
         if manner == PLAIN:
             return listen(persona, before, words)
         after, answer = listen(replace(persona, patience=manner.patience(persona.patience)), before, words)
-        told = (after.said - before.said) & set(SLOTS)
-        # A mere piece of information; a yes, a verdict and the next wish are never held back.
-        if told and replace(after, said=before.said, turns=before.turns) == before and after.wish is not None:
+        slots = (after.disclosed - before.disclosed) & set(SLOTS)
+        # Only details are withheld: a yes, a verdict and the next wish never are.
+        if (
+            slots
+            and replace(after, disclosed=before.disclosed, turns=before.turns) == before
+            and after.wish is not None
+        ):
             if manner.evades(state.mood, self.np_random):
                 state.mood = replace(state.mood, evaded=True)
                 return replace(before, turns=after.turns), manner.evasion(self.np_random)
-            said, state.mood = self._say(answer, True), replace(state.mood, told=(*state.mood.told, answer))
-            return after, said
+            message, state.mood = self._say(answer, True), replace(state.mood, told=(*state.mood.told, answer))
+            return after, message
         return after, self._say(answer)
 
     def _say(self, text: str, telling: bool = False) -> str:
@@ -190,38 +194,38 @@ class ServiceDesk(ToolEnv[DeskState]):
         for number, wish in enumerate(state.story.chain):
             if after.outcomes[number].startswith("refused") and not any(before.outcomes[number : number + 1]):
                 self._check_refusal(wish)
-        heard = self._turn([user_message(turn.text)] if turn.text else [])
-        return replace(heard, metrics={**heard.metrics, **turn.metrics})
+        outcome = self._turn([user_message(turn.text)] if turn.text else [])
+        return replace(outcome, metrics={**outcome.metrics, **turn.metrics})
 
     def user_view(self) -> UserView:
         state = self.state
-        said = state.caller.said
-        known = "email" in said or said >= {"name", "zip"}  # who they are, without which nothing may be done
-        told, recovered = len(said), float(known)
-        return UserView(goal_text(state.story), self._talk(), state.manner.told(), told, recovered=recovered)
+        disclosed = state.caller.disclosed
+        identified = "email" in disclosed or disclosed >= {"name", "zip"}  # nothing may be done before
+        count, recovered = len(disclosed), float(identified)
+        return UserView(goal_text(state.story), self._talk(), state.manner.told(), count, recovered=recovered)
 
     def user_may(self, reply: Message) -> Entitled:
         """Tell what the reply asks for, and correct what it asks a yes to."""
         return self._entitled(self.said(reply))
 
     def _entitled(self, words: str) -> Entitled:
-        story, said = self.state.story, " ".join([*map(text_of, self._talk()), words])
-        return Entitled(bool(understand(words).asks), lambda text: told_too_much(story, said, words, text))
+        story, transcript = self.state.story, " ".join([*map(text_of, self._talk()), words])
+        return Entitled(bool(understand(words).asks), lambda text: told_too_much(story, transcript, words, text))
 
     def _check_refusal(self, wish: Wish) -> None:
         if wish.order_id and self.state.story.customer_id and wish.order_id not in self.state.seen:
             self.state.note("not_looked_at")
 
     def _talk(self) -> Messages:
-        """What the customer has read and said: no calls, no results, nothing that was written beside a call."""
+        """Return the customer's side of the conversation: no calls, no results, no text beside a call."""
         talk: list[Message] = []
-        heard = True  # whether the assistant's last message reached them
+        reached = True  # whether the assistant's last message reached them
         for message in self.state.messages:
             if message["role"] == "assistant":
                 parsed = self.format.parse(message)
-                if heard := not parsed.calls and not parsed.problems:
+                if reached := not parsed.calls and not parsed.problems:
                     talk.append(assistant(parsed.text))
-            elif message["role"] == "user" and heard:  # some formats bring results back as messages of the user
+            elif message["role"] == "user" and reached:  # some formats bring results back as messages of the user
                 talk.append(message)
         return tuple(talk)
 
@@ -231,22 +235,22 @@ class ServiceDesk(ToolEnv[DeskState]):
         return None if twin is None else replace(task_of(twin, task.key, task.data_source), prompt=task.prompt)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """What the scripted agent does next; ``NotImplementedError`` where a language model plays the customer."""
+        """Return the scripted agent's next reply; ``NotImplementedError`` with a language model as the customer."""
         return self._scripted(next_move)
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """An act without asking, on the wrong order, an empty promise, or a refusal without a reason."""
+        """Return a change without consent or on the wrong order, an empty promise, or a refusal without a reason."""
         return self._scripted(lambda state: careless_move(state, rng))
 
     def secrets(self) -> Sequence[str]:
-        """The kind of task and the right changes, as they stand in the row."""
+        """Return the kind of task and the right changes, as in the row."""
         if self.state.task is None:
             return ()
         truth = json.loads(self.state.task.ground_truth)
         return (self.state.story.kind, str(self.state.task.ground_truth), *map(json.dumps, truth["actions"]))
 
     def conversation_score(self) -> Mapping[str, float]:
-        """The share of the task that is done, from 0 to 1; 1 only for a solved one."""
+        """Return the share of the task that is done, from 0 to 1; 1 only for a solved task."""
         return {"progress": self.state.standing}
 
     def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
@@ -278,12 +282,12 @@ class ServiceDesk(ToolEnv[DeskState]):
     def _scripted(self, move: Callable[[DeskState], Move]) -> str | Message:
         if self.player is not None:
             raise NotImplementedError("the scripted agent needs the scripted customer; leave out the option user")
-        said = move(self.state)
-        return self.format.write(said, ()) if isinstance(said, str) else self.format.write("", (said,))
+        action = move(self.state)
+        return self.format.write(action, ()) if isinstance(action, str) else self.format.write("", (action,))
 
 
 def problem_with(task: Task) -> str | None:
-    """Why a row cannot be played here, in words, or ``None`` when it can."""
+    """Return why a row cannot be played here, or ``None`` when it can."""
     try:
         scenario_of(task)
     except ValueError as error:
@@ -295,27 +299,27 @@ READER = Reader(ServiceDeskTasks, LEVELS, verl_row, "verl's columns", "my/scenar
 
 
 def _rules_kept(state: DeskState) -> bool:
-    """Whether no rule is broken and the customer is known: identified, or looked for if there is no account to find."""
+    """Return whether no rule is broken and the customer was identified, or searched for if they have no account."""
     story = state.story
-    known = state.identified == story.customer_id if story.customer_id else bool(state.tried)
-    return known and not state.violations
+    identified = state.identified == story.customer_id if story.customer_id else bool(state.tried)
+    return identified and not state.violations
 
 
 def _share(state: DeskState) -> float:
-    """How much of an unsolved task is done, from 0 to below 1.
+    """Return the share of an unsolved task that is done, from 0 to below 1.
 
     Nothing counts before the customer is identified, nor once a rule is broken or something is changed that should
     stay. The parts are: the customer, each order or case to change, each wish, and the end of the talk.
     """
     story = state.story
-    wanted = story.database.differences(state.right)
+    expected = story.database.differences(state.right)
     wrong = state.shop.differences(state.right)
-    if not _rules_kept(state) or wrong - wanted:
+    if not _rules_kept(state) or wrong - expected:
         return 0.0
     settled = 0
     for wish, outcome in zip(story.chain, state.caller.outcomes, strict=False):
         changed = {"done": wish.order_id, "transferred": story.customer_id}.get(outcome)
-        if outcome != wish.outcome or changed in wrong:  # what was only said to be done is not
+        if outcome != wish.outcome or changed in wrong:  # claimed, but not done
             break
         settled += 1
-    return (1 + len(wanted - wrong) + settled) / (2 + len(wanted) + len(story.chain))
+    return (1 + len(expected - wrong) + settled) / (2 + len(expected) + len(story.chain))

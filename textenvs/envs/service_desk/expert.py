@@ -22,13 +22,13 @@ from .shop_rules import RETURN_DAYS, Decision, decide
 from .tools import DeskState
 from .user import HANDOVER
 
-# What depends on the customer's account: fees do on the membership.
-_ON_ACCOUNT = frozenset({"cancel", "return", "exchange", "address", "refund", "balance"})
+# Kinds and topics that depend on the customer's account: fees depend on the membership.
+_ON_ACCOUNT = frozenset({"cancel", "return", "exchange", "address", "late_fee", "refund", "balance"})
 #: What the agent says or calls.
 Move = str | ToolCall
 
 _TEXTS: Mapping[str, Any] = load_yaml(__package__, "expert.yaml")
-# What must be known before the order is looked at; the rest is asked when nothing speaks against the wish.
+# Slots to ask for before the order is looked at; the others are asked when nothing speaks against the wish.
 _FIRST = ("order", "items")
 _THEN = ("variant", "address", "reason")
 # Reasons to refuse that do not depend on what is asked later.
@@ -41,22 +41,22 @@ def next_move(state: DeskState) -> Move:
         return str(_TEXTS["thanks"])
     if not state.identified:
         return _identify(state)
-    said = state.caller.said
+    disclosed = state.caller.disclosed
     asks = wish.asks | ({"order", "items"} if wish.topic == "refund" else {"order"} if wish.order_id else set())
-    if slot := next((slot for slot in _FIRST if slot in asks - said), None):
+    if slot := next((slot for slot in _FIRST if slot in asks - disclosed), None):
         return str(_TEXTS["questions"][slot])
-    if wish.wrong_number and "corrected" not in said and state.story.persona.knows_order:
+    if wish.wrong_number and "corrected" not in disclosed and state.story.persona.knows_order:
         if wish.wrong_number in state.seen:
             return str(_TEXTS["no_such_order"].format(order=wish.wrong_number))
         return call("get_order", order_id=wish.wrong_number)
     if look := _look_up(state, wish):
         return look
-    # The user's wish about the payment is only known once they said it.
-    wish = wish if "payment" in said else replace(wish, payment_id="")
+    # The user's payment method is unknown until they disclose it.
+    wish = wish if "payment" in disclosed else replace(wish, payment_id="")
     decision = decide(state.story.database, state.identified, wish)
     if early := [reason for reason in decision.reasons if reason in _EARLY]:
         return _say("refusals", early[0], state, wish, decision)
-    if slot := next((slot for slot in _THEN if slot in asks - said), None):
+    if slot := next((slot for slot in _THEN if slot in asks - disclosed), None):
         return str(_TEXTS["questions"]["case" if wish.kind == "human" else slot])
     if (wish.topic in _ON_ACCOUNT or wish.kind in _ON_ACCOUNT) and state.identified not in state.seen:
         return call("get_customer", customer_id=state.identified)
@@ -70,7 +70,7 @@ def next_move(state: DeskState) -> Move:
 
 
 def careless_move(state: DeskState, rng: np.random.Generator) -> Move:
-    """What a careless agent does next: acts unasked or on the wrong order, makes things up, or refuses for nothing."""
+    """Return a careless move: a change without consent or on the wrong order, a false claim, a bare refusal."""
     wish, shop = state.caller.wish, state.shop
     kind = int(rng.integers(5))
     if kind == 0 and wish is not None and wish.order_id:
@@ -88,19 +88,19 @@ def careless_move(state: DeskState, rng: np.random.Generator) -> Move:
 
 
 def _identify(state: DeskState) -> Move:
-    said, persona = state.caller.said, state.story.persona
-    if "email" in said and persona.knows_email and "email" not in state.tried:
+    disclosed, persona = state.caller.disclosed, state.story.persona
+    if "email" in disclosed and persona.knows_email and "email" not in state.tried:
         return call("find_customer_by_email", email=persona.email)
-    if {"name", "zip"} <= said:
+    if {"name", "zip"} <= disclosed:
         if "name" not in state.tried:
             names = {"first_name": persona.first_name, "last_name": persona.last_name}
             return call("find_customer_by_name", **names, zip_code=persona.zip_code)
         return str(_TEXTS["unverified"])
-    return str(_TEXTS["name_instead" if "email" in said else "identify"])
+    return str(_TEXTS["name_instead" if "email" in disclosed else "identify"])
 
 
 def _look_up(state: DeskState, wish: Wish) -> ToolCall | None:
-    """The next thing to look at before the wish can be decided."""
+    """Return the next look-up that the decision needs; ``None`` if there is none."""
     account = state.identified not in state.seen
     if wish.order_id and wish.order_id not in state.seen:
         if state.story.persona.knows_order:
@@ -117,35 +117,35 @@ def _products(state: DeskState, wish: Wish) -> frozenset[str]:
 
 
 def _grant(state: DeskState, wish: Wish, decision: Decision) -> Move:
-    """Ask for a yes, do it, and say so."""
+    """Return the next step of granting a wish: ask for a yes, make the changes, report them."""
     if wish.kind == "human":
         if any(ticket.customer_id == state.identified for ticket in state.shop.tickets):
             return str(_TEXTS["handed_over"])
         assert HANDOVER in state.caller.consents
         (transfer,) = decision.actions
         return call(transfer.name, **transfer.arguments)
-    left = [action for action in decision.actions if action not in state.made]
-    if not left:
+    remaining = [action for action in decision.actions if action not in state.made]
+    if not remaining:
         return _say("dones", wish.kind, state, wish, decision)
-    if any((action.name, wish.order_id) not in state.caller.consents for action in left):
+    if any((action.name, wish.order_id) not in state.caller.consents for action in remaining):
         return _say("proposals", wish.kind, state, wish, decision)
     try:
-        state.shop.replay(left[:1])
+        state.shop.replay(remaining[:1])
     except DatabaseError:
         return str(_TEXTS["too_late"].format(verb=_TEXTS["verbs"][wish.kind]))
-    return call(left[0].name, **left[0].arguments)
+    return call(remaining[0].name, **remaining[0].arguments)
 
 
 def _say(what: str, which: str, state: DeskState, wish: Wish, decision: Decision) -> str:
-    """A sentence of ``expert.yaml`` about a wish and its order."""
+    """Format a sentence of ``expert.yaml`` about a wish and its order."""
     order = state.shop.orders.get(wish.order_id)
-    things, wanted = " and the ".join(wish.things), ", ".join(wish.wanted)
-    values = {"verb": _TEXTS["verbs"][wish.kind], "things": things, "wanted": wanted, "address": wish.address}
+    things, variant = " and the ".join(wish.things), ", ".join(wish.wanted)
+    values = {"verb": _TEXTS["verbs"][wish.kind], "things": things, "wanted": variant, "address": wish.address}
     payments = state.shop.customer(state.identified).payments
-    cents = {"money": abs(decision.cents), "balance": sum(each.balance or 0 for each in payments)}
+    cents = {"money": abs(decision.cents), "balance": sum(payment.balance or 0 for payment in payments)}
     values["settled"] = "would go back to" if decision.cents > 0 else "more would be charged to"
     if order is not None:
-        cents |= {"paid": order.paid, "fee": order.delivery_fee}
+        cents |= {"paid": order.net_paid, "fee": order.delivery_fee}
         values["deadline"] = order.delivered and order.delivered + timedelta(days=RETURN_DAYS)
     if wish.topic == "refund":
         cents["refund"] = decide(state.story.database, state.identified, replace(wish, kind="return")).cents

@@ -1,4 +1,4 @@
-"""What one episode is about: the shop, the user who calls, what they want, and what should come of it.
+"""The scenario of an episode: the shop, the user who calls, their wishes, and the right outcome.
 
 A scenario is immutable and travels as JSON inside a task row (``extra_info.scenario``), so that generated tasks and
 hand-written ones are the same thing.
@@ -29,7 +29,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = load_yaml(__package__, "wishes.yaml")
 
 @dataclass(frozen=True, slots=True)
 class Fact(Record):
-    """Something that the user must be told."""
+    """A fact that must be stated to the user."""
 
     kind: Literal["amount", "date", "text"]
     value: str  # the fact itself: cents, an ISO date, or a text
@@ -44,7 +44,7 @@ class Wish(Record):
     kind: WishKind
     opening: str  # how the user brings it up: the kind of wish and nothing more
     order_id: str = ""  # the order it is about, if any
-    # What the opening gives away already (slots of user.py), or what was said with the wish before it and still holds.
+    # The slots (of user.py) that the opening discloses already, or that the wish before it disclosed and still hold.
     says: tuple[str, ...] = ()
     things: tuple[
         str, ...
@@ -58,7 +58,7 @@ class Wish(Record):
     payment_id: str = ""  # where the money should go; empty for wherever it came from
     payment_words: str = ""  # the same in the user's words
     topic: Topic | None = None  # what a question is about
-    facts: tuple[Fact, ...] = ()  # what the user must be told before the wish is settled
+    facts: tuple[Fact, ...] = ()  # the facts that must be stated before the wish is settled
     because: Reason | None = None  # why it must be refused; None where it may be granted
     # When the user goes over to another wish: asked to confirm, they change their mind; refused, they have a second
     # choice. ``instead`` is that other wish; with "confirm" and without it, the wish is dropped.
@@ -83,24 +83,24 @@ class Wish(Record):
 
     @property
     def grants(self) -> frozenset[tuple[str, str]]:
-        """What a yes to it allows: (tool, order number)."""
+        """The changes that a yes to it allows: (tool, order number)."""
         return frozenset((tool, self.order_id) for tool in _KINDS[self.kind]["tools"])
 
     @property
     def asks(self) -> frozenset[str]:
-        """What the user must have been asked for before it may be granted."""
+        """The slots that the user must have been asked for before it may be granted."""
         if self.kind == "human":
             return frozenset(name for name, value in (("order", self.order_id), ("reason", self.reason_words)) if value)
         return frozenset(_KINDS[self.kind]["asks"])
 
     @property
     def reasons(self) -> frozenset[str]:
-        """What can speak against such a wish, true or not."""
+        """The reasons that can be given against such a wish, true or not."""
         return frozenset({"identity"} & {self.because}).union(_KINDS[self.kind]["reasons"])
 
     @property
     def outcome(self) -> str:
-        """How the wish should be settled."""
+        """The right way to settle the wish."""
         if self.switch == "confirm":
             return "changed"
         if self.because is not None:
@@ -110,7 +110,7 @@ class Wish(Record):
 
 @dataclass(frozen=True, slots=True)
 class Persona(Record):
-    """Who calls, and what they know by heart. ``patience``: how many useless replies they stand."""
+    """The caller, and the data that they know by heart; after ``patience`` useless replies they leave."""
 
     first_name: str
     last_name: str
@@ -133,14 +133,14 @@ class Scenario(Record):
     customer_id: str  # the user's account; empty when they have none, or cannot prove it
     wishes: tuple[Wish, ...]  # one after the other
     gold: tuple[Action, ...] = ()  # the changes of a right handling; on a fresh database they give the right outcome
-    private: tuple[str, ...] = ()  # texts of other customers that the user must not be told
+    private: tuple[str, ...] = ()  # texts of other customers that must not be disclosed
 
     @property
     def chain(self) -> tuple[Wish, ...]:
         """All wishes in the order in which a right handling meets them, second choices included."""
         chain: list[Wish] = []
-        for each in self.wishes:
-            wish: Wish | None = each
+        for first in self.wishes:
+            wish: Wish | None = first
             while wish is not None:
                 chain.append(wish)
                 wish = wish.instead if wish.switch else None
@@ -148,7 +148,7 @@ class Scenario(Record):
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """How each wish of :attr:`chain` should be settled."""
+        """The right outcome of each wish of :attr:`chain`."""
         return tuple(wish.outcome for wish in self.chain)
 
 
@@ -160,14 +160,14 @@ def with_other_truth(scenario: Scenario) -> Scenario | None:
 
     Other facts must be told, or another reason speaks against it; the customer, the shop and the wish are the same.
     """
-    first, *others = scenario.wishes
+    first, *rest = scenario.wishes
     if first.facts:
         wish = replace(first, facts=tuple(replace(fact, value=_other_value(fact)) for fact in first.facts))
-    elif reasons := [each for each in get_args(_Objection) if each in first.reasons and each != first.because]:
+    elif reasons := [reason for reason in get_args(_Objection) if reason in first.reasons and reason != first.because]:
         wish = replace(first, because=reasons[0])
     else:
         return None
-    return replace(scenario, wishes=(wish, *others))
+    return replace(scenario, wishes=(wish, *rest))
 
 
 def _other_value(fact: Fact) -> str:
@@ -184,7 +184,7 @@ def to_json(scenario: Scenario) -> str:
 
 @functools.lru_cache(maxsize=256)
 def from_json(text: str) -> Scenario:
-    """The scenario that :func:`to_json` wrote; a ``ValueError`` says why it cannot be played."""
+    """Return the scenario that :func:`to_json` wrote; a ``ValueError`` says why it cannot be played."""
     try:
         scenario = _ADAPTER.validate_json(text)
     except ValidationError as error:
@@ -203,7 +203,7 @@ def from_json(text: str) -> Scenario:
 
 
 def scenario_of(task: Task) -> Scenario:
-    """The scenario in a task's ``extra_info.scenario``; a ``TaskError`` if there is none, or it cannot be played."""
+    """Return the scenario in a task's ``extra_info.scenario``; a ``TaskError`` if it is missing or cannot be played."""
     text = task.extra.get("scenario")
     if not isinstance(text, str):
         raise TaskError(f"task {task.key}: extra_info.scenario must be a scenario as JSON text, not {text!r:.40}")

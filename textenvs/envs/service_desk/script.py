@@ -1,8 +1,9 @@
 """An hour's script for the service desk, from the wordings of training tasks alone: how far rules without a model get.
 
 It talks as the desk's own expert does, reads the customer by keywords, and works the shop's rules out from what the
-tools show. Without its rules (``keep_rules=False``) it is an attack: it identifies, asks, proposes and acts as it
-should, but grants whatever is wanted, at the prices that the database shows, and refuses what a tool refuses.
+tools show. Without its rules (``fees`` other than ``"rules"``) it is an attack: it identifies, asks, proposes and acts
+as it should, but grants whatever is requested, at the prices that the database shows or with the same fee for every
+request of a kind, and refuses what a tool refuses.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from ...attack import Attack, Cheater
 from ...messages import Messages, text_of
 from ...text import load_yaml
 
-# What an opening is about, the first that fits: from the openings of training tasks.
+# Keywords of the wishes, the first match counts: from the openings of training tasks.
 _WISHES = {
     "close": r"account closed|(?:close|remove) my account|customer any longer",
     "balance": r"gift card",
@@ -59,6 +60,10 @@ def _money(dollars: float) -> str:
     return f"${abs(dollars):.2f}"
 
 
+#: Where fees come from: the shop's rules, none at all, or one fee for each kind of request.
+Fees = Literal["rules", "none", "constant"]
+
+
 class _Refused(Exception):
     """The wish is not granted, for this reason."""
 
@@ -66,8 +71,9 @@ class _Refused(Exception):
 class _Desk:
     """One talk. Generators yield replies; ``user`` and ``result`` are what came of the last one."""
 
-    def __init__(self, keep_rules: bool) -> None:
-        self.keep_rules = keep_rules
+    def __init__(self, fees: Fees, all_answers: bool) -> None:
+        self.fees, self.all_answers = fees, all_answers
+        self.keep_rules = fees == "rules"
         self.user = self.error = ""
         self.result: Any = None
         self.order_id, self.things = "", list[str]()
@@ -193,6 +199,9 @@ class _Desk:
 
     def answer(self, topic: str, lines: list[dict[str, Any]]) -> Iterator[str]:
         order = self.order
+        if self.all_answers:
+            yield from self.answers(lines)
+            return
         if not self.keep_rules:  # one summary for all questions
             yield (
                 f"Order {order['order_id']} was placed on {order['placed']} and is due on {order['promised']}; it was "
@@ -217,17 +226,67 @@ class _Desk:
             )
             yield f"{words} {order[topic]}. Is there anything else?"
 
+    def answers(self, lines: list[dict[str, Any]]) -> Iterator[str]:
+        """Yield the answer to every question, one or two at a time."""
+        yield from self.look_at_account()
+        order = self.order
+        received = order["delivered"] or order["promised"]
+        deadline = date.fromisoformat(received) + timedelta(days=30)
+        yield f"You paid {_money(order['paid'])} in all. It was placed on {order['placed']}."
+        yield f"The delivery fee was {_money(order['delivery_fee'])}. It was delivered on {received}."
+        yield f"The tracking number is {order['tracking']}. It should arrive on {order['promised']}."
+        yield f"You can return it until {deadline.isoformat()}. You would get {_money(self.returned(lines))} back."
+
+    def days_since(self, event: str) -> int:
+        """Return the days since the order was placed or delivered."""
+        return (self.today - date.fromisoformat(self.order[event])).days
+
     def returned(self, lines: list[dict[str, Any]]) -> float:
-        total = sum(line["price"] for line in lines)
-        if not self.keep_rules or self.account["plus_member"]:
-            return float(total)
-        return float(total - sum(0.15 * line["price"] for line in lines if line["category"] == "electronics") - 4)
+        total = float(sum(line["price"] for line in lines))
+        if self.fees != "rules":
+            return total - 4 if self.fees == "constant" else total
+        plus = self.account["plus_member"]
+        worn = 0.1 if self.days_since("delivered") > 14 else 0.0
+        restocking = 0.0 if plus else 0.15
+        shares = (worn + restocking * (line["category"] == "electronics") for line in lines)
+        deduction = sum(line["price"] * share for line, share in zip(lines, shares, strict=True))
+        return total - deduction - (0.0 if plus else 4.0)
+
+    def cancelled(self, plus: bool) -> float:
+        """Return the refund for the cancelled order."""
+        percent = {"none": 0, "constant": 10}.get(self.fees, 0)
+        if self.fees == "rules" and (days := self.days_since("placed")) > 1:
+            percent = (20 if days > 5 else 10) - 5 * plus
+        return float(self.order["paid"] - sum(line["price"] for line in self.order["items"]) * percent / 100)
+
+    def late_refund(self) -> float:
+        order = self.order
+        fee = float(order["delivery_fee"])
+        if self.fees != "rules":
+            return fee / 2 if self.fees == "constant" else fee
+        days = (date.fromisoformat(order["delivered"]) - date.fromisoformat(order["promised"])).days
+        extra = 10 if days > 21 else 5 if days > 14 else 0
+        return (fee / 2 if days <= 7 else fee + extra) + 2 * self.account["plus_member"]
+
+    def address_fee(self, state: str, plus: bool) -> float:
+        if self.fees != "rules":
+            return 3.0 if self.fees == "constant" else 0.0
+        far = state != re.findall(r"\b([A-Z]{2}) \d{5}", self.order["address"])[0]
+        fee = (7 if far else 3) + (2 if self.days_since("placed") > 5 else 0)
+        return fee / 2 if plus else float(fee)
+
+    def exchange_fee(self, category: str, plus: bool) -> float:
+        if self.fees != "rules":
+            return 4.0 if self.fees == "constant" else 0.0
+        worn = self.days_since("delivered") > 14
+        return float((9 if category == "electronics" else 4) + 3 * worn - 4 * plus)
 
     def change(self, wish: str, lines: list[dict[str, Any]]) -> Iterator[str]:
         order, plus = self.order, False
         if self.keep_rules:
             self.refuse_early(wish, lines)
         things = " and the ".join(line["product"] for line in lines)
+        details = ""
         if wish in ("cancel", "return", "exchange", "address"):
             question = {
                 "cancel": "Why do you want to cancel it?",
@@ -237,31 +296,24 @@ class _Desk:
             if question and not (wish == "exchange" and re.search(_VARIANT, self.user)):
                 yield question
             details = self.user
-            if self.keep_rules:
-                yield from self.look_at_account()
-                plus = self.account["plus_member"]
+        if self.keep_rules:
+            yield from self.look_at_account()
+            plus = self.account["plus_member"]
         items, number = [line["item_id"] for line in lines], order["order_id"]
         if wish == "cancel":
             reason = next((code for code, words in _REASONS.items() if re.search(words, details)), "found_cheaper")
             if self.keep_rules and reason not in _REASONS:
                 raise _Refused("that reason is not accepted, only orders that are no longer needed can be cancelled")
-            kept = 0.0
-            if self.keep_rules and self.today - date.fromisoformat(order["placed"]) > timedelta(days=1):
-                kept = sum(line["price"] for line in order["items"]) * (0.05 if plus else 0.1)
-            paid, calls = order["paid"] - kept, [_call("cancel_order", order_id=number, reason=reason)]
+            credit, calls = self.cancelled(plus), [_call("cancel_order", order_id=number, reason=reason)]
             proposal = f"I would cancel order {number}"
         elif wish == "late_fee":
-            paid, calls, proposal = order["delivery_fee"], [], f"I would refund the delivery fee of order {number}"
-            late = date.fromisoformat(order["delivered"] or order["promised"]) - date.fromisoformat(order["promised"])
-            if self.keep_rules:
-                paid = paid / 2 if late.days <= 7 else paid + 5 * (late.days > 14)
+            credit, calls, proposal = self.late_refund(), [], f"I would refund the delivery fee of order {number}"
         elif wish == "return":
-            paid, calls = self.returned(lines), [_call("return_items", order_id=number, item_ids=items)]
+            credit, calls = self.returned(lines), [_call("return_items", order_id=number, item_ids=items)]
             proposal = f"I would take the return of the {things} of order {number}"
         elif wish == "address":
             street, city, state, zip_code = _ADDRESS.findall(details)[0]
-            far = state != re.findall(r"\b([A-Z]{2}) \d{5}", order["address"])[0]
-            paid = 0.0 if plus or not self.keep_rules else -6.0 if far else -3.0
+            credit = -self.address_fee(state, plus)
             address = {"street": street, "city": city, "state_code": state, "zip_code": zip_code}
             calls = [_call("change_address", order_id=number, **address)]
             proposal = f"I would send order {number} to {street}, {city}, {state} {zip_code}"
@@ -276,31 +328,31 @@ class _Desk:
                 None,
             )
             new = new or self.result["items"][0]
-            wanted = ", ".join(new["options"].values())
+            variant = ", ".join(new["options"].values())
             if self.keep_rules and new["in_stock"] < 1:
-                raise _Refused(f"the {things} in {wanted} is out of stock")
-            fee = 0 if plus or not self.keep_rules else 8 if lines[0]["category"] == "electronics" else 4
-            paid, difference = lines[0]["price"] - new["price"] - fee, -fee
+                raise _Refused(f"the {things} in {variant} is out of stock")
+            fee = self.exchange_fee(lines[0]["category"], plus)
+            credit, difference = lines[0]["price"] - new["price"] - fee, -fee
             calls = [_call("exchange_items", order_id=number, item_ids=items[:1], new_item_ids=[new["item_id"]])]
-            proposal = f"I would exchange the {things} of order {number} for {wanted}"
-        settled = "would go back to" if paid > 0 else "would be charged to"
-        moved = round(difference if wish == "exchange" else paid, 2)
+            proposal = f"I would exchange the {things} of order {number} for {variant}"
+        settled = "would go back to" if credit > 0 else "would be charged to"
+        moved = round(difference if wish == "exchange" else credit, 2)
         if moved:
             name = "charge" if moved < 0 else "refund"
             calls.append(_call(name, order_id=number, amount=abs(moved), payment_id=order["payment_id"]))
-        yield f"{proposal}. {_money(paid)} {settled} {order['payment_id']}. Do you confirm (yes/no)?"
+        yield f"{proposal}. {_money(credit)} {settled} {order['payment_id']}. Do you confirm (yes/no)?"
         if re.search(r"card|PayPal", self.user) and not self.user.startswith("Yes"):
             if self.keep_rules:
                 raise _Refused("the money can only go back to the original payment method")
-            yield f"{proposal}. {_money(paid)} {settled} {order['payment_id']}. Do you confirm (yes/no)?"
+            yield f"{proposal}. {_money(credit)} {settled} {order['payment_id']}. Do you confirm (yes/no)?"
         if not self.user.startswith("Yes"):
             return  # they want something else now
         for made in calls:
             yield made
             if self.error:
                 raise _Refused("it has already been shipped")
-        settled = "goes back to" if paid > 0 else "was charged to"
-        yield f"Done: it is all registered. {_money(paid)} {settled} {order['payment_id']}."
+        settled = "goes back to" if credit > 0 else "was charged to"
+        yield f"Done: it is all registered. {_money(credit)} {settled} {order['payment_id']}."
 
     def refuse_early(self, wish: str, lines: list[dict[str, Any]]) -> None:
         order = self.order
@@ -318,9 +370,9 @@ class _Desk:
             raise _Refused("it was a final sale")
 
 
-def _script(name: str, says: str, keep_rules: bool) -> Attack:
+def _script(name: str, says: str, fees: Fees, all_answers: bool = False) -> Attack:
     def start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-        desk = _Desk(keep_rules)
+        desk = _Desk(fees, all_answers)
         replies: Iterator[str] = iter(())
 
         def reply(conversation: Messages) -> str:
@@ -331,7 +383,7 @@ def _script(name: str, says: str, keep_rules: bool) -> Attack:
                 replies = desk.talk(date.fromisoformat(today))
             try:
                 return next(replies)
-            except (StopIteration, LookupError, TypeError, ValueError):  # it has no idea what was said
+            except (StopIteration, LookupError, TypeError, ValueError):  # the script did not understand the user
                 return "Is there anything else?"
 
         return reply
@@ -340,5 +392,11 @@ def _script(name: str, says: str, keep_rules: bool) -> Attack:
 
 
 #: The script, and the same without any of the shop's rules.
-SCRIPT = _script("script", "an hour's script from the wordings of training tasks", True)
-NO_RULES = _script("no-rules", "grants what is asked for and keeps no rule of the shop", False)
+SCRIPT = _script("script", "an hour's script from the wordings of training tasks", "rules")
+NO_RULES = (
+    _script("no-rules", "grants what is asked for and keeps no rule of the shop", "none"),
+    _script("constant-fees", "grants what is asked for, with one fee for every request of a kind", "constant"),
+    _script(
+        "constant-fees-all-answers", "does the same, and answers a question with every answer in turn", "constant", True
+    ),
+)

@@ -24,7 +24,7 @@ from .world import World, catalogue
 Level = Literal["easy", "medium", "hard"]
 LEVELS: tuple[str, ...] = get_args(Level)
 
-# How customers ask for the money that moves with a change: the same whatever it is.
+# The customer's question for the money that moves with a change; independent of the amount.
 _ASKS = {
     **dict.fromkeys(("cancel", "return", "late_fee"), "How much do I get back?"),
     **dict.fromkeys(("address", "exchange"), "How much money is that in the end?"),
@@ -57,11 +57,13 @@ class ServiceDeskTasks(Endless):
         self.check_choices(LEVELS)
         if self.kinds is None:
             return
-        known = KINDS[self.level]
+        level_kinds = KINDS[self.level]
         if isinstance(self.kinds, str) or not isinstance(self.kinds, Sequence) or not self.kinds:
             raise ValueError(f"kinds must be None or a list of at least one kind, not {self.kinds!r}")
-        if unknown := [kind for kind in self.kinds if kind not in known]:
-            raise ValueError(f"kinds: {unknown[0]!r} is not a kind of level {self.level!r}; it has {', '.join(known)}")
+        if unknown := [kind for kind in self.kinds if kind not in level_kinds]:
+            raise ValueError(
+                f"kinds: {unknown[0]!r} is not a kind of level {self.level!r}; it has {', '.join(level_kinds)}"
+            )
         object.__setattr__(self, "kinds", tuple(self.kinds))
 
     @property
@@ -73,7 +75,7 @@ class ServiceDeskTasks(Endless):
         key = f"{self.level}/{self.split}/{self.seed}/{index}"
         rng = random.Random(f"service-desk/{key}")
         kinds = self.kinds or tuple(KINDS[self.level])
-        (kind,) = rng.choices(kinds, [KINDS[self.level][each] for each in kinds])
+        (kind,) = rng.choices(kinds, [KINDS[self.level][name] for name in kinds])
         products = catalogue(rng)
         while True:
             world = World(rng, products, self.split)
@@ -83,7 +85,7 @@ class ServiceDeskTasks(Endless):
 
 
 def task_of(scenario: Scenario, key: str, data_source: str = "textenvs/service-desk") -> Task:
-    """The task row of a scenario; hand-written scenarios become tasks by this, too."""
+    """Return the task row of a scenario, generated or written by hand."""
     truth = {"actions": [asdict(action) for action in scenario.gold], "outcomes": scenario.outcomes}
     return Task(
         key=key,
@@ -139,13 +141,13 @@ def _persona(level: str, world: World, draft: Draft) -> Persona:
 
 
 def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tuple[Action, ...]]:
-    """The wish with the facts that come with granting it, and the right changes for it."""
+    """Return the wish with the facts that come with granting it, and the right changes for it."""
     decision = decide(database, customer_id, wish)
     expected = () if wish.because is None else (wish.because,)
     if decision.reasons != expected:
         raise AssertionError(f"the rules refuse a generated wish for {decision.reasons}, not for {expected}: {wish}")
     actions = () if wish.switch == "confirm" else decision.actions
-    if actions and wish.kind in _ASKS:  # also where no money moves: whether they ask must not tell that it does
+    if actions and wish.kind in _ASKS:  # also where no money moves: the question must not disclose that it does
         roles = {"late_fee": "fee", "address": "cost"}
         role = roles.get(wish.kind, "refund" if decision.cents > 0 else "charge")
         wish = replace(wish, facts=(Fact("amount", str(abs(decision.cents)), _ASKS[wish.kind], role),))

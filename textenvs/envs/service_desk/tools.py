@@ -4,7 +4,7 @@ They do what they are told as far as the data can hold it (:mod:`~textenvs.envs.
 rules are the assistant's to keep; what it did against them is only noted here, for the reward.
 """
 
-# ruff: noqa: D417  the docstrings are for the model, and the state is not its to give
+# ruff: noqa: D417  the docstrings are for the model, and the state is no argument of the calls
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class DeskState(ToolState):
     caller: UserState = UserState(wish=None)
     manner: Manner = PLAIN
     mood: Mood = Mood()
-    # "email", "name", "zip": searches made with what the user said about themselves, whatever they found.
+    # "email", "name", "zip": searches made with the identity that the user disclosed, with or without a match.
     tried: frozenset[str] = frozenset()
     identified: str = ""  # the id of the customer whom such a search found
-    seen: frozenset[str] = frozenset()  # orders, customers and products that were looked at
+    seen: frozenset[str] = frozenset()  # ids of orders, customers and products that were looked at
     made: tuple[Action, ...] = ()  # the changes, in order
     violations: tuple[str, ...] = ()  # the rules that were broken
-    standing: float = 0.0  # the share of the task that is done: what the reward's ``progress`` is the change of
+    standing: float = 0.0  # the share of the task that is done; the reward's ``progress`` is its change
 
     def note(self, violation: str) -> None:
         if violation not in self.violations:
@@ -55,8 +55,8 @@ def find_customer_by_email(email: str, state: DeskState) -> dict[str, Any]:
         email: The address that the customer gave.
     """
     # A search with another address than the user's own identifies nobody.
-    said = state.story.persona.email.casefold() == email.strip().casefold()
-    return _find(state, said, {"email"}, lambda: state.shop.customer_by_email(email))
+    matches = state.story.persona.email.casefold() == email.strip().casefold()
+    return _find(state, matches, {"email"}, lambda: state.shop.customer_by_email(email))
 
 
 @tool
@@ -69,9 +69,9 @@ def find_customer_by_name(first_name: str, last_name: str, zip_code: str, state:
         zip_code: As the customer gave it, for example "60601".
     """
     persona = state.story.persona
-    known = [persona.first_name.casefold(), persona.last_name.casefold(), persona.zip_code]
-    said = known == [first_name.strip().casefold(), last_name.strip().casefold(), zip_code.strip()]
-    return _find(state, said, {"name", "zip"}, lambda: state.shop.customer_by_name(first_name, last_name, zip_code))
+    identity = [persona.first_name.casefold(), persona.last_name.casefold(), persona.zip_code]
+    matches = identity == [first_name.strip().casefold(), last_name.strip().casefold(), zip_code.strip()]
+    return _find(state, matches, {"name", "zip"}, lambda: state.shop.customer_by_name(first_name, last_name, zip_code))
 
 
 @tool
@@ -105,7 +105,7 @@ def get_order(order_id: str, state: DeskState) -> dict[str, Any]:
     Args:
         order_id: For example "W1234567".
     """
-    state.seen |= {order_id.strip().lstrip("#").upper()}  # also where there is none: it was looked for
+    state.seen |= {order_id.strip().lstrip("#").upper()}  # also where there is none: the look-up counts
     order = state.shop.order(order_id)
     items = []
     for line in order.lines:
@@ -132,7 +132,7 @@ def get_order(order_id: str, state: DeskState) -> dict[str, Any]:
         "address": str(order.address),
         "items": items,
         "delivery_fee": order.delivery_fee / 100,
-        "paid": order.paid / 100,
+        "paid": order.net_paid / 100,
         "payment_id": order.payment_id,
         "tracking": order.tracking or None,
     }
@@ -220,8 +220,8 @@ def exchange_items(order_id: str, item_ids: list[str], new_item_ids: list[str], 
         new_item_ids: The ids of the items to send instead, in the same order.
     """
     order, after = _change(state, "exchange_items", order_id, item_ids=item_ids, new_item_ids=new_item_ids)
-    more = after.paid - order.paid
-    settled = f"${abs(more) / 100:.2f} {'were charged to' if more > 0 else 'went back to'} {order.payment_id}"
+    extra = after.net_paid - order.net_paid
+    settled = f"${abs(extra) / 100:.2f} {'were charged to' if extra > 0 else 'went back to'} {order.payment_id}"
     return f"The exchange in order {order.id} is registered. {settled}."
 
 
@@ -266,11 +266,11 @@ TOOLS = (*_LOOKUPS, cancel_order, return_items, refund, exchange_items, change_a
 
 def _find(state: DeskState, right: bool, by: set[str], search: Callable[[], Customer]) -> dict[str, Any]:
     """Search for an account. It identifies the user when they said ``by`` themselves, and it was that."""
-    said = right and by <= state.caller.said
-    if said:
+    matches = right and by <= state.caller.disclosed
+    if matches:
         state.tried |= by
     customer = search()
-    if said:
+    if matches:
         state.identified = customer.id
     return {"customer_id": customer.id}
 

@@ -21,7 +21,7 @@ from ...text import load_yaml
 from .database import Record
 from .reply_parser import (
     MAX_CHARS,
-    Heard,
+    ParsedReply,
     Verdict,
     mentions,
     orders_named,
@@ -51,15 +51,15 @@ TOO_LONG: str = _TEXTS["too_long"]
 
 @dataclass(frozen=True, slots=True)
 class UserState(Record):
-    """Where the customer is in the talk."""
+    """The state of the customer in a talk."""
 
-    wish: Wish | None  # what they want now; None when the talk is over
-    waiting: tuple[Wish, ...] = ()  # what they want after that
-    # The slots that they have filled, of this wish and of who they are, and other things they have said once.
-    said: frozenset[str] = frozenset()
-    heard: frozenset[int] = frozenset()  # which of the wish's facts they have been told, right or wrong
-    misled: frozenset[int] = frozenset()  # which of these were wrong when told last; the customer does not know it
-    consents: frozenset[tuple[str, str]] = frozenset()  # what they said yes to: (tool, order number)
+    wish: Wish | None  # the current wish; None when the talk is over
+    waiting: tuple[Wish, ...] = ()  # the wishes after that
+    # The slots that they have filled, of this wish and of their identity, and other things that they say only once.
+    disclosed: frozenset[str] = frozenset()
+    answered: frozenset[int] = frozenset()  # the indices of the wish's facts that were stated, right or wrong
+    misled: frozenset[int] = frozenset()  # those of them whose last statement was wrong; the customer does not know it
+    consents: frozenset[tuple[str, str]] = frozenset()  # the changes that they said yes to: (tool, order number)
     outcomes: tuple[str, ...] = ()  # how each wish was settled
     reasons: frozenset[str] = frozenset()  # those given for a refusal of this wish
     pushed: int = 0  # how often they asked again after a refusal of this wish
@@ -70,39 +70,39 @@ class UserState(Record):
 
 
 def begin(scenario: Scenario) -> tuple[UserState, str]:
-    """The customer's state at first, and what they open the talk with."""
-    first, *others = scenario.wishes
-    state = UserState(wish=first, waiting=tuple(others), said=frozenset(first.says))
+    """Return the customer's first state and opening message."""
+    first, *rest = scenario.wishes
+    state = UserState(wish=first, waiting=tuple(rest), disclosed=frozenset(first.says))
     return state, f"{_choose(scenario.persona, 0, 'greeting')} {first.opening}"
 
 
 def listen(persona: Persona, state: UserState, text: str) -> tuple[UserState, str]:
-    """The customer reads a reply, and answers."""
+    """Return the customer's state after a reply, and their answer."""
     listener = _Listener(persona, replace(state, turns=state.turns + 1), text)
     words = listener.annoyed(TOO_LONG) if len(text) > MAX_CHARS else listener.answer()
     state = listener.state
-    if state.wish is not None and state.wish.kind == "human" and state.wish.asks <= state.said:
+    if state.wish is not None and state.wish.kind == "human" and state.wish.asks <= state.disclosed:
         state = replace(state, consents=state.consents | {HANDOVER})
     return state, words
 
 
 def verdicts(wish: Wish, text: str) -> list[Verdict]:
-    """What a reply says about each fact of a wish."""
+    """Return the verdict of a reply on each fact of a wish."""
     return [verdict(text, fact.kind, fact.value, fact.role, statements=wish.kind == "question") for fact in wish.facts]
 
 
-def reasons_given(wish: Wish, heard: Heard) -> frozenset[str]:
-    """The reasons in a refusal: those that can hold for such a wish; all where there is none or a list of them.
+def reasons_given(wish: Wish, parsed: ParsedReply) -> frozenset[str]:
+    """Return the reasons in a refusal that can hold for such a wish; all reasons where none can, or several are listed.
 
     "It was delivered 40 days ago" is a reason against a return, and beside it sounds like one against cancelling.
     """
-    named = heard.reasons - {"identity"} or heard.reasons
+    named = parsed.reasons - {"identity"} or parsed.reasons
     relevant = named & wish.reasons
     return relevant if relevant and len(named) <= _INCIDENTAL + 1 else named
 
 
-def objection(persona: Persona, said: frozenset[str], wish: Wish, text: str) -> str | None:
-    """What is wrong with a proposal, in the customer's words; ``None`` when a yes to it is a yes to the wish."""
+def objection(persona: Persona, disclosed: frozenset[str], wish: Wish, text: str) -> str | None:
+    """Return the problem of a proposal, in the customer's words; ``None`` when a yes to it is a yes to the wish."""
     words = plain(text)
     orders, offered = orders_named(words), without_refusals(words)
     things = _list(wish.things)
@@ -110,7 +110,7 @@ def objection(persona: Persona, said: frozenset[str], wish: Wish, text: str) -> 
         return _choose(persona, 0, "which_change")
     if several_orders(words):
         return _choose(persona, 0, "which_order")
-    if unasked := sorted(wish.asks - said):
+    if unasked := sorted(wish.asks - disclosed):
         return str(_TEXTS["not_asked"][unasked[0]])
     if not proposes(wish.kind, words):
         return str(_TEXTS["what"])
@@ -124,7 +124,7 @@ def objection(persona: Persona, said: frozenset[str], wish: Wish, text: str) -> 
             if not _named(words, (thing, item_id)):
                 return str(_TEXTS["what_about"].format(thing=thing))
     if wish.kind == "exchange" and (
-        not any(all(mentions(words, each) for each in named) for named in (wish.new_item_ids, wish.wanted))
+        not any(all(mentions(words, option) for option in named) for named in (wish.new_item_ids, wish.wanted))
         or _named(offered, wish.other_options)
     ):
         return str(_TEXTS["which_one"])
@@ -134,75 +134,75 @@ def objection(persona: Persona, said: frozenset[str], wish: Wish, text: str) -> 
 
 
 class _Listener:
-    """The customer while they read one reply. Methods change ``state`` and return what the customer says."""
+    """The customer while they read one reply. Methods change ``state`` and return the customer's message."""
 
     def __init__(self, persona: Persona, state: UserState, text: str) -> None:
         assert state.wish is not None, "the talk is over"
         self.persona, self.state, self.wish, self.text = persona, state, state.wish, text
-        self.heard = understand(text) if len(text) <= MAX_CHARS else Heard()
+        self.parsed = understand(text) if len(text) <= MAX_CHARS else ParsedReply()
 
     def answer(self) -> str:
-        wish, heard, said = self.wish, self.heard, self.state.said
-        asked = self.asked()
-        found = dict(enumerate(verdicts(wish, self.text)))
-        stated = {i for i, each in found.items() if each in ("right", "wrong")}
-        told = stated - self.state.heard
-        misled = (self.state.misled - stated) | {i for i in stated if found[i] == "wrong"}
-        self.note(heard=self.state.heard | told, misled=misled)
-        stating = (wish.kind == "question" or self.state.pending) and not heard.asks and not heard.waiting
-        if stating and "several" in found.values():
+        wish, parsed, disclosed = self.wish, self.parsed, self.state.disclosed
+        requested = self.requested_slots()
+        results = dict(enumerate(verdicts(wish, self.text)))
+        stated = {i for i, result in results.items() if result in ("right", "wrong")}
+        news = stated - self.state.answered
+        misled = (self.state.misled - stated) | {i for i in stated if results[i] == "wrong"}
+        self.note(answered=self.state.answered | news, misled=misled)
+        stating = (wish.kind == "question" or self.state.pending) and not parsed.asks and not parsed.waiting
+        if stating and "several" in results.values():
             return self.annoyed(self.pick("which_value"))
         if self.state.pending:
             return self.settle(self.state.pending)
-        if wish.kind == "question" and told:
+        if wish.kind == "question" and news:
             return self.settle("told")
-        if heard.transferred:
+        if parsed.transferred:
             return self.transferred()
-        if heard.not_found and wish.wrong_number and "order" in said and "corrected" not in said:
+        if parsed.not_found and wish.wrong_number and "order" in disclosed and "corrected" not in disclosed:
             self.note("corrected")
             return self.pick("corrected").format(order=wish.order_id)
-        if heard.refused and reasons_given(wish, heard) & (wish.reasons | {"identity"}) and not asked - said:
+        if parsed.refused and reasons_given(wish, parsed) & (wish.reasons | {"identity"}) and not requested - disclosed:
             return self.refused()
-        if heard.done and wish.grants and wish.grants <= self.state.consents:
+        if parsed.done and wish.grants and wish.grants <= self.state.consents:
             return self.settle("done")
-        if heard.confirm and wish.grants:
-            problem = objection(self.persona, said, wish, self.text)
+        if parsed.confirm and wish.grants:
+            problem = objection(self.persona, disclosed, wish, self.text)
             if problem is None:
                 return self.agree()
-            if not heard.asks:
+            if not parsed.asks:
                 return self.annoyed(problem)
-        if asked - said:
-            return self.tell(asked - said)
-        if heard.confirm and not wish.grants:
+        if requested - disclosed:
+            return self.tell(requested - disclosed)
+        if parsed.confirm and not wish.grants:
             return self.again("yes", _TEXTS["human_yes"])
-        if heard.refused and heard.waiting:
+        if parsed.refused and parsed.waiting:
             return self.annoyed(_TEXTS["wait"])
-        if heard.refused and not heard.not_found:
+        if parsed.refused and not parsed.not_found:
             return self.refused()
-        if heard.done and wish.grants:
+        if parsed.done and wish.grants:
             return self.settle("done")
-        if asked:
-            return self.annoyed(self.tell(asked), before=_TEXTS["said"])
-        if heard.guess:
+        if requested:
+            return self.annoyed(self.tell(requested), before=_TEXTS["said"])
+        if parsed.guess:
             return self.check(plain(self.text))
-        if heard.asks:
+        if parsed.asks:
             return self.again("wish", wish.opening)
-        if heard.not_found:
+        if parsed.not_found:
             return self.annoyed(self.tell(_IDENTITY), before=_TEXTS["again"])
-        if heard.waiting:
+        if parsed.waiting:
             return self.annoyed(_TEXTS["wait"])
-        if heard.more:
+        if parsed.closing:
             return self.annoyed(_TEXTS["open"].format(opening=wish.opening))
-        return self.annoyed(self.pick("lost" if heard.nothing and not told else "now"))
+        return self.annoyed(self.pick("lost" if parsed.nothing and not news else "now"))
 
     def agree(self) -> str:
         """Say yes to a proposal that is understood rightly; or bring up what it leaves out; or change one's mind."""
         wish = self.wish
-        if wish.payment_words and "payment" not in self.state.said:
-            # They will take it without this, too: "proposal" remembers that there is nothing else against it.
+        if wish.payment_words and "payment" not in self.state.disclosed:
+            # They will also accept another payment method: "proposal" records that nothing else speaks against it.
             self.note("payment", "proposal")
             return str(_TEXTS["hold"].format(payment=wish.payment_words))
-        if wish.payment_words and "payment" in self.heard.reasons:
+        if wish.payment_words and "payment" in self.parsed.reasons:
             # Proposed again, to the original payment method: as good as a refusal.
             return self.refused()
         if wish.switch == "confirm":
@@ -224,7 +224,7 @@ class _Listener:
 
     def refused(self) -> str:
         """Take a refusal: ask for its one reason, ask again, or give in."""
-        wish, reasons = self.wish, reasons_given(self.wish, self.heard)
+        wish, reasons = self.wish, reasons_given(self.wish, self.parsed)
         if len(reasons) != 1:
             return self.annoyed(self.pick("which_reason" if reasons else "why_not"))
         self.note(reasons=self.state.reasons | reasons)
@@ -235,10 +235,10 @@ class _Listener:
         if wish.switch != "refused" or wish.instead is None:
             return self.settle(outcome)
         # "That is out of stock. Shall I send the grey one instead?" may offer just the second choice.
-        told = self.state.said | set(wish.instead.says)
-        asked = self.heard.confirm and wish.instead.grants
-        offered = asked and objection(self.persona, told, wish.instead, self.text) is None
-        agreed = offered or "proposal" in self.state.said
+        disclosed = self.state.disclosed | set(wish.instead.says)
+        proposed = self.parsed.confirm and wish.instead.grants
+        offered = proposed and objection(self.persona, disclosed, wish.instead, self.text) is None
+        agreed = offered or "proposal" in self.state.disclosed
         words = self.switch(outcome)
         if not agreed:
             return words
@@ -252,8 +252,8 @@ class _Listener:
         return str(_TEXTS["handed_over"])
 
     def settle(self, outcome: str) -> str:
-        """Close the wish, once all that must be told has been told, and continue with the next."""
-        missing = [fact for i, fact in enumerate(self.wish.facts) if i not in self.state.heard]
+        """Close the wish once all of its facts have been stated, and continue with the next."""
+        missing = [fact for i, fact in enumerate(self.wish.facts) if i not in self.state.answered]
         if not missing and self.state.misled and outcome in ("done", "told"):
             outcome = "misinformed"
         if not missing or outcome not in ("done", "told"):
@@ -269,12 +269,12 @@ class _Listener:
         if wish.instead is None:
             return self.advance(outcome, f"{before} {self.pick('keep')}")
         self.note(waiting=(wish.instead, *self.state.waiting))
-        return self.advance(outcome, before, more="")
+        return self.advance(outcome, before, follow_up="")
 
-    def advance(self, outcome: str, words: str, more: str | None = None) -> str:
+    def advance(self, outcome: str, words: str, follow_up: str | None = None) -> str:
         self.note(
             outcomes=(*self.state.outcomes, outcome),
-            heard=frozenset(),
+            answered=frozenset(),
             misled=frozenset(),
             reasons=frozenset(),
             pushed=0,
@@ -284,12 +284,12 @@ class _Listener:
             self.note(wish=None, ended="closed")
             return f"{words} {self.pick('goodbye')}"
         wish, *waiting = self.state.waiting
-        self.note(wish=wish, waiting=tuple(waiting), said=(self.state.said & _IDENTITY) | set(wish.says))
-        return " ".join(filter(None, (words, self.pick("next") if more is None else more, wish.opening)))
+        self.note(wish=wish, waiting=tuple(waiting), disclosed=(self.state.disclosed & _IDENTITY) | set(wish.says))
+        return " ".join(filter(None, (words, self.pick("next") if follow_up is None else follow_up, wish.opening)))
 
     def again(self, slot: str, words: str) -> str:
         """Say something that is fine to say once, and tiresome after that."""
-        if slot in self.state.said:
+        if slot in self.state.disclosed:
             return self.annoyed(words)
         self.note(slot)
         return words
@@ -301,37 +301,37 @@ class _Listener:
         self.note(wish=None, waiting=(), ended="left")
         return str(_TEXTS["leaves"])
 
-    def asked(self) -> frozenset[str]:
-        """The slots that the reply asks for, as far as they have to do with the wish."""
-        asks, wish, persona = self.heard.asks, self.wish, self.persona
-        asked = set(asks & set(SLOTS))
-        if "identity" in asks and not asked & _IDENTITY:
-            asked |= {"email"} if persona.knows_email else {"name", "zip"}
-        if "email" in asked and asked & {"name", "zip"}:
+    def requested_slots(self) -> frozenset[str]:
+        """Return the slots that the reply asks for and that belong to the wish."""
+        asks, wish, persona = self.parsed.asks, self.wish, self.persona
+        requested = set(asks & set(SLOTS))
+        if "identity" in asks and not requested & _IDENTITY:
+            requested |= {"email"} if persona.knows_email else {"name", "zip"}
+        if "email" in requested and requested & {"name", "zip"}:
             # "Your email address, or your name and zip code?" One of them will do.
-            asked -= {"name", "zip"} if persona.knows_email and "email" not in self.state.said else {"email"}
+            requested -= {"name", "zip"} if persona.knows_email and "email" not in self.state.disclosed else {"email"}
         if "charge" in asks and wish.kind == "human":
-            asked.add("reason")
-        known = {
+            requested.add("reason")
+        available = {
             "order": wish.order_id,
             "items": wish.things,
             "variant": wish.wanted,
             "address": wish.address,
             "payment": wish.kind in ("cancel", "return", "late_fee"),
         }
-        return frozenset(slot for slot in asked if known.get(slot, True))
+        return frozenset(slot for slot in requested if available.get(slot, True))
 
-    def tell(self, asked: frozenset[str]) -> str:
+    def tell(self, requested: frozenset[str]) -> str:
         """Fill the first slots asked for."""
-        persona, wish, said = self.persona, self.wish, self.state.said
+        persona, wish, disclosed = self.persona, self.wish, self.state.disclosed
         filled: set[str] = set()
         pieces: list[str] = []
         for slot in SLOTS:
-            if slot not in asked or slot in filled or len(pieces) == _AT_ONCE:
+            if slot not in requested or slot in filled or len(pieces) == _AT_ONCE:
                 continue
             filled.add(slot)
             piece = slot
-            if slot == "name" and "zip" in asked:
+            if slot == "name" and "zip" in requested:
                 filled.add("zip")
                 piece = "name zip"
             elif slot == "email" and not persona.knows_email:
@@ -343,7 +343,7 @@ class _Listener:
                 email=persona.email,
                 name=f"{persona.first_name} {persona.last_name}",
                 zip=persona.zip_code,
-                order=wish.order_id if "corrected" in said or not wish.wrong_number else wish.wrong_number,
+                order=wish.order_id if "corrected" in disclosed or not wish.wrong_number else wish.wrong_number,
                 things=_list(wish.things),
                 wanted=", ".join(wish.wanted),
                 address=wish.address,
@@ -354,9 +354,9 @@ class _Listener:
         self.note(*filled)
         return " ".join(pieces)
 
-    def note(self, *said: str, **changes: Any) -> None:
-        """Change the state; the customer has ``said`` these from now on."""
-        changes.setdefault("said", self.state.said | set(said))
+    def note(self, *entries: str, **changes: Any) -> None:
+        """Change the state, and add ``entries`` to what the customer has disclosed."""
+        changes.setdefault("disclosed", self.state.disclosed | set(entries))
         self.state = replace(self.state, **changes)
 
     def pick(self, name: str) -> str:

@@ -31,23 +31,23 @@ class World:
         self.customers: dict[str, Customer] = {}
         self.orders: dict[str, Order] = {}
         self._numbers: set[int] = set()
-        self._bought: dict[str, set[str]] = {}  # by customer: the products that one of their orders has already
+        self._bought: dict[str, set[str]] = {}  # the ids of the products in each customer's orders
 
     @property
     def database(self) -> Database:
         return Database(self.today, dict(self.customers), dict(self.products), dict(self.orders))
 
     def address(self, in_state: str | None = None) -> Address:
-        """An address, in some state or in that one."""
+        """Draw an address in ``in_state``, or in any state."""
         city, state = self.rng.choice([city for city in _GOODS["cities"] if in_state in (None, city[1])])
         street = f"{self.rng.randint(1, 199)} {self.rng.choice(_GOODS['streets'])}"
         return Address(street, city, state, str(self.rng.randint(10000, 99999)))
 
     def customer(self, *, plus: bool = False, gift_card: bool = False) -> Customer:
-        """Another customer, with a name that is new to the shop, with two payment methods at least."""
-        taken = {(each.first_name, each.last_name) for each in self.customers.values()}
+        """Add a customer, with a name that is new to the shop, with two payment methods at least."""
+        names = {(other.first_name, other.last_name) for other in self.customers.values()}
         first = last = ""
-        while not first or (first, last) in taken:
+        while not first or (first, last) in names:
             first, last = self.rng.choice(_GOODS["first_names"]), self.rng.choice(_GOODS["last_names"])
         number = self.number(4)
         payments = [Payment(f"card_{self.number(4)}", "card"), Payment(f"paypal_{self.number(4)}", "paypal")]
@@ -61,7 +61,7 @@ class World:
         return customer
 
     def new_to(self, customer: Customer, count: int, category: str | None = None) -> list[Product]:
-        """Products that the customer has not bought yet; with ``category="-electronics"``, none of electronics."""
+        """Draw products that the customer has not bought yet; with ``category="-electronics"``, none of electronics."""
         fits = [
             product
             for product in self.products.values()
@@ -82,7 +82,7 @@ class World:
         placed_ago: int | None = None,
         final_sale: bool = False,
     ) -> Order:
-        """An order of one item of each product, the first perhaps a final sale, not paid by gift card.
+        """Add an order of one item of each product, the first perhaps a final sale, not paid by gift card.
 
         A delivered one came ``delivered_ago`` days ago, ``late_by`` days after the promised day. For another the
         promised day is ``overdue`` days past; below zero (the default) when it is to come. It was placed ``placed_ago``
@@ -101,7 +101,7 @@ class World:
         if placed_ago is not None:
             placed = self.today - timedelta(days=placed_ago)
         fee = money(self.rng, 4, 9)
-        payment = rng.choice([each for each in customer.payments if each.kind != "gift_card"])
+        payment = rng.choice([method for method in customer.payments if method.kind != "gift_card"])
         total = sum(line.price for line in lines) + fee
         order = Order(
             id=f"W{self.number(7)}",
@@ -128,23 +128,23 @@ class World:
             self.order(customer, products, status, delivered_ago=self.rng.randint(2, 60))
 
     def sell_out(self, product: Product, item: Item) -> None:
-        items = tuple(replace(each, stock=0) if each.id == item.id else each for each in product.items)
+        items = tuple(replace(variant, stock=0) if variant.id == item.id else variant for variant in product.items)
         self.products[product.id] = replace(product, items=items)
 
-    def pick(self, given: Any, default: Any = None) -> Any:
-        """Pick a word of a list or a number of a range ``[low, high]``, or of one of several ranges; else ``given``.
+    def pick(self, spec: Any, default: Any = None) -> Any:
+        """Pick a word of a list or a number of a range ``[low, high]``, of one of several ranges; else ``spec``.
 
-        Where ``given`` is ``None`` it is the ``default``.
+        Where ``spec`` is ``None``, return ``default``.
         """
-        if isinstance(given, list):
-            return self.rng.randint(*given) if isinstance(given[0], int) else self.pick(self.rng.choice(given))
-        return default if given is None else given
+        if isinstance(spec, list):
+            return self.rng.randint(*spec) if isinstance(spec[0], int) else self.pick(self.rng.choice(spec))
+        return default if spec is None else spec
 
     def word(self, wordings: Sequence[str]) -> str:
         return self.rng.choice(split_choices(wordings, self.split))
 
     def number(self, digits: int) -> int:
-        """A number of so many digits that has not been given out before."""
+        """Draw a number of so many digits that was not drawn before."""
         while True:
             number = self.rng.randint(10 ** (digits - 1), 10**digits - 1)
             if number not in self._numbers:

@@ -1,4 +1,4 @@
-"""search-qa: what is asked can be found, answers are judged as in SQuAD, and rows bring their own corpus."""
+"""search-qa: questions can be answered by searching, answers are judged as in SQuAD, and rows bring a corpus."""
 
 import json
 import pickle
@@ -39,8 +39,8 @@ def played(env, *actions):
 
 @pytest.mark.parametrize("level", ["easy", "medium", "hard"])
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_the_expert_finds_every_answer(level, split):
-    """Not by knowing it: what it says was in a page it was shown."""
+def test_expert_finds_every_answer(level, split):
+    """Every answer of the expert is in a page that a search returned."""
     env = SearchQA(level=level, split=split)
     for index in range(10):
         env.reset(options={"task_index": index})
@@ -48,13 +48,13 @@ def test_the_expert_finds_every_answer(level, split):
         while not env.state.done:
             conversation, reward, *_, info = env.step(env.demonstration(rng))
             total += reward
-        found = " ".join(message["content"] for message in conversation if message["role"] == "tool")
-        assert env.task.ground_truth in found or env.task.extra["kind"] == "comparison"  # worked out from two pages
+        results = " ".join(message["content"] for message in conversation if message["role"] == "tool")
+        assert env.task.ground_truth in results or env.task.extra["kind"] == "comparison"  # worked out from two pages
         assert (info["stop"], total) == ("solved", 1.0)
 
 
 @pytest.mark.parametrize("call_format", sorted(FORMATS))
-def test_every_format_of_calls_works(call_format):
+def test_every_call_format_works(call_format):
     env = SearchQA(call_format=call_format, level="medium")
     env.reset(seed=1)
     while not env.state.done:
@@ -79,7 +79,7 @@ def test_answers_are_judged_as_in_squad(corpus, tmp_path):
     assert env.secrets() == ("Ove Lind", "O. Lind")
 
 
-def test_searching_costs_what_is_said_and_shows_the_best_page(corpus):
+def test_search_costs_and_shows_the_best_page(corpus):
     task = Task("k", "d", (user("Who is the mayor of Alda?"),), {"target": ["Ove Lind"]})
     env = SearchQA(Rows("mine", [task]), corpus=Corpus.load(corpus), top_k=1, call_cost=-0.1)
     search = env.format.write("", [call("search", query="mayor Alda")])
@@ -91,28 +91,28 @@ def test_searching_costs_what_is_said_and_shows_the_best_page(corpus):
     assert played(env, "Answer: Ove Lind")[1] == 1.0
 
 
-def test_a_list_of_candidates_earns_little_where_words_in_common_are_paid():
+def test_candidate_lists_earn_little_f1():
     attacks = {attack.name: attack for attack in SearchQA().attacks()}
     for name in ("passage", "list-candidates", "many-answers"):
         assert np.mean([record.total for record in play_attack(lambda: SearchQA(score="f1"), attacks[name], 30)]) < 0.25
 
 
-def test_a_row_brings_its_world_along(tmp_path):
+def test_row_carries_its_world(tmp_path):
     """The rows of a data file are played without the task set that made them, also beside a row of another world."""
     tasks = GeneratedQuestions("medium")
     for env in (SearchQA(), SearchQA(Rows("mine", [Task.from_row(tasks[5].to_row(), key="row")]))):
         env.reset(seed=0, options={"task": tasks[5].to_row()})
         assert env.task.prompt == tasks[5].prompt
         fork = pickle.loads(pickle.dumps(env))
-        for each in (env, fork):
-            while not each.state.done:
-                *_, info = each.step(each.demonstration(rng))
+        for copy in (env, fork):
+            while not copy.state.done:
+                *_, info = copy.step(copy.demonstration(rng))
             assert info["stop"] == "solved"
         with pytest.raises(TaskError, match="about no generated world"):
             env.reset(options={"task": Task("k", "d", (user("q"),), "a")})
 
 
-def test_rows_need_a_corpus_and_a_corpus_needs_rows(corpus, tmp_path):
+def test_rows_and_corpus_need_each_other(corpus, tmp_path):
     rows = write(tmp_path / "rows.jsonl", {"question": "q", "answer": "a"})
     with pytest.raises(ValueError, match="with corpus="):
         SearchQA(rows)
@@ -146,12 +146,12 @@ def test_rows_of_known_data_sets(corpus, tmp_path, row, truth):
         ({"question": "q", "answer": ["a", " "]}, "none of them empty"),
     ],
 )
-def test_rows_that_cannot_be_used_are_listed(corpus, tmp_path, row, words):
+def test_unusable_rows_are_listed(corpus, tmp_path, row, words):
     with pytest.raises(TaskError, match=f"row 1: .*{words}"):
         SearchQA(write(tmp_path / "r.jsonl", row), corpus=corpus)
 
 
-def test_a_ground_truth_that_is_no_answer_is_refused(corpus):
+def test_invalid_ground_truth_is_refused(corpus):
     env = SearchQA(Rows("mine", [Task("k", "d", (user("q"),), 5)]), corpus=corpus)
     with pytest.raises(TaskError, match="ground_truth 5 is no answer"):
         env.reset(seed=0)

@@ -17,7 +17,7 @@ def worlds(level, count=60):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_world_is_what_its_description_says(level):
+def test_worlds_match_their_level(level):
     drawn = worlds(level)
     assert {world.question.kind for world in drawn} == KINDS[level]
     for world in drawn:
@@ -27,9 +27,9 @@ def test_a_world_is_what_its_description_says(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_pages_that_the_expert_looks_for_answer_the_question(level):
+def test_pages_of_the_searches_answer_the_question(level):
     for world in worlds(level):
-        page, question = {each.title: each.text for each in world.documents}, world.question
+        page, question = {document.title: document.text for document in world.documents}, world.question
         pages = [page[title] for title in question.searches]
         assert question.searches[0] in question.text
         assert question.answer.lower() not in question.text.lower()
@@ -43,7 +43,7 @@ def test_the_pages_that_the_expert_looks_for_answer_the_question(level):
             assert question.searches[1] not in question.text  # the second page has to be found
 
 
-def test_the_same_name_has_other_facts_in_other_worlds():
+def test_repeated_names_have_different_facts():
     pages = defaultdict(list)
     for world in worlds("easy", 150):
         for document in world.documents:
@@ -53,7 +53,7 @@ def test_the_same_name_has_other_facts_in_other_worlds():
     assert all(len(set(texts)) == len(texts) for texts in repeated)
 
 
-def test_the_splits_share_no_name_whatever_the_seed_and_level():
+def test_splits_share_no_name():
     names = {
         split: {
             document.title
@@ -68,7 +68,7 @@ def test_the_splits_share_no_name_whatever_the_seed_and_level():
     assert not names["train"] & names["test"]
 
 
-def test_a_world_is_a_function_of_its_task_alone():
+def test_world_is_a_function_of_its_task():
     one = GeneratedQuestions()[3]
     make_world.cache_clear()
     again = Task.from_row(GeneratedQuestions()[3].to_row(), key="row")
@@ -79,25 +79,25 @@ def test_a_world_is_a_function_of_its_task_alone():
 
 
 @pytest.mark.parametrize("world", ["easy", ["huge", "train", 0, 0], ["easy", "dev", 0, 0], ["easy", "train", "0", 0]])
-def test_a_row_with_an_unknown_world_is_refused(world):
+def test_unknown_world_is_refused(world):
     with pytest.raises(TaskError, match=r"extra_info.world must be \[level, split, seed, index\]"):
         documents_of(Task("k", "d", (), "a", extra={"world": world}))
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_splits_share_no_wording(level):
+def test_splits_share_no_wording(level):
     def wordings(split):
-        asked, told = set(), set()
+        questions, sentences_seen = set(), set()
         for index in range(25):
             world = make_world(level, split, 0, index)
             names = sorted((document.title for document in world.documents), key=len, reverse=True)
             named = re.compile("|".join(map(re.escape, names)))
-            asked.add(named.sub("X", world.question.text))
+            questions.add(named.sub("X", world.question.text))
             # Years and names are values; of the other values a sentence has one, its last words.
             for document in world.documents:
                 sentences = named.sub("X", re.sub(r"\d+", "0", document.text)).split(". ")
-                told |= {sentence.rstrip(".") for sentence in sentences if re.search(r"\b[X0]\b", sentence)}
-        return asked, told
+                sentences_seen |= {sentence.rstrip(".") for sentence in sentences if re.search(r"\b[X0]\b", sentence)}
+        return questions, sentences_seen
 
     (train, pages), (test, test_pages) = wordings("train"), wordings("test")
     assert len(train) > 10 < len(pages)

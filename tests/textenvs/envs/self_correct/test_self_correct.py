@@ -1,4 +1,4 @@
-"""Self-correction: the paper's rewards, what its figures need, and not a word about the first attempt."""
+"""Self-correction: the paper's rewards and figures, and no verdict on the first attempt."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ RNG = np.random.default_rng(0)
 
 
 def play(env, *right, seed=0):
-    """An episode in which the attempts are right or wrong as told; the results of its steps."""
+    """Play an episode in which the attempts are right or wrong as in ``right``; return the results of its steps."""
     env.reset(seed=seed)
     truth = env.state.task.ground_truth
-    return [env.step(f"#### {truth}" if each else f"#### {int(truth) + 1}") for each in right]
+    return [env.step(f"#### {truth}" if correct else f"#### {int(truth) + 1}") for correct in right]
 
 
 @given(
@@ -26,7 +26,7 @@ def play(env, *right, seed=0):
     shaped=st.sampled_from(("second", "both")),
     seed=st.integers(0, 99),
 )
-def test_the_rewards_are_those_of_the_formulas(first, second, alpha, rewarded, shaped, seed):
+def test_rewards_follow_the_formulas(first, second, alpha, rewarded, shaped, seed):
     one, two = play(SelfCorrect(alpha=alpha, rewarded=rewarded, shaped=shaped), first, second, seed=seed)
     r1, r2 = float(first), float(second)
     assert one[4]["terms"] == {
@@ -34,8 +34,8 @@ def test_the_rewards_are_those_of_the_formulas(first, second, alpha, rewarded, s
         "bonus": pytest.approx(alpha * r1 if shaped == "both" else 0.0),
     }
     paper = alpha * (r2 - r1)
-    ours = -alpha * r1 * (1 - r2) + alpha / 4 * r2 * (1 - r1)
-    assert two[4]["terms"] == {"correct": r2, "bonus": pytest.approx(paper if shaped == "second" else ours)}
+    shaped_both = -alpha * r1 * (1 - r2) + alpha / 4 * r2 * (1 - r1)
+    assert two[4]["terms"] == {"correct": r2, "bonus": pytest.approx(paper if shaped == "second" else shaped_both)}
     assert [step[1] for step in (one, two)] == [pytest.approx(sum(step[4]["terms"].values())) for step in (one, two)]
 
 
@@ -44,7 +44,7 @@ def totals(env):
 
 
 @given(alpha=st.floats(0, 50), rewarded=st.sampled_from(("both", "second")))
-def test_failing_first_never_pays_and_correcting_always_does(alpha, rewarded):
+def test_failing_first_never_pays(alpha, rewarded):
     total = totals(SelfCorrect(alpha=alpha, rewarded=rewarded))
     assert total[1, 1] >= total[0, 1] - 1e-9
     assert total[0, 1] >= total[0, 0] + 1
@@ -52,14 +52,14 @@ def test_failing_first_never_pays_and_correcting_always_does(alpha, rewarded):
 
 
 @given(alpha=st.floats(0.01, 50))
-def test_a_mistake_made_on_purpose_and_corrected_earns_less_than_half_of_what_two_right_attempts_do(alpha):
+def test_deliberate_mistake_earns_less_than_half(alpha):
     total = totals(SelfCorrect(alpha=alpha))
     assert total[0, 0] == 0
     assert total[0, 1] < 0.5 * total[1, 1]
 
 
 def test_fail_then_succeed_at_the_defaults():
-    """What earned 11, where right twice earned 2."""
+    """Failing first earned 11 with the paper's bonus, and two right attempts 2."""
     env = SelfCorrect()
     earned = []
     for first in ("#### 0.5", None):
@@ -69,7 +69,7 @@ def test_fail_then_succeed_at_the_defaults():
     assert earned == [3.5, 12.0]
 
 
-def test_the_metrics_average_to_the_papers_figures():
+def test_metrics_average_to_the_papers_figures():
     pairs = [(0, 0), (0, 1), (0, 1), (1, 0), (1, 1), (1, 1), (1, 1), (0, 1)]
     last = [play(SelfCorrect(), *pair, seed=seed)[-1][4]["metrics"] for seed, pair in enumerate(pairs)]
     mean = {name: np.mean([metrics[name] for metrics in last]) for name in last[0]}
@@ -83,7 +83,7 @@ def test_the_metrics_average_to_the_papers_figures():
     }
 
 
-def test_two_turns_and_the_same_words_between_them_whatever_the_first_was():
+def test_feedback_is_independent_of_first_attempt():
     env = SelfCorrect()
     for first in (False, True):
         for second in (False, True):
@@ -95,7 +95,7 @@ def test_two_turns_and_the_same_words_between_them_whatever_the_first_was():
     assert play(SelfCorrect(feedback="Again?"), True)[0][0][-1] == user("Again?")
 
 
-def test_the_conversation_as_it_stands_is_worth_its_last_attempt():
+def test_conversation_score_is_the_last_attempts():
     env = SelfCorrect()
     env.reset(seed=1)
     assert env.conversation_score() == {"accuracy": 0.0}

@@ -1,4 +1,4 @@
-"""The shop's books: nothing appears or vanishes, whatever is called; values, not places."""
+"""The shop's database: any calls conserve money and goods; databases are values."""
 
 import copy
 from collections import Counter
@@ -32,7 +32,7 @@ def made(shop, name, which, items, price, payment):
         "return_items": {"order_id": order.id, "item_ids": [line.item_id for line in lines]},
         "refund": {
             "order_id": order.id,
-            "amount": (0, order.delivery_fee, order.paid, order.paid + 1, price * 100)[price % 5] / 100,
+            "amount": (0, order.delivery_fee, order.net_paid, order.net_paid + 1, price * 100)[price % 5] / 100,
             "payment_id": owner.payments[payment % len(owner.payments)].id,
         },
         "charge": {
@@ -43,7 +43,7 @@ def made(shop, name, which, items, price, payment):
         "exchange_items": {
             "order_id": order.id,
             "item_ids": [line.item_id for line in lines],
-            "new_item_ids": [each[price % len(each)].id for each in variants],
+            "new_item_ids": [variant_items[price % len(variant_items)].id for variant_items in variants],
         },
         "change_address": {
             "order_id": f"#{order.id.lower()}",
@@ -60,7 +60,7 @@ written = TypeAdapter(Database).dump_json
 
 
 def cards(shop):
-    """What is on each gift card, and what orders have taken from it and given back."""
+    """Return the sum of each gift card's balance and of its transactions in orders."""
     total = Counter()
     for customer in shop.customers.values():
         for payment in customer.payments:
@@ -75,7 +75,7 @@ def cards(shop):
 
 
 def goods(shop):
-    """How many of each item there are: in stock, and in orders that are not cancelled (also on their way back)."""
+    """Return the count of each item: in stock, and in orders that are not cancelled (also on their way back)."""
     total = Counter({item.id: item.stock for product in shop.products.values() for item in product.items})
     for order in shop.orders.values():
         if order.status != "cancelled":
@@ -88,17 +88,19 @@ def check_orders(before, after):
         old = before.orders[order.id]
         assert order.status in (old.status, "cancelled")
         assert (order.status == "cancelled") == bool(order.cancel_reason)
-        assert order.paid >= 0
-        kept = [(line.item_id, line.price, line.final_sale) for line in order.lines]
-        assert kept[: len(old.lines)] == [(line.item_id, line.price, line.final_sale) for line in old.lines]
-        given = sum(line.status == "exchanged" for line in order.lines)
-        assert len(order.lines) == len(old.lines) + given
+        assert order.net_paid >= 0
+        lines = [(line.item_id, line.price, line.final_sale) for line in order.lines]
+        assert lines[: len(old.lines)] == [(line.item_id, line.price, line.final_sale) for line in old.lines]
+        exchanged = sum(line.status == "exchanged" for line in order.lines)
+        assert len(order.lines) == len(old.lines) + exchanged
         owner = after.customers[order.customer_id]
-        assert {transaction.payment_id for transaction in order.transactions} <= {each.id for each in owner.payments}
+        assert {transaction.payment_id for transaction in order.transactions} <= {
+            payment.id for payment in owner.payments
+        }
 
 
 @given(index=st.integers(0, 300), calls=st.lists(wild, max_size=12))
-def test_random_tool_calls_lose_neither_money_nor_goods(index, calls):
+def test_random_calls_conserve_money_and_goods(index, calls):
     ENV.reset(options={"task_index": index})
     before = ENV.state.shop
     text, money, things = written(before), cards(before), goods(before)
@@ -114,7 +116,7 @@ def test_random_tool_calls_lose_neither_money_nor_goods(index, calls):
     assert written(before) == text  # the old value is what it was
 
 
-def test_a_copy_of_the_database_is_the_database():
+def test_database_copy_is_the_same_object():
     env = ServiceDesk()
     env.reset(seed=0)
     assert copy.deepcopy(env.state.shop) is env.state.shop
@@ -132,7 +134,7 @@ def shop():
 
 
 def an_order(shop, status, lines=1):
-    return next(each for each in shop.orders.values() if each.status == status and len(each.lines) >= lines)
+    return next(order for order in shop.orders.values() if order.status == status and len(order.lines) >= lines)
 
 
 def twice(shop, name, **arguments):
@@ -143,13 +145,13 @@ def twice(shop, name, **arguments):
     return getattr(getattr(shop, name)(order.id, **arguments), name)(order.id, **arguments)
 
 
-def test_ids_are_found_however_they_are_written(shop):
+def test_id_look_up_ignores_case_and_spaces(shop):
     order = an_order(shop, "delivered")
     assert shop.order(f" #{order.id.lower()} ") is order
     customer = shop.customers[order.customer_id]
     assert shop.customer_by_email(f" {customer.email.upper()} ") is customer
-    found = shop.customer_by_name(customer.first_name.upper(), f" {customer.last_name}", customer.address.zip_code)
-    assert found is customer
+    match = shop.customer_by_name(customer.first_name.upper(), f" {customer.last_name}", customer.address.zip_code)
+    assert match is customer
 
 
 @pytest.mark.parametrize(
@@ -168,19 +170,19 @@ def test_ids_are_found_however_they_are_written(shop):
         (lambda shop: shop.replay([Action("cancel_order", {"order_id": 1, "reason": ""})]), "wrong arguments"),
     ],
 )
-def test_what_cannot_be_is_said(shop, change, message):
+def test_impossible_changes_are_refused(shop, change, message):
     with pytest.raises(DatabaseError, match=message):
         change(shop)
 
 
 @pytest.mark.parametrize("amount", [0, -1, 0.001, 19.999, float("nan"), float("inf"), 1e12])
-def test_an_amount_is_whole_cents_above_zero(shop, amount):
+def test_amount_must_be_positive_whole_cents(shop, amount):
     order = an_order(shop, "delivered")
     with pytest.raises(DatabaseError, match="in dollars|more than"):
         shop.refund(order.id, amount, order.payment_id)
 
 
-def test_an_address_needs_all_its_parts():
+def test_address_needs_all_parts():
     env = ServiceDesk(kinds=["cancel"])
     env.reset(seed=0)
     order = an_order(env.state.shop, "pending")
@@ -188,17 +190,17 @@ def test_an_address_needs_all_its_parts():
         env.state.shop.change_address(order.id, "1 A Street", " ", "MA", "02101")
 
 
-def test_a_refund_in_two_parts_is_the_same_in_the_end(shop):
+def test_split_refund_equals_one_refund(shop):
     order = an_order(shop, "delivered")
     whole = shop.refund(order.id, 3.0, order.payment_id)
     parts = shop.refund(order.id, 1.2, order.payment_id).refund(order.id, 1.8, order.payment_id)
     assert not whole.differences(parts)
     assert whole.differences(shop) == {order.id}
-    other = next(each.id for each in shop.customers[order.customer_id].payments if each.id != order.payment_id)
+    other = next(payment.id for payment in shop.customers[order.customer_id].payments if payment.id != order.payment_id)
     assert whole.differences(shop.refund(order.id, 3.0, other)) == {order.id}
 
 
-def test_a_ticket_is_a_ticket_whatever_it_says(shop):
+def test_tickets_compare_without_their_summary(shop):
     who = next(iter(shop.customers))
     assert Ticket(who, "one") == Ticket(who, "two")
     one, two = shop.transfer_to_human(who, "one"), shop.transfer_to_human(who, "two")

@@ -1,4 +1,4 @@
-"""The environment: the expert earns the maximum, everybody else nothing, and the reward notices every broken rule."""
+"""The environment: the expert earns the maximum, cheap policies nothing, and every broken rule costs the reward."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ def desk(level="easy", tasks=None, **options):
 
 
 def play(env, choose, index=0):
-    """An episode; its return and the last step's info."""
+    """Play an episode; return its return and the last step's info."""
     env.reset(options={"task_index": index})
     total = 0.0
     while not env.state.done:
@@ -44,7 +44,7 @@ def expert(env):
 
 
 def until(env, enough):
-    """Let the expert act until ``enough(env.state)``; whether that came before the end."""
+    """Let the expert act until ``enough(env.state)``; return whether that was before the end."""
     while not env.state.done and not enough(env.state):
         env.step(expert(env))
     return not env.state.done
@@ -54,7 +54,7 @@ def until(env, enough):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_earns_the_maximum_in_every_format(level):
+def test_expert_earns_the_maximum_in_every_format(level):
     names = sorted(FORMATS)
     envs = [desk(level, call_format=name, tools_in_prompt=False) for name in names]
     for index in range(24):
@@ -75,7 +75,7 @@ LAZY = {
 
 
 @pytest.mark.parametrize("words", LAZY.values(), ids=LAZY)
-def test_who_says_one_thing_only_earns_nothing(words):
+def test_constant_replies_earn_nothing(words):
     for level in LEVELS:
         env = desk(level, progress=1.0)
         for index in range(6):
@@ -91,7 +91,7 @@ REFUSALS += [("medium", "return-final-sale"), ("medium", "not-theirs"), ("medium
 @pytest.mark.parametrize(("level", "kind"), REFUSALS)
 @pytest.mark.parametrize("words", [LAZY[name] for name in ("silence", "every reason", "human")])
 def test_doing_nothing_is_no_refusal(level, kind, words):
-    """Also for who has found out everything: the database is right, and still nothing is earned."""
+    """After every look-up the database is right, and still nothing is earned."""
     env = ServiceDesk(level=level, kinds=[kind])
     env.reset(options={"task_index": 0})
     order = env.state.story.wishes[0].order_id
@@ -104,7 +104,7 @@ def test_doing_nothing_is_no_refusal(level, kind, words):
     assert total == 0.0
 
 
-def test_a_refusal_without_looking_is_no_service():
+def test_refusal_needs_a_look_at_the_order():
     env = ServiceDesk(kinds=["return-too-late"])
     reason = "I cannot take that back: it was delivered more than 30 days ago."
     env.reset(options={"task_index": 0})
@@ -119,7 +119,7 @@ def test_a_refusal_without_looking_is_no_service():
 
 @settings(max_examples=15)
 @given(st.sampled_from(LEVELS), st.integers(0, 23), st.lists(st.booleans(), min_size=40, max_size=40))
-def test_expert_and_careless_in_any_mixture(level, index, whose):
+def test_reward_terms_of_mixed_policies(level, index, whose):
     env = desk(level, progress=0.5, turn=-0.01, tool_error=-0.02)
     env.reset(options={"task_index": index})
     sums = Counter()
@@ -158,7 +158,7 @@ def first(level, kind, fits=lambda story: True):
 
 
 def finish(env):
-    """The expert ends the talk; the last info."""
+    """Let the expert end the talk; return the last info."""
     while not env.state.done:
         *_, info = env.step(expert(env))
     return info
@@ -168,7 +168,7 @@ def do(env, name, **arguments):
     return env.step(assistant("", [call(name, **arguments)]))
 
 
-def test_a_change_needs_a_yes():
+def test_change_needs_consent():
     env = first("easy", "cancel")
     gold = env.state.story.gold[0]
     assert until(env, lambda state: gold.arguments["order_id"] in state.seen)
@@ -178,7 +178,7 @@ def test_a_change_needs_a_yes():
     assert (info["stop"], info["metrics"]["db"], info["metrics"]["policy"]) == ("unsolved", 1.0, 0.0)
 
 
-def test_a_change_needs_to_know_who_it_is():
+def test_change_needs_identification():
     env = first("easy", "cancel")
     gold = env.state.story.gold[0]
     for question in (
@@ -193,7 +193,7 @@ def test_a_change_needs_to_know_who_it_is():
     assert finish(env)["metrics"]["policy"] == 0.0
 
 
-def test_an_email_address_from_elsewhere_identifies_nobody():
+def test_only_a_disclosed_email_identifies():
     env = first("easy", "cancel")
     email = env.state.story.persona.email
     do(env, "find_customer_by_email", email=email)
@@ -204,17 +204,17 @@ def test_an_email_address_from_elsewhere_identifies_nobody():
 
 
 @pytest.mark.parametrize("amount", [0.2, "whole"])
-def test_the_refund_is_the_right_one(amount):
+def test_wrong_refund_fails_db(amount):
     env = first("medium", "return-electronics", lambda story: len(story.gold[1].arguments) == 3)
     gold = env.state.story.gold[1].arguments
     assert until(env, lambda state: any(action.name == "return_items" for action in state.made))
     order = env.state.shop.order(gold["order_id"])
-    dollars = amount if amount != "whole" else (order.paid - 20) / 100
+    dollars = amount if amount != "whole" else (order.net_paid - 20) / 100
     do(env, "refund", **{**gold, "amount": dollars})
     assert finish(env)["metrics"]["db"] == 0.0
 
 
-def test_the_refund_goes_where_it_came_from():
+def test_refund_to_another_payment_fails_db():
     env = first("hard", "refund-elsewhere")
     story = env.state.story
     assert until(env, lambda state: any(action.name == "return_items" for action in state.made))
@@ -223,7 +223,7 @@ def test_the_refund_goes_where_it_came_from():
 
 
 def forbidden(story):
-    """The first wish for a change that must be refused, and stays refused."""
+    """Return the first wish for a change that must be refused, and stays refused."""
     return next((wish for wish in story.wishes if wish.because and wish.grants and not wish.instead), None)
 
 
@@ -239,7 +239,7 @@ REFUSALS = sorted(
 
 @pytest.mark.parametrize(("level", "kind"), REFUSALS)
 def test_tools_execute_what_rules_forbid(level, kind):
-    """No error tells that something must be refused: the database shows that it was not."""
+    """A forbidden change works without an error and fails ``db``."""
     env = first(level, kind, forbidden)
     wish = forbidden(env.state.story)
     order = env.state.shop.order(wish.order_id)
@@ -259,17 +259,17 @@ def test_tools_execute_what_rules_forbid(level, kind):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_level_pays_without_rules(level):
-    """The script talks as it should; with the rules it solves most tasks, granting all that is wanted few."""
+    """The script solves most tasks with the rules, and few with one fee for every request of a kind."""
     solved = {}
-    for policy in (SCRIPT, NO_RULES):
+    for policy in (SCRIPT, NO_RULES[-1]):
         records = play_attack(lambda: ServiceDesk(level=level), policy, 60, seed=5)
         solved[policy.name] = sum(record.success for record in records) / len(records)
     assert solved["script"] > 0.8
-    assert solved["no-rules"] < 1 - ServiceDesk.attack_margin
+    assert solved[NO_RULES[-1].name] < 1 - ServiceDesk.attack_margin
 
 
 @pytest.mark.parametrize("kind", ["question", "question-delivered"])
-def test_a_summary_answers_no_question(kind):
+def test_summary_answers_no_question(kind):
     for index in range(8):
         env = ServiceDesk(kinds=[kind], call_format="native")
         env.reset(options={"task_index": index})
@@ -279,7 +279,7 @@ def test_a_summary_answers_no_question(kind):
             continue
         order = env.state.shop.order(story.wishes[0].order_id)
         assert until(env, lambda state, number=order.id: number in state.seen)
-        cents = {"total": order.paid, "delivery fee": order.delivery_fee}
+        cents = {"total": order.net_paid, "delivery fee": order.delivery_fee}
         amounts = ", ".join(f"the {name} was ${value / 100:.2f}" for name, value in cents.items())
         deadline = "" if order.delivered is None else f", you can return it until {order.delivered + timedelta(30)}"
         env.step(
@@ -292,7 +292,7 @@ def test_a_summary_answers_no_question(kind):
         assert info["stop"] == "solved"
 
 
-def test_what_is_not_the_customers_is_not_told():
+def test_disclosing_another_customers_data_is_a_violation():
     env = first("medium", "not-theirs", lambda story: story.wishes[0].kind == "question")
     order = env.state.shop.order(env.state.story.wishes[0].order_id)
     env.step(f"Well, it is {order.tracking}.")
@@ -300,14 +300,14 @@ def test_what_is_not_the_customers_is_not_told():
     assert finish(env)["stop"] == "unsolved"
 
 
-def test_a_wrong_answer_is_not_told():
+def test_wrong_answer_is_misinformed():
     env = first("medium", "how-much-back")
     assert until(env, lambda state: str(next_move(state)).startswith("For the"))
     *_, info = env.step("You would get $0.01 back.")
     assert (info["stop"], env.state.caller.outcomes) == ("unsolved", ("misinformed",))
 
 
-def test_a_change_without_looking_at_the_order():
+def test_change_needs_a_look_at_the_order():
     env = first("easy", "cancel")
     gold = env.state.story.gold[0]
     assert until(env, lambda state: state.identified)
@@ -321,7 +321,7 @@ def test_a_change_without_looking_at_the_order():
     assert env.state.violations == ("not_looked_at",)
 
 
-def test_a_case_is_handed_over_when_the_colleague_s_questions_are_answered():
+def test_handover_needs_its_questions_answered():
     env = first("medium", "human", lambda story: story.wishes[0].reason_words)
     assert until(env, lambda state: state.identified)
     do(env, "transfer_to_human", customer_id=env.state.identified, summary="at once")
@@ -332,17 +332,17 @@ def test_a_case_is_handed_over_when_the_colleague_s_questions_are_answered():
 # ------------------------------------------------------------------ what the user sees
 
 
-def test_the_user_hears_words_and_nothing_else():
+def test_user_reads_only_plain_text():
     env = first("easy", "cancel")
     start = env.state.caller
     email = call("find_customer_by_email", email="x@y.z")
     env.step(assistant("What is your email address, and what is the order number?", [email]))
     assert env.state.caller == start
     conversation, *_ = env.step("<think>What is your email address?</think>What is the order number?")
-    assert env.state.caller.said == {"order"}
+    assert env.state.caller.disclosed == {"order"}
     assert "@" not in conversation[-1]["content"]
     conversation, *_ = env.step({**assistant("Why?"), "reasoning_content": "What is your email address?"})
-    assert env.state.caller.said == {"order", "reason"}
+    assert env.state.caller.disclosed == {"order", "reason"}
 
 
 def test_tool_errors_are_messages():
@@ -359,26 +359,26 @@ def test_tool_errors_are_messages():
         assert (reward, info["metrics"]["tool_errors"]) == (0.0, 1.0)
 
 
-def test_the_model_is_not_told_about_the_state():
+def test_tool_schemas_hide_the_state():
     env = ServiceDesk()
     for schema in env.tool_schemas:
         assert "state" not in schema["function"]["parameters"]["properties"]
-        assert all("description" in each for each in schema["function"]["parameters"]["properties"].values())
+        assert all("description" in parameter for parameter in schema["function"]["parameters"]["properties"].values())
     system = env.reset(seed=0)[0][0]["content"]
     assert "transfer_to_human" in system.split("The customer sees only")[1]
     assert ServiceDesk(tools_in_prompt=False).reset(seed=0)[0][0]["content"] == env.state.task.prompt[0]["content"]
 
 
-def test_secrets_are_not_in_what_the_policy_sees():
+def test_policy_sees_no_secrets():
     for level in LEVELS:
         env = desk(level)
         for index in range(10):
             conversation, info = env.reset(options={"task_index": index})
-            shown = json.dumps([conversation, info])
+            visible = json.dumps([conversation, info])
             kind, truth, *actions = env.secrets()
             assert kind in KINDS[level]
-            assert truth not in shown
-            assert not [action for action in actions if action in shown]
+            assert truth not in visible
+            assert not [action for action in actions if action in visible]
 
 
 # ------------------------------------------------------------------ options and rows
@@ -416,7 +416,7 @@ def arithmetic():
     return GeneratedMath("easy")[0]
 
 
-def test_a_row_of_another_kind_cannot_be_played():
+def test_row_without_scenario_is_refused():
     env = ServiceDesk()
     with pytest.raises(TaskError, match="extra_info.scenario"):
         env.reset(options={"task": arithmetic()})

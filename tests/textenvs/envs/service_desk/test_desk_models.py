@@ -56,11 +56,11 @@ def record(tasks, index, **options):
 
 def replay(env, index, moves):
     env.reset(options={"task_index": index})
-    paid = []
+    rewards = []
     for move in moves:
         *_, reward, _, _, info = env.step(move)
-        paid.append(reward)
-    return paid, info
+        rewards.append(reward)
+    return rewards, info
 
 
 def marks(info):
@@ -68,7 +68,7 @@ def marks(info):
 
 
 @pytest.mark.parametrize(("level", "kind"), EVERY_KIND[::2])
-def test_the_same_talk_with_a_model_is_worth_the_same(level, kind, service):
+def test_model_customer_scores_as_scripted_customer(level, kind, service):
     tasks, call_format = tasks_of(level, kind), sorted(FORMATS)[len(kind) % len(FORMATS)]
     spec = {"model": "tiny", "base_url": service.url}
     env = ServiceDesk(tasks, user=spec, progress=0.5, call_format=call_format)
@@ -76,13 +76,13 @@ def test_the_same_talk_with_a_model_is_worth_the_same(level, kind, service):
     # A refused customer may well see no use in going on: that is no fault of the assistant's.
     end = "satisfied" if len(kind) % 2 else "gave_up"
     service.script(*map(says, answers[:-1]), says(answers[-1], end))
-    paid, info = replay(env, 0, moves)
+    rewards, info = replay(env, 0, moves)
     assert (marks(info), info["stop"]) == ({"db": 1.0, "told": 1.0, "policy": 1.0}, "solved")
-    assert sum(paid) == pytest.approx(1.5), "success, and all of the progress"
+    assert sum(rewards) == pytest.approx(1.5), "success, and all of the progress"
 
 
 @pytest.mark.parametrize(("level", "kind"), EVERY_KIND[::4])
-def test_nothing_is_earned_by_waiting_for_the_end(level, kind, service):
+def test_waiting_for_the_end_earns_nothing(level, kind, service):
     env = ServiceDesk(tasks_of(level, kind), user={"model": "tiny", "base_url": service.url}, progress=1.0)
     service.answer = says("Goodbye.", "satisfied")
     for words in ("", "Done, all is done. Anything else?", "I cannot do that. Goodbye."):
@@ -91,7 +91,7 @@ def test_nothing_is_earned_by_waiting_for_the_end(level, kind, service):
         assert (reward, terminated, info["stop"]) == (0.0, True, "unsolved"), words
 
 
-def test_a_change_without_a_yes_breaks_the_rules():
+def test_change_without_a_yes_fails_policy():
     tasks = tasks_of("easy", "cancel")
     moves, answers = record(tasks, 0)
     assert answers[-2].startswith("Yes")
@@ -99,11 +99,11 @@ def test_a_change_without_a_yes_breaks_the_rules():
         with FakeService() as service:
             env = ServiceDesk(tasks, user={"model": "tiny", "base_url": service.url})
             service.script(*map(says, answers[:-2]), says(instead), says(answers[-1], "satisfied"))
-            paid, info = replay(env, 0, moves)
-            assert (marks(info)["policy"], info["stop"], sum(paid)) == (0.0, "unsolved", 0.0), instead
+            rewards, info = replay(env, 0, moves)
+            assert (marks(info)["policy"], info["stop"], sum(rewards)) == (0.0, "unsolved", 0.0), instead
 
 
-def test_a_yes_has_many_forms(service):
+def test_forms_of_a_yes(service):
     tasks = tasks_of("easy", "cancel")
     moves, answers = record(tasks, 0)
     env = ServiceDesk(tasks, user={"model": "tiny", "base_url": service.url})
@@ -118,7 +118,7 @@ def test_a_yes_has_many_forms(service):
         assert replay(env, 0, moves)[1]["stop"] == "solved", yes
 
 
-def test_who_has_not_said_who_they_are_is_not_identified():
+def test_undisclosed_identity_fails_policy():
     tasks = tasks_of("easy", "cancel")
     moves, answers = record(tasks, 0)
     email = scenario_of(tasks[0]).persona.email
@@ -129,7 +129,7 @@ def test_who_has_not_said_who_they_are_is_not_identified():
         assert marks(replay(env, 0, moves)[1])["policy"] == 0.0
 
 
-def test_a_refusal_needs_its_reason_and_a_look_at_the_order():
+def test_refusal_needs_reason_and_look_up():
     tasks = tasks_of("easy", "return-too-late")
     moves, answers = record(tasks, 0)
     looks = [i for i, move in enumerate(moves) if "get_order" in str(move)]
@@ -148,7 +148,7 @@ def test_a_refusal_needs_its_reason_and_a_look_at_the_order():
 
 
 @pytest.mark.parametrize("call_format", ["hermes", "native"])
-def test_the_model_hears_words_only(call_format):
+def test_model_reads_only_plain_text(call_format):
     tasks = tasks_of("medium", "return-electronics")
     moves, answers = record(tasks, 0, call_format=call_format)
     with FakeService(says("And now?")) as service:
@@ -174,20 +174,20 @@ def test_the_model_hears_words_only(call_format):
 
 
 @pytest.mark.parametrize("level", KINDS)
-def test_the_model_is_not_told_what_is_right(level):
+def test_goal_text_hides_right_outcome(level):
     tasks = ServiceDeskTasks(level)
     for index in range(12):
         scenario = scenario_of(tasks[index])
-        told = goal_text(scenario)
+        goal = goal_text(scenario)
         amounts = [f"{int(f.value) / 100:.2f}" for w in scenario.chain for f in w.facts if f.kind == "amount"]
-        others = [f.value for w in scenario.chain for f in w.facts if f.kind != "amount"]
-        for secret in (*amounts, *others, tasks[index].ground_truth, "None", "  -  "):
-            assert secret not in told
+        answers = [f.value for w in scenario.chain for f in w.facts if f.kind != "amount"]
+        for secret in (*amounts, *answers, tasks[index].ground_truth, "None", "  -  "):
+            assert secret not in goal
         for wish in scenario.chain:
-            assert wish.opening in told
+            assert wish.opening in goal
 
 
-def test_a_reply_that_nobody_reads_costs_no_request():
+def test_too_long_reply_makes_no_request():
     with FakeService(says("And now?")) as service:
         env = ServiceDesk(user={"model": "tiny", "base_url": service.url})
         env.reset(seed=0)
@@ -195,7 +195,7 @@ def test_a_reply_that_nobody_reads_costs_no_request():
         assert (conversation[-1]["content"], reward, service.requests) == (TOO_LONG, 0.0, [])
 
 
-def test_the_model_is_checked_when_the_environment_is_made():
+def test_user_option_is_checked_early():
     with pytest.raises(ValueError, match="user: .* did you mean 'base_url'"):
         ServiceDesk(user={"model": "tiny", "base_ur": "http://x"})
     env = ServiceDesk(user="tiny")

@@ -1,4 +1,4 @@
-"""What the user understands: sentences as service agents write them."""
+"""The parser of replies: sentences as service agents write them."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.envs.service_desk.reply_parser import Heard, mentions, understand, verdict
+from textenvs.envs.service_desk.reply_parser import ParsedReply, mentions, understand, verdict
 
 ASKING = {
     "email": [
@@ -44,15 +44,15 @@ ASKING = {
 }
 
 
-@pytest.mark.parametrize(("asked", "text"), [(asked, text) for asked, texts in ASKING.items() for text in texts])
-def test_questions(asked, text):
-    heard = understand(text)
-    wanted = set(asked.split())
-    assert wanted <= heard.asks
-    assert heard.asks - wanted <= {"payment", "wish", "items"}  # what comes with it, and does no harm
-    assert not heard.confirm
-    assert not heard.done
-    assert not heard.transferred
+@pytest.mark.parametrize(("slots", "text"), [(slots, text) for slots, texts in ASKING.items() for text in texts])
+def test_questions(slots, text):
+    parsed = understand(text)
+    expected = set(slots.split())
+    assert expected <= parsed.asks
+    assert parsed.asks - expected <= {"payment", "wish", "items"}  # what comes with it, and does no harm
+    assert not parsed.confirm
+    assert not parsed.done
+    assert not parsed.transferred
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_questions(asked, text):
         "Refunds can only go to the original payment method. Would you like me to proceed with that?",
     ],
 )
-def test_asking_for_a_yes(text):
+def test_consent_requests(text):
     assert understand(text).confirm
     assert not understand(text).done
 
@@ -85,11 +85,11 @@ def test_asking_for_a_yes(text):
         "We cancelled it for you.",
     ],
 )
-def test_saying_that_it_is_done(text):
-    heard = understand(text)
-    assert heard.done
-    assert not heard.refused
-    assert not heard.confirm
+def test_completion_claims(text):
+    parsed = understand(text)
+    assert parsed.done
+    assert not parsed.refused
+    assert not parsed.confirm
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_saying_that_it_is_done(text):
         "Has it been cancelled already?",
     ],
 )
-def test_not_done_yet(text):
+def test_no_completion_claims(text):
     assert not understand(text).done
 
 
@@ -129,10 +129,10 @@ def test_not_done_yet(text):
     ],
 )
 def test_refusals_and_their_reasons(text, reason):
-    heard = understand(text)
-    assert heard.refused
-    assert reason in heard.reasons
-    assert not heard.done
+    parsed = understand(text)
+    assert parsed.refused
+    assert reason in parsed.reasons
+    assert not parsed.done
 
 
 @pytest.mark.parametrize("text", ["Can you not find the number?", "No problem, it is no longer needed.", "Sure!"])
@@ -157,14 +157,14 @@ def test_handing_over():
 
 
 @given(st.text(max_size=300))
-def test_anything_can_be_heard(text):
-    assert isinstance(understand(text), Heard)
+def test_any_text_can_be_parsed(text):
+    assert isinstance(understand(text), ParsedReply)
     for kind, value in (("amount", "100"), ("date", "2025-03-04"), ("text", "TRK1")):
         verdict(text, kind, value)
 
 
 @given(st.integers(0, 10**9), st.integers(0, 99))
-def test_amounts_however_they_are_written(dollars, cents):
+def test_amounts_in_any_notation(dollars, cents):
     value = str(dollars * 100 + cents)
     for written in (f"${dollars}.{cents:02}", f"{dollars:,}.{cents:02}", f"It is ${dollars:,}.{cents:02}, in all."):
         assert verdict(written, "amount", value) == "right"
@@ -220,19 +220,19 @@ def kind_of(value):
 
 
 @pytest.mark.parametrize(("text", "value", "role"), ANSWERS)
-def test_a_natural_answer_is_one_value_in_the_role_asked_for(text, value, role):
+def test_natural_answers_are_right(text, value, role):
     assert verdict(text, kind_of(value), value, role) == "right"
 
 
 @pytest.mark.parametrize(("text", "value", "role"), ANSWERS)
-def test_another_value_in_the_same_role_leaves_it_open(text, value, role):
+def test_second_value_of_a_role_is_several(text, value, role):
     other = {"amount": "$3.33", "date": "2025-03-17", "text": "TRK999999999"}[kind_of(value)]
     assert verdict(f"{text} Or it is one of: {other}.", kind_of(value), value, role) == "several"
     assert verdict(f"Perhaps {other}. {text}", kind_of(value), value, role) == "several"
 
 
 @given(st.integers(2, 60), st.integers(0, 59), st.sampled_from(["refund", "total", "balance", "charge", "fee", ""]))
-def test_who_lists_amounts_has_said_none(count, right, role):
+def test_list_of_amounts_is_no_answer(count, right, role):
     listed = ", ".join(f"${n}.20" for n in range(1, count + 1))
     value = str((right % count + 1) * 100 + 20)
     for text in (f"It is one of these: {listed}.", f"You get {listed} back.", f"Refund: {listed}"):
@@ -240,13 +240,13 @@ def test_who_lists_amounts_has_said_none(count, right, role):
 
 
 @given(st.integers(2, 28), st.integers(1, 28), st.sampled_from(["promised", "placed", "delivered", "deadline", ""]))
-def test_who_lists_days_has_said_none(count, right, role):
+def test_list_of_days_is_no_answer(count, right, role):
     for form in ("2025-03-{:02}", "March {}", "{}th of March"):
         listed = ", ".join(form.format(day) for day in range(1, count + 1))
         assert verdict(f"The days are {listed}.", "date", f"2025-03-{right % count + 1:02}", role) != "right"
 
 
-def test_a_value_of_every_role_is_no_answer():
+def test_values_of_every_role_are_no_answer():
     every = "It was placed on 2025-03-01, shipped on 2025-03-02, delivered on 2025-03-05, promised for 2025-03-04, "
     assert verdict(f"{every} and can be returned until 2025-04-04.", "date", "2025-03-04", "promised") == "several"
 
@@ -257,7 +257,7 @@ def test_pasted_results_are_no_answer():
     assert verdict(pasted, "date", "2025-03-04", "promised") == "several"
 
 
-def test_a_wrong_value_is_wrong_and_none_is_none():
+def test_wrong_and_missing_values():
     assert verdict("You get $5.00 back.", "amount", "700", "refund") == "wrong"
     assert verdict("Is it $7.00?", "amount", "700", "refund", statements=True) == "none"
     assert verdict("You paid $7.00 in total.", "amount", "700", "refund") == "none"
@@ -268,13 +268,13 @@ def test_a_wrong_value_is_wrong_and_none_is_none():
 @pytest.mark.parametrize(
     "text", ["on 2025-03-04", "March 4", "Mar. 4th, 2025", "4 March", "the 4th of March", "03/04/2025", "3/4"]
 )
-def test_dates_however_they_are_written(text):
+def test_dates_in_any_notation(text):
     assert verdict(f"It comes {text}.", "date", "2025-03-04") == "right"
     for other in ("2025-03-14", "2025-04-05", "2025-05-04"):
         assert verdict(f"It comes {text}.", "date", other) == "wrong"
 
 
-def test_words_are_whole():
+def test_mentions_needs_whole_words():
     assert mentions("The rain\njackets, please", "rain jacket")
     assert mentions("rain-jacket", "Rain Jacket")
     assert mentions("a 0.5L bottle", "0.5 L")
@@ -284,7 +284,7 @@ def test_words_are_whole():
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "expected"),
     [
         ("The change is free of charge.", "right"),
         ("There is no extra fee for you.", "right"),
@@ -296,19 +296,19 @@ def test_words_are_whole():
         ("I will send it there.", "none"),
     ],
 )
-def test_no_money_has_words(words, found):
-    assert verdict(words, "amount", "0", "cost") == found
-    assert verdict(words, "amount", "300", "cost") == {"right": "wrong", "wrong": "right"}.get(found, found)
+def test_wordings_of_no_money(words, expected):
+    assert verdict(words, "amount", "0", "cost") == expected
+    assert verdict(words, "amount", "300", "cost") == {"right": "wrong", "wrong": "right"}.get(expected, expected)
 
 
 def test_answers_to_questions_name_two_values():
-    for more, found in (
+    for addition, expected in (
         ("", "right"),
         (" It was placed on 2025-02-03.", "right"),
         (" 2025-02-03, 2025-02-09.", "several"),
     ):
-        words = f"You paid $12.40 in all.{more}"
-        assert verdict(words, "amount", "1240", "total", statements=True) == found
+        words = f"You paid $12.40 in all.{addition}"
+        assert verdict(words, "amount", "1240", "total", statements=True) == expected
     words = "You paid $12.40 in all for TRK123456789, which you placed on 2025-02-03."
     assert verdict(words, "amount", "1240", "total", statements=True) == "several"
     assert verdict(words, "amount", "1240", "total") == "right"

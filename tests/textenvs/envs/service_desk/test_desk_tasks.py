@@ -1,9 +1,11 @@
-"""Generated tasks: functions of their index, right by the written rules, and splits that share nothing."""
+"""Generated tasks: functions of their index, right by the written rules, with disjoint splits."""
 
 import functools
+import itertools
 import json
 import pickle
 import re
+from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from textenvs.envs.service_desk import ServiceDeskTasks, Wish, script, task_of
+from textenvs.envs.service_desk import ServiceDesk, ServiceDeskTasks, Wish, script, task_of
 from textenvs.envs.service_desk.cases import KINDS
 from textenvs.envs.service_desk.scenario import from_json, scenario_of, to_json
 from textenvs.envs.service_desk.shop_rules import policy_text
@@ -32,7 +34,7 @@ def stories(level, kind, count=4):
 
 @settings(max_examples=10)
 @given(levels, splits, st.integers(0, 2**31 - 1), st.integers(-5, 2**40))
-def test_a_task_is_a_function_of_its_index(level, split, index, seed):
+def test_task_is_a_function_of_its_index(level, split, index, seed):
     tasks = ServiceDeskTasks(level, seed, split)
     task = tasks[index]
     assert task == pickle.loads(pickle.dumps(tasks))[index]
@@ -46,7 +48,7 @@ def test_a_task_is_a_function_of_its_index(level, split, index, seed):
 
 
 @every_kind
-def test_gold_can_be_replayed_and_changes_just_what_it_should(level, kind):
+def test_gold_replays_and_changes_only_its_targets(level, kind):
     for scenario in stories(level, kind):
         before = scenario.database
         after = before.replay(scenario.gold)
@@ -60,7 +62,7 @@ def test_gold_can_be_replayed_and_changes_just_what_it_should(level, kind):
 
 
 @every_kind
-def test_each_reason_is_the_only_one_and_true(level, kind):
+def test_reason_is_the_only_true_one(level, kind):
     """The rules once more, by the dates and marks in the database."""
     for scenario in stories(level, kind):
         shop = scenario.database
@@ -72,7 +74,7 @@ def test_each_reason_is_the_only_one_and_true(level, kind):
             elif order is not None and order.customer_id != scenario.customer_id:
                 true.add("not_yours")
             elif order is not None:
-                mine = [line for line in order.lines if line.item_id in wish.item_ids]
+                lines = [line for line in order.lines if line.item_id in wish.item_ids]
                 moves = wish.kind in ("return", "exchange")
                 if wish.kind in ("cancel", "address") and order.status in ("shipped", "delivered"):
                     true.add("shipped")
@@ -82,7 +84,7 @@ def test_each_reason_is_the_only_one_and_true(level, kind):
                     true.add("not_delivered")
                 if moves and order.delivered and order.delivered + timedelta(days=30) < shop.today:
                     true.add("window")
-                if moves and any(line.final_sale for line in mine):
+                if moves and any(line.final_sale for line in lines):
                     true.add("final_sale")
                 if wish.payment_id not in ("", order.payment_id):
                     true.add("payment")
@@ -97,7 +99,7 @@ def test_each_reason_is_the_only_one_and_true(level, kind):
             assert true == ({wish.because} if wish.because else set())
 
 
-def test_refunds_are_the_rules_sums():
+def test_return_refunds_follow_the_rules():
     seen = set()
     for level, kind in (("easy", "return"), ("medium", "return-electronics"), ("hard", "return-two-exchange-one")):
         for scenario in stories(level, kind, 30):
@@ -107,17 +109,18 @@ def test_refunds_are_the_rules_sums():
             for line in order.lines:
                 if line.item_id in wish.item_ids:
                     electronic = shop.products[line.product_id].category == "electronics"
-                    dollars += line.price / 100 * (0.85 if electronic and not plus else 1)
-                    seen.add((electronic, plus))
+                    worn = (shop.today - order.delivered).days > 14
+                    dollars += line.price / 100 * (1 - 0.1 * worn - 0.15 * (electronic and not plus))
+                    seen.add((electronic, worn, plus))
             dollars -= 0 if plus else 4
             (refund,) = (action for action in scenario.gold if action.name == "refund")
             assert refund.arguments["amount"] == pytest.approx(dollars)
             assert refund.arguments["payment_id"] == order.payment_id
             assert wish.facts[0].value == str(round(dollars * 100))
-    assert len(seen) == 4
+    assert len(seen) == 8
 
 
-def test_fees_and_late_refunds_are_the_rules_sums():
+def test_fees_and_late_refunds_follow_the_rules():
     """By the texts of the rules: what cancelling, moving, exchanging and a late parcel cost or pay."""
     seen = set()
     for level, kind in (
@@ -130,31 +133,106 @@ def test_fees_and_late_refunds_are_the_rules_sums():
             (wish,), shop = scenario.wishes, scenario.database
             order, plus = shop.orders[wish.order_id], shop.customers[scenario.customer_id].plus
             prices = sum(line.price for line in order.lines) / 100
+            packed = (shop.today - order.placed).days > 5
             if wish.kind == "cancel":
                 recent = (shop.today - order.placed).days < 2
-                case, money = (recent, plus), -(prices + order.delivery_fee / 100)
-                money += 0 if recent else prices * (0.05 if plus else 0.1)
+                case, money = (recent, packed, plus and not recent), -(prices + order.delivery_fee / 100)
+                money += 0 if recent else prices * ((0.2 if packed else 0.1) - 0.05 * plus)
             elif wish.kind == "address":
                 far = wish.address.state != order.address.state
-                case, money = (far, plus), 0 if plus else 6 if far else 3
+                case, money = (far, packed, plus), ((7 if far else 3) + 2 * packed) / (1 + plus)
             elif wish.kind == "exchange":
                 product, _ = shop.item(wish.item_ids[0])
-                electronic = product.category == "electronics"
-                case, money = (electronic, plus), 0 if plus else 8 if electronic else 4
+                electronic, worn = product.category == "electronics", (shop.today - order.delivered).days > 14
+                case, money = (electronic, worn, plus), (9 if electronic else 4) + 3 * worn - 4 * plus
             else:
                 late, fee = (order.delivered - order.promised).days, order.delivery_fee / 100
-                case = 0 if late <= 7 else 1 if late <= 14 else 2
-                money = -(fee / 2, fee, fee + 5)[case]
+                band = 0 if late <= 7 else 1 if late <= 14 else 2 if late <= 21 else 3
+                case, money = (band, plus), -(fee / 2, fee, fee + 5, fee + 10)[band] - 2 * plus
             seen.add((wish.kind, case))
             moved = {"refund": -1, "charge": 1}
-            booked = [moved[each.name] * each.arguments["amount"] for each in scenario.gold if each.name in moved]
+            booked = [
+                moved[action.name] * action.arguments["amount"] for action in scenario.gold if action.name in moved
+            ]
             assert sum(booked) == pytest.approx(money)
-            assert {each.arguments.get("payment_id", order.payment_id) for each in scenario.gold} == {order.payment_id}
-    assert len(seen) == 4 + 4 + 4 + 3
+            assert {action.arguments.get("payment_id", order.payment_id) for action in scenario.gold} == {
+                order.payment_id
+            }
+    assert {kind: sum(entry[0] == kind for entry in seen) for kind, _ in seen} == {
+        "cancel": 5,
+        "address": 8,
+        "exchange": 8,
+        "late_fee": 8,
+    }
 
 
-def test_customers_ask_for_money_whatever_moves():
-    """The words of a customer's request tell nothing of the fee."""
+def decisions(wish, scenario):
+    """The decisions that are right for a wish and could be taken for every wish of its kind."""
+    if wish.because:
+        return {f"refused: {wish.because}"}
+    if wish.switch == "confirm":
+        return {"granted"}
+    if wish.kind == "human" or wish.kind == "question" and wish.topic != "refund":
+        return {"answered"}
+    order, moved = scenario.database.orders[wish.order_id], int(wish.facts[0].value)
+    prices = sum(line.price for line in order.lines if not wish.item_ids or line.item_id in wish.item_ids)
+    fees = range(0, 1300, 50)
+    if wish.kind == "cancel":
+        return {
+            f"granted less {percent} %"
+            for percent in range(0, 100, 5)
+            if order.net_paid - moved == prices * percent / 100
+        }
+    if wish.kind == "late_fee":
+        return {
+            f"granted: {share} of the fee and {extra}"
+            for share in (0.5, 1.0)
+            for extra in fees
+            if order.delivery_fee * share + extra == moved
+        }
+    if wish.kind == "address":
+        return {f"granted for {moved}"}
+    if wish.kind == "exchange":
+        difference = prices - sum(scenario.database.item(item_id)[1].price for item_id in wish.new_item_ids)
+        return {f"granted for {fee}" for fee in fees if abs(difference - fee) == moved}
+    return {
+        f"granted less {percent} % and {fee}"
+        for percent in range(0, 100, 5)
+        for fee in fees
+        if prices * (100 - percent) / 100 - fee == moved
+    }
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_decision_a_kind_pays_little(level):
+    """The policy that decides all wishes of a kind alike, with the fee or reason that is right most often."""
+
+    def talks(seed):
+        tasks = ServiceDeskTasks(level, seed=seed)
+        scenarios = (scenario_of(tasks[i]) for i in range(300))
+        return [
+            [(wish.topic or wish.kind, decisions(wish, scenario)) for wish in scenario.chain] for scenario in scenarios
+        ]
+
+    def solved(policy, played):
+        def holds(kind, right):
+            decision = policy.get(kind, "")
+            return decision in right or ("granted" in right and decision.startswith("granted"))
+
+        return sum(all(itertools.starmap(holds, talk)) for talk in played) / len(played)
+
+    first, second = talks(1), talks(2)
+    counts = defaultdict(Counter)
+    for kind, right in itertools.chain.from_iterable(first):
+        counts[kind].update(right)
+    policy = {kind: max(choices, key=choices.get) for kind, choices in counts.items()}
+    for kind in (*policy, *policy):
+        policy[kind] = max(counts[kind], key=lambda choice: solved({**policy, kind: choice}, first))
+    assert solved(policy, second) < 1 - ServiceDesk.attack_margin
+
+
+def test_question_for_money_is_independent_of_fee():
+    """The customer's words do not disclose the fee."""
     for level, kind in (
         ("easy", "change-address"),
         ("medium", "exchange"),
@@ -164,26 +242,30 @@ def test_customers_ask_for_money_whatever_moves():
         drawn = [scenario.wishes[0].facts for scenario in stories(level, kind, 40)]
         assert {len(facts) for facts in drawn} == {1}
         assert len({fact.ask for (fact,) in drawn}) == 1
-        assert kind != "change-address" or {fact.value for (fact,) in drawn} == {"0", "300", "600"}
+        if kind == "change-address":
+            fees = {"150", "250", "300", "350", "450", "500", "700", "900"}
+            assert {fact.value for (fact,) in drawn} == fees
 
 
 @every_kind
-def test_the_splits_share_no_wording(level, kind):
+def test_splits_share_no_wording(level, kind):
     def words(split):
-        tasks, found = ServiceDeskTasks(level, split=split, kinds=[kind]), set()
+        tasks, wordings = ServiceDeskTasks(level, split=split, kinds=[kind]), set()
         for i in range(6):
             scenario = scenario_of(tasks[i])
             assert scenario.persona.split == split
-            found |= {re.sub(r"\$[\d.]+", "$", wish.reason_words) for wish in scenario.chain} - {""}
-            found |= {wish.opening for wish in scenario.chain if not wish.opening.endswith(tuple(wish.wanted or "*"))}
-        return found
+            wordings |= {re.sub(r"\$[\d.]+", "$", wish.reason_words) for wish in scenario.chain} - {""}
+            wordings |= {
+                wish.opening for wish in scenario.chain if not wish.opening.endswith(tuple(wish.wanted or "*"))
+            }
+        return wordings
 
     assert not words("train") & words("test")
 
 
 @every_kind
-def test_an_order_can_be_found_by_what_is_in_it(level, kind):
-    """No product is in two orders of the caller, or "the order with the lamp" would be two."""
+def test_no_product_is_in_two_orders(level, kind):
+    """Otherwise "the order with the lamp" would be two orders."""
     for scenario in stories(level, kind):
         bought = [
             line.product_id for order in scenario.database.orders_of(scenario.customer_id) for line in order.lines
@@ -191,12 +273,12 @@ def test_an_order_can_be_found_by_what_is_in_it(level, kind):
         assert len(bought) == len(set(bought))
 
 
-def test_an_impostor_is_in_no_account():
+def test_impostor_matches_no_account():
     for scenario in stories("hard", "impostor"):
         persona, shop = scenario.persona, scenario.database
         assert scenario.customer_id == ""
-        assert persona.email not in {each.email for each in shop.customers.values()}
-        assert persona.zip_code not in {each.address.zip_code for each in shop.customers.values()}
+        assert persona.email not in {customer.email for customer in shop.customers.values()}
+        assert persona.zip_code not in {customer.address.zip_code for customer in shop.customers.values()}
         assert scenario.private
 
 
@@ -204,19 +286,19 @@ def test_outcomes_are_many():
     drawn = [story for level in LEVELS for kind in KINDS[level] for story in stories(level, kind)]
     outcomes = {outcome for story in drawn for outcome in story.outcomes}
     assert {"done", "told", "transferred", "changed"} < outcomes
-    assert len([each for each in outcomes if each.startswith("refused:")]) == 10
+    assert len([name for name in outcomes if name.startswith("refused:")]) == 10
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_splits_share_no_caller_with_the_same_task(level):
+def test_splits_share_no_caller_and_task(level):
     def cores(split, seed):
         tasks = ServiceDeskTasks(level, seed, split)
-        found = set()
+        keys = set()
         for i in range(15):
             scenario = scenario_of(tasks[i])
             things = sorted(thing for wish in scenario.wishes for thing in wish.things)
-            found.add((scenario.kind, scenario.persona.first_name, scenario.persona.last_name, *things))
-        return found
+            keys.add((scenario.kind, scenario.persona.first_name, scenario.persona.last_name, *things))
+        return keys
 
     assert not (cores("train", 0) | cores("train", 1)) & (cores("test", 0) | cores("test", 7))
 
@@ -237,9 +319,9 @@ def test_wrong_options(options, message):
 # ------------------------------------------------------------------ rows by hand
 
 
-def test_a_scenario_by_hand():
+def test_handwritten_scenario_is_a_task():
     drawn = scenario_of(ServiceDeskTasks(kinds=["cancel"])[0])
-    order = next(each for each in drawn.database.orders.values() if each.status == "pending")
+    order = next(candidate for candidate in drawn.database.orders.values() if candidate.status == "pending")
     wish = Wish("human", "I want to speak to your boss about my order.", order.id, because=None)
     task = task_of(replace(drawn, kind="mine", wishes=(wish,), gold=()), key="mine/1", data_source="mine")
     assert scenario_of(task).wishes == (wish,)
@@ -262,7 +344,7 @@ def test_a_scenario_by_hand():
         (lambda row: row.replace('"opening"', '"openly"'), "wishes.0.opening"),
     ],
 )
-def test_rows_that_cannot_be_played(change, message):
+def test_unplayable_rows_are_refused(change, message):
     task = ServiceDeskTasks()[0]
     with pytest.raises(TaskError, match=message):
         scenario_of(replace(task, extra={"scenario": change(task.extra["scenario"])}))
@@ -271,7 +353,7 @@ def test_rows_that_cannot_be_played(change, message):
 # ------------------------------------------------------------------ the script
 
 
-def test_the_script_s_keywords_are_of_training_wordings():
+def test_script_keywords_match_training_wordings():
     cases = load_yaml("textenvs.envs.service_desk", "cases.yaml")
     openings = [text for texts in cases["openings"].values() for text in split_choices(texts, "train")]
     reasons = [text for texts in cases["reasons"]["cancel"].values() for text in split_choices(texts, "train")]

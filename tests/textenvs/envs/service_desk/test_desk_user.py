@@ -1,4 +1,4 @@
-"""The simulated customer: answers what they are asked, gives away no more, believes no lies about consent, and ends."""
+"""The simulated customer: answers questions, discloses nothing else, consents only to the wish, and ends the talk."""
 
 import functools
 from dataclasses import replace
@@ -57,7 +57,7 @@ def filled(phrase, scenario):
 
 
 def private_pieces(scenario):
-    """What the user knows and does not say unasked, by kind."""
+    """Return the data that the user discloses only when asked, by kind."""
     persona = scenario.persona
     pieces = {"email": persona.email, "name": persona.last_name, "zip": persona.zip_code}
     for i, wish in enumerate(scenario.chain):
@@ -67,7 +67,7 @@ def private_pieces(scenario):
 
 
 @given(which=tasks, replies=st.lists(st.sampled_from(PHRASES), min_size=60, max_size=60))
-def test_the_talk_ends_whatever_is_said(which, replies):
+def test_talk_always_ends(which, replies):
     scenario = story(which)
     state, words = begin(scenario)
     seen = [words]
@@ -91,7 +91,7 @@ def listen_to(scenario, state, reply):
 
 
 @given(which=tasks, replies=st.lists(st.sampled_from(PHRASES), max_size=25))
-def test_no_message_gives_everything_away(which, replies):
+def test_message_discloses_at_most_two_kinds(which, replies):
     scenario = story(which)
     pieces = private_pieces(scenario)
     state, words = begin(scenario)
@@ -110,7 +110,7 @@ def test_no_message_gives_everything_away(which, replies):
 @given(
     which=tasks, replies=st.lists(st.sampled_from(("", "lorem ipsum", "One moment.", "Hm.", "Is there anything else?")))
 )
-def test_who_is_asked_nothing_says_nothing(which, replies):
+def test_unasked_customer_discloses_nothing(which, replies):
     scenario = story(which)
     pieces = private_pieces(scenario)
     state, _ = begin(scenario)
@@ -121,10 +121,10 @@ def test_who_is_asked_nothing_says_nothing(which, replies):
         assert not [name for name, piece in pieces.items() if piece in words]
 
 
-def talk(scenario, *replies, asked=True):
-    """A talk after the customer was asked for all that the rules want asked, or without that."""
+def talk(scenario, *replies, required_asked=True):
+    """Play a talk in which the customer was asked the questions that the rules require, or was not."""
     state, _ = begin(scenario)
-    state = replace(state, said=state.said | state.wish.asks) if asked else state
+    state = replace(state, disclosed=state.disclosed | state.wish.asks) if required_asked else state
     words = ""
     for reply in replies:
         state, words = listen(scenario.persona, state, reply)
@@ -140,7 +140,7 @@ def by_heart(scenario):
     return scenario.persona.knows_email and scenario.persona.knows_order
 
 
-def test_one_proof_of_identity_will_do():
+def test_one_proof_of_identity_is_enough():
     scenario = first("medium", "exchange", lambda s: s.persona.knows_email)
     state, words = talk(scenario, "Your email address, or your full name and zip code, please?")
     assert scenario.persona.email in words
@@ -156,7 +156,7 @@ def test_one_proof_of_identity_will_do():
     assert scenario.persona.zip_code in words
 
 
-def test_being_asked_twice_is_tiresome():
+def test_repeated_question_costs_patience():
     scenario = first("easy", "cancel")
     state, words = talk(scenario, "What is your email?")
     assert state.annoyance == 0
@@ -165,7 +165,7 @@ def test_being_asked_twice_is_tiresome():
     assert scenario.persona.email in words
 
 
-def test_the_order_is_described_by_who_does_not_know_its_number():
+def test_unknown_order_number_is_described():
     scenario = first("medium", "exchange", lambda s: not s.persona.knows_order)
     _, words = talk(scenario, "What is the order number?")
     assert scenario.wishes[0].things[0] in words
@@ -182,7 +182,7 @@ def test_the_order_is_described_by_who_does_not_know_its_number():
         ("I would do something with order {order}. Do you confirm?", "What exactly"),
     ],
 )
-def test_a_yes_is_for_what_they_want(proposal, answer):
+def test_yes_only_to_the_wish(proposal, answer):
     scenario = first("easy", "cancel")
     state, words = talk(scenario, filled(proposal, scenario))
     assert filled(answer, scenario) in words
@@ -199,12 +199,12 @@ def test_guesses_are_answered():
     assert not talk(scenario, right)[0].consents
 
 
-def test_a_yes_needs_the_right_items_variant_and_address():
+def test_yes_needs_right_items_variant_and_address():
     swap = first("medium", "exchange", by_heart)
-    (thing,), wanted, order = swap.wishes[0].things, ", ".join(swap.wishes[0].wanted), swap.wishes[0].order_id
-    assert "what about" in talk(swap, f"I would exchange your item of order {order} for {wanted}. Do you confirm?")[1]
+    (thing,), variant, order = swap.wishes[0].things, ", ".join(swap.wishes[0].wanted), swap.wishes[0].order_id
+    assert "what about" in talk(swap, f"I would exchange your item of order {order} for {variant}. Do you confirm?")[1]
     assert "Which one" in talk(swap, f"I would exchange the {thing} of order {order}. Do you confirm?")[1]
-    state, words = talk(swap, f"I would exchange the {thing} of order {order} for {wanted}. Do you confirm?")
+    state, words = talk(swap, f"I would exchange the {thing} of order {order} for {variant}. Do you confirm?")
     assert words.startswith("Yes")
     assert state.consents == {("exchange_items", order), ("charge", order)}
     move = first("easy", "change-address")
@@ -213,7 +213,7 @@ def test_a_yes_needs_the_right_items_variant_and_address():
     assert talk(move, f"I would send order {order} to {address}. Do you confirm?")[1].startswith("Yes")
 
 
-def test_they_ask_for_what_they_were_not_told():
+def test_customer_asks_for_missing_facts():
     scenario = first("easy", "cancel")
     order, (fact,) = scenario.wishes[0].order_id, scenario.wishes[0].facts
     yes, done = f"I would cancel order {order}. Do you confirm?", "Done: it is cancelled."
@@ -231,7 +231,7 @@ PHRASEBOOK = load_yaml("textenvs.envs.service_desk", "customer.yaml")
 WHY_NOT = set(PHRASEBOOK["why_not"])
 
 
-def test_a_refusal_needs_the_one_reason():
+def test_refusal_needs_exactly_one_reason():
     scenario = first("easy", "return-too-late")
     state, words = talk(scenario, "I am sorry, I cannot do that.")
     assert (words in WHY_NOT, state.ended) == (True, "")
@@ -252,7 +252,7 @@ def test_a_refusal_needs_the_one_reason():
     assert talk(scenario, denied)[0].outcomes == ("refused:window",)
 
 
-def test_a_persistent_user_asks_again_and_then_gives_in():
+def test_persistent_user_gives_in_after_two_pushes():
     scenario = first("hard", "persistent", lambda s: s.wishes[0].because == "final_sale")
     no = "I cannot do that: it was a final sale."
     for count in (1, 2):
@@ -261,7 +261,7 @@ def test_a_persistent_user_asks_again_and_then_gives_in():
     assert talk(scenario, *[no] * 3)[0].outcomes == ("refused:final_sale",)
 
 
-def test_a_wrong_refusal_is_believed_like_a_right_one():
+def test_wrong_reason_is_believed():
     scenario = first("easy", "cancel")
     state, words = talk(scenario, "I cannot cancel it.")
     assert words in WHY_NOT
@@ -283,7 +283,7 @@ MENUS = (
 
 @pytest.mark.parametrize("menu", MENUS)
 @pytest.mark.parametrize("kind", ["cancel", "return", "change-address", "late-parcel"])
-def test_a_yes_answers_one_question_about_one_thing(menu, kind):
+def test_menu_of_changes_gets_no_yes(menu, kind):
     scenario = first("easy", kind)
     state, words = talk(scenario, *[filled(menu, scenario)] * 2)
     assert (state.consents, "Yes" in words, state.annoyance > 0) == (frozenset(), False, True)
@@ -302,14 +302,14 @@ CANCELS = (
 
 
 @pytest.mark.parametrize("proposal", CANCELS)
-def test_natural_proposals_have_their_yes(proposal):
+def test_natural_proposals_get_a_yes(proposal):
     scenario = first("easy", "cancel")
     proposal = filled(proposal, scenario)
     state, words = talk(scenario, proposal)
     assert state.consents == scenario.wishes[0].grants, words
 
 
-def test_what_the_rules_want_asked_is_asked_before_a_yes():
+def test_yes_needs_required_questions_first():
     for level, kind in (("easy", "cancel"), ("easy", "return"), ("easy", "change-address"), ("medium", "exchange")):
         scenario = first(level, kind, by_heart)
         wish = scenario.wishes[0]
@@ -319,29 +319,29 @@ def test_what_the_rules_want_asked_is_asked_before_a_yes():
             "address": f"I would send order {wish.order_id} to {wish.address}.",
             "exchange": f"I would exchange the {wish.things[0]} of order {wish.order_id} for {', '.join(wish.wanted)}.",
         }[wish.kind]
-        state, words = talk(scenario, f"{offer} Do you confirm?", asked=False)
+        state, words = talk(scenario, f"{offer} Do you confirm?", required_asked=False)
         assert (state.consents, words.startswith("But you have not asked me")) == (frozenset(), True)
         assert talk(scenario, f"{offer} Do you confirm?")[0].consents
 
 
-def test_a_proposal_names_no_other_products():
+def test_proposal_naming_other_products_gets_no_yes():
     scenario = first("easy", "return")
     wish = scenario.wishes[0]
     listed = " and the ".join((*wish.things, *wish.rejects))
     assert not talk(scenario, f"Shall I take the return of the {listed} of order {wish.order_id}?")[0].consents
-    assert not talk(scenario, f"Is it the order with the {listed}?", asked=False)[0].said & {"order"}
+    assert not talk(scenario, f"Is it the order with the {listed}?", required_asked=False)[0].disclosed & {"order"}
 
 
-def test_a_misread_order_number_is_corrected_when_it_is_not_found():
+def test_wrong_order_number_is_corrected():
     scenario = first("medium", "wrong-number", lambda s: s.persona.knows_order)
     wish = scenario.wishes[0]
-    state, words = talk(scenario, "What is the order number?", asked=False)
+    state, words = talk(scenario, "What is the order number?", required_asked=False)
     assert wish.wrong_number in words
-    state, words = talk(scenario, "What is the order number?", "I could not find that order.", asked=False)
+    state, words = talk(scenario, "What is the order number?", "I could not find that order.", required_asked=False)
     assert (wish.order_id in words, state.annoyance) == (True, 0)
 
 
-def test_several_answers_to_a_question_are_none():
+def test_several_dates_answer_no_question():
     scenario = first("easy", "question", lambda s: s.wishes[0].topic == "promised")
     days = ", ".join(f"2026-0{month}-{day:02}" for month in range(1, 4) for day in range(1, 29))
     state, words = talk(scenario, f"The days are {scenario.wishes[0].facts[0].value}, {days}.")
@@ -367,7 +367,7 @@ def test_second_choices_and_second_thoughts():
     assert (state.ended, state.outcomes, state.consents) == ("closed", ("changed",), frozenset())
 
 
-def test_the_money_should_go_elsewhere():
+def test_refund_to_another_payment_is_refused():
     scenario = first("hard", "refund-elsewhere")
     wish = scenario.wishes[0]
     proposal = f"I would return the {wish.things[0]} of order {wish.order_id}. Do you confirm?"
@@ -381,7 +381,7 @@ def test_the_money_should_go_elsewhere():
     assert state.consents == {("return_items", wish.order_id), ("refund", wish.order_id)}
 
 
-def test_a_human_takes_over():
+def test_handover_to_a_human():
     scenario = first("medium", "human", lambda s: not s.wishes[0].order_id)
     assert talk(scenario, "Would you like me to transfer you to a human?")[1] == "Yes, please."
     state, _ = talk(scenario, "I have handed your case over to a colleague.")
