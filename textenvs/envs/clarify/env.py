@@ -165,7 +165,7 @@ class Clarify(TextEnv[ClarifyState]):
         words = [value for slot in request.kind.slots for value in slot.values if isinstance(value, str)]
         told, hidden = len(state.told), len(request.missing)
         recovered = told / hidden if hidden else 1.0
-        return UserView(request.goal, state.messages, state.manner.told(), told, words, recovered)
+        return UserView(request.goal, state.messages, state.manner.instruction(), told, words, recovered)
 
     def user_may(self, reply: Message) -> Entitled:
         """Tell what the reply asks for."""
@@ -203,7 +203,7 @@ class Clarify(TextEnv[ClarifyState]):
             return Speech(state.manner.evasion(self.np_random))
         text = self._say(request, speech.text, speech.told)
         told = tuple(request.telling(slot) for slot in request.kind.slots if slot.name in speech.told)
-        state.mood = replace(state.mood, told=(*state.mood.told, *told))
+        state.mood = replace(state.mood, statements=(*state.mood.statements, *told))
         state.useless += not told
         return replace(speech, text=text)
 
@@ -211,7 +211,7 @@ class Clarify(TextEnv[ClarifyState]):
         return self.state.manner.say(
             text,
             self.np_random,
-            told=self.state.mood.told,
+            statements=self.state.mood.statements,
             telling=bool(told),
             hidden=" ".join([*map(str, request.values.values()), *request.answer]),
             rivals=[str(value) for slot in request.kind.slots if slot.name in told for value in slot.values],

@@ -168,7 +168,7 @@ class Collab(TextEnv[CollabState], ABC):
             return task.prompt
         told = [state.goal.pieces[number] for number in state.goal.told]
         said = self._say(last["content"], told)
-        state.mood = replace(state.mood, told=_said_of(told, said))
+        state.mood = replace(state.mood, statements=_said_of(told, said))
         return (*before, {**last, "content": f"{said} {self.form}" if told and self.player is None else said})
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
@@ -201,7 +201,7 @@ class Collab(TextEnv[CollabState], ABC):
             return Reaction(manner.evasion(self.np_random), before, asked=True)
         new = [self.goal.pieces[i] for i in reaction.memory.told if i not in before.told]
         said = self._say(reaction.text, new)
-        state.mood = replace(state.mood, told=(*state.mood.told, *_said_of(new, reaction.text)))
+        state.mood = replace(state.mood, statements=(*state.mood.statements, *_said_of(new, reaction.text)))
         return replace(reaction, text=said)
 
     def _say(self, text: str, told: Sequence[Piece] = ()) -> str:
@@ -212,7 +212,7 @@ class Collab(TextEnv[CollabState], ABC):
         return state.manner.say(
             text,
             self.np_random,
-            told=state.mood.told,
+            statements=state.mood.statements,
             telling=bool(told),
             hidden=f"{self.goal.single_turn_prompt} {self.task.ground_truth}",
             rivals=[value for each in asked_for if "rivals" in each for value in (*each["texts"], *each["rivals"])],
@@ -244,7 +244,7 @@ class Collab(TextEnv[CollabState], ABC):
         state = self.state
         goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
         told = len(state.memory.told)
-        return UserView(goal, state.messages, state.manner.told(), told, recovered=told / len(self.goal.pieces))
+        return UserView(goal, state.messages, state.manner.instruction(), told, recovered=told / len(self.goal.pieces))
 
     def user_may(self, reply: Message) -> Entitled:
         """The pieces asked for, or one of its choice in answer to the first open question, as the scripted user."""

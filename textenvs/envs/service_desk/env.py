@@ -159,7 +159,7 @@ class ServiceDesk(ToolEnv[DeskState]):
             if manner.evades(state.mood, self.np_random):
                 state.mood = replace(state.mood, evaded=True)
                 return replace(before, turns=after.turns), manner.evasion(self.np_random)
-            said, state.mood = self._say(answer, True), replace(state.mood, told=(*state.mood.told, answer))
+            said, state.mood = self._say(answer, True), replace(state.mood, statements=(*state.mood.statements, answer))
             return after, said
         return after, self._say(answer)
 
@@ -170,7 +170,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         return state.manner.say(
             text,
             self.np_random,
-            told=state.mood.told,
+            statements=state.mood.statements,
             telling=telling,
             hidden=" ".join([*facts, state.story.persona.zip_code, str(self.task.ground_truth)]),
             rivals=next((group for group in rivals if any(mentions(text, value) for value in group)), ()),
@@ -198,7 +198,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         said = state.caller.said
         known = "email" in said or said >= {"name", "zip"}  # who they are, without which nothing may be done
         told, recovered = len(said), float(known)
-        return UserView(goal_text(state.story), self._talk(), state.manner.told(), told, recovered=recovered)
+        return UserView(goal_text(state.story), self._talk(), state.manner.instruction(), told, recovered=recovered)
 
     def user_may(self, reply: Message) -> Entitled:
         """Tell what the reply asks for, and correct what it asks a yes to."""
