@@ -114,10 +114,12 @@ class VolunteeringClarify(Clarify):
         turn = super().respond(reply)
         assert isinstance(turn, Turn)
         request, state = Request.from_task(self.task), self.state
-        untold = [slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in state.told]
+        untold = [
+            slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in state.disclosed
+        ]
         if turn.terminated or not untold:
             return turn
-        state.told = (*state.told, untold[0].name)
+        state.disclosed = (*state.disclosed, untold[0].name)
         return replace(turn, messages=(user(request.telling(untold[0])),))
 
 
@@ -131,7 +133,7 @@ class ClarifyStart(VolunteeringClarify):
 
     def demonstration(self, rng: np.random.Generator) -> str:
         """A question, or "Go on."; when everything is told, the answer."""
-        idle = set(self.task.extra["missing"]) - set(self.state.told) and rng.random() < 0.5
+        idle = set(self.task.extra["missing"]) - set(self.state.disclosed) and rng.random() < 0.5
         return "Go on." if idle else super().demonstration(rng)
 
 

@@ -39,7 +39,7 @@ def hidden_in(env):
     state, name = env.state, env.spec.id
     if "clarify" in name:
         request = env._request
-        return [str(request.values[slot]) for slot in request.missing if slot not in state.told]
+        return [str(request.values[slot]) for slot in request.missing if slot not in state.disclosed]
     if "desk" in name:
         persona = state.story.persona
         first = state.story.wishes[0]  # with the next wish, the customer forgets what it said of this one
@@ -58,7 +58,7 @@ def sayable(env):
     state = env.state
     if "clarify" in env.spec.id:
         request = env._request
-        return " ".join([request.text, *(request.telling(s) for s in request.kind.slots if s.name in state.told)])
+        return " ".join([request.text, *(request.telling(s) for s in request.kind.slots if s.name in state.disclosed)])
     if "collab" in env.spec.id:
         return " ".join(
             [state.task.prompt[0]["content"], *(state.goal.pieces[i].sayings[0] for i in state.memory.told)]
