@@ -87,7 +87,7 @@ class MeasuredCollabMath(CollabMath):
         assert isinstance(turn, Turn)
         assert isinstance(state, MeasuredState)
         if state.assistant_turns == 1:
-            state.asked_first = bool(state.asked)
+            state.asked_first = bool(state.questions)
         return replace(turn, metrics={**turn.metrics, "asked_first": float(state.asked_first)})
 
 

@@ -46,7 +46,7 @@ def hidden_in(env):
         slots = {"email": persona.email, "zip": persona.zip_code}
         slots |= {"order": first.order_id} if state.caller.wish == first else {}
         return [value for slot, value in slots.items() if value and slot not in state.caller.said]
-    untold = [piece for i, piece in enumerate(state.goal.pieces) if i not in state.memory.told]
+    untold = [piece for i, piece in enumerate(state.goal.pieces) if i not in state.memory.disclosed]
     if "document" in name:
         return [text for piece in untold for text in (piece.requirement or {}).get("texts", ())]
     numbers = [number for piece in untold for number in re.findall(r"\d+", piece.sayings[0])]
@@ -61,7 +61,7 @@ def sayable(env):
         return " ".join([request.text, *(request.telling(s) for s in request.kind.slots if s.name in state.disclosed)])
     if "collab" in env.spec.id:
         return " ".join(
-            [state.task.prompt[0]["content"], *(state.goal.pieces[i].sayings[0] for i in state.memory.told)]
+            [state.task.prompt[0]["content"], *(state.goal.pieces[i].sayings[0] for i in state.memory.disclosed)]
         )
     return ""
 
@@ -162,8 +162,8 @@ def test_respelling_keeps_facts():
     rng = np.random.default_rng(0)
     text = 'Please tell the "the the you" W1234567 what you need at the old mill, about 5 pm, ann.the@example.com.'
     for _ in range(50):
-        text_said = Manner(non_native=1.0).say(text, rng, keep=["the old mill"])
+        respelt = Manner(non_native=1.0).say(text, rng, keep=["the old mill"])
         assert all(
-            part in text_said for part in ('"the the you"', "W1234567", "the old mill", "5 pm", "ann.the@example.com")
+            part in respelt for part in ('"the the you"', "W1234567", "the old mill", "5 pm", "ann.the@example.com")
         )
-    assert text_said != text
+    assert respelt != text

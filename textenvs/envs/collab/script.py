@@ -1,4 +1,4 @@
-"""Shared parts of the collaboration families' scripts: the talk up to a delivery, and telling wordings apart.
+"""Shared parts of the collaboration families' scripts: the talk up to a delivery, and a classifier of wordings.
 
 A script is an hour's work from the phrase tables of training tasks (``own_script`` of a family's class). It sees the
 conversation alone. What it earns on test tasks, whose wordings it has not seen, says how much of a family needs no
@@ -37,13 +37,13 @@ class Words:
             name: Counter(word for text in texts for word in set(_words(text))) for name, texts in listed.items()
         }
         self._texts = {name: len(texts) for name, texts in listed.items()}
-        self._known = {word for counts in self._counts.values() for word in counts}
+        self._vocabulary = {word for counts in self._counts.values() for word in counts}
 
     def scores(self, text: str) -> dict[str, float]:
         """Return each class's log-likelihood of the words that were in examples, the likeliest class first."""
-        words = {word for word in _words(text) if word in self._known}
-        found = {name: self._score(name, words) for name in self._counts}
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        words = {word for word in _words(text) if word in self._vocabulary}
+        scores = {name: self._score(name, words) for name in self._counts}
+        return dict(sorted(scores.items(), key=lambda item: -item[1]))
 
     def best(self, text: str) -> str:
         """Return the likeliest class."""
@@ -59,11 +59,11 @@ def _words(text: str) -> list[str]:
 
 
 def sentences(conversation: Messages) -> list[str]:
-    """Return what the user said, by sentences, without phrases that tell nothing and how to deliver."""
-    found = (sentence for text in user_texts(conversation) for sentence in _SENTENCE.split(text))
+    """Return the user's sentences, without phrases that tell nothing and without the form of the delivery."""
+    candidates = (sentence for text in user_texts(conversation) for sentence in _SENTENCE.split(text))
     return [
         sentence
-        for sentence in found
+        for sentence in candidates
         if sentence not in _SENTENCES_OF_NO_USE and not _HINT.search(sentence) and not sentence.startswith(_FORMS)
     ]
 
@@ -73,21 +73,23 @@ def interview(
     deliver: Callable[[Messages], str],
     complete: Callable[[Messages], bool],
 ) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
-    """Return what starts a script: it asks its ``questions``, takes up hints, and delivers once all seems told."""
+    """Return the start of a script: it asks its ``questions``, takes up hints, and delivers once all seems told."""
 
     def start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-        asked: list[str] = []
+        history: list[str] = []
 
         def reply(conversation: Messages) -> str:
             last = user_texts(conversation)[-1]
             all_told = any(phrase in last for phrase in PHRASES["all_told"])
-            if all_told or len(asked) > 10 or (not asked and complete(conversation)):
+            if all_told or len(history) > 10 or (not history and complete(conversation)):
                 return deliver(conversation)
             if hint := _HINT.search(last):
                 question = f"What about the {hint[1]}?"
             else:
-                question = next((text for text in questions(conversation) if text not in asked), "What else is there?")
-            asked.append(question)
+                question = next(
+                    (text for text in questions(conversation) if text not in history), "What else is there?"
+                )
+            history.append(question)
             return question
 
         return reply
@@ -96,5 +98,5 @@ def interview(
 
 
 def opening_sentences(conversation: Messages) -> list[str]:
-    """The first message of the user, by sentences."""
+    """Return the first message of the user, by sentences."""
     return _SENTENCE.split(first_user_text(conversation))

@@ -76,7 +76,7 @@ class CollabDocument(Collab):
     def check(self, goal: Goal, delivered: str) -> Check:
         """What it holds of the goal, and the first thing in it that is not as the user wants it."""
         gold, pieces = str(self.task.ground_truth), dict(enumerate(goal.pieces))
-        told = set(pieces) if self.player is not None else set(self.state.memory.told)
+        told = set(pieces) if self.player is not None else set(self.state.memory.disclosed)
         asks: dict[int, Mapping[str, Any]] = {number: piece.requirement or {} for number, piece in pieces.items()}
         wrong = [number for number, ask in asks.items() if not (respects(delivered, ask) if ask else number in told)]
         rivals = [rival for ask in asks.values() for rival in ask.get("rivals", ())]
@@ -102,7 +102,7 @@ class CollabDocument(Collab):
         if self.player is not None:
             return [visible_text(message) for message in self.state.messages if message["role"] == "user"]
         opening = [visible_text(message) for message in self.task.prompt]
-        return [*opening, *(saying for number in self.state.memory.told for saying in self.goal.pieces[number].sayings)]
+        return [*opening, *(saying for number in self.state.memory.disclosed for saying in self.goal.pieces[number].sayings)]
 
     def twin(self, task: Task) -> Task | None:
         """Return the document with another title or fact wanted than the user tells; ``None`` for rows without."""

@@ -1,4 +1,4 @@
-"""Scripts from the phrase tables of training tasks: what they solve there is not what they solve in the test split."""
+"""Scripts from the phrase tables of training tasks solve the training split, not the test split."""
 
 import functools
 import random
@@ -26,17 +26,17 @@ def test_script_solves_training_and_not_test_split(env_id, share):
     assert returns["test"] < share * expert
 
 
-def test_a_script_sees_the_conversation_alone():
+def test_script_sees_conversation_alone():
     env = textenvs.make("textenv/collab-math")
     env.reset(seed=0)
     reply = env.own_script.start(np.random.default_rng(0), ())
-    said = reply(env.state.messages)
+    text = reply(env.state.messages)
     env.reset(seed=0)
     env.state.task = None
-    assert env.own_script.start(np.random.default_rng(0), ())(env.state.messages) == said
+    assert env.own_script.start(np.random.default_rng(0), ())(env.state.messages) == text
 
 
-def test_test_split_has_stories_of_its_own():
+def test_test_split_has_own_stories():
     def stories(split):
         rng = random.Random(0)
         return {tuple(step["topic"] for step in _story(rng, grammar(split), 3)[0]) for _ in range(20_000)}
@@ -48,7 +48,7 @@ def test_test_split_has_stories_of_its_own():
     assert not {topic for story in train for topic in story} & {topic for story in test for topic in story} - begins
 
 
-def test_split_choices_shares_nothing_and_leaves_nothing_out():
+def test_split_choices_partitions():
     for count in range(2, 30):
         choices = [f"choice {number}" for number in range(count)]
         train, test = split_choices(choices, "train"), split_choices(choices, "test")
