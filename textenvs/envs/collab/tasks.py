@@ -93,7 +93,7 @@ def begin(rng: random.Random, wants: Sequence[str]) -> str:
     return f"{rng.choice(PHRASES['beginning'])} {rng.choice(wants)}".strip()
 
 
-def told_in(
+def draw_opening(
     rng: random.Random, draft: Draft, split: Split, *, complete: float = 1 / 6, partial: float = 1 / 6
 ) -> tuple[str, tuple[int, ...]]:
     """Draw which pieces the opening tells already: all, some, or mostly none; return the opening and their numbers.
@@ -111,7 +111,9 @@ def told_in(
     return " ".join([draft.opening, *sentences]), numbers
 
 
-def said_in(split: Split, rng: random.Random, entry: Mapping[str, Any], frames: Sequence[str] = ()) -> dict[str, Any]:
+def draw_sayings(
+    split: Split, rng: random.Random, entry: Mapping[str, Any], frames: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return a piece as YAML files have it with three sayings of a split's, drawn from its own and from ``frames``."""
     sayings = [*split_choices(entry["sayings"], split), *(split_choices(frames, split) if frames else ())]
     return {**entry, "sayings": rng.sample(sayings, min(3, len(sayings)))}
@@ -303,7 +305,7 @@ class GeneratedGoals(Endless):
         draft = None
         while draft is None or split_by_hash(draft.content, _HELD_OUT) != self.split:
             draft = self.family.draft(rng, self.level, self.split)
-        opening, disclosed = told_in(rng, draft, self.split)
+        opening, disclosed = draw_opening(rng, draft, self.split)
         extra = {
             **draft.extra,
             "single_turn_prompt": draft.request,

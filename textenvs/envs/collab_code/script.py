@@ -27,8 +27,8 @@ _KINDS = {
                     *_PIECES[piece],
                     *(
                         words
-                        for each in subject[table]["behaviours"]
-                        for words in split_choices(each["words"], "train")
+                        for behaviour in subject[table]["behaviours"]
+                        for words in split_choices(behaviour["words"], "train")
                     ),
                 ]
                 for table, piece in (("filters", "condition"), ("changes", "change"), ("results", "result"))
@@ -44,15 +44,15 @@ _VALUES = {"k": r"\d+", "low": r"-?\d+", "high": r"-?\d+", "letter": r"\w", "mar
 def _behaviours(subject: Mapping[str, Any], table: str) -> list[tuple[re.Pattern[str], str]]:
     """Return training's wordings of each behaviour of a table, and its code; the longest wordings first."""
     listed = [
-        (words, each["code"])
-        for each in subject[table]["behaviours"]
-        for words in split_choices(each["words"], "train")
+        (words, behaviour["code"])
+        for behaviour in subject[table]["behaviours"]
+        for words in split_choices(behaviour["words"], "train")
     ]
-    found = []
+    patterns = []
     for words, code in sorted(listed, key=lambda item: -len(item[0])):
         pattern = _GROUP.sub(lambda match: f"(?P<{match[1]}>{_VALUES[match[1]]})", re.escape(words))
-        found.append((re.compile(pattern), code))
-    return found
+        patterns.append((re.compile(pattern), code))
+    return patterns
 
 
 _BEHAVIOURS = {
@@ -62,7 +62,7 @@ _BEHAVIOURS = {
 }
 _GUESSES = {
     (subject["argument"], table): Words(
-        {each["code"]: split_choices(each["words"], "train") for each in subject[table]["behaviours"]}
+        {behaviour["code"]: split_choices(behaviour["words"], "train") for behaviour in subject[table]["behaviours"]}
     )
     for subject in _CONTENT["subjects"]
     for table in ("filters", "changes", "results")
@@ -70,7 +70,7 @@ _GUESSES = {
 
 
 def _code(argument: str, table: str, sentence: str) -> str:
-    """The code of a behaviour: as training says it, or the likeliest by its words, with the values in the sentence."""
+    """Return the code of a behaviour: as training says it, or the likeliest, with the values of the sentence."""
     sentence = sentence.replace("a space", '" "')
     for pattern, code in _BEHAVIOURS[argument, table]:
         if match := pattern.search(sentence):
@@ -85,7 +85,7 @@ def _code(argument: str, table: str, sentence: str) -> str:
 
 
 def _shape(code: str) -> tuple[int, bool]:
-    """Count the numbers in the text of a behaviour, and say whether it has something in quotes."""
+    """Return how many numbers the text of a behaviour has, up to two, and whether it has something in quotes."""
     return 2 if "{low}" in code else int("{k}" in code), "{letter}" in code or "{mark}" in code
 
 
@@ -93,12 +93,12 @@ def _argument(conversation: Messages) -> str:
     return "numbers" if re.search(r"number|integer", first_user_text(conversation)) else "text"
 
 
-def _told(conversation: Messages) -> dict[str, str]:
-    """Return what the user said of the name, the condition, and so on, by a sentence each."""
-    argument, told = _argument(conversation), {}
+def _facts(conversation: Messages) -> dict[str, str]:
+    """Return what the user said of the name, the condition, and so on, by a sentence for each."""
+    argument, facts = _argument(conversation), {}
     for sentence in sentences(conversation)[1:]:
         if set(re.findall(r"\w+", sentence)) & set(NAMES):
-            told["name"] = sentence
+            facts["name"] = sentence
             continue
         exact = [
             table
@@ -106,26 +106,26 @@ def _told(conversation: Messages) -> dict[str, str]:
             if any(pattern.search(sentence) for pattern, _ in _BEHAVIOURS[argument, table])
         ]
         scores = _KINDS[argument].scores(sentence)
-        kind = exact[0] if len(exact) == 1 else next((name for name in scores if name not in told), "aside")
+        kind = exact[0] if len(exact) == 1 else next((name for name in scores if name not in facts), "aside")
         if kind != "aside":
-            told.setdefault(kind, sentence)
-    return told
+            facts.setdefault(kind, sentence)
+    return facts
 
 
 def _complete(conversation: Messages) -> bool:
-    return _told(conversation).keys() >= {"name", "filters", "results"}
+    return _facts(conversation).keys() >= {"name", "filters", "results"}
 
 
 def _deliver(conversation: Messages) -> str:
-    argument, told = _argument(conversation), _told(conversation)
-    name = next((word for word in re.findall(r"\w+", told.get("name", "")) if word in NAMES), "pick")
-    codes = {table: _code(argument, table, told.get(table, "")) for table in ("filters", "changes", "results")}
+    argument, facts = _argument(conversation), _facts(conversation)
+    name = next((word for word in re.findall(r"\w+", facts.get("name", "")) if word in NAMES), "pick")
+    codes = {table: _code(argument, table, facts.get(table, "")) for table in ("filters", "changes", "results")}
     parts = "numbers" if argument == "numbers" else "text.split()"
     lines = [f"def {name}({argument}):", f"    xs = [x for x in {parts} if {codes['filters']}]"]
-    if "empty" in told:
-        value = next(iter(re.findall(r"-1|None|'none'", told["empty"])), "None")
+    if "empty" in facts:
+        value = next(iter(re.findall(r"-1|None|'none'", facts["empty"])), "None")
         lines += ["    if not xs:", f"        return {value}"]
-    if "changes" in told:
+    if "changes" in facts:
         lines.append(f"    xs = [{codes['changes']} for x in xs]")
     return "\n".join(["```python", *lines, f"    return {codes['results']}", "```"])
 
