@@ -1,4 +1,4 @@
-"""The pages about environments and tools: a command that shows a conversation prints what the page shows."""
+"""The pages about environments and tools: the commands print the conversations of the page."""
 
 import json
 import re
@@ -12,11 +12,14 @@ import textenvs
 from textenvs.sandbox import SandboxUnavailable
 
 ROOT = Path(__file__).resolve().parents[3]
-SHOWN = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", re.DOTALL)
-OTHERS = ("tools", "lookahead", "vector", "wrappers")
-FILES = [*sorted((ROOT / "docs" / "environments").glob("*.md")), *(ROOT / "docs" / f"{name}.md" for name in OTHERS)]
+EXAMPLE = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", re.DOTALL)
+FURTHER_PAGES = ("tools", "lookahead", "vector", "wrappers")
+FILES = [
+    *sorted((ROOT / "docs" / "environments").glob("*.md")),
+    *(ROOT / "docs" / f"{name}.md" for name in FURTHER_PAGES),
+]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FILES}
-FOUND = [(name, *shown) for name, page in PAGES.items() for shown in SHOWN.findall(page)]
+EXAMPLES = [(name, *example) for name, page in PAGES.items() for example in EXAMPLE.findall(page)]
 RUN = """
 import contextlib, io, json, sys, traceback
 for script in json.load(sys.stdin):
@@ -30,14 +33,14 @@ for script in json.load(sys.stdin):
 """
 
 
-def test_there_are_conversations():
-    assert {name for name, *_ in FOUND} >= set(OTHERS)
+def test_pages_have_conversations():
+    assert {name for name, *_ in EXAMPLES} >= set(FURTHER_PAGES)
 
 
 @pytest.fixture(scope="module")
 def printed():
-    """What the commands print, each run by itself but in one process, and the errors."""
-    scripts = [re.search(r"<<'END'\n(.*)END\n", command, re.DOTALL).group(1) for _, command, _ in FOUND]
+    """Return the output of the commands, each run by itself but in one process, and the errors."""
+    scripts = [re.search(r"<<'END'\n(.*)END\n", command, re.DOTALL).group(1) for _, command, _ in EXAMPLES]
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", RUN],
         input=json.dumps(scripts),
@@ -51,20 +54,20 @@ def printed():
 
 
 @pytest.mark.timeout(310)
-@pytest.mark.parametrize("number", range(len(FOUND)), ids=[name for name, *_ in FOUND])
-def test_the_conversation_on_the_page_is_what_its_command_prints(number, printed):
-    said, error = printed[number]
+@pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=[name for name, *_ in EXAMPLES])
+def test_commands_print_the_conversations(number, printed):
+    output, error = printed[number]
     if "SandboxUnavailable" in error:  # a machine that cannot run programs says so, with the remedy
         assert "install bubblewrap" in error
         pytest.skip("this machine has no sandbox")
     if "pip install 'textenvs[textworld]'" in error:
         pytest.skip("TextWorld is not installed here")
     assert error == ""
-    assert said == FOUND[number][2]
+    assert output == EXAMPLES[number][2]
 
 
-def test_every_environment_has_a_table_of_its_attacks_on_a_page():
-    """The numbers are made by `python scripts/attack_tables.py`, which takes long; here, that no policy is missing."""
+def test_pages_list_every_attack():
+    """`python scripts/attack_tables.py` makes the numbers, slowly; this checks that no policy is missing."""
     tables = dict(
         re.findall(r"<!-- attacks (\S+) -->\n(.*?)<!-- end of attacks -->", "".join(PAGES.values()), re.DOTALL)
     )
@@ -75,7 +78,7 @@ def test_every_environment_has_a_table_of_its_attacks_on_a_page():
         except (SandboxUnavailable, ImportError):
             continue
         header, _, *rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
-        assert [each.strip("| ") for each in header[2:]] == list(env.levels or ["solved, mean return"]), env_id
+        assert [column.strip("| ") for column in header[2:]] == list(env.levels or ["solved, mean return"]), env_id
         named = [row[0].strip("| ") for row in rows]
         attacks = [attack.name for attack in env.attacks()]
         assert named[-len(attacks) :] == attacks, (
