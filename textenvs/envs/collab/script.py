@@ -16,8 +16,11 @@ import numpy as np
 
 from ...attack import Cheater, first_user_text, user_texts
 from ...messages import Messages
+from ...task import split_choices
 from .tasks import PHRASES
 
+#: Training's sentences that have no part in a goal.
+ASIDES: tuple[str, ...] = tuple(split_choices(PHRASES["asides"], "train"))
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d\"$])")
 _SENTENCES_OF_NO_USE = tuple(
     phrase for name, phrases in PHRASES.items() if name not in ("asides", "stop_words") for phrase in phrases if phrase
@@ -25,7 +28,13 @@ _SENTENCES_OF_NO_USE = tuple(
 _HINT = re.compile(r"[Aa]sk me about the ([\w ]+?)[,.]")
 
 
+_FIELD = re.compile(r"\\\{(\w+)\\\}")  # of a wording, escaped
 _FORMS = ("Please end with", "Please put the")  # how a user says how to deliver
+
+
+def pattern_of(wording: str, fields: Mapping[str, str]) -> re.Pattern[str]:
+    """Compile a wording, with each of its ``{fields}`` replaced by that field's regular expression."""
+    return re.compile(_FIELD.sub(lambda match: fields[match[1]], re.escape(wording)))
 
 
 class Words:
@@ -69,11 +78,17 @@ def sentences(conversation: Messages) -> list[str]:
 
 
 def interview(
-    questions: Callable[[Messages], Sequence[str]],
+    questions: Callable[[Messages], Sequence[str]] | Sequence[str],
     deliver: Callable[[Messages], str],
-    complete: Callable[[Messages], bool],
+    complete: Callable[[Messages], bool] | None = None,
 ) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
-    """Return the start of a script: it asks its ``questions``, takes up hints, and delivers once all seems told."""
+    """Return the start of a script: it asks its ``questions``, takes up hints, and delivers once all seems told.
+
+    Args:
+        questions: The same in every conversation, or a function of it.
+        deliver: Writes the delivery.
+        complete: Whether the opening already tells all, so that nothing is asked; ``None``: it never does.
+    """
 
     def start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
         history: list[str] = []
@@ -81,14 +96,13 @@ def interview(
         def reply(conversation: Messages) -> str:
             last = user_texts(conversation)[-1]
             all_told = any(phrase in last for phrase in PHRASES["all_told"])
-            if all_told or len(history) > 10 or (not history and complete(conversation)):
+            if all_told or len(history) > 10 or (not history and complete and complete(conversation)):
                 return deliver(conversation)
             if hint := _HINT.search(last):
                 question = f"What about the {hint[1]}?"
             else:
-                question = next(
-                    (text for text in questions(conversation) if text not in history), "What else is there?"
-                )
+                texts = questions(conversation) if callable(questions) else questions
+                question = next((text for text in texts if text not in history), "What else is there?")
             history.append(question)
             return question
 

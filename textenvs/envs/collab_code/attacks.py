@@ -31,7 +31,7 @@ def _interview(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
         lines = (f"def {name}({body['argument']}):", f"    xs = {selection}", f"    return {result.format(**values)}")
         return "\n".join(["```python", *lines, "```"])
 
-    return interview(lambda conversation: _QUESTIONS, deliver, lambda conversation: False)(rng, seen)
+    return interview(_QUESTIONS, deliver)(rng, seen)
 
 
 _TABLES = ("filters", "results")

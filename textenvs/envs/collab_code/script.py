@@ -9,8 +9,7 @@ from typing import Any
 from ...attack import Attack, first_user_text
 from ...messages import Messages
 from ...task import split_choices
-from ..collab.script import Words, interview, sentences
-from ..collab.tasks import PHRASES
+from ..collab.script import ASIDES, Words, interview, pattern_of, sentences
 from .tasks import _CONTENT, NAMES
 
 _PIECES = {
@@ -20,7 +19,7 @@ _PIECES = {
 _KINDS = {
     subject["argument"]: Words(
         {
-            "aside": split_choices(PHRASES["asides"], "train"),
+            "aside": ASIDES,
             "empty": _PIECES["empty"],
             **{
                 table: [
@@ -37,8 +36,8 @@ _KINDS = {
     )
     for subject in _CONTENT["subjects"]
 }
-_GROUP = re.compile(r"\\\{(k|low|high|letter|mark)\\\}")
 _VALUES = {"k": r"\d+", "low": r"-?\d+", "high": r"-?\d+", "letter": r"\w", "mark": r"[^\w]"}
+_FIELDS = {name: f"(?P<{name}>{value})" for name, value in _VALUES.items()}
 
 
 def _behaviours(subject: Mapping[str, Any], table: str) -> list[tuple[re.Pattern[str], str]]:
@@ -48,11 +47,7 @@ def _behaviours(subject: Mapping[str, Any], table: str) -> list[tuple[re.Pattern
         for behaviour in subject[table]["behaviours"]
         for words in split_choices(behaviour["words"], "train")
     ]
-    patterns = []
-    for words, code in sorted(listed, key=lambda item: -len(item[0])):
-        pattern = _GROUP.sub(lambda match: f"(?P<{match[1]}>{_VALUES[match[1]]})", re.escape(words))
-        patterns.append((re.compile(pattern), code))
-    return patterns
+    return [(pattern_of(words, _FIELDS), code) for words, code in sorted(listed, key=lambda item: -len(item[0]))]
 
 
 _BEHAVIOURS = {
@@ -139,5 +134,5 @@ _QUESTIONS = (
 SCRIPT = Attack(
     "script",
     "asks, and puts code together by the wordings of training functions",
-    interview(lambda conversation: _QUESTIONS, _deliver, _complete),
+    interview(_QUESTIONS, _deliver, _complete),
 )

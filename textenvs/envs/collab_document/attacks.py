@@ -90,9 +90,7 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(
         "interview-and-cut",
         "asks the same for every document, takes up hints, and delivers sentences without common words",
-        lambda rng, seen: interview(
-            lambda conversation: _QUESTIONS, lambda conversation: _quoted(rng, conversation), lambda conversation: False
-        )(rng, seen),
+        lambda rng, seen: interview(_QUESTIONS, lambda conversation: _quoted(rng, conversation))(rng, seen),
         fakes_solving=False,
     ),
     Attack("memorised-document", "delivers the document of an earlier episode", _memorised, rehearse=20),

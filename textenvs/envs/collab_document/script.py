@@ -7,8 +7,7 @@ import re
 from ...attack import Attack
 from ...messages import Messages
 from ...task import split_choices
-from ..collab.script import Words, interview, sentences
-from ..collab.tasks import PHRASES
+from ..collab.script import ASIDES, Words, interview, pattern_of, sentences
 from .tasks import _CONTENT, _kinds
 
 _FACTS = {fact["topic"]: fact for kind in _kinds("train") for fact in kind["facts"]}
@@ -16,14 +15,11 @@ _SAYINGS = [
     *split_choices(_CONTENT["frames"], "train"),
     *(saying for fact in _FACTS.values() for saying in split_choices(fact["sayings"], "train")),
 ]
-_PATTERNS = [
-    re.compile(re.escape(saying).replace(r"\{v\}", "(.+?)").replace(r"\{w\}", ".+").replace(r"\{topic\}", r"[\w -]+"))
-    for saying in _SAYINGS
-]
+_PATTERNS = [pattern_of(saying, {"v": "(.+?)", "w": ".+", "topic": r"[\w -]+"}) for saying in _SAYINGS]
 _INSTRUCTIONS = {
     name: split_choices(_CONTENT["pieces"][name]["sayings"], "train") for name in ("order", "short", "long")
 }
-_KINDS = Words({"fact": _SAYINGS, "aside": split_choices(PHRASES["asides"], "train"), **_INSTRUCTIONS})
+_KINDS = Words({"fact": _SAYINGS, "aside": ASIDES, **_INSTRUCTIONS})
 #: A value wherever it occurs.
 _VALUE = re.compile(
     r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day(?:, \d+ \w+| at| to \w+day)?(?:,? ?(?:from )?\d+:00)?"
@@ -88,5 +84,5 @@ _QUESTIONS = (
 SCRIPT = Attack(
     "script",
     "asks, takes up hints, and cuts values out by the sentences of training documents",
-    interview(lambda conversation: _QUESTIONS, _deliver, _complete),
+    interview(_QUESTIONS, _deliver, _complete),
 )

@@ -10,9 +10,7 @@ from typing import Any
 
 from ...attack import Attack
 from ...messages import Messages
-from ...task import split_choices
-from ..collab.script import Words, interview, opening_sentences, sentences
-from ..collab.tasks import PHRASES
+from ..collab.script import ASIDES, Words, interview, opening_sentences, pattern_of, sentences
 from .tasks import grammar
 
 _LEARNED: Mapping[str, Any] = grammar("train")
@@ -23,7 +21,7 @@ _SAYINGS = {
         name: [saying for event in kind["events"] for saying in event["sayings"]]
         for name, kind in _LEARNED["kinds"].items()
     },
-    "aside": split_choices(PHRASES["asides"], "train"),
+    "aside": ASIDES,
 }
 _FILLED = {"n": "7", "thing": "", "things": "", "holder": "", "holders": ""}
 _KINDS = Words({name: [text.format(**_FILLED) for text in texts] for name, texts in _SAYINGS.items()})
@@ -35,11 +33,8 @@ _ORDER = ("holders", "contents", "stock", "gain", "loss", "times", "price", "sha
 
 
 _SURE = 20.0  # added to the log-likelihood of a sentence of training
-_PATTERNS = [
-    (re.compile(re.sub(r"\\\{(?:thing|holder)s?\\\}", r"\\w+", re.escape(saying).replace(r"\{n\}", r"\d+"))), name)
-    for name, sayings in _SAYINGS.items()
-    for saying in sayings
-]
+_FIELDS = {name: r"\d+" if name == "n" else r"\w+" for name in _FILLED}
+_PATTERNS = [(pattern_of(saying, _FIELDS), name) for name, sayings in _SAYINGS.items() for saying in sayings]
 
 
 def _goals(conversation: Messages) -> Mapping[str, float]:

@@ -8,6 +8,7 @@ import pytest
 
 import textenvs
 from textenvs.audit.subject import mean
+from textenvs.envs.collab.script import pattern_of
 from textenvs.envs.collab_math.tasks import _story, grammar
 from textenvs.evaluate.baselines import play_attack, play_script
 from textenvs.task import split_choices
@@ -61,3 +62,11 @@ def test_split_choices_partitions():
         split_choices(["a", "a"], "train")
     with pytest.raises(ValueError, match="at least one"):
         split_choices([], "train")
+
+
+def test_pattern_of_matches_filled_wordings():
+    pattern = pattern_of("Each {thing} (of {n}) costs.", {"n": r"(\d+)", "thing": r"\w+"})
+    assert pattern.fullmatch("Each apple (of 12) costs.")[1] == "12"
+    assert pattern.fullmatch("Each apple (of x) costs.") is None
+    with pytest.raises(KeyError, match="thing"):
+        pattern_of("{thing}", {})
