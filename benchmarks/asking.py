@@ -82,12 +82,12 @@ class MeasuredCollabMath(CollabMath):
     state_type = MeasuredState
 
     def respond(self, reply: Message) -> Turn:
-        """As `collab-math` does with its scripted user, which needs no waiting."""
+        """Reply as `collab-math` does with its scripted user, which needs no waiting."""
         turn, state = super().respond(reply), self.state
         assert isinstance(turn, Turn)
         assert isinstance(state, MeasuredState)
         if state.assistant_turns == 1:
-            state.asked_first = bool(state.asked)
+            state.asked_first = bool(state.questions)
         return replace(turn, metrics={**turn.metrics, "asked_first": float(state.asked_first)})
 
 
@@ -96,12 +96,12 @@ class CollabMathStart(MeasuredCollabMath):
 
     @property
     def user(self) -> CollabUser:
-        """Volunteering in every other task."""
+        """Return the task's user, who volunteers in every other task."""
         volunteers = sum(self.task.key.encode()) % 2 == 0
         return replace(super().user, volunteers=volunteers)
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """A question, or "Go on."; when everything is told, the answer."""
+        """Return a question, or "Go on."; when everything is told, the answer."""
         idle = self.user.untold(self.state.memory) and rng.random() < 0.5
         return "Go on." if idle else super().demonstration(rng)
 
@@ -110,14 +110,16 @@ class VolunteeringClarify(Clarify):
     """Requests whose user tells what is missing after any reply that is not an answer."""
 
     def respond(self, reply: Message) -> Turn:
-        """As with the question that the expert would ask, except that whether the reply asked is kept as it is."""
+        """Answer as after the question that the expert would ask, but keep whether the reply asked as it is."""
         turn = super().respond(reply)
         assert isinstance(turn, Turn)
         request, state = Request.from_task(self.task), self.state
-        untold = [slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in state.told]
+        untold = [
+            slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in state.disclosed
+        ]
         if turn.terminated or not untold:
             return turn
-        state.told = (*state.told, untold[0].name)
+        state.disclosed = (*state.disclosed, untold[0].name)
         return replace(turn, messages=(user(request.telling(untold[0])),))
 
 
@@ -125,31 +127,31 @@ class ClarifyStart(VolunteeringClarify):
     """Requests whose scripted expert asks in half of its turns, with either user."""
 
     def respond(self, reply: Message) -> Turn:
-        """As a user that volunteers in every other task."""
+        """Answer as a user that volunteers in every other task."""
         volunteers = sum(self.task.key.encode()) % 2 == 0
         return super().respond(reply) if volunteers else Clarify.respond(self, reply)
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """A question, or "Go on."; when everything is told, the answer."""
-        idle = set(self.task.extra["missing"]) - set(self.state.told) and rng.random() < 0.5
+        """Return a question, or "Go on."; when everything is told, the answer."""
+        idle = set(self.task.extra["missing"]) - set(self.state.disclosed) and rng.random() < 0.5
         return "Go on." if idle else super().demonstration(rng)
 
 
 def locks(path: Path, rooms: Sequence[int]) -> Path:
-    """A file of problems whose answer is a digit that the user holds back: asking decides, not arithmetic."""
+    """Write problems whose answer is a digit that the user holds back: asking decides, not arithmetic."""
     with path.open("w", encoding="utf-8") as file:
         for room, digit in itertools.product(rooms, range(10)):
-            request, said = f"Please open the lock of room {room}.", f"The code is {digit}."
-            piece = {"topic": "code", "keywords": ["code"], "question": "What is the code?", "sayings": [said]}
+            request, statement = f"Please open the lock of room {room}.", f"The code is {digit}."
+            piece = {"topic": "code", "keywords": ["code"], "question": "What is the code?", "sayings": [statement]}
             row: dict[str, Any] = {"data_source": "asking/locks", "prompt": [user(request)]}
             row |= {"reward_model": {"style": "rule", "ground_truth": str(digit)}}
-            extra = {"single_turn_prompt": f"{request} {said}", "pieces": [piece], "index": 10 * room + digit}
+            extra = {"single_turn_prompt": f"{request} {statement}", "pieces": [piece], "index": 10 * room + digit}
             file.write(json.dumps(row | {"extra_info": extra}) + "\n")
     return path
 
 
 def tasks_of(family: str, folder: Path) -> list[str]:
-    """The keys that name a family's tasks; no room of the held-out ones is trained on."""
+    """Return the keys that name a family's tasks; no room of the held-out ones is trained on."""
     if family != "collab-math":
         return []
     train, held_out = locks(folder / "train.jsonl", range(20, 60)), locks(folder / "val.jsonl", range(60, 73))
@@ -189,7 +191,7 @@ def run(family: str, kind: str, seed: int, folder: Path, overrides: list[str]) -
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """The share of first replies that ask over the iterations: a panel a family, a line a run."""
+    """Draw the share of first replies that ask over the iterations: a panel a family, a line a run."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -224,8 +226,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("outputs/asking"))
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="of PPO, for both runs")
     arguments = parser.parse_args()
-    here = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    scripts_folder = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [scripts_folder, os.environ.get("PYTHONPATH")]))
     arguments.folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for family in arguments.families:
@@ -240,12 +242,12 @@ def main() -> int:
     for row in rows:
         first, last = row["curve"][0], row["curve"][-1]
         rise[row["family"], row["seed"], row["run"]] = last["asked"] - first["asked"]
-        shown = "   ".join(f"{first[name]:6.1%} -> {last[name]:6.1%}" for name in ("asked", "solved"))
-        print(f"{row['family']:<11}  {row['seed']:>4}  {row['run']:<7}  {shown}  {row['seconds']:4.0f} s")
-    kept = all(
+        changes = "   ".join(f"{first[name]:6.1%} -> {last[name]:6.1%}" for name in ("asked", "solved"))
+        print(f"{row['family']:<11}  {row['seed']:>4}  {row['run']:<7}  {changes}  {row['seconds']:4.0f} s")
+    fulfilled = all(
         up > max(0.0, rise[family, seed, "control"]) for (family, seed, kind), up in rise.items() if kind == "asks"
     )
-    return 0 if kept else 1
+    return 0 if fulfilled else 1
 
 
 if __name__ == "__main__":

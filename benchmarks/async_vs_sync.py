@@ -53,12 +53,12 @@ TAILS: dict[str, Callable[[random.Random], float]] = {
 
 @dataclass(frozen=True)
 class Workload:
-    """What episodes take.
+    """Distributions of the durations of episodes.
 
     Args:
         replies: Distribution of a reply's seconds, one of ``TAILS``.
         users: Distribution of a user's seconds.
-        seed: Of all.
+            seed: Of all durations.
     """
 
     replies: str = "lognormal"
@@ -66,11 +66,11 @@ class Workload:
     seed: int = 0
 
     def episode(self, group: int, sibling: int) -> tuple[tuple[int, float], ...]:
-        """For each turn, the tokens of the reply and the seconds of the user."""
+        """Return, for each turn, the tokens of the reply and the seconds of the user."""
         return _episode(self, group, sibling)
 
     def tokens(self, group: int, sibling: int) -> int:
-        """All tokens of an episode."""
+        """Return the number of all tokens of an episode."""
         return sum(tokens for tokens, _ in self.episode(group, sibling))
 
 
@@ -132,7 +132,7 @@ class Outcome:
 
 
 def predict(workload: Workload, setting: Setting, staleness: int, batches: int, order: str = "admission") -> Outcome:
-    """What must come out, by events in time alone.
+    """Predict the deliveries of a run, by events in time alone.
 
     Args:
         workload: What episodes take.
@@ -241,13 +241,13 @@ class User:
         self.workload = workload
 
     async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
-        """A new episode."""
+        """Begin a new episode."""
         self.group, self.turn = options["task_index"], 0
         self.messages: tuple[Message, ...] = (user("?"),)
         return self.messages, {"task_key": str(self.group)}
 
     async def astep(self, action: str) -> Any:
-        """The answer."""
+        """Wait for the user, and return the answer."""
         turns = self.workload.episode(self.group, int(action) - 10)
         await asyncio.sleep(turns[self.turn][1])
         self.turn += 1
@@ -277,7 +277,7 @@ class Places:
 async def collect(
     workload: Workload, setting: Setting, staleness: int, batches: int, window: int = 1
 ) -> tuple[Outcome, list[Batch]]:
-    """The same by the collector."""
+    """Run the same workload with the collector."""
     turns: dict[str, int] = {}
 
     def script(call: Call) -> Reply:
@@ -321,7 +321,7 @@ async def collect(
 
 
 def measure(workload: Workload, setting: Setting, batches: int) -> dict[str, float]:
-    """The numbers of one seed."""
+    """Measure the numbers of one seed."""
     fast, _ = run_simulated(collect(workload, setting, 1, batches))
     slow, _ = run_simulated(collect(workload, setting, 0, batches))
     predicted = [predict(workload, setting, staleness, batches).rate(setting) for staleness in (1, 0)]

@@ -45,7 +45,7 @@ KINDS = {
 
 
 def warm_start(seed: int, folder: Path) -> Path:
-    """The policy that both runs of this seed start from; made if it is not there."""
+    """Return the policy that both runs of this seed start from; made if it is not there."""
     model = folder / "checkpoints" / "iteration_000000" / "model"
     if not model.exists():
         once = ["trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2"]
@@ -68,7 +68,7 @@ def run(seed: int, kind: str, model: Path, folder: Path, overrides: list[str]) -
 
 
 def good(row: dict[str, Any]) -> bool:
-    """Whether a run with the multiturn-aware reward keeps the promise."""
+    """Return whether a run with the multiturn-aware reward keeps the promise."""
     first, last = row["curve"][0], row["curve"][-1]
     return bool(
         first["asked_when_needed"] < MOST_BEFORE
@@ -121,22 +121,22 @@ def main() -> int:
                 if arguments.results is not None:
                     save(rows, arguments.results, arguments.overrides)
     print("\nseed  reward     asked when needed   answered when clear   solved            PPO")
-    kept = True
+    promise_kept = True
     for row in rows:
         first, last = row["curve"][0], row["curve"][-1]
-        this = row["reward"] == "final" or good(row)
-        kept = kept and this
-        shown = "   ".join(
+        row_passed = row["reward"] == "final" or good(row)
+        promise_kept = promise_kept and row_passed
+        changes = "   ".join(
             f"{first[name]:6.1%} -> {last[name]:6.1%}"
             for name in ("asked_when_needed", "answered_when_clear", "solved")
         )
-        verdict = "control" if row["reward"] == "final" else "ok" if this else "MISSED"
-        print(f"{row['seed']:>4}  {row['reward']:<9}  {shown}  {row['seconds']:4.0f} s  {verdict}")
-    return 0 if kept else 1
+        verdict = "control" if row["reward"] == "final" else "ok" if row_passed else "MISSED"
+        print(f"{row['seed']:>4}  {row['reward']:<9}  {changes}  {row['seconds']:4.0f} s  {verdict}")
+    return 0 if promise_kept else 1
 
 
 def save(rows: list[dict[str, Any]], folder: Path, overrides: list[str]) -> None:
-    """The curves so far, as numbers and as a picture."""
+    """Save the curves so far, as numbers and as a picture."""
     folder.mkdir(parents=True, exist_ok=True)
     where = {
         "command": "python benchmarks/clarify.py",

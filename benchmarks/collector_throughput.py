@@ -1,4 +1,4 @@
-"""What the collector costs: its throughput over that of the same waiting, or the same requests, without it.
+"""Throughput of the collector, over that of the same waiting, or the same requests, without it.
 
 Two ratios, at most about 1:
 
@@ -45,7 +45,7 @@ TURNS = 4
 
 
 def latencies(seed: int) -> Iterator[float]:
-    """What the users take: 100 ms, and 1 s one time in twenty."""
+    """Yield the seconds that users take: 0.1, and 1 one time in twenty."""
     rng = random.Random(seed)
     while True:
         yield 1.0 if rng.random() < 0.05 else 0.1
@@ -69,7 +69,7 @@ class SlowUser(TextEnv[Any]):
         super().__init__(Questions())
 
     def opening(self, task: Task) -> list[Message]:
-        """The question."""
+        """Return the question."""
         self.latencies = latencies(self.state.task_index)
         return list(task.prompt)
 
@@ -88,7 +88,7 @@ def make_renderer() -> tuple[Renderer, Any]:
 
 
 async def rate(count: Callable[[], int], seconds: float) -> tuple[float, float]:
-    """How fast ``count`` grows, after a while to get under way, and the seconds of CPU it costs each time."""
+    """Measure how fast ``count`` grows, after a while to get under way, and the seconds of CPU it costs each time."""
     await asyncio.sleep(1.5)
     begin, cpu, before = time.perf_counter(), time.process_time(), count()
     await asyncio.sleep(seconds)
@@ -198,8 +198,8 @@ async def tokens_of_both(in_flight: int, episodes: int, threads: int) -> tuple[t
     async def client() -> None:
         nonlocal tokens
         for session, requests in waiting:
-            for token_ids, wanted in requests:
-                generation = await engine.generate(token_ids, wanted, f"again/{session}")
+            for token_ids, request_sampling in requests:
+                generation = await engine.generate(token_ids, request_sampling, f"again/{session}")
                 tokens += len(generation.token_ids)
             await engine.release(f"again/{session}")
 
@@ -213,13 +213,13 @@ async def tokens_of_both(in_flight: int, episodes: int, threads: int) -> tuple[t
 
 
 def report(
-    name: str, pairs: list[tuple[float, float]], unit: str, wanted: float, more: dict[str, Any] | None = None
+    name: str, pairs: list[tuple[float, float]], unit: str, minimum: float, extra_figures: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     ratio = statistics.median(one / other for one, other in pairs)
     sides = [round(statistics.median(side)) for side in zip(*pairs, strict=True)]
     result = {"benchmark": name, f"collector_{unit}": sides[0], f"reference_{unit}": sides[1]}
-    result |= {"ratio": round(ratio, 3), "wanted": wanted, "rounds": [round(one / other, 3) for one, other in pairs]}
-    result |= more or {}
+    result |= {"ratio": round(ratio, 3), "wanted": minimum, "rounds": [round(one / other, 3) for one, other in pairs]}
+    result |= extra_figures or {}
     print(json.dumps(result), flush=True)
     return result
 
@@ -240,12 +240,12 @@ def main() -> None:
         pairs, costs = [], []
         for _ in range(args.rounds):
             with tuned_gc():  # as in a training run
-                ours, cost = asyncio.run(collector_turns(256, args.seconds))
-                bare, _ = asyncio.run(bare_turns(256, args.seconds))
-            pairs.append((ours, bare))
+                collector_rate, cost = asyncio.run(collector_turns(256, args.seconds))
+                bare_rate, _ = asyncio.run(bare_turns(256, args.seconds))
+            pairs.append((collector_rate, bare_rate))
             costs.append(cost)
-        each = {"cpu_ms_per_turn": round(1e3 * statistics.median(costs), 3)}
-        results.append(report("turns", pairs, "turns_per_s", 0.90, each))
+        extra_figures = {"cpu_ms_per_turn": round(1e3 * statistics.median(costs), 3)}
+        results.append(report("turns", pairs, "turns_per_s", 0.90, extra_figures))
     if "tokens" in args.which or not args.which:
         both = [asyncio.run(tokens_of_both(64, args.episodes, args.threads)) for _ in range(args.rounds)]
         ratio = {"cpu_ratio": round(statistics.median(cpu for _, cpu in both), 3)}

@@ -45,7 +45,7 @@ from textenvs.envs.gsm8k import Gsm8kInteract
 from textenvs.task import Split
 from trainers.report.loggers import METRICS_FILE, read_jsonl
 
-#: What is wanted: the level starts below this, and the curriculum needs at most this share of the tokens.
+#: The target: the level starts below this, and the curriculum needs at most this share of the tokens.
 MOST_AT_FIRST, MOST_TOKENS = 0.05, 0.6
 
 #: Sentences of a problem, by level.
@@ -96,7 +96,7 @@ LEVELS = [
     for level, steps in STEPS.items()
     for key in (f"env.mixture.{level}.id={ENV}", f"env.mixture.{level}.kwargs.steps={steps}")
 ]
-#: How the policies to start from are made.
+#: Overrides for the policies to start from.
 START = [
     *LEVELS,
     *("warm_start.enable=true", "warm_start.steps=1000", "warm_start.demonstrations=64000", "warm_start.lr=2e-3"),
@@ -131,7 +131,7 @@ def ppo(seed: int, folder: Path, options: list[str]) -> None:
 
 
 def start_of(seed: int, folder: Path) -> Path:
-    """Where the policy is that all runs of this seed start from."""
+    """Return the folder of the policy that all runs of this seed start from."""
     return folder / f"start{seed}" / "model"
 
 
@@ -140,7 +140,9 @@ def do(work: Work, arguments: argparse.Namespace) -> None:
     seed, kind = work
     model, folder = start_of(seed, arguments.folder), arguments.folder / f"{kind}{seed}"
     if kind == "start":
-        warm = [each for each in arguments.overrides if each.startswith(("warm_start.", "model.", "engine."))]
+        warm = [
+            override for override in arguments.overrides if override.startswith(("warm_start.", "model.", "engine."))
+        ]
         with tempfile.TemporaryDirectory() as temporary:
             ppo(1000 + seed, Path(temporary), [*START, *warm])
             made = Path(temporary) / "checkpoints" / "iteration_000000" / "model"
@@ -148,29 +150,29 @@ def do(work: Work, arguments: argparse.Namespace) -> None:
             shutil.copytree(made, new, dirs_exist_ok=True)
         new.replace(model)  # a kill leaves no half of a policy
         return
-    others = [each for each in arguments.overrides if not each.startswith(("warm_start.", "model."))]
+    overrides = [override for override in arguments.overrides if not override.startswith(("warm_start.", "model."))]
     curve = curve_of(folder)
     ahead = min((int(curve[-1]["iteration"]) if curve else 0) + arguments.chunk, arguments.iterations)
-    ppo(seed, folder, [f"model.path={model}", *TRAIN, *KINDS[kind], *others, f"trainer.total_iterations={ahead}"])
+    ppo(seed, folder, [f"model.path={model}", *TRAIN, *KINDS[kind], *overrides, f"trainer.total_iterations={ahead}"])
 
 
 def row_of(seed: int, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """A run so far: its curve, and ``tokens`` to the target."""
+    """Return a run so far: its curve, and ``tokens`` to the target."""
     curve = curve_of(arguments.folder / f"{kind}{seed}")
     return {"seed": seed, "kind": kind, "curve": curve, "tokens": tokens_to(curve, arguments.target)}
 
 
 def ready(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> list[Work]:
-    """What is to do next of each run that has not ended; those that are furthest behind first."""
-    wanted = [row for row in rows if row["tokens"] is None]
-    wanted = [row for row in wanted if not row["curve"] or row["curve"][-1]["iteration"] < arguments.iterations]
-    wanted.sort(key=lambda row: len(row["curve"]))
-    there = {row["seed"]: start_of(row["seed"], arguments.folder).exists() for row in wanted}
-    return list(dict.fromkeys((row["seed"], row["kind"] if there[row["seed"]] else "start") for row in wanted))
+    """Return the next work of each run that has not ended; those that are furthest behind first."""
+    unfinished = [row for row in rows if row["tokens"] is None]
+    unfinished = [row for row in unfinished if not row["curve"] or row["curve"][-1]["iteration"] < arguments.iterations]
+    unfinished.sort(key=lambda row: len(row["curve"]))
+    has_start = {row["seed"]: start_of(row["seed"], arguments.folder).exists() for row in unfinished}
+    return list(dict.fromkeys((row["seed"], row["kind"] if has_start[row["seed"]] else "start") for row in unfinished))
 
 
 def curve_of(folder: Path) -> list[dict[str, float]]:
-    """At each validation: iterations, tokens sampled in training so far, and the share of hard problems solved."""
+    """Return for each validation: iterations, tokens sampled in training so far, share of hard problems solved."""
     curve, tokens = [], 0.0
     if not (folder / METRICS_FILE).exists():
         return curve
@@ -184,7 +186,7 @@ def curve_of(folder: Path) -> list[dict[str, float]]:
 
 
 def tokens_to(curve: list[dict[str, float]], target: float) -> float | None:
-    """Tokens at which the line between validations first reaches the target; ``None`` where it does not."""
+    """Return the tokens at which the line between validations first reaches the target; ``None`` if it does not."""
     for before, after in zip([None, *curve], curve, strict=False):
         if after["solved"] >= target:
             if before is None:
@@ -195,32 +197,32 @@ def tokens_to(curve: list[dict[str, float]], target: float) -> float | None:
 
 
 def verdict(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over seeds, and each kind's share of the tokens that the hard level alone takes.
+    """Return medians over seeds, and each kind's share of the tokens that the hard level alone takes.
 
-    Where that does not get there, its tokens so far count, so that the share is at most this.
+    Where the hard level alone does not arrive, its tokens so far count, so that the share is at most this.
     """
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     most = {row["seed"]: row["curve"][-1]["tokens"] for row in rows if row["kind"] == "hard" and row["curve"]}
     plain = {
         row["seed"]: row["tokens"] or most[row["seed"]] for row in rows if row["seed"] in most and row["kind"] == "hard"
     }
     for kind in dict.fromkeys(row["kind"] for row in rows):
-        those = [row for row in rows if row["kind"] == kind and row["curve"]]
-        ratios = [row["tokens"] / plain[row["seed"]] for row in those if row["tokens"] and row["seed"] in plain]
-        found[kind] = {
-            "reached": sum(row["tokens"] is not None for row in those),
-            "seeds": len(those),
-            "solved_at_first": median(row["curve"][0]["solved"] for row in those) if those else None,
-            "tokens": median(reached) if (reached := [row["tokens"] for row in those if row["tokens"]]) else None,
-            "share_of_hard_alone": median(ratios) if len(ratios) == len(those) and ratios else None,
+        of_kind = [row for row in rows if row["kind"] == kind and row["curve"]]
+        ratios = [row["tokens"] / plain[row["seed"]] for row in of_kind if row["tokens"] and row["seed"] in plain]
+        summary[kind] = {
+            "reached": sum(row["tokens"] is not None for row in of_kind),
+            "seeds": len(of_kind),
+            "solved_at_first": median(row["curve"][0]["solved"] for row in of_kind) if of_kind else None,
+            "tokens": median(reached) if (reached := [row["tokens"] for row in of_kind if row["tokens"]]) else None,
+            "share_of_hard_alone": median(ratios) if len(ratios) == len(of_kind) and ratios else None,
         }
-    return found
+    return summary
 
 
 def main() -> int:
     """Run all, print the table, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[0, 1, 2])
+    parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1, 2])
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=["hard", "fixed", "curriculum"])
     parser.add_argument("--folder", type=Path, default=Path("outputs/curriculum"), help="where the runs are")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/curriculum.json"))
@@ -232,8 +234,8 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_args()
     rows = [row_of(seed, kind, arguments) for seed in arguments.seeds for kind in arguments.kinds]
-    work, left = partial(do, arguments=arguments), partial(ready, rows, arguments)
-    for (seed, kind), _ in finished(work, left, arguments.workers, arguments.minutes):
+    work, next_work = partial(do, arguments=arguments), partial(ready, rows, arguments)
+    for (seed, kind), _ in finished(work, next_work, arguments.workers, arguments.minutes):
         rows[:] = [
             row_of(*key, arguments) if (key := (row["seed"], row["kind"])) == (seed, kind) else row for row in rows
         ]
@@ -245,20 +247,20 @@ def main() -> int:
                 f"seed {row['seed']}  {row['kind']:<10}  {first['solved']:5.1%} -> {last['solved']:5.1%}"
                 f"  after {last['iteration']} iterations"
             )
-    found = verdict(rows)
-    for kind, each in found.items():
-        tokens, share = each["tokens"], each["share_of_hard_alone"]
+    summary = verdict(rows)
+    for kind, figures in summary.items():
+        tokens, share = figures["tokens"], figures["share_of_hard_alone"]
         print(
-            f"{kind:<10}  reached {each['reached']} of {each['seeds']}  tokens {tokens and round(tokens)}  "
+            f"{kind:<10}  reached {figures['reached']} of {figures['seeds']}  tokens {tokens and round(tokens)}  "
             f"share of hard alone {share and round(share, 2)}"
         )
-    ours = found.get("curriculum", {})
-    share, first = ours.get("share_of_hard_alone"), ours.get("solved_at_first")
+    curriculum = summary.get("curriculum", {})
+    share, first = curriculum.get("share_of_hard_alone"), curriculum.get("solved_at_first")
     return 0 if share is not None and share <= MOST_TOKENS and first < MOST_AT_FIRST else 1
 
 
 def save(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """What there is so far."""
+    """Write the results so far."""
     where = {
         "command": "python -m benchmarks.curriculum",
         "arguments": {name: getattr(arguments, name) for name in ("seeds", "kinds", "iterations", "chunk", "target")},

@@ -24,24 +24,26 @@ SLOTS, CONTEXT, KV_HEADS, DIM, GROUP, LAYERS = 256, 320, 2, 64, 32, 4
 
 
 def gathered(cache: Tensor, q: Tensor, rows: Tensor, bias: Tensor) -> Tensor:
-    """The other way: copy the rows' blocks, and one call for all heads."""
+    """Attend the other way: copy the rows' blocks, and one call for all heads."""
     blocks = (rows[:, None] * (CONTEXT // SIZE) + torch.arange(blocks_for(bias.shape[-1]))).view(-1)
-    found = cache.view(SLOTS * CONTEXT // SIZE, -1).index_select(0, blocks).view(len(rows), -1, 2 * KV_HEADS, DIM)
-    kv = found[:, : bias.shape[-1]].transpose(1, 2)
+    copied_blocks = (
+        cache.view(SLOTS * CONTEXT // SIZE, -1).index_select(0, blocks).view(len(rows), -1, 2 * KV_HEADS, DIM)
+    )
+    kv = copied_blocks[:, : bias.shape[-1]].transpose(1, 2)
     grouped = q.view(len(rows), KV_HEADS, -1, DIM)
-    found = F.scaled_dot_product_attention(grouped, kv[:, :KV_HEADS], kv[:, KV_HEADS:], attn_mask=bias)
-    return found.reshape(len(rows), -1)
+    attended = F.scaled_dot_product_attention(grouped, kv[:, :KV_HEADS], kv[:, KV_HEADS:], attn_mask=bias)
+    return attended.reshape(len(rows), -1)
 
 
 def seconds(work: Callable[[], None]) -> float:
-    """Of one call."""
+    """Return the seconds of one call."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def compare(heads: int, keys: int, rounds: int) -> dict[str, float]:
-    """Both ways in turns at ``keys`` positions a request, all layers of one step."""
+    """Measure both ways in turns at ``keys`` positions a request, all layers of one step."""
     torch.manual_seed(0)
     caches = [torch.randn(SLOTS * CONTEXT, 2 * KV_HEADS, DIM) for _ in range(LAYERS)]  # more than a cache holds
     q = torch.randn(SLOTS, heads, DIM)
@@ -67,9 +69,9 @@ def compare(heads: int, keys: int, rounds: int) -> dict[str, float]:
     return {
         "heads": heads,
         "keys": keys,
-        "ratio": round(statistics.median(mine / theirs for mine, theirs in times), 3),
-        "in_place_ms": round(1e3 * statistics.median(mine for mine, _ in times), 2),
-        "gathered_ms": round(1e3 * statistics.median(theirs for _, theirs in times), 2),
+        "ratio": round(statistics.median(in_place_time / copied_time for in_place_time, copied_time in times), 3),
+        "in_place_ms": round(1e3 * statistics.median(in_place_time for in_place_time, _ in times), 2),
+        "gathered_ms": round(1e3 * statistics.median(copied_time for _, copied_time in times), 2),
     }
 
 

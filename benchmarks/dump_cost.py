@@ -1,4 +1,4 @@
-"""What it costs to keep what explains an iteration: its share of the time, and the size of the files.
+"""Cost of keeping what explains an iteration: its share of the time, and the size of the files.
 
     python -m benchmarks.dump_cost [--iterations 4] [key=value ...]
 
@@ -32,7 +32,7 @@ TIME, SIZE = 0.03, 2.0  # wanted at most
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=4)
-    given, keys = parser.parse_known_args()
+    arguments, keys = parser.parse_known_args()
     spent: list[float] = [0.0]
     marks: list[tuple[float, float]] = []  # CPU seconds of the process, and of dumps, after each iteration
 
@@ -50,9 +50,9 @@ def main() -> int:
     EpisodeFiles.write = timed(EpisodeFiles.write)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
-        asyncio.run(run(folder, given.iterations, keys, lambda: marks.append((time.process_time(), spent[0]))))
+        asyncio.run(run(folder, arguments.iterations, keys, lambda: marks.append((time.process_time(), spent[0]))))
         shares = [(c - a) / (b - d) for (d, a), (b, c) in zip(marks, marks[1:], strict=False)]
-        sizes = [compared(each.path, Path(place)) for each in open_run(folder).iterations]
+        sizes = [compared(iteration.path, Path(place)) for iteration in open_run(folder).iterations]
     for number, share in enumerate(shares, 2):
         print(f"iteration {number}: {share:.2%} of the CPU seconds")
     for new, old, tokens in sizes:
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 async def run(folder: Path, iterations: int, keys: list[str], mark: Callable[[], None]) -> None:
-    """The run; ``mark`` is called after each iteration's file."""
+    """Make the run; ``mark`` is called after each iteration's file."""
     own = [
         *(f"trainer.default_local_dir={folder}", f"trainer.total_iterations={iterations}", "trainer.logger=jsonl"),
         *(f"trainer.keep_rollouts={iterations}", "trainer.save_freq=-1", "trainer.test_freq=-1"),
@@ -81,11 +81,11 @@ async def run(folder: Path, iterations: int, keys: list[str], mark: Callable[[],
 
 
 def compared(path: Path, place: Path) -> tuple[int, int, int]:
-    """Bytes of a file, of one with the episodes alone, and how many tokens they have."""
+    """Return the bytes of a file, those of one with the episodes alone, and how many tokens they have."""
     episodes = read_parquet(path)
     write_table(place / "alone.parquet", to_table(episodes))
     sizes = path.stat().st_size, (place / "alone.parquet").stat().st_size
-    return *sizes, sum(len(each.token_ids) for each in episodes)
+    return *sizes, sum(len(episode.token_ids) for episode in episodes)
 
 
 if __name__ == "__main__":

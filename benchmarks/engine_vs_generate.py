@@ -59,7 +59,7 @@ class Work:
 
 
 def make_work(count: int, vocabulary: int, siblings: int) -> list[Work]:
-    """Requests of mixed lengths."""
+    """Make requests of mixed lengths."""
     rng = np.random.default_rng(count)
     prompts = [rng.integers(3, vocabulary, rng.integers(20, 61)).tolist() for _ in range(-(-count // siblings))]
     return [Work(prompts[i // siblings], int(rng.integers(8, 65))) for i in range(count)]
@@ -140,10 +140,10 @@ async def compare(
         await run_engine(engine, work, clock)
     prefilled = engine.stats()["prefill_tokens"]
     for round_ in range(rounds + 1):  # the first warms up
-        taken = {"engine": await run_engine(engine, work, clock)}
-        taken |= {way: run_generate(model, work, *how, clock) for way, how in ways.items()}
+        round_seconds = {"engine": await run_engine(engine, work, clock)}
+        round_seconds |= {way: run_generate(model, work, *how, clock) for way, how in ways.items()}
         if round_:
-            for side, value in taken.items():
+            for side, value in round_seconds.items():
                 seconds[side].append(value)
     await engine.close()
 

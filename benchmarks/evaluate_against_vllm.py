@@ -103,8 +103,8 @@ def stop(server: subprocess.Popen[bytes]) -> None:
         os.killpg(server.pid, signal.SIGKILL)
 
 
-def kept(folder: Path) -> list[Record]:
-    """The whole lines of a folder's records."""
+def read_records(folder: Path) -> list[Record]:
+    """Read the whole lines of a folder's records."""
     path = folder / "episodes.jsonl"
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
     return [Record.from_json(line) for line in lines]
@@ -126,11 +126,11 @@ def evaluate(words: list[str], folder: Path, *, kill_at: int | None = None, show
             time.sleep(0.01)
         assert program.poll() is None, f"it ended before it could be killed:\n{program.communicate()[0]}"
         program.kill()
-    said, _ = program.communicate()
+    output, _ = program.communicate()
     if kill_at is None:
-        assert program.returncode == 0, said
+        assert program.returncode == 0, output
         if show:
-            print("\n".join(f"    {line}" for line in said.splitlines()))
+            print("\n".join(f"    {line}" for line in output.splitlines()))
     return time.monotonic() - started
 
 
@@ -154,18 +154,18 @@ def check(env_id: str, options: tuple[str, ...], max_tokens: int, url: str, argu
     whole, broken = arguments.folder / env_id / "whole", arguments.folder / env_id / "killed"
     seconds = evaluate(words, whole, show=True)
     evaluate(words, broken, kill_at=total // 2)
-    before = kept(broken)
+    before = read_records(broken)
     assert total // 2 <= len(before) < total, f"{len(before)} of {total} episodes were done when it was killed"
     evaluate(words, broken)
 
-    records = kept(broken)
+    records = read_records(broken)
     assert sorted(record.place for record in records) == [
         (task, sample) for task in range(arguments.tasks) for sample in range(arguments.samples)
     ], "an episode is missing or there twice"
     assert records[: len(before)] == before, "what was done before the kill was changed"
     assert not any(record.failed for record in records), next(record.failure for record in records if record.failed)
     assert all(record.prompt_tokens and record.completion_tokens is not None for record in records)
-    one = {record.place: record for record in kept(whole)}
+    one = {record.place: record for record in read_records(whole)}
     same = sum(record.messages == one[record.place].messages for record in records)
     tokens = sum(record.completion_tokens or 0 for record in one.values())
     turns = sum(record.assistant_turns for record in one.values())

@@ -48,7 +48,7 @@ class Step:
         says: Regular expressions that must match what is printed (stdout and stderr together).
         status: The exit status.
         never: Regular expressions that must not match.
-        left: Files that must be there afterwards (globs).
+            creates: Files that must be there afterwards (globs).
         also: One more condition on what is printed and the folder; returns what is wrong, or nothing.
     """
 
@@ -57,7 +57,7 @@ class Step:
     says: tuple[str, ...] = ()
     status: int = 0
     never: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    creates: tuple[str, ...] = ()
     also: Callable[[str, Path], str] | None = None
 
 
@@ -116,7 +116,7 @@ STEPS = (
         "the tutorial's environment trains",
         f"python -m trainers.ppo env.id=coffee:my/coffee {SMALL} data.train_size=14 trainer.total_iterations=1",
         says=("validation is on tasks 14 to 17", "curves: "),
-        left=("outputs/textenvs/run/config.yaml", "outputs/textenvs/run/conversations/000001.txt"),
+        creates=("outputs/textenvs/run/config.yaml", "outputs/textenvs/run/conversations/000001.txt"),
     ),
     # Names on the hub.
     Step(
@@ -129,7 +129,7 @@ STEPS = (
     Step(
         "a given model",
         f"python -m trainers.ppo {GIVEN} trainer.experiment_name=given trainer.total_iterations=1 data.val_size=2",
-        left=("outputs/textenvs/given/checkpoints/iteration_000001/model/config.json",),
+        creates=("outputs/textenvs/given/checkpoints/iteration_000001/model/config.json",),
         also=_no_checkpoint_of_the_given_model,
     ),
     Step(
@@ -156,7 +156,7 @@ STEPS = (
         "an evaluation of a local model",
         "textenvs evaluate textenv/gsm8k-interact --local model --num-tasks 4 --max-response-length 8 --out results",
         says=(r"4 tasks x 1 = 4 episodes", "assistant turns"),
-        left=("results/episodes.jsonl",),
+        creates=("results/episodes.jsonl",),
     ),
     Step(
         "rows, replies to them, and their scores",
@@ -164,7 +164,7 @@ STEPS = (
         "python -m trainers.generate data.path=rows.parquet data.output_path=replies.parquet model.path=model "
         "data.n_samples=2 rollout.response_length=8 && python -m trainers.evaluate data.path=replies.parquet",
         says=("replies: replies.parquet", "mean|pass"),
-        left=("replies.parquet",),
+        creates=("replies.parquet",),
     ),
     Step("help of the environments", "textenvs --help | head -3", says=("usage: textenvs",), never=("BrokenPipe",)),
     Step(
@@ -178,7 +178,7 @@ STEPS = (
 
 
 def real_model(folder: str) -> tuple[Step, ...]:
-    """What a real model of some hundred million parameters is asked on a small machine."""
+    """Return the steps of a real model of some hundred million parameters on a small machine."""
     argv = f"model.path={folder} engine.max_context=256 actor.max_tokens_per_micro_batch=256"
     few = "rollout.groups_per_batch=1 rollout.n=2 actor.mini_batches=1 rollout.max_response_length=16 data.val_size=2"
     return (
@@ -188,13 +188,13 @@ def real_model(folder: str) -> tuple[Step, ...]:
             f"python -m trainers.ppo {argv} {few} trainer.total_iterations=1 trainer.experiment_name=real "
             "trainer.val_before_train=false",
             says=("run: ",),
-            left=("outputs/textenvs/real/checkpoints/iteration_000001/model/model.safetensors",),
+            creates=("outputs/textenvs/real/checkpoints/iteration_000001/model/model.safetensors",),
         ),
     )
 
 
 def prepare(folder: Path) -> None:
-    """The files of the tutorial, and a tiny model."""
+    """Write the files of the tutorial, and a tiny model."""
     page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
     for name, text in re.findall(r"^```python (\S+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
         (folder / name).write_text(text, encoding="utf-8")
@@ -206,7 +206,7 @@ def prepare(folder: Path) -> None:
 
 
 def play(step: Step, folder: Path) -> list[str]:
-    """Run one command and show it; what is wrong with what came of it."""
+    """Run one command and show it; return what is wrong with what came of it."""
     # As if the package's commands were installed, by the interpreter that runs this.
     tools = folder / ".bin"
     tools.mkdir(exist_ok=True)
@@ -235,10 +235,10 @@ def play(step: Step, folder: Path) -> list[str]:
     cut = [f"... {len(lines) - SHOWN} lines ..."] if len(lines) > SHOWN else []
     print("\n".join([*lines[: SHOWN // 2], *cut, *lines[-(SHOWN - SHOWN // 2) :]] if cut else lines))
     wrong = [f"exit status {done.returncode}, not {step.status}"] if done.returncode != step.status else []
-    wrong += [f"does not say {each!r}" for each in step.says if not re.search(each, done.stdout, re.MULTILINE)]
-    wrong += [f"says {each!r}" for each in step.never if re.search(each, done.stdout, re.MULTILINE)]
+    wrong += [f"does not say {pattern!r}" for pattern in step.says if not re.search(pattern, done.stdout, re.MULTILINE)]
+    wrong += [f"says {pattern!r}" for pattern in step.never if re.search(pattern, done.stdout, re.MULTILINE)]
     wrong += ["a traceback"] if "Traceback (most recent call last)" in done.stdout else []
-    wrong += [f"there is no {each}" for each in step.left if not list(folder.glob(each))]
+    wrong += [f"there is no {pattern}" for pattern in step.creates if not list(folder.glob(pattern))]
     if not wrong and step.also is not None and (problem := step.also(done.stdout, folder)):
         wrong.append(problem)
     print(f"-> {'as expected' if not wrong else 'NOT AS EXPECTED: ' + '; '.join(wrong)}", flush=True)
@@ -257,7 +257,7 @@ def main() -> int:
         prepare(folder)
         failed = [step.title for step in chosen if play(step, folder)]
     print(
-        f"\n{len(chosen) - len(failed)} of {len(chosen)} as expected" + "".join(f"\n  not: {each}" for each in failed)
+        f"\n{len(chosen) - len(failed)} of {len(chosen)} as expected" + "".join(f"\n  not: {title}" for title in failed)
     )
     return 1 if failed or not chosen else 0
 

@@ -1,4 +1,4 @@
-"""What a sampled token is worth to each estimator: bias and variance of the gradient against the true one.
+"""Measure the value of a sampled token to each estimator: bias and variance of the gradient against the true one.
 
 The task is a Markov chain of turns: in one of a few states the policy draws one of a few replies (a token each), which
 pays and leads to another state or ends the episode. It is small enough that the gradient of the expected return is
@@ -6,8 +6,8 @@ exact, by dynamic programming. Kinds of tasks:
 
 * ``outcome``: the last turn alone pays, 0 or 1;
 * ``turns``: every turn pays, and as much as others do;
-* ``decisive``: one early turn decides what the last one pays, and the turns between decide nothing;
-* ``noisy``: as ``outcome``, and the environment adds a random number to what is paid.
+* ``decisive``: one early turn decides the reward of the last one, and the turns between decide nothing;
+* ``noisy``: as ``outcome``, and the environment adds a random number to the reward.
 
 For each estimator, over many groups: the cosine of the mean update to the true gradient (1: no bias), and the variance
 of a group's update times the tokens that it sampled, as a ratio to ``turn_grpo`` with groups of eight. A ratio of 0.5
@@ -47,7 +47,7 @@ class Chain:
         moves: ``[turns, states, replies, states]``; of the next state.
         pays: ``[turns, states, replies]``.
         ends: ``[turns, states, replies]``; the probability that the episode is over.
-        noise: Standard deviation of what the environment adds to the last reward.
+        noise: Standard deviation of the environment's noise on the last reward.
     """
 
     policy: Floats
@@ -58,12 +58,12 @@ class Chain:
 
     @property
     def turns(self) -> int:
-        """At most."""
+        """Number of turns, at most."""
         return len(self.policy)
 
 
 def chain(kind: str, turns: int, seed: int) -> Chain:
-    """A random task of this kind."""
+    """Return a random task of this kind."""
     rng = np.random.default_rng((seed, KINDS.index(kind)))
     shape = (turns, STATES, REPLIES)
     policy = np.exp(0.7 * rng.normal(size=shape))
@@ -82,17 +82,17 @@ def chain(kind: str, turns: int, seed: int) -> Chain:
 
 
 def true_gradient(task: Chain) -> Floats:
-    """Of the expected return, for each logit: ``[turns, states, replies]``."""
+    """Return the gradient of the expected return, for each logit: ``[turns, states, replies]``."""
     values, q = np.zeros(STATES), np.zeros_like(task.pays)
     for turn in reversed(range(task.turns)):
         q[turn] = task.pays[turn] + (1.0 - task.ends[turn]) * (task.moves[turn] @ values)
         values = (task.policy[turn] * q[turn]).sum(-1)
-    gradient, there = np.zeros_like(q), np.eye(STATES)[0]
+    gradient, visits = np.zeros_like(q), np.eye(STATES)[0]
     for turn in range(task.turns):
         baseline = (task.policy[turn] * q[turn]).sum(-1, keepdims=True)
-        gradient[turn] = there[:, None] * task.policy[turn] * (q[turn] - baseline)
-        going = there[:, None] * task.policy[turn] * (1.0 - task.ends[turn])
-        there = np.einsum("sr,srn->n", going, task.moves[turn])
+        gradient[turn] = visits[:, None] * task.policy[turn] * (q[turn] - baseline)
+        going = visits[:, None] * task.policy[turn] * (1.0 - task.ends[turn])
+        visits = np.einsum("sr,srn->n", going, task.moves[turn])
     return gradient
 
 
@@ -107,15 +107,15 @@ class Player:
         self._policy, self._moves = task.policy.cumsum(-1), task.moves.cumsum(-1)
 
     def play(self, state: int = 0, turn: int = 0) -> Steps:
-        """From this state on to the end."""
+        """Play from this state to the end."""
         task, steps = self._task, []
         while True:
             drawn = self._rng.random(3)
             reply = min(int((drawn[0] > self._policy[turn, state]).sum()), REPLIES - 1)
             over = turn + 1 == task.turns or drawn[1] < task.ends[turn, state, reply]
-            paid = float(task.pays[turn, state, reply])
+            reward = float(task.pays[turn, state, reply])
             steps.append(
-                (state, reply, paid + (task.noise * float(self._rng.normal()) if over and task.noise else 0.0))
+                (state, reply, reward + (task.noise * float(self._rng.normal()) if over and task.noise else 0.0))
             )
             if over:
                 return steps
@@ -125,7 +125,7 @@ class Player:
 
 @dataclass(frozen=True)
 class Way:
-    """An estimator, the roots of a group, and where and how often they are forked."""
+    """An estimator, the roots of a group, and the turns and numbers of their forks."""
 
     name: str
     estimator: str
@@ -135,7 +135,7 @@ class Way:
 
 
 def updates(task: Chain, way: Way, groups: int, rng: np.random.Generator) -> tuple[Floats, float]:
-    """The update of each group ``[groups, logits]``, as a mean over its roots, and tokens a group."""
+    """Return the update of each group ``[groups, logits]``, as a mean over its roots, and tokens a group."""
     player = Player(task, rng)
     episodes: list[Steps] = []
     origin: list[tuple[int, int, int]] = []  # group, root (-1 for itself), turn
@@ -157,7 +157,7 @@ def updates(task: Chain, way: Way, groups: int, rng: np.random.Generator) -> tup
         token_offsets=offsets,
         turn_offsets=offsets,
         turn_index=index,
-        turn_rewards=np.array([paid for steps in episodes for _, _, paid in steps]),
+        turn_rewards=np.array([reward for steps in episodes for _, _, reward in steps]),
         terminated=np.ones(len(episodes), np.bool_),
         truncated=np.zeros(len(episodes), np.bool_),
         group=of_group,
@@ -170,14 +170,14 @@ def updates(task: Chain, way: Way, groups: int, rng: np.random.Generator) -> tup
     turn = index + np.repeat(first, lengths)
     state, reply = np.array([(s, r) for steps in episodes for s, r, _ in steps]).T
     group = of_group[batch.episode_of_token]
-    found = np.zeros((groups, *task.policy.shape))
-    np.add.at(found, (group, turn, state), -weight[:, None] * task.policy[turn, state])
-    np.add.at(found, (group, turn, state, reply), weight)
-    return found.reshape(groups, -1), len(index) / groups
+    totals = np.zeros((groups, *task.policy.shape))
+    np.add.at(totals, (group, turn, state), -weight[:, None] * task.policy[turn, state])
+    np.add.at(totals, (group, turn, state, reply), weight)
+    return totals.reshape(groups, -1), len(index) / groups
 
 
 def ways(turns: int) -> list[Way]:
-    """What is compared."""
+    """Return the estimators to compare."""
     every = range(turns)
     return [
         Way("turn_grpo, groups of 8", "turn_grpo", 8),
@@ -205,8 +205,8 @@ def main() -> None:
         task, unit = chain(kind, options.turns, options.seed), 0.0
         truth = true_gradient(task).ravel()
         for way in ways(options.turns):
-            found, tokens = updates(task, way, options.groups, np.random.default_rng(options.seed))
-            mean, cost = found.mean(0), float(found.var(0).sum()) * tokens
+            samples, tokens = updates(task, way, options.groups, np.random.default_rng(options.seed))
+            mean, cost = samples.mean(0), float(samples.var(0).sum()) * tokens
             unit = unit or cost
             cosine = float(mean @ truth / (np.linalg.norm(mean) * np.linalg.norm(truth)))
             rows.append({"task": kind, "way": way.name, "cosine": cosine, "tokens": tokens, "ratio": cost / unit})

@@ -1,4 +1,4 @@
-"""How long ``import textenvs`` takes next to ``import gymnasium``, each in fresh interpreters.
+"""Time of ``import textenvs`` next to that of ``import gymnasium``, each in fresh interpreters.
 
 Run ``python benchmarks/import_time.py``. Prints the medians, their difference (0.15 s is the promise) and their ratio.
 """
@@ -12,7 +12,7 @@ CODE = "import time; start = time.perf_counter(); import {}; print(time.perf_cou
 
 
 def seconds(module: str) -> float:
-    """The time of one import in a fresh interpreter."""
+    """Return the time of one import in a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", CODE.format(module)], check=True, capture_output=True, text=True)
     return float(done.stdout)
 
@@ -25,9 +25,9 @@ def main() -> None:
     for module in times:
         seconds(module)  # writes the bytecode
     for _ in range(repeats):
-        for module, taken in times.items():  # in turns, so that a busy moment of the machine hits both
-            taken.append(seconds(module))
-    gymnasium, textenvs = (statistics.median(taken) for taken in times.values())
+        for module, module_seconds in times.items():  # in turns, so that a busy moment of the machine hits both
+            module_seconds.append(seconds(module))
+    gymnasium, textenvs = (statistics.median(module_seconds) for module_seconds in times.values())
     print(f"import gymnasium {gymnasium:.3f} s, import textenvs {textenvs:.3f} s")
     print(f"over gymnasium   {textenvs - gymnasium:.3f} s (at most 0.15), ratio {textenvs / gymnasium:.2f}")
 

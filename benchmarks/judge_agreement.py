@@ -1,6 +1,6 @@
 """A model as the judge of gsm8k replies, against the checker.
 
-Of each task one right reply (the worked answer), one whose last number alone is another, and one that guesses. The
+For each task there is one right reply (the worked answer), one with another last number, and one guess. The
 checker of `textenv/gsm8k` says which are right. The judge is asked twice: by ``EquivalenceJudge``, whose verdict is one
 strict JSON object, and in one word, yes or no, several samples a reply, whose share of yes is its score.
 
@@ -30,13 +30,13 @@ from textenvs.judges import EquivalenceJudge
 from textenvs.messages import system, text_of, user
 
 _RULES = "You check answers to math problems. Reply with one word: yes or no."
-_ASKED = (
+_QUESTION = (
     "Problem: {question}\n\nThe right result is {reference}.\n\nAnswer:\n{reply}\n\nDoes the answer give {reference}?"
 )
 
 
 class Reply(NamedTuple):
-    """A reply to judge, and what the checker says of it."""
+    """A reply to judge, and the checker's verdict."""
 
     question: str
     reference: str
@@ -45,9 +45,9 @@ class Reply(NamedTuple):
 
 
 def replies(tasks: str | None, count: int, seed: int) -> list[Reply]:
-    """``count`` replies, a third of each sort."""
+    """Return ``count`` replies, a third of each sort."""
     env = textenvs.make("textenv/gsm8k", split="test", **({} if tasks is None else {"tasks": tasks}))
-    rng, found = random.Random(seed), list[Reply]()
+    rng, items = random.Random(seed), list[Reply]()
     for number in range(-(-count // 3)):
         env.reset(seed=seed + number)
         worked = text_of({"role": "assistant", "content": str(env.demonstration(np.random.default_rng(number)))})
@@ -59,12 +59,12 @@ def replies(tasks: str | None, count: int, seed: int) -> list[Reply]:
         for text in (worked, other, guess):
             twin = env.fork()
             *_, info = twin.step(text)
-            found.append(Reply(text_of(env.state.messages[-1]), truth, text, info["stop"] == "solved"))
-    return found[:count]
+            items.append(Reply(text_of(env.state.messages[-1]), truth, text, info["stop"] == "solved"))
+    return items[:count]
 
 
 def auc(scores: Sequence[float], right: Sequence[bool]) -> float | None:
-    """The chance that a right one has the higher score, ties half; ``None`` where all or none are right."""
+    """Return the chance that a right one has the higher score, ties half; ``None`` where all or none are right."""
     above = [score for score, good in zip(scores, right, strict=True) if good]
     below = [score for score, good in zip(scores, right, strict=True) if not good]
     if not above or not below:
@@ -73,8 +73,8 @@ def auc(scores: Sequence[float], right: Sequence[bool]) -> float | None:
     return wins / (len(above) * len(below))
 
 
-async def judged(spec: dict[str, Any], given: Sequence[Reply], samples: int) -> dict[str, Any]:
-    """The figures of one judge."""
+async def judged(spec: dict[str, Any], cases: Sequence[Reply], samples: int) -> dict[str, Any]:
+    """Return the figures of one judge."""
     strict = EquivalenceJudge(spec, tries=1)
     client = await client_for(spec)
 
@@ -85,27 +85,27 @@ async def judged(spec: dict[str, Any], given: Sequence[Reply], samples: int) -> 
             return None
 
     async def share(reply: Reply) -> float | None:
-        asked = [
+        prompt = [
             system(_RULES),
-            user(_ASKED.format(question=reply.question, reference=reply.reference, reply=reply.text)),
+            user(_QUESTION.format(question=reply.question, reference=reply.reference, reply=reply.text)),
         ]
-        said = await asyncio.gather(*(client.complete(asked, max_tokens=4, sample=i) for i in range(samples)))
-        found = [re.match(r"\W*(yes|no)\b", each.text.lower()) for each in said]
-        votes = [match[1] == "yes" for match in found if match]
+        answers = await asyncio.gather(*(client.complete(prompt, max_tokens=4, sample=i) for i in range(samples)))
+        matches = [re.match(r"\W*(yes|no)\b", answer.text.lower()) for answer in answers]
+        votes = [match[1] == "yes" for match in matches if match]
         return sum(votes) / len(votes) if votes else None
 
-    shares = await asyncio.gather(*map(share, given))
-    verdicts = await asyncio.gather(*map(verdict, given))
+    shares = await asyncio.gather(*map(share, cases))
+    verdicts = await asyncio.gather(*map(verdict, cases))
     return {
-        "replies": len(given),
-        "right": sum(reply.right for reply in given),
-        "equivalence": _figures([None if each is None else float(each) for each in verdicts], given),
-        "yes_or_no": {"samples": samples, **_figures(shares, given)},
+        "replies": len(cases),
+        "right": sum(reply.right for reply in cases),
+        "equivalence": _figures([None if value is None else float(value) for value in verdicts], cases),
+        "yes_or_no": {"samples": samples, **_figures(shares, cases)},
     }
 
 
-def _figures(scores: Sequence[float | None], given: Sequence[Reply]) -> dict[str, Any]:
-    read = [(score, reply.right) for score, reply in zip(scores, given, strict=True) if score is not None]
+def _figures(scores: Sequence[float | None], cases: Sequence[Reply]) -> dict[str, Any]:
+    read = [(score, reply.right) for score, reply in zip(scores, cases, strict=True) if score is not None]
     agreed = [(score >= 0.5) == right for score, right in read]
     return {
         "read": len(read),
@@ -123,18 +123,20 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures here")
-    given = parser.parse_args()
-    spec = {"model": given.model, "structured": "none", "max_tokens": 200, "seed": given.seed}
-    if given.base_url is not None:
-        spec["base_url"] = given.base_url
+    arguments = parser.parse_args()
+    spec = {"model": arguments.model, "structured": "none", "max_tokens": 200, "seed": arguments.seed}
+    if arguments.base_url is not None:
+        spec["base_url"] = arguments.base_url
     try:
-        found = asyncio.run(judged(spec, replies(given.tasks, given.replies, given.seed), given.samples))
+        figures = asyncio.run(
+            judged(spec, replies(arguments.tasks, arguments.replies, arguments.seed), arguments.samples)
+        )
     except ChatFailure as failure:
         raise SystemExit(str(failure)) from failure
-    found = {"model": Path(given.model).name, "tasks": given.tasks or "generated", **found}
-    print(json.dumps(found, indent=2))
-    if given.json is not None:
-        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    figures = {"model": Path(arguments.model).name, "tasks": arguments.tasks or "generated", **figures}
+    print(json.dumps(figures, indent=2))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -37,22 +37,22 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0, help="of the kills; trainer.seed=... is the run's")
     parser.add_argument("--start", type=Path, help="train from this policy; no warm start")
-    given, more = parser.parse_known_args()
-    rng = random.Random(given.seed)
+    arguments, overrides = parser.parse_known_args()
+    rng = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as place:
         folder, batches = Path(place) / "run", Path(place) / "batches"
         command = [
             *(sys.executable, "-m", "trainers.ppo", "cluster.backend=ray", "cluster.learner_ranks=2"),
             *(f"trainer.default_local_dir={folder}", f"trainer.rollout_data_dir={batches}", "trainer.save_freq=2"),
-            *(f"trainer.total_iterations={given.iterations}", f"trainer.test_freq={given.iterations}"),
-            *([] if given.start is None else [f"model.path={given.start}"]),
-            *("trainer.logger=[jsonl]", *more),
+            *(f"trainer.total_iterations={arguments.iterations}", f"trainer.test_freq={arguments.iterations}"),
+            *([] if arguments.start is None else [f"model.path={arguments.start}"]),
+            *("trainer.logger=[jsonl]", *overrides),
         ]
         # The order is random, and every kind of death has its turn.
-        rounds = -(-given.kills // len(VICTIMS))
-        kinds = [kind for _ in range(rounds) for kind in rng.sample(list(VICTIMS), len(VICTIMS))][: given.kills]
+        rounds = -(-arguments.kills // len(VICTIMS))
+        kinds = [kind for _ in range(rounds) for kind in rng.sample(list(VICTIMS), len(VICTIMS))][: arguments.kills]
         # A resumed run may be an iteration back: two iterations between kills are seen to be new ones.
-        moments = sorted(rng.sample(range(1, max(2, given.iterations - 3), 3), given.kills))
+        moments = sorted(rng.sample(range(1, max(2, arguments.iterations - 3), 3), arguments.kills))
         kills = list(zip(moments, kinds, strict=True))
         counted: Counter[str] = Counter()
         while True:
@@ -63,8 +63,8 @@ def main() -> int:
             if code not in (-signal.SIGKILL, 1):
                 print("that is neither a kill nor an error that was said")
                 return 1
-        learned = given.iterations < 120 or check_learning(folder)
-        return 0 if check(batches, given.iterations, counted, given.kills) and learned else 1
+        learned = arguments.iterations < 120 or check_learning(folder)
+        return 0 if check(batches, arguments.iterations, counted, arguments.kills) and learned else 1
 
 
 def one_life(
@@ -107,7 +107,7 @@ def wait_for(run: subprocess.Popen[bytes], batches: Path, count: int) -> bool:
 
 
 def victims(driver: int, name: str | None) -> list[int]:
-    """The driver's process, or those below it whose Ray actor has this name."""
+    """Return the driver's process, or those below it whose Ray actor has this name."""
     if name is None:
         return [driver]
     parents, titles = {}, {}
@@ -130,7 +130,7 @@ def victims(driver: int, name: str | None) -> list[int]:
 
 
 def check_learning(folder: Path) -> bool:
-    """Whether the policy learned what the main job promises, however long it took."""
+    """Return whether the policy learned what the main job promises, however long it took."""
     validations = [metrics for _, metrics in read_jsonl(folder / METRICS_FILE) if "val/solved" in metrics]
     first, last = validations[0], validations[-1]
     row = {f"{short}_before": first[f"val/{name}"] for short, name in (("solved", "solved"), ("first", "first_reply"))}
@@ -144,7 +144,7 @@ def check_learning(folder: Path) -> bool:
 
 
 def check(batches: Path, iterations: int, counted: Counter[str], kills: int) -> bool:
-    """Whether every group is in one file, and none is missing."""
+    """Return whether every group is in one file, and none is missing."""
     files = sorted(batches.glob("*.parquet"))
     groups: list[int] = []
     for file in files:

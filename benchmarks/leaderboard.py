@@ -34,7 +34,7 @@ OPTIONS = {"tau2": ("domain=retail", "domain=telecom split=small", "domain=mock"
 
 
 def boards(only: list[str] | None) -> Iterator[tuple[str, str, list[str]]]:
-    """Of each environment its short name, its id and its options as words, once for each set of options."""
+    """Yield the short name, the id and the options (as words) of each environment, once for each set of options."""
     for env_id in list_environments(with_arguments=True):
         name = env_id.removeprefix("textenv/")
         if name != "remote" and (only is None or name in only):
@@ -43,15 +43,15 @@ def boards(only: list[str] | None) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def evaluations(name: str, env_id: str, options: list[str], words: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """What is played: a name for its folder, and the words of ``textenvs evaluate`` after the options."""
+    """Yield what is played: a name for its folder, and the words of ``textenvs evaluate`` after the options."""
     with closing(make(env_id, **dict(word.split("=") for word in options))) as env:
         scripts = [name for name in SCRIPTS if has_script(env, name)]
         script = env.own_script
         attacks = [attack for attack in env.attacks() if not attack.rehearse or "expert" in scripts]
         size = env.tasks.size
-    wanted = OTHERS_PLAYED.get(name, PLAYED) if words else FEWER_SCRIPTED.get(name, SCRIPTED)
+    target = OTHERS_PLAYED.get(name, PLAYED) if words else FEWER_SCRIPTED.get(name, SCRIPTED)
     # Half of a small set where an attack rehearses on the other half.
-    count = {False: min(wanted, size or wanted), True: min(wanted, (size or 2 * wanted) // 2)}
+    count = {False: min(target, size or target), True: min(target, (size or 2 * target) // 2)}
     if words:
         yield "model", [*words, "--num-tasks", str(count[False])]
         return

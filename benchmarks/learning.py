@@ -26,7 +26,7 @@ PYTHONS = {name: Path(f".venv-{name}/bin/python") for name in ("vllm", "sglang")
 
 
 def ppo(seed: int, folder: Path, overrides: list[str]) -> None:
-    """A run in ``folder``, afresh."""
+    """Make a run in ``folder``, afresh."""
     command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
     subprocess.run([*command, "trainer.resume_mode=disable", *overrides], check=True)
 
@@ -48,14 +48,14 @@ def run(seed: int, folder: Path, overrides: list[str]) -> dict[str, float]:
 
 
 def warm_start(seed: int, folder: Path, overrides: list[str]) -> Path:
-    """The policy that this seed's run starts from; one iteration is played, and thrown away."""
+    """Return the policy that this seed's run starts from; one iteration is played, and thrown away."""
     once = ["trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"]
     ppo(seed, folder, [*overrides, *once])
     return folder / "checkpoints" / "iteration_000000" / "model"
 
 
 def good(row: dict[str, float], in_time: bool) -> bool:
-    """Whether a run keeps the promise."""
+    """Return whether a run keeps the promise."""
     return (
         row["solved_before"] <= MOST_BEFORE
         and row["solved_after"] >= LEAST_AFTER
@@ -84,7 +84,9 @@ def main() -> int:
             if start is None and arguments.engines:
                 start = warm_start(seed, folder / "start", overrides)
             if start is not None:
-                overrides = [each for each in overrides if not each.startswith("warm_start.")]  # those were for it
+                overrides = [
+                    override for override in overrides if not override.startswith("warm_start.")
+                ]  # those were for it
                 overrides += [f"model.path={start}", "actor.entropy_coeff=0.01"]  # as for the model from scratch
             for engine in arguments.engines or ["torch"]:
                 chosen = [f"engine.name={engine}"]
@@ -92,16 +94,16 @@ def main() -> int:
                     chosen.append(f"engine.{engine}.python={getattr(arguments, f'{engine}_python').absolute()}")
                 rows[seed, engine] = run(seed, folder / engine, [*overrides, *chosen])
     print("\nseed  engine  solved          first reply     PPO")
-    kept = True
+    promise_kept = True
     for (seed, engine), row in rows.items():
-        this = good(row, in_time=engine == "torch")
-        kept = kept and this
+        row_passed = good(row, in_time=engine == "torch")
+        promise_kept = promise_kept and row_passed
         print(
             f"{seed:>4}  {engine:<6}  {row['solved_before']:5.1%} -> {row['solved_after']:5.1%}  "
             f"{row['first_before']:5.1%} -> {row['first_after']:5.1%}  {row['seconds']:3.0f} s  "
-            f"{'ok' if this else 'MISSED'}"
+            f"{'ok' if row_passed else 'MISSED'}"
         )
-    return 0 if kept else 1
+    return 0 if promise_kept else 1
 
 
 if __name__ == "__main__":

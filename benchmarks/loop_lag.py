@@ -1,4 +1,4 @@
-"""How late the event loop runs with thousands of episodes in flight, and what a turn costs.
+"""Delays of the event loop with thousands of episodes in flight, and the cost of a turn.
 
 Episodes of four turns with a scripted engine (replies after 1 to 9 s) and a user who takes 100 ms, one time in twenty
 1 s, all on one event loop in real time, beside a trainer that takes no time. After a warm-up in which all start:

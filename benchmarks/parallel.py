@@ -20,7 +20,7 @@ THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THR
 def finished(
     run: Callable[[Key], Result], ready: Callable[[], Iterable[Key]], workers: int, minutes: float
 ) -> Iterator[tuple[Key, Result]]:
-    """Each run and its result, as soon as it ends.
+    """Yield each run and its result, as soon as it ends.
 
     Args:
         run: What a process does; picklable, unless there is one worker.
@@ -57,7 +57,7 @@ def finished(
 
 
 def _end_with_parent() -> None:
-    """A process that is killed ends no others: theirs would run on, and then wait forever."""
+    """End this process with its parent: one that is killed ends no others, which would run on, and wait forever."""
     parent = parent_process()
     assert parent is not None
 

@@ -1,4 +1,4 @@
-"""How far an engine's log-probabilities are from the learner's in each precision, and what corrects that.
+"""Measure an engine's log-probabilities against the learner's in each precision, and the corrections.
 
     python -m benchmarks.precision_gap [--model FOLDER] [--episodes 64] [--tokens 64] [--out FILE]
 
@@ -57,7 +57,7 @@ PAIRS: Sequence[tuple[DType, DType]] = (
 
 
 def load(path: str) -> tuple[Any, list[list[int]]]:
-    """A model in float32, and prompts as token ids."""
+    """Return a model in float32, and prompts as token ids."""
     questions = [f"What is {a} times {b}? Think step by step." for a in range(12, 20) for b in (7, 13)]
     if path == "tiny":
         tokenizer: Any = tiny.build_tokenizer(questions)
@@ -72,41 +72,41 @@ def load(path: str) -> tuple[Any, list[list[int]]]:
 
 
 async def sample(model: Any, prompts: list[list[int]], episodes: int, tokens: int, dtype: str) -> list[Trajectory]:
-    """Replies at temperature 1, of ``tokens`` tokens each."""
+    """Sample replies at temperature 1, of ``tokens`` tokens each."""
     engine = TorchEngine(
         model, max_slots=episodes, max_context=max(map(len, prompts)) + tokens, dtype=getattr(torch, dtype)
     )
     try:
-        asked = [prompts[i % len(prompts)] for i in range(episodes)]
-        made = await asyncio.gather(
+        requests = [prompts[i % len(prompts)] for i in range(episodes)]
+        replies = await asyncio.gather(
             *(
                 engine.generate(prompt, Sampling(max_new_tokens=tokens, ignore_stop=True, seed=i))
-                for i, prompt in enumerate(asked)
+                for i, prompt in enumerate(requests)
             )
         )
     finally:
         await engine.close()
     return [
         trajectory(prompt, reply.token_ids, reply.logprobs, str(i))
-        for i, (prompt, reply) in enumerate(zip(asked, made, strict=True))
+        for i, (prompt, reply) in enumerate(zip(requests, replies, strict=True))
     ]
 
 
 def trajectory(prompt: list[int], ids: Any, logprobs: Any, name: str) -> Trajectory:
-    """One turn."""
-    given = np.concatenate([np.zeros(len(prompt)), logprobs]).astype(np.float32)
+    """Build a trajectory of one turn."""
+    padded = np.concatenate([np.zeros(len(prompt)), logprobs]).astype(np.float32)
     turn = from_tokens(np.concatenate([prompt, ids]).astype(np.int32), len(prompt))
-    return replace(turn, logprobs=given, episode_id=name)
+    return replace(turn, logprobs=padded, episode_id=name)
 
 
 def make_learner(model: Any, dtype: DType) -> Learner:
-    """With steps so small that the weights stay as they are."""
+    """Build a learner with steps so small that the weights stay as they are."""
     settings = OptimizerSettings(lr=1e-12, weight_decay=0.0, grad_clip=1e9)
     return Learner(model, dtype=dtype, optimizer=settings, max_tokens_per_micro_batch=2048)
 
 
 def shares(log_ratio: np.ndarray, offsets: np.ndarray) -> dict[str, float]:
-    """Of tokens whose ratio, and episodes whose mean log-ratio, is outside the clip ranges."""
+    """Return the shares of tokens whose ratio, and episodes whose mean log-ratio, is outside the clip ranges."""
     means = np.add.reduceat(log_ratio, offsets[:-1]) / np.diff(offsets)
     return {
         "tokens_outside": float(outside(np.exp(log_ratio), CLIP).mean()),
@@ -115,7 +115,7 @@ def shares(log_ratio: np.ndarray, offsets: np.ndarray) -> dict[str, float]:
 
 
 def in_other_batches(learner: Learner, batch: list[Trajectory]) -> dict[str, float]:
-    """The gap between the learner's log-probabilities of the batch and of its shuffled halves, as mini-batches are."""
+    """Return the gap between the learner's log-probabilities of the batch and of its shuffled halves (mini-batches)."""
     order = np.random.default_rng(1).permutation(len(batch))
     whole_batch = learner.logprobs(batch)
     apart: list[np.ndarray] = [np.zeros(0)] * len(batch)
@@ -129,14 +129,14 @@ def in_other_batches(learner: Learner, batch: list[Trajectory]) -> dict[str, flo
 
 
 def outside(ratio: np.ndarray, clip: tuple[float, float]) -> np.ndarray:
-    """Where a ratio is outside ``[1 - low, 1 + high]``."""
+    """Return where a ratio is outside ``[1 - low, 1 + high]``."""
     return np.asarray((ratio < 1 - clip[0]) | (ratio > 1 + clip[1]))
 
 
 def gradient(
-    learner: Learner, batch: list[Trajectory], given: Mapping[str, np.ndarray], loss: Callable[..., Any]
+    learner: Learner, batch: list[Trajectory], inputs: Mapping[str, np.ndarray], loss: Callable[..., Any]
 ) -> tuple[torch.Tensor, dict[str, float], float]:
-    """Of one update, flat in float32; the sums that the loss noted; the seconds of the update."""
+    """Return the gradient of one update, flat in float32; the sums that the loss noted; the seconds of the update."""
     parts: list[torch.Tensor] = []
 
     def keep(*_: Any) -> None:
@@ -146,14 +146,14 @@ def gradient(
 
     hook = learner.actor_optimizer._adamw.register_step_pre_hook(keep)
     began = time.perf_counter()
-    metrics = learner.update_actor(batch, given, loss)
+    metrics = learner.update_actor(batch, inputs, loss)
     seconds = time.perf_counter() - began
     hook.remove()
     return torch.cat(parts), metrics, seconds
 
 
 def loss_of(kind: str, count: int) -> Callable[..., Any]:
-    """``exact`` weighs by the given importance and clips nothing; ``ppo`` and ``gspo`` are the losses of a run."""
+    """Return a loss: ``exact`` weighs by the given importance and does not clip; ``ppo`` and ``gspo`` are a run's."""
 
     def loss(logprobs: torch.Tensor, entropy: torch.Tensor, batch: Mapping[str, torch.Tensor]) -> Any:
         old, advantages, weight = batch["old"].float(), batch["advantage"].float(), batch["importance"].float()
@@ -186,7 +186,7 @@ def loss_of(kind: str, count: int) -> Callable[..., Any]:
 
 
 def cosine(one: torch.Tensor, two: torch.Tensor) -> float:
-    """Of two gradients."""
+    """Return the cosine of two gradients."""
     return float(torch.nn.functional.cosine_similarity(one.double(), two.double(), dim=0))
 
 
@@ -197,8 +197,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args(argv)
-    model, prompts = load(given.model)
+    arguments = parser.parse_args(argv)
+    model, prompts = load(arguments.model)
     results: list[dict[str, Any]] = []
 
     def say(row: dict[str, Any]) -> None:
@@ -206,7 +206,7 @@ def main(argv: list[str] | None = None) -> None:
         print("  ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
 
     batches = {
-        dtype: asyncio.run(sample(model, prompts, given.episodes, given.tokens, dtype))
+        dtype: asyncio.run(sample(model, prompts, arguments.episodes, arguments.tokens, dtype))
         for dtype in ("float32", "bfloat16")
     }
     learners: dict[DType, Learner] = {}
@@ -216,9 +216,9 @@ def main(argv: list[str] | None = None) -> None:
             learners[learner] = make_learner(model, learner)
         batch = batches[engine]
         offsets = np.cumsum([0] + [int(t.action_mask.sum()) for t in batch])
-        ours = np.concatenate(learners[learner].logprobs(batch)).astype(np.float64)
-        theirs = np.concatenate([t.logprobs[t.action_mask] for t in batch]).astype(np.float64)
-        gap, ratio = np.abs(ours - theirs), np.exp(ours - theirs)
+        learned = np.concatenate(learners[learner].logprobs(batch)).astype(np.float64)
+        sampled = np.concatenate([t.logprobs[t.action_mask] for t in batch]).astype(np.float64)
+        gap, ratio = np.abs(learned - sampled), np.exp(learned - sampled)
         say(
             {
                 "engine": engine,
@@ -229,31 +229,31 @@ def main(argv: list[str] | None = None) -> None:
                 "max_gap": float(gap.max()),
                 "ratio_min": float(ratio.min()),
                 "ratio_max": float(ratio.max()),
-                **shares(ours - theirs, offsets),
+                **shares(learned - sampled, offsets),
             }
         )
         if (engine, learner) == ("bfloat16", "float32"):
             advantage = np.repeat(np.random.default_rng(0).standard_normal(len(batch)), np.diff(offsets))
-            columns = {"old": theirs, "advantage": advantage, "importance": ratio}
-            exact, _, _ = gradient(learners[learner], batch, columns, loss_of("exact", len(ours)))
+            columns = {"old": sampled, "advantage": advantage, "importance": ratio}
+            exact, _, _ = gradient(learners[learner], batch, columns, loss_of("exact", len(learned)))
 
     batch, learner_16 = batches["bfloat16"], learners["bfloat16"]
     began = time.perf_counter()
     recomputed = np.concatenate(learner_16.logprobs(batch)).astype(np.float64)
     forward_s = time.perf_counter() - began
     say({"learner": "bfloat16, in other micro-batches", **in_other_batches(learner_16, batch)})
-    ones = np.ones(len(theirs))
+    ones = np.ones(len(sampled))
     for kind in ("ppo", "gspo"):
         mode: Literal["token_tis", "sequence_tis"] = "token_tis" if kind == "ppo" else "sequence_tis"
-        tis = importance_weights(mode, recomputed, theirs, offsets, 2.0)
+        tis = importance_weights(mode, recomputed, sampled, offsets, 2.0)
         assert tis is not None
         for name, old, weight in (
-            ("rollout", theirs, ones),
+            ("rollout", sampled, ones),
             ("recompute", recomputed, ones),
             (f"recompute+{mode}", recomputed, tis),
         ):
             columns = {"old": old, "advantage": advantage, "importance": weight}
-            got, metrics, seconds = gradient(learner_16, batch, columns, loss_of(kind, len(theirs)))
+            got, metrics, seconds = gradient(learner_16, batch, columns, loss_of(kind, len(sampled)))
             say(
                 {
                     "loss": kind,
@@ -269,12 +269,12 @@ def main(argv: list[str] | None = None) -> None:
     plain, _, _ = gradient(
         learner_16,
         batch,
-        {"old": theirs, "advantage": advantage, "importance": np.exp(recomputed - theirs)},
-        loss_of("exact", len(theirs)),
+        {"old": sampled, "advantage": advantage, "importance": np.exp(recomputed - sampled)},
+        loss_of("exact", len(sampled)),
     )
     say({"loss": "exact, in bfloat16", "cosine": cosine(plain, exact)})
-    if given.out is not None:
-        given.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

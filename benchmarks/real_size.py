@@ -51,7 +51,7 @@ SEQUENCES = 4
 
 
 def write_model(folder: Path, shape: Mapping[str, Any]) -> Qwen2Config:
-    """A model with random weights and tied embeddings, in float32; made once, and not kept."""
+    """Write a model with random weights and tied embeddings, in float32; made once, and not kept."""
     config = Qwen2Config(num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True, **shape)
     torch.manual_seed(0)
     Qwen2ForCausalLM(config).save_pretrained(folder)
@@ -59,7 +59,7 @@ def write_model(folder: Path, shape: Mapping[str, Any]) -> Qwen2Config:
 
 
 def some_trajectories(vocab: int) -> list[Trajectory]:
-    """Random tokens, of which the last half are actions."""
+    """Make trajectories of random tokens, of which the last half are actions."""
     rng = np.random.default_rng(0)
     return [
         replace(from_tokens(rng.integers(0, vocab, TOKENS).astype(np.int32), TOKENS // 2), episode_id=str(number))
@@ -68,13 +68,13 @@ def some_trajectories(vocab: int) -> list[Trajectory]:
 
 
 def memory_of(pid: int) -> tuple[int, int]:
-    """Bytes of a process that are resident: its own with those of files, and those that are shared."""
-    found = dict.fromkeys(("RssAnon", "RssFile", "RssShmem"), 0)
+    """Return the bytes of a process that are resident: its own with those of files, and those that are shared."""
+    sizes = dict.fromkeys(("RssAnon", "RssFile", "RssShmem"), 0)
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
-        if name in found:
-            found[name] = int(rest.split()[0]) * 1024
-    return found["RssAnon"] + found["RssFile"], found["RssShmem"]
+        if name in sizes:
+            sizes[name] = int(rest.split()[0]) * 1024
+    return sizes["RssAnon"] + sizes["RssFile"], sizes["RssShmem"]
 
 
 class Watch:
@@ -109,7 +109,7 @@ class Watch:
 
 
 def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch:
-    """The phases of a group of ranks; peaks in bytes."""
+    """Run the phases of a group of ranks, and return their peaks in bytes."""
     settings = {
         "optimizer": OptimizerSettings(lr=1e-5),
         "max_tokens_per_micro_batch": TOKENS,
@@ -121,7 +121,7 @@ def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch
     plan = make_plan(load_config(keys)[0], Machine(0))
     from benchmarks.real_size import loss  # by a name that ranks can import, also when this is the main program
 
-    given = some_trajectories(config.vocab_size)
+    trajectories = some_trajectories(config.vocab_size)
     numbers = {"advantage": np.ones(SEQUENCES * TOKENS // 2, np.float32)}
     tokenizer = build_tokenizer(["a b"])
     with RayCluster(plan, address=None, num_cpus=None, timeline=None, timeout=300.0) as cluster:
@@ -129,7 +129,7 @@ def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch
         watch.pids = [pid for _, pid, _ in actors.info]
         group = watch.phase("loading", lambda: LearnerGroup(actors, str(folder), settings))
         try:
-            watch.phase("training", lambda: [group.update_actor(given, numbers, loss) for _ in range(2)])
+            watch.phase("training", lambda: [group.update_actor(trajectories, numbers, loss) for _ in range(2)])
             watch.phase("publishing", group.weights)
             watch.phase("saving", lambda: group.save(where / "saved"))
             watch.phase("exporting", lambda: group.export_hf(where / "exported", tokenizer))
@@ -139,12 +139,12 @@ def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch
 
 
 def loss(logprobs: torch.Tensor, entropy: torch.Tensor, batch: Any) -> tuple[torch.Tensor, dict[str, float]]:
-    """REINFORCE."""
+    """Compute the loss of REINFORCE."""
     return -(batch["advantage"] * logprobs).sum() / SEQUENCES, {}
 
 
 def needed(config: Qwen2Config, ranks: int) -> dict[str, int]:
-    """Bytes that a rank cannot do without, in each phase."""
+    """Return the bytes that a rank cannot do without, in each phase."""
     with torch.device("meta"):
         model = Qwen2ForCausalLM(config)
     sizes = [4 * parameter.numel() for parameter in model.parameters()]
@@ -161,7 +161,7 @@ def needed(config: Qwen2Config, ranks: int) -> dict[str, int]:
 
 
 def compare(ranks: int, shape: Mapping[str, int], folder: Path) -> list[dict[str, Any]]:
-    """A row for each phase: what the rank that took most took, and what it needed; bytes."""
+    """Return a row for each phase: what the rank that took most took, and what it needed; bytes."""
     seen = {}
     for name, size in (("none", NONE), ("real", shape)):
         model = folder / name
@@ -187,12 +187,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--shape", choices=SHAPES, default="real")
     parser.add_argument("--results", type=Path, help="a JSON file to write")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for ranks in given.ranks:
+        for ranks in arguments.ranks:
             began = time.perf_counter()
-            for row in compare(ranks, SHAPES[given.shape], Path(folder)):
+            for row in compare(ranks, SHAPES[arguments.shape], Path(folder)):
                 rows.append(row)
                 peak, least, shared = (row[key] / 2**20 for key in ("peak", "needed", "shared"))
                 print(
@@ -201,9 +201,9 @@ def main() -> None:
                     flush=True,
                 )
             print(f"{time.perf_counter() - began:.0f} s")
-    if given.results is not None:
+    if arguments.results is not None:
         machine = f"{platform.machine()}, {torch.get_num_threads()} cores, CPU"
-        given.results.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        arguments.results.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

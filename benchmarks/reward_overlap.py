@@ -1,4 +1,4 @@
-"""What a reward model costs in wall time: none at all, asynchronously, and one request after the other at the end.
+"""Cost of a reward model in wall time: none at all, asynchronously, and one request after the other at the end.
 
 A rollout of 64 episodes (1 to 3 turns, replies of lognormal length), and a reward model that takes 200 ms a batch,
 whatever is in it. Three ways, each for some rollouts in a row:
@@ -44,7 +44,7 @@ SPEED = 5.0  # of the real run
 
 @dataclass(frozen=True)
 class Result:
-    """What one way gave.
+    """Figures of one way.
 
     Args:
         seconds: Wall time of all rollouts.
@@ -61,12 +61,12 @@ class Talk:
     """Goes on until the policy says bye."""
 
     async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
-        """A new episode."""
+        """Begin a new episode."""
         self.messages: tuple[Message, ...] = (user(f"task {options['task_index']}"),)
         return self.messages, {"task_key": str(options["task_index"])}
 
     async def astep(self, action: str) -> Any:
-        """The answer."""
+        """Return the answer."""
         over = "bye" in action
         self.messages = (*self.messages, assistant(action), *(() if over else (user("go on"),)))
         return self.messages, 0.0, over, False, {}
@@ -82,12 +82,12 @@ class Model:
         self.seconds, self.real = seconds, real
 
     async def score(self, requests: Sequence[ScoringRequest]) -> list[float]:
-        """All of them in one go."""
+        """Score all requests in one go."""
         await (asyncio.to_thread(time.sleep, self.seconds) if self.real else asyncio.sleep(self.seconds))
         return [truth(request) for request in requests]
 
     async def healthy(self) -> bool:
-        """Always."""
+        """Return ``True``: it always is."""
         return True
 
     async def close(self) -> None:
@@ -95,12 +95,12 @@ class Model:
 
 
 def truth(request: ScoringRequest) -> float:
-    """The score of a conversation, a function of its text alone."""
+    """Return the score of a conversation, a function of its text alone."""
     return random.Random(" ".join(text_of(message) for message in request.messages)).random()
 
 
 async def run(mode: Mode, rollouts: int, *, per: Literal["episode", "turn"] = "episode", speed: float = 1.0) -> Result:
-    """Some rollouts in one of the three ways.
+    """Make some rollouts in one of the three ways.
 
     Args:
         mode: Which.

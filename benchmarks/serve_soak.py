@@ -122,14 +122,14 @@ class Soak:
             with _Unread(self.url) as unread:
                 self._soak(unread)
             seconds = time.monotonic() - began
-            for each in self.clients:
-                each.kill()
-            left = self._until_no_session()
+            for client in self.clients:
+                client.kill()
+            cleared_after = self._until_no_session()
             metrics = self._metrics()
         finally:
-            for each in self.clients:
-                each.kill()
-                each.wait()
+            for client in self.clients:
+                client.kill()
+                client.wait()
             server.send_signal(signal.SIGTERM)
             status = server.wait(timeout=30)
         tenth = max(1, len(self.memory) // 10)
@@ -145,7 +145,7 @@ class Soak:
             "most_sessions": metrics["most_sessions"],
             "opened": metrics["opened"],
             "sessions_left": metrics["sessions"],
-            "cleared_after_s": left,
+            "cleared_after_s": cleared_after,
             "ended": metrics["ended"],
             "errors": metrics["errors"],
             "memory_mb_early": round(early / 2**20, 1),
@@ -162,11 +162,11 @@ class Soak:
     def _soak(self, unread: _Unread) -> None:
         for _ in range(self.processes):
             self._start()
-        next_kill, next_look, next_said = self.kill_every, 0.0, time.monotonic() + 10.0
+        next_kill, next_look, next_report = self.kill_every, 0.0, time.monotonic() + 10.0
         while len(self.lines) < self.episodes:
             now = time.monotonic()
-            for each in self.clients:
-                self._read(each)
+            for client in self.clients:
+                self._read(client)
             if now >= next_look:
                 self.memory.append(self._resident_bytes())
                 unread.ask()
@@ -179,11 +179,11 @@ class Soak:
                 self.killed += 1
                 self._start()
                 next_kill = len(self.lines) + round(self.kill_every * self.random.uniform(0.5, 1.5))
-            if now >= next_said:
+            if now >= next_report:
                 print(f"{len(self.lines)} episodes, {self.killed} clients killed", file=sys.stderr, flush=True)
-                next_said = now + 10.0
-            for each in self.clients:
-                assert each.poll() is None, f"a client ended by itself with status {each.poll()}"
+                next_report = now + 10.0
+            for client in self.clients:
+                assert client.poll() is None, f"a client ended by itself with status {client.poll()}"
             time.sleep(0.02)
 
     def _start(self) -> None:
@@ -212,7 +212,7 @@ class Soak:
         return int(pages) * resource.getpagesize()
 
     def _until_no_session(self) -> float | None:
-        """How long it takes until no session is left; ``None`` if that is too long."""
+        """Return the seconds until no session is left; ``None`` if that is too long."""
         began = time.monotonic()
         while time.monotonic() < began + IDLE_S + 10.0:
             if self._metrics()["sessions"] == 0:
@@ -234,7 +234,7 @@ class _Unread:
         self.request, self.begun = head.encode() + b"{}", 0  # how much of a request is sent
 
     def ask(self) -> None:
-        """As much as goes out without waiting, 1,000 requests at most."""
+        """Send as much as goes out without waiting, 1,000 requests at most."""
         with suppress(BlockingIOError, ConnectionError):
             sent = self.socket.send((self.request * 1001)[self.begun :])
             self.begun = (self.begun + sent) % len(self.request)

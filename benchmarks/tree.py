@@ -4,10 +4,10 @@
                               [--out FILE]
 
 The episodes of a tree are forks of one conversation, as many after each of its turns (``depth``); ``sharing`` is
-1 - unique / total tokens. Rows are packed, not padded, and attend by the same code, so the only difference is what is
-computed once. The ideal update takes ``unique / total`` of the time and of the memory of rows; *of ideal* is that over
-what was measured: 1 is the ideal. What an update costs besides tokens (the optimizer, Python) counts against it, and so
-does attention: the tokens that remain stand deeper in their conversations than those that are saved. *Pairs* are what
+1 - unique / total tokens. Rows are packed, not padded, and attend by the same code, so they differ only in the
+repeated computation. The ideal update takes ``unique / total`` of the time and of the memory of rows; *of ideal* is
+that over the measurement: 1 is the ideal. Other costs of an update (the optimizer, Python) count against it, and so
+does attention: the remaining tokens are deeper in their conversations than those that are saved. *Pairs* are those that
 attention has to compute, unique over total.
 
 Seconds are those of one thread of the processor (of the rank that spent most), optimizer included. Memory is the
@@ -42,14 +42,16 @@ DEPTHS, SHARINGS = range(1, 7), (0.5, 0.75, 0.9)
 _VOCABULARY = 512
 
 
-def measure(depth: int, sharing: float, given: argparse.Namespace) -> dict[str, Any]:
-    """One batch of trees, by this rank; all ranks get the same."""
-    count = given.trees * (dist.get_world_size() if dist.is_initialized() else 1)
+def measure(depth: int, sharing: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure one batch of trees, by this rank; all ranks get the same."""
+    count = arguments.trees * (dist.get_world_size() if dist.is_initialized() else 1)
     trajectories = [
-        each for seed in range(count) for each in forked(depth, sharing, given.tokens, _VOCABULARY, seed=seed)
+        trajectory
+        for seed in range(count)
+        for trajectory in forked(depth, sharing, arguments.tokens, _VOCABULARY, seed=seed)
     ]
-    model = build_model(_VOCABULARY, hidden=given.hidden, layers=given.layers)
-    found: dict[bool, dict[str, Any]] = {}
+    model = build_model(_VOCABULARY, hidden=arguments.hidden, layers=arguments.layers)
+    results: dict[bool, dict[str, Any]] = {}
     for trees in (False, True):
         learner = Learner(
             model,
@@ -69,12 +71,12 @@ def measure(depth: int, sharing: float, given: argparse.Namespace) -> dict[str, 
 
         learner._cut = counted  # type: ignore[method-assign]
         seconds, memory = [], []
-        for _ in range(given.repeat):
+        for _ in range(arguments.repeat):
             started, before = time.process_time(), _reset_peak()
             update(learner, trajectories)
             seconds.append(time.process_time() - started)
             memory.append(_kib("VmHWM") - before)
-        found[trees] = {
+        results[trees] = {
             "gradient": gradient,
             "s": min(seconds),
             "mib": min(memory) / 1024,
@@ -82,11 +84,13 @@ def measure(depth: int, sharing: float, given: argparse.Namespace) -> dict[str, 
             "pairs": sizes[1],
         }
         del learner
-    mine = {str(trees): {name: each[name] for name in ("s", "mib", "real", "pairs")} for trees, each in found.items()}
-    ranks: list[Any] = [mine]
+    own_result = {
+        str(trees): {name: result[name] for name in ("s", "mib", "real", "pairs")} for trees, result in results.items()
+    }
+    ranks: list[Any] = [own_result]
     if dist.is_initialized():
         ranks = [None] * dist.get_world_size()
-        dist.all_gather_object(ranks, mine)
+        dist.all_gather_object(ranks, own_result)
     (unique, total), pairs = (
         [sum(rank[str(trees)][name] for rank in ranks) for trees in (True, False)] for name in ("real", "pairs")
     )
@@ -95,11 +99,11 @@ def measure(depth: int, sharing: float, given: argparse.Namespace) -> dict[str, 
     for name in ("s", "mib"):
         rows, trees = (max(rank[str(which)][name] for rank in ranks) for which in (False, True))
         line |= {f"rows_{name}": rows, f"trees_{name}": trees, f"{name}_of_ideal": unique / total * rows / trees}
-    return line | {"gap": distance(found[True]["gradient"], found[False]["gradient"])}
+    return line | {"gap": distance(results[True]["gradient"], results[False]["gradient"])}
 
 
 def _pairs(forest: Forest) -> int:
-    """Of tokens and what stands above them, themselves included."""
+    """Return the number of pairs of tokens and their ancestors, themselves included."""
     return int((forest.depths + 1).sum())
 
 
@@ -109,25 +113,25 @@ def _kib(name: str) -> int:
 
 
 def _reset_peak() -> int:
-    """KiB that the process has, from where its peak is counted again."""
+    """Reset the peak; return the KiB that the process has now."""
     empty_heap()
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     return _kib("VmRSS")
 
 
-def work(rank: int, world: int, given: argparse.Namespace, folder: str) -> None:
+def work(rank: int, world: int, arguments: argparse.Namespace, folder: str) -> None:
     """Measure all trees on one rank; the first writes the results down."""
     torch.set_num_threads(1)
     give_back_freed_memory()
     if world > 1:
         os.environ.pop("WORLD_SIZE", None)
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting{world}", rank=rank, world_size=world)
-    for depth in given.depths:
-        for sharing in given.sharings:
-            line = measure(depth, sharing, given)
+    for depth in arguments.depths:
+        for sharing in arguments.sharings:
+            line = measure(depth, sharing, arguments)
             if rank == 0:
                 print(_shown(line), flush=True)
-                with given.out.open("a", encoding="utf-8") as file:
+                with arguments.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
     if world > 1:
         dist.destroy_process_group()
@@ -157,12 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sharings", type=lambda text: [float(part) for part in text.split(",")], default=SHARINGS)
     parser.add_argument("--ranks", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
     parser.add_argument("--out", type=Path, default=Path("tree-results.jsonl"), help="appended to")
-    given = parser.parse_args(arguments)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args(arguments)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     print(f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|", sep="\n", flush=True)
-    for world in given.ranks:
+    for world in options.ranks:
         with tempfile.TemporaryDirectory() as folder:
-            mp.spawn(work, (world, given, folder), nprocs=world)
+            mp.spawn(work, (world, options, folder), nprocs=world)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What it costs to play many episodes at once: steps/s over those of the same waiting without an environment.
+"""Cost of playing many episodes at once: steps/s over those of the same waiting without an environment.
 
 A step waits 20 ms for its user, and one in twenty 200 ms. The policy takes no time. Three ratios:
 
@@ -42,12 +42,12 @@ LATENCIES = [0.2 if _rng.random() < 0.05 else 0.02 for _ in range(1 << 16)]
 
 
 def latency(episode: int, turn: int) -> float:
-    """What the user takes for this turn: the same on every side."""
+    """Return the seconds that the user takes for this turn: the same on every side."""
     return LATENCIES[(episode * TURNS + turn) % len(LATENCIES)]
 
 
 class Counter:
-    """The steps that were played, by all that is measured."""
+    """Count of the steps that were played, by all that is measured."""
 
     steps = 0
 
@@ -79,12 +79,12 @@ class SlowUser(TextEnv[Any]):
 
 
 def policy(conversation: Any) -> str:
-    """Takes no time."""
+    """Reply at once."""
     return REPLY
 
 
 async def bare(in_flight: int) -> None:
-    """The same waiting, and the same messages in a list."""
+    """Do the same waiting, with the same messages in a list."""
     episodes = itertools.count()
 
     async def client() -> None:
@@ -158,7 +158,7 @@ def gem_lock_step() -> Callable[[int], Awaitable[None]]:
 
 @dataclass
 class Measured:
-    """What one side did."""
+    """Figures of one side."""
 
     steps_per_s: float
     cpu_us_per_step: float
@@ -166,7 +166,7 @@ class Measured:
 
 
 async def measure(work: Callable[[int], Awaitable[None]], in_flight: int, seconds: float) -> Measured:
-    """How fast ``work`` steps, once it is under way, what a step costs, and how much memory an episode takes."""
+    """Measure how fast ``work`` steps, once it is under way, the cost of a step, and an episode's memory."""
     resident = resident_kib()
     begin = time.perf_counter()
     task = asyncio.ensure_future(work(in_flight))
@@ -186,7 +186,7 @@ async def measure(work: Callable[[int], Awaitable[None]], in_flight: int, second
 
 
 def resident_kib() -> float:
-    """The memory this process has now; NaN where the system does not say."""
+    """Return the KiB of memory this process has now; NaN where the system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -195,7 +195,7 @@ def resident_kib() -> float:
 
 
 def compare(
-    name: str, sides: Mapping[str, Callable[[int], Awaitable[None]]], in_flight: int, wanted: float, args: Any
+    name: str, sides: Mapping[str, Callable[[int], Awaitable[None]]], in_flight: int, minimum: float, args: Any
 ) -> dict[str, Any]:
     """Measure the sides in turns; the ratio is that of the first over the second."""
     rounds: list[dict[str, Measured]] = []
@@ -205,15 +205,15 @@ def compare(
     def median(side: str, what: str) -> float:
         return statistics.median(getattr(measured[side], what) for measured in rounds)
 
-    ours, reference, *_ = sides
-    ratios = [measured[ours].steps_per_s / measured[reference].steps_per_s for measured in rounds]
+    measured_side, reference, *_ = sides
+    ratios = [measured[measured_side].steps_per_s / measured[reference].steps_per_s for measured in rounds]
     result: dict[str, Any] = {"benchmark": name, "episodes": in_flight, "ratio": round(statistics.median(ratios), 3)}
-    result |= {"wanted": wanted, "rounds": [round(ratio, 3) for ratio in ratios]}
+    result |= {"wanted": minimum, "rounds": [round(ratio, 3) for ratio in ratios]}
     result["steps_per_s"] = {side: round(median(side, "steps_per_s")) for side in sides}
     result["cpu_us_per_step"] = {side: round(median(side, "cpu_us_per_step"), 1) for side in sides}
-    costs = [measured[reference].cpu_us_per_step / measured[ours].cpu_us_per_step for measured in rounds]
+    costs = [measured[reference].cpu_us_per_step / measured[measured_side].cpu_us_per_step for measured in rounds]
     result["cpu_ratio"] = round(statistics.median(costs), 3)
-    first = rounds[0][ours].kib_per_episode  # later rounds find memory that earlier ones gave back
+    first = rounds[0][measured_side].kib_per_episode  # later rounds find memory that earlier ones gave back
     result["kib_per_episode"] = round(first, 1)
     print(json.dumps(result), flush=True)
     return result

@@ -1,4 +1,4 @@
-"""How long the page of 2,000 episodes takes: to write, to open in Chromium until its list is drawn, to scroll.
+"""Times of the page of 2,000 episodes: to write, to open in Chromium until its list is drawn, to scroll.
 
     python benchmarks/viewer.py [--episodes 2000] [--times 5]
 
@@ -50,7 +50,7 @@ def main() -> None:
         begin = time.perf_counter()
         page_file = write_page(Document([run]), Path(folder) / "view.html")
         seconds = time.perf_counter() - begin
-        tokens = sum(line.tokens or 0 for each in open_run(run).iterations for line in each.summaries())
+        tokens = sum(line.tokens or 0 for iteration in open_run(run).iterations for line in iteration.summaries())
         size = page_file.stat().st_size / 1e6
         print(f"{arguments.episodes} episodes, {tokens} tokens: written in {seconds:.1f} s, {size:.1f} MB")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -1,11 +1,11 @@
-"""How long an update of an engine's weights takes, by each way that they can travel.
+"""Measure the time of an update of an engine's weights, for each transport.
 
     python -m benchmarks.weight_update --engine vllm --python .venv-vllm/bin/python
     python -m benchmarks.weight_update --engine sglang --python .venv-sglang/bin/python
     python -m benchmarks.weight_update --engine torch --model models/smollm2-135m-instruct
 
 A server is started on the CPU with a randomly initialised Qwen2 of 0.5 GB in float32. Each transport brings it new
-weights a few times; what is printed is the median of the whole update, from the pause to the first new token allowed,
+weights a few times; printed is the median of the whole update, from the pause to the first new token allowed,
 with the checksums of both sides compared, and without them. Both are measured on one server, in turn.
 
 The embedded engine takes weights from a learner in its own process, as a run publishes them: the median time from the
@@ -41,32 +41,32 @@ VOCAB = 30_000
 KINDS = {"vllm": (VLLMEngine, VLLMOptions), "sglang": (SGLangEngine, SGLangOptions)}
 
 
-def started(folder: Path, given: argparse.Namespace, transport: str, *, verify: bool) -> RemoteEngine:
-    """An engine with a server of its own."""
-    kind, options = KINDS[given.engine]
-    made = options(
-        python=given.python,
+def started(folder: Path, arguments: argparse.Namespace, transport: str, *, verify: bool) -> RemoteEngine:
+    """Return an engine with a server of its own."""
+    kind, options = KINDS[arguments.engine]
+    settings = options(
+        python=arguments.python,
         transport=transport,
-        tensor_parallel=given.ranks,
+        tensor_parallel=arguments.ranks,
         verify=verify,
-        update_folder=given.update_folder,
+        update_folder=arguments.update_folder,
         max_slots=4,
         threads=1,
         kv_cache_gib=0.25,
-        dtype=given.dtype,
-        device=given.device,
+        dtype=arguments.dtype,
+        device=arguments.device,
     )
-    return kind(folder, made, max_context=256)
+    return kind(folder, settings, max_context=256)
 
 
-async def measure(folder: Path, model: torch.nn.Module, given: argparse.Namespace, transport: str) -> dict:
-    """Updates of a server; seconds."""
+async def measure(folder: Path, model: torch.nn.Module, arguments: argparse.Namespace, transport: str) -> dict:
+    """Measure updates of a server, in seconds."""
     took: dict[bool, list[float]] = {True: [], False: []}
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    engine = started(folder, given, transport, verify=True)
+    engine = started(folder, arguments, transport, verify=True)
     try:
         await engine.ready()
-        for version in range(1, 2 * given.times + 2):
+        for version in range(1, 2 * arguments.times + 2):
             verify = bool(version % 2)
             engine._updater.verify = verify
             for value in weights.values():
@@ -79,30 +79,32 @@ async def measure(folder: Path, model: torch.nn.Module, given: argparse.Namespac
     # The first update of a server makes the process group, and reserves memory.
     verified, plain = statistics.median(took[True][1:]), statistics.median(took[False])
     return {
-        "engine": given.engine,
+        "engine": arguments.engine,
         "transport": transport,
-        "ranks": given.ranks,
-        "device": given.device,
+        "ranks": arguments.ranks,
+        "device": arguments.device,
         "gigabytes": round(sum(value.nbytes for value in model.parameters()) / 1e9, 2),
         "seconds": round(verified, 2),
         "seconds_without_checksums": round(plain, 2),
     }
 
 
-async def measure_in_process(given: argparse.Namespace, lora: int, staleness: int) -> dict:
-    """Updates of an embedded engine by a learner in this process."""
-    chosen = [f"model.dtype={given.dtype}", f"model.lora_rank={lora}", f"rollout.staleness={staleness}"]
-    chosen += ["model.path=tiny" if given.tiny else f"model.path={given.model}"]
+async def measure_in_process(arguments: argparse.Namespace, lora: int, staleness: int) -> dict:
+    """Measure updates of an embedded engine by a learner in this process."""
+    chosen = [f"model.dtype={arguments.dtype}", f"model.lora_rank={lora}", f"rollout.staleness={staleness}"]
+    chosen += ["model.path=tiny" if arguments.tiny else f"model.path={arguments.model}"]
     config, _ = load_config(chosen)
-    model = small_model() if given.tiny else AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32)
-    dtype = getattr(torch, given.dtype)
+    model = (
+        small_model() if arguments.tiny else AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
+    )
+    dtype = getattr(torch, arguments.dtype)
     settings = LoRASettings(rank=lora, alpha=lora) if lora else None
-    learner = Learner(model, device=given.device, dtype=given.dtype, lora=settings)
-    engine = TorchEngine(model, max_slots=1, max_context=256, device=given.device, dtype=dtype)
+    learner = Learner(model, device=arguments.device, dtype=arguments.dtype, lora=settings)
+    engine = TorchEngine(model, max_slots=1, max_context=256, device=arguments.device, dtype=dtype)
     del model
     publisher, took, above = Publisher(learner, config), [], []
     try:
-        for version in range(1, given.times + 2):
+        for version in range(1, arguments.times + 2):
             for value in learner.actor_optimizer.names.values():
                 value.data.mul_(1.01)
             empty_heap()
@@ -117,8 +119,8 @@ async def measure_in_process(given: argparse.Namespace, lora: int, staleness: in
         await engine.close()
     return {
         "engine": "torch",
-        "dtype": given.dtype,
-        "device": given.device,
+        "dtype": arguments.dtype,
+        "device": arguments.device,
         "lora_rank": lora,
         "staleness": staleness,
         "gigabytes": round(sum(value.nbytes for value in learner.actor.parameters()) / 1e9, 2),
@@ -128,7 +130,7 @@ async def measure_in_process(given: argparse.Namespace, lora: int, staleness: in
 
 
 def memory_now(device: torch.device) -> float:
-    """What this process has now, in GiB; the peak is reset."""
+    """Return this process's memory, in GiB, and reset the peak."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -142,7 +144,7 @@ def small_model() -> PreTrainedModel:
 
 
 def main() -> None:
-    """See the module's text."""
+    """Measure as the module's text says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=(*KINDS, "torch"), default="vllm")
     parser.add_argument("--python", help="a Python that has the engine (default: .venv-ENGINE/bin/python)")
@@ -154,18 +156,18 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--tiny", action="store_true", help="a model of a few kilobytes, to see that it runs")
-    given = parser.parse_args()
-    if given.engine == "torch":
+    arguments = parser.parse_args()
+    if arguments.engine == "torch":
         for lora, staleness in ((0, 0), (0, 1), (16, 0)):
-            print(json.dumps(asyncio.run(measure_in_process(given, lora, staleness))), flush=True)
+            print(json.dumps(asyncio.run(measure_in_process(arguments, lora, staleness))), flush=True)
         return
-    given.python = given.python or f".venv-{given.engine}/bin/python"
+    arguments.python = arguments.python or f".venv-{arguments.engine}/bin/python"
     torch.manual_seed(0)
-    model = small_model() if given.tiny else build_model(VOCAB, family="qwen2", max_context=512, **SHAPE)
+    model = small_model() if arguments.tiny else build_model(VOCAB, family="qwen2", max_context=512, **SHAPE)
     with tempfile.TemporaryDirectory(prefix="weight-update-") as folder:
         model.save_pretrained(folder)
-        for transport in given.transports:
-            print(json.dumps(asyncio.run(measure(Path(folder), model, given, transport))), flush=True)
+        for transport in arguments.transports:
+            print(json.dumps(asyncio.run(measure(Path(folder), model, arguments, transport))), flush=True)
 
 
 if __name__ == "__main__":

@@ -55,11 +55,11 @@ class HigherLower(TextEnv[Known]):
         return Turn([user("Lower.")], terms=terms)
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """The middle of what is possible. Optional, as `careless_reply` is: scripts for a warm start and for checks."""
+        """Halve the possible range. Optional, as `careless_reply` is: scripts for a warm start and for checks."""
         return str((self.state.low + self.state.high) // 2)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """Any number."""
+        """Guess any number."""
         return str(rng.integers(1, 8))
 
 

@@ -1,8 +1,8 @@
 """A training loop of your own from the trainer's pieces, in the environment of own_environment.py.
 
-What `python -m trainers.ppo` is made of, without its configuration, reports and checkpoints: an engine replies, a
+The parts of `python -m trainers.ppo`, without its configuration, reports and checkpoints: an engine replies, a
 collector plays groups of episodes, an estimator turns each turn's reward into the advantages of that turn's tokens, a
-learner takes a step, and the engine gets the new weights. Three iterations show how credit is given; they are too few
+learner takes a step, and the engine gets the new weights. Three iterations show credit assignment; they are too few
 to learn much.
 
     pip install '.[train]'
@@ -31,9 +31,9 @@ from trainers.tiny import build_model, build_tokenizer
 ITERATIONS = 3
 
 
-def loss(logprobs: torch.Tensor, entropy: torch.Tensor, given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict]:
-    per_token = ppo_clip(logprobs, given["old"], given["advantage"]).loss
-    return (given["weight"] * per_token).sum(), {}
+def loss(logprobs: torch.Tensor, entropy: torch.Tensor, columns: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict]:
+    per_token = ppo_clip(logprobs, columns["old"], columns["advantage"]).loss
+    return (columns["weight"] * per_token).sum(), {}
 
 
 def learn(learner: Learner, batch: Batch) -> None:
@@ -51,9 +51,9 @@ def learn(learner: Learner, batch: Batch) -> None:
     print(f"\nversion {batch.version}: {len(episodes)} episodes, mean return {mean:+.2f}; siblings, turn by turn:")
     of_turn = result.advantages[actions.turn_starts]  # all tokens of a turn have the same
     for number, episode in enumerate(batch.groups[0]):
-        said = [message["content"] for message in episode.messages if message["role"] == "assistant"]
+        replies = [message["content"] for message in episode.messages if message["role"] == "assistant"]
         advantages = of_turn[actions.turn_offsets[number] : actions.turn_offsets[number + 1]]
-        turns = zip(said, episode.turn_rewards, advantages, strict=True)
+        turns = zip(replies, episode.turn_rewards, advantages, strict=True)
         print("    " + " | ".join(f"{reply!r} reward {r:+.1f} advantage {a:+.2f}" for reply, r, a in turns))
     print("the first of them, token by token: a reward stands at its turn's last token, an advantage at all of them")
     for i in range(actions.token_offsets[1]):
@@ -63,12 +63,14 @@ def learn(learner: Learner, batch: Batch) -> None:
 
 async def main() -> None:
     torch.set_num_threads(1)  # more are slower on a model so small
-    shown = list(play(HigherLower(), 600, seed=0, mistake_rate=0.5, mistake_weight=1.0))  # half of it guesses blindly
-    tokenizer = build_tokenizer(message["content"] for each in shown for message in each.messages)
+    demonstrations = list(
+        play(HigherLower(), 600, seed=0, mistake_rate=0.5, mistake_weight=1.0)
+    )  # half of it guesses blindly
+    tokenizer = build_tokenizer(message["content"] for episode in demonstrations for message in episode.messages)
     model = build_model(len(tokenizer), hidden=64, layers=2, max_context=256, eos_token_id=tokenizer.eos_token_id)
     renderer = Renderer(tokenizer)
     learner = Learner(model, optimizer=OptimizerSettings(lr=2e-3))
-    examples = [encode(each, renderer, tokenizer).trajectory for each in shown]
+    examples = [encode(episode, renderer, tokenizer).trajectory for episode in demonstrations]
     for start in range(0, len(examples), 10):  # a warm start: random weights would never say a number
         metrics = learner.update_sft(examples[start : start + 10])
     print(f"warm start: loss {metrics['loss']:.2f}")

@@ -1,7 +1,7 @@
 """Play textenv/gsm8k-interact by hand, then several of it as one vector environment.
 
 An observation is the conversation so far, an action is the assistant's text. Every turn has a reward of its own, and
-`info["terms"]` says what it is made of. Here a script replies: first a careless reply, then the worked answer.
+`info["terms"]` lists its terms. Here a script replies: first a careless reply, then the worked answer.
 
     python examples/play_gsm8k.py
 """
@@ -25,13 +25,13 @@ def play_one(seed: int) -> None:
     terminated = truncated = False
     while not (terminated or truncated):
         reply = script.demonstration(rng) if rewards else script.careless_reply(rng)
-        shown = len(conversation) if rewards else 0
+        printed = len(conversation) if rewards else 0
         conversation, reward, terminated, truncated, info = env.step(reply)
         rewards.append(reward)
-        for message in conversation[shown:]:
+        for message in conversation[printed:]:
             print(f"  {message['role']}: {message['content']}")
         print(f"  -> turn {len(rewards)}: reward {reward:+.2f} = {info['terms']}")
-    # The first turn is paid as what it was: wrong. The second is right, and costs what an extra turn costs.
+    # The first turn is paid for itself: wrong. The second is right, minus the cost of an extra turn.
     print(f"stop: {info['stop']}, turn rewards {rewards}, return {sum(rewards):.2f}")
     env.close()
 

@@ -1,7 +1,7 @@
-"""Environments behind a server: `textenvs serve` in another process, played here as if they were here.
+"""Environments behind a server: `textenvs serve` in another process, played here as if they were local.
 
 The server is started on this machine; on another one, only the URL differs. Its token comes from an environment
-variable, so that it stands in no command line and in no specification of an environment.
+variable, so that it is in no command line and in no specification of an environment.
 
     python examples/remote.py
 """
@@ -19,7 +19,7 @@ from textenvs.serve.client import RemoteError
 
 
 def start_server(token: str) -> tuple[subprocess.Popen[str], str]:
-    """A server in a process of its own, and its URL."""
+    """Start a server in a process of its own; return both the process and its URL."""
     command = [sys.executable, "-m", "textenvs", "serve", "textenv/gsm8k-interact", "level=easy", "--port", "0"]
     process = subprocess.Popen(command, env={**os.environ, "TEXTENVS_TOKEN": token}, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -48,7 +48,7 @@ def play_one(url: str) -> None:
 
 async def play_many(url: str, count: int) -> None:
     env = textenvs.make("textenv/remote", url=url)  # the only one that this server offers
-    episodes = [each async for each in play_episodes(env, lambda said: "#### 7", count, concurrency=16, seed=0)]
+    episodes = [item async for item in play_episodes(env, lambda conversation: "#### 7", count, concurrency=16, seed=0)]
     failed = sum(episode.failed for episode in episodes)
     print(f"{len(episodes)} episodes, {failed} failed; return {sum(e.reward for e in episodes):.1f}")
     env.close()
@@ -70,5 +70,5 @@ if __name__ == "__main__":
         print("\n== many at a time")
         asyncio.run(play_many(url, 32))
     finally:
-        server.send_signal(signal.SIGTERM)  # what is being played may end
+        server.send_signal(signal.SIGTERM)  # running episodes may end
         print(f"\nthe server has ended with status {server.wait(timeout=60)}")

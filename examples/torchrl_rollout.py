@@ -10,9 +10,9 @@ from textenvs.integrations.torchrl import TextGymWrapper, drop_failed
 
 
 def policy(td):
-    """Answer once somebody was asked; in the place of this stands a model."""
-    asked = any(message["role"] == "assistant" for message in td["observation"])
-    td["action"] = "#### 7" if asked else "Is that all there is to know?"
+    """Ask first, then answer; a model would replace this."""
+    has_asked = any(message["role"] == "assistant" for message in td["observation"])
+    td["action"] = "#### 7" if has_asked else "Is that all there is to know?"
     return td
 
 
@@ -28,9 +28,9 @@ for step in rollout:
 
 collector = Collector(lambda: TextGymWrapper("textenv/clarify"), policy, frames_per_batch=8, total_frames=16)
 for number, batch in enumerate(collector):
-    kept = drop_failed(batch)
+    complete = drop_failed(batch)
     print(
-        f"batch {number}: {len(kept)} turns, {int(kept['next', 'done'].sum())} ends, "
-        f"mean turn reward {kept['next', 'reward'].mean().item():+.3f}"
+        f"batch {number}: {len(complete)} turns, {int(complete['next', 'done'].sum())} ends, "
+        f"mean turn reward {complete['next', 'reward'].mean().item():+.3f}"
     )
 collector.shutdown()

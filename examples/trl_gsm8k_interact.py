@@ -1,9 +1,9 @@
 """TRL's GRPOTrainer trains a tiny model in textenv/gsm8k-interact, on a CPU.
 
 A simulated user judges every reply, so an episode has up to three turns. `TextEnvRollout` plays them for TRL token by
-token, `textenv_reward` adds up what the turns earned, and `TurnCreditGRPOTrainer` gives each turn's tokens an advantage
-of their own; with TRL's plain GRPOTrainer in its place, all tokens of an episode share one. Your own model comes where
-`tiny_model()` stands: anything transformers loads.
+token, `textenv_reward` adds up the turns' rewards, and `TurnCreditGRPOTrainer` gives each turn's tokens an advantage
+of their own; with TRL's plain GRPOTrainer instead, all tokens of an episode share one. Your own model replaces
+`tiny_model()`: anything transformers loads.
 
     pip install '.[trl]'
     python examples/trl_gsm8k_interact.py [--steps 12] [--lr 5e-3] [--seed 0] [--plain]
@@ -37,9 +37,11 @@ ENV, KWARGS = "textenv/gsm8k-interact", {"method": "strict", "format": 0.1, "ext
 
 
 def tiny_model():
-    """Random weights and 40 steps of imitation: half of what is imitated is careless."""
-    shown = list(play(textenvs.make(ENV, **KWARGS), 320, seed=0, mistake_rate=0.5, mistake_weight=1.0))
-    tokenizer = tiny.build_tokenizer((message["content"] for each in shown for message in each.messages), 400)
+    """Build a model of random weights, with 40 steps of imitation: half of the demonstrations are careless."""
+    demonstrations = list(play(textenvs.make(ENV, **KWARGS), 320, seed=0, mistake_rate=0.5, mistake_weight=1.0))
+    tokenizer = tiny.build_tokenizer(
+        (message["content"] for episode in demonstrations for message in episode.messages), 400
+    )
     model = tiny.build_model(
         len(tokenizer),
         hidden=48,
@@ -50,7 +52,7 @@ def tiny_model():
         eos_token_id=tokenizer.eos_token_id,
     )
     renderer, learner = Renderer(tokenizer), Learner(model, optimizer=OptimizerSettings(lr=3e-3))
-    examples = [encode(each, renderer, tokenizer).trajectory for each in shown]
+    examples = [encode(episode, renderer, tokenizer).trajectory for episode in demonstrations]
     for start in range(0, len(examples), 8):
         learner.update_sft(examples[start : start + 8])
     model.load_state_dict(learner.weights())

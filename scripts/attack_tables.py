@@ -1,4 +1,4 @@
-"""The tables of attacks against the expert on the environments' pages; this writes them anew.
+"""Write the tables of attacks against the expert on the environments' pages.
 
 ::
 
@@ -20,17 +20,17 @@ PLACE = re.compile(r"<!-- attacks (\S+) -->\n.*?<!-- end of attacks -->", re.DOT
 
 
 def markdown(env_id: str, episodes: int = 200, *, seed: int = 0) -> str:
-    """An environment's table with its marks: solved rates and mean returns of every policy, a column a level."""
-    levels = {level: earnings(each, episodes, seed=seed) for level, each in makers(env_id, {}).items()}
+    """Return an environment's table with its marks: solved rates and mean returns of every policy, a column a level."""
+    levels = {level: earnings(maker, episodes, seed=seed) for level, maker in makers(env_id, {}).items()}
     env = make(env_id)
     env.close()
     header = ["policy", "what it does", *(level or "solved, mean return" for level in levels)]
     lines = [header, ["---", "---", *["--:"] * len(levels)]]
-    for each, *others in zip(*levels.values(), strict=True):
-        cells = [f"{solved(one.good):.1%}, {mean(one.good):+.3f}" if one.good else "failed" for one in (each, *others)]
-        lines.append([each.policy, each.says.replace("|", "\\|"), *cells])
-    for level, found in levels.items():
-        means = {each.policy: mean(each.good) for each in found if each.good}
+    for first, *rest in zip(*levels.values(), strict=True):
+        cells = [f"{solved(one.good):.1%}, {mean(one.good):+.3f}" if one.good else "failed" for one in (first, *rest)]
+        lines.append([first.policy, first.says.replace("|", "\\|"), *cells])
+    for level, results in levels.items():
+        means = {result.policy: mean(result.good) for result in results if result.good}
         limit = below_expert(env, means["expert"], means["silence"])
         if above := [attack.name for attack in env.attacks() if means.get(attack.name, limit + 1.0) > limit]:
             raise SystemExit(f"{env_id}, level {level}: above the limit of {limit:+.3f} or failed: {', '.join(above)}")

@@ -1,4 +1,4 @@
-"""docs/configuration.md and docs/coming-from-verl.md, from the schema and from the table of verl's keys.
+"""Write docs/configuration.md and docs/coming-from-verl.md, from the schema and from the table of verl's keys.
 
 ::
 
@@ -91,17 +91,17 @@ def _tables() -> Iterator[str]:
 
 
 def _cells(rule: Rule) -> str:
-    """What becomes of a key; those with the same share a row."""
+    """Return the cells of a key's translation; keys with equal cells share a row."""
     notes = [rule.why] if rule.why else []
-    here = f"`{rule.to}`" if rule.to else "computed" if rule.computed else _IGNORED
-    if words := [f"{dump(word)} is {dump(native)}" for word, native in rule.words.items()]:
+    translation = f"`{rule.to}`" if rule.to else "computed" if rule.computed else _IGNORED
+    if words := [f"{dump(verl_value)} is {dump(own_value)}" for verl_value, own_value in rule.words.items()]:
         notes.append("; ".join(words))
     if rule.only is not None:
         notes.append(f"only {' or '.join(f'`{dump(value)}`' for value in (*rule.only, None))}")
-    return f"{here} | {'. '.join(notes)}"
+    return f"{translation} | {'. '.join(notes)}"
 
 
 if __name__ == "__main__":
-    configuration, verl = map(Path, sys.argv[1:])
-    configuration.write_text(markdown(COMMANDS), encoding="utf-8")
-    verl.write_text(verl_page(verl.read_text(encoding="utf-8")), encoding="utf-8")
+    own_page, translation_page = map(Path, sys.argv[1:])
+    own_page.write_text(markdown(COMMANDS), encoding="utf-8")
+    translation_page.write_text(verl_page(translation_page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docs/gpu-sizes.md: what `--dry-run --plan-for` says of models and machines, in tables.
+"""Write docs/gpu-sizes.md: the estimates of `--dry-run --plan-for` for models and machines, in tables.
 
 ::
 
@@ -46,7 +46,7 @@ _GIB = 2**30
 
 
 def keys_of(machine: str, setting: str) -> tuple[str, ...]:
-    """The configuration for a machine: a learner rank on each of its GPUs."""
+    """Return the configuration for a machine: a learner rank on each of its GPUs."""
     parsed = Machine.described(machine)
     nodes = parsed.nodes or 1
     ranks = () if parsed.gpus * nodes == 1 else (f"cluster.learner_ranks={parsed.gpus * nodes}",)
@@ -54,7 +54,7 @@ def keys_of(machine: str, setting: str) -> tuple[str, ...]:
 
 
 def cell(model: Path, machine: str, setting: str) -> str:
-    """GiB on the fullest GPU as the plan estimates them; ``-`` where that is more than there is."""
+    """Return the plan's estimate of GiB on the fullest GPU; ``-`` where that is more than the GPU has."""
     described = Machine.described(machine)
     config = load_config([f"model.path={model}", *keys_of(machine, setting)])[0]
     try:
@@ -66,7 +66,7 @@ def cell(model: Path, machine: str, setting: str) -> str:
 
 
 def tables(models: Mapping[str, tuple[int, int, int, int, bool]] = MODELS) -> str:
-    """A table for each setting: a row a model, a column a machine."""
+    """Return a table for each setting: a row a model, a column a machine."""
     lines = []
     with tempfile.TemporaryDirectory() as temporary:
         folders = {name: write_config(Path(temporary) / name, *shape) for name, shape in models.items()}
@@ -80,7 +80,7 @@ def tables(models: Mapping[str, tuple[int, int, int, int, bool]] = MODELS) -> st
 
 
 def write_config(folder: Path, width: int, layers: int, intermediate: int, heads: int, tied: bool) -> Path:
-    """A folder with the ``config.json`` of a model; the plan reads nothing else."""
+    """Write a folder with the ``config.json`` of a model, and return it; the plan reads nothing else."""
     folder.mkdir()
     config = {
         "model_type": "qwen3",

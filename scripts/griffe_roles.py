@@ -13,10 +13,10 @@ _ALONE = re.compile(r"(?m)^\s*::$")
 
 
 class Roles(griffe.Extension):
-    """Writes ``:class:`~a.b.Name``` as code, and ends of paragraphs that begin a literal block as Markdown has them."""
+    """Converts ``:class:`~a.b.Name``` to code, and ends of paragraphs before a literal block to Markdown."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Of every object that has a docstring."""
+        """Convert the docstring of an object."""
         if obj.docstring is not None:
-            text = _ROLE.sub(lambda found: f"`{found[1]}`", obj.docstring.value)
+            text = _ROLE.sub(lambda match: f"`{match[1]}`", obj.docstring.value)
             obj.docstring.value = _LITERAL.sub(":", _ALONE.sub("", text))

@@ -1,12 +1,12 @@
-r"""Record what tau2-bench's own code makes of scripted trajectories: the reference for textenv/tau2.
+r"""Record the results of tau2-bench's own code for scripted trajectories: the reference for textenv/tau2.
 
     TAU2_DATA_DIR=tau2-bench/data python3.12 scripts/record_tau2.py tests/data/tau2.json.gz \
         retail:base telecom:small mock:base
 
 Run it with a Python that has tau2 (3.12 or newer; `pip install -e tau2-bench`); this project is not needed. For every
 task it plays the task's own actions, and the same with one left out, one twice, all in reverse, or one with a wrong
-argument (`variants`), and keeps, after each call, whether it failed and a hash of what both databases have otherwise
-than their files; and at the end the reward and its parts. Assertions in words, which tau2 has a service judge, count as
+argument (`variants`), and records, after each call, whether it failed and a hash of both databases' differences
+from their files; and at the end the reward and its parts. Assertions in words, which tau2 has a service judge, count as
 met.
 """
 
@@ -26,13 +26,14 @@ Steps = list[dict[str, Any]]
 
 
 def variants(task: Mapping[str, Any], writes: set[str]) -> Iterator[tuple[str, Steps, bool]]:
-    """Trajectories of a task: a name, the calls, and whether the agent says at the end what the task wants said.
+    """Yield trajectories of a task: a name, the calls, and whether the agent communicates the required information.
 
-    ``writes`` are the names of the tools that change something; what others do is the same twice or never.
+    ``writes`` are the names of the tools that change something; calls of other tools are neither repeated nor left out.
     """
     actions = (task.get("evaluation_criteria") or {}).get("actions") or []
     gold = [
-        {"side": each.get("requestor", "assistant"), **{k: each[k] for k in ("name", "arguments")}} for each in actions
+        {"side": action.get("requestor", "assistant"), **{k: action[k] for k in ("name", "arguments")}}
+        for action in actions
     ]
     yield "gold", gold, True
     yield "nothing", [], True
@@ -55,33 +56,33 @@ def variants(task: Mapping[str, Any], writes: set[str]) -> Iterator[tuple[str, S
 
 
 def altered(value: Any) -> Any:
-    """Another value of the same type."""
+    """Return another value of the same type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):
         return value + 1
     if isinstance(value, list):
-        return value[1:] if len(value) > 1 else [altered(each) for each in value]
+        return value[1:] if len(value) > 1 else [altered(item) for item in value]
     if isinstance(value, dict):
-        return {key: altered(each) for key, each in value.items()}
+        return {key: altered(item) for key, item in value.items()}
     return {"no longer needed": "ordered by mistake", "2g_only": "3g_only", "4g_5g_preferred": "3g_only"}.get(
         value, f"{value}0"
     )
 
 
-def words(task: Mapping[str, Any], told: bool) -> str:
-    """What the agent says at the end."""
-    wanted = (task.get("evaluation_criteria") or {}).get("communicate_info") or []
-    return " ".join(["That has been done.", *(wanted if told else [])])
+def words(task: Mapping[str, Any], communicates: bool) -> str:
+    """Return the agent's last message."""
+    required = (task.get("evaluation_criteria") or {}).get("communicate_info") or []
+    return " ".join(["That has been done.", *(required if communicates else [])])
 
 
 def plain(value: Any) -> Any:
-    """A record as plain data: what is empty, false or 0 left out, numbers as floats, dates in ISO form."""
+    """Return a record as plain data: without empty, false and 0 values, numbers as floats, dates in ISO form."""
     if isinstance(value, Mapping):
-        items = {getattr(key, "value", key): plain(each) for key, each in value.items()}
-        return {key: each for key, each in sorted(items.items()) if each not in (None, False, 0, "", [], {})}
+        items = {getattr(key, "value", key): plain(item) for key, item in value.items()}
+        return {key: item for key, item in sorted(items.items()) if item not in (None, False, 0, "", [], {})}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (date, datetime)):
@@ -90,22 +91,22 @@ def plain(value: Any) -> Any:
 
 
 def digest(changes: Mapping[str, Any]) -> str:
-    """A short hash of the records that are otherwise than in the files, by "table/key"."""
+    """Return a short hash of the changed records, by "table/key"."""
     text = json.dumps({key: plain(record) for key, record in sorted(changes.items())}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def records(dump: Mapping[str, Any]) -> dict[str, Any]:
-    """A database as records by "table/key"."""
-    found: dict[str, Any] = {}
+    """Return a database as records by "table/key"."""
+    by_key: dict[str, Any] = {}
     for table, content in dump.items():
         if isinstance(content, list):
-            found.update({f"{table}/{each[f'{table[:-1]}_id']}": each for each in content})
+            by_key.update({f"{table}/{record[f'{table[:-1]}_id']}": record for record in content})
         elif table in ("device", "surroundings"):
-            found[f"{table}/{table}"] = content
+            by_key[f"{table}/{table}"] = content
         else:
-            found.update({f"{table}/{key}": each for key, each in content.items()})
-    return found
+            by_key.update({f"{table}/{key}": record for key, record in content.items()})
+    return by_key
 
 
 class Recorder:
@@ -122,23 +123,25 @@ class Recorder:
         judge = evaluator_nl_assertions.NLAssertionsEvaluator
         checks = evaluator_nl_assertions.NLAssertionCheck
         judge.evaluate_nl_assertions = classmethod(  # no service is asked
-            lambda cls, trajectory, wanted: [checks(nl_assertion=each, met=True, justification="") for each in wanted]
+            lambda cls, trajectory, assertions: [
+                checks(nl_assertion=assertion, met=True, justification="") for assertion in assertions
+            ]
         )
 
     def changed(self, env: Any) -> dict[str, Any]:
-        """The records of both databases that are not as in their files."""
+        """Return the records of both databases that are not as in their files."""
         sides = [env.tools.db]
         if env.user_tools is not None and env.user_tools.db is not env.tools.db:
             sides.append(env.user_tools.db)
-        now = {key: each for side in sides for key, each in records(side.model_dump()).items()}
-        return {key: each for key, each in now.items() if self.fresh.get(key) != each}
+        now = {key: record for side in sides for key, record in records(side.model_dump()).items()}
+        return {key: record for key, record in now.items() if self.fresh.get(key) != record}
 
-    def play(self, given: Mapping[str, Any], steps: Steps, said: str, writes: set[str]) -> dict[str, Any]:
+    def play(self, task_data: Mapping[str, Any], steps: Steps, last_message: str, writes: set[str]) -> dict[str, Any]:
         from tau2.data_model.message import AssistantMessage, ToolCall, UserMessage
         from tau2.data_model.simulation import SimulationRun, TerminationReason
         from tau2.data_model.tasks import Task
 
-        task = Task.model_validate(given)
+        task = Task.model_validate(task_data)
         initial = task.initial_state
         history = list(initial.message_history or []) if initial else []
         env = self.construct()
@@ -158,7 +161,7 @@ class Recorder:
             trajectory.append(response)
             failed.append(bool(response.error))
             states.append(self.hash(env) if step["name"] in writes else states[-1])
-        trajectory.append(AssistantMessage(role="assistant", content=said))
+        trajectory.append(AssistantMessage(role="assistant", content=last_message))
         trajectory.append(UserMessage(role="user", content="###STOP###"))
         run = SimulationRun(
             id="run",
@@ -170,20 +173,20 @@ class Recorder:
             messages=trajectory,
         )
         kind = self.evaluator.EvaluationType.ALL
-        played = {"failed": "".join(str(int(each)) for each in failed), "states": states}
+        played = {"failed": "".join(str(int(failure)) for failure in failed), "states": states}
         try:
-            found = self.evaluator.evaluate_simulation(run, task, kind, solo_mode=False, domain=self.domain)
+            verdict = self.evaluator.evaluate_simulation(run, task, kind, solo_mode=False, domain=self.domain)
         except ValueError as error:  # an assertion about what is not there: tau2 stops, without a reward
             return {"reward": 0.0, "raised": str(error), **played}
-        parts = {key.value.lower(): value for key, value in (found.reward_breakdown or {}).items()}
-        return {"reward": found.reward, "parts": parts, **played}
+        parts = {key.value.lower(): value for key, value in (verdict.reward_breakdown or {}).items()}
+        return {"reward": verdict.reward, "parts": parts, **played}
 
     def hash(self, env: Any) -> str:
         return digest(self.changed(env))
 
 
 class Pool:
-    """Databases that are used again: tau2 makes four a trajectory, and reading retail's takes longer than the rest."""
+    """A cache of databases: tau2 makes four a trajectory, and reading retail's takes longer than the rest."""
 
     def __init__(self) -> None:
         from tau2.environment.db import DB
@@ -192,36 +195,36 @@ class Pool:
         self.packed: dict[Any, bytes] = {}
         self.free: dict[Any, list[Any]] = {}
         self.fresh: dict[Any, tuple[Any, dict[str, Any]]] = {}
-        self.taken: list[tuple[Any, Any]] = []
+        self.in_use: list[tuple[Any, Any]] = []
         DB.load = classmethod(lambda cls, path: self.take(cls, path))
 
     def take(self, cls: type, path: Any) -> Any:
         if path not in self.packed:
             self.packed[path] = pickle.dumps(self.load(cls, path))
         free = self.free.setdefault(path, [])
-        self.taken.append((path, free.pop() if free else pickle.loads(self.packed[path])))
-        return self.taken[-1][1]
+        self.in_use.append((path, free.pop() if free else pickle.loads(self.packed[path])))
+        return self.in_use[-1][1]
 
     def give_back(self) -> None:
-        """Put what was changed back to what the file says."""
-        for path, db in self.taken:
+        """Restore the records that were changed."""
+        for path, db in self.in_use:
             if path not in self.fresh:
                 model = pickle.loads(self.packed[path])
                 self.fresh[path] = model, model.model_dump()
-            model, known = self.fresh[path]
+            model, original = self.fresh[path]
             if not all(isinstance(table, dict) for table in vars(db).values()):
                 continue
             for name, table in db.model_dump().items():
-                for key in table.keys() | known[name].keys():
-                    if key not in known[name]:
+                for key in table.keys() | original[name].keys():
+                    if key not in original[name]:
                         del getattr(db, name)[key]
-                    elif table.get(key) != known[name][key]:
+                    elif table.get(key) != original[name][key]:
                         getattr(db, name)[key] = getattr(model, name)[key].model_copy(deep=True)
             self.free[path].append(db)
-        self.taken.clear()
+        self.in_use.clear()
 
 
-def main(output: str, *wanted: str) -> None:
+def main(output: str, *sets: str) -> None:
     from loguru import logger
     from tau2.environment.toolkit import get_tool_types
     from tau2.registry import registry
@@ -230,26 +233,26 @@ def main(output: str, *wanted: str) -> None:
     logger.remove()
     pool = Pool()
     recorded: dict[str, Any] = {"tau2": get_tau2_version()}
-    for each in wanted:
-        domain, split = each.split(":")
+    for selection in sets:
+        domain, split = selection.split(":")
         folder = DATA_DIR / "tau2" / "domains" / domain
         path = folder / f"tasks_{split}.json"
         tasks = json.loads((path if path.is_file() else folder / "tasks.json").read_text(encoding="utf-8"))
         env = registry.get_env_constructor(domain)()
         kinds = {**get_tool_types(env.tools), **(get_tool_types(env.user_tools) if env.user_tools else {})}
         writes = {name for name, kind in kinds.items() if kind.value == "write"}
-        recorder, found = Recorder(domain), {}
+        recorder, results = Recorder(domain), {}
         for task in tasks:
             played = {}
-            for name, steps, told in variants(task, writes):
-                played[name] = recorder.play(task, steps, words(task, told), writes)
+            for name, steps, communicates in variants(task, writes):
+                played[name] = recorder.play(task, steps, words(task, communicates), writes)
                 pool.give_back()
-            found[task["id"]] = played
-            print(each, task["id"], {name: one["reward"] for name, one in played.items()}, flush=True)
-        recorded[each] = {
+            results[task["id"]] = played
+            print(selection, task["id"], {name: one["reward"] for name, one in played.items()}, flush=True)
+        recorded[selection] = {
             "writes": sorted(writes),
             "kinds": {name: kind.value for name, kind in kinds.items()},
-            "tasks": found,
+            "tasks": results,
         }
     packed = gzip.compress(json.dumps(recorded, separators=(",", ":")).encode(), 9, mtime=0)
     Path(output).write_bytes(packed)

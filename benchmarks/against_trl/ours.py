@@ -26,26 +26,26 @@ from .work import LR, Clock, Talk, Work, columns, surrogate
 
 
 class Forced:
-    """An engine whose replies have the lengths that they are given."""
+    """An engine whose replies have prescribed lengths."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._rows: Iterator[NDArray[np.int64]] = iter(())
-        self._left: dict[str, list[int]] = {}
+        self._remaining: dict[str, list[int]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
     def force(self, lengths: NDArray[np.int64]) -> None:
-        """``[episodes, turns]``: the episodes to come get a row each, as they begin."""
-        self._rows, self._left = iter(lengths), {}
+        """Set lengths, ``[episodes, turns]``: the next episodes get a row each, as they begin."""
+        self._rows, self._remaining = iter(lengths), {}
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """As many tokens as this session's next reply is to have."""
+        """Generate a reply of this session's next length."""
         assert session is not None
-        if session not in self._left:
-            self._left[session] = next(self._rows).tolist()[::-1]
-        forced = replace(sampling, max_new_tokens=self._left[session].pop(), ignore_stop=True)
+        if session not in self._remaining:
+            self._remaining[session] = next(self._rows).tolist()[::-1]
+        forced = replace(sampling, max_new_tokens=self._remaining[session].pop(), ignore_stop=True)
         return await self.engine.generate(token_ids, forced, session)
 
 
@@ -55,7 +55,7 @@ class Ours:
     Args:
         model: Where to start; copied.
         tokenizer: Its tokenizer.
-        work: What an iteration is.
+        work: The work of an iteration.
         threads: For the engine and the learner.
         micro_batch: Tokens of a micro-batch at most.
         running: Episodes in flight at most.
@@ -108,21 +108,21 @@ class Ours:
         )
 
     def collect(self, lengths: NDArray[np.int64]) -> list[Trajectory]:
-        """The episodes of one iteration."""
+        """Return the episodes of one iteration."""
         self._forced.force(lengths)
         trajectories = self._loop.run_until_complete(self._collector.next_batch()).trajectories
         assert sum(int(t.action_mask.sum()) for t in trajectories) == lengths.sum()
         return trajectories
 
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
-        """One step, and the new weights to the engine."""
+        """Take one step, and send the new weights to the engine."""
         self.learner.update_actor(trajectories, columns(trajectories), surrogate)
         stream = self.learner.publication("weights")
         weights = LocalSource(stream.specs, lambda: stream.read(self.learner.ranks))
         self._loop.run_until_complete(self._collector.update_weights(weights, self._engine.version + 1))
 
     def iterate(self, number: int) -> dict[str, float]:
-        """Seconds of its parts."""
+        """Run an iteration; return the seconds of its parts."""
         began = self._clock()
         trajectories = self.collect(self._work.lengths(number))
         collected = self._clock()
@@ -130,7 +130,7 @@ class Ours:
         return {"generate": collected - began, "update": self._clock() - collected}
 
     def close(self) -> None:
-        """End it all."""
+        """Close everything."""
         for part in (self._collector, self._backend, self._engine):
             self._loop.run_until_complete(part.close())
         self._loop.close()

@@ -28,7 +28,7 @@ class AtLengths(StoppingCriteria):
         self._ends = torch.from_numpy(prompt + lengths)
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Which rows are done, bool ``[B]``."""
+        """Return which rows are done, bool ``[B]``."""
         return (input_ids.shape[1] >= self._ends).to(input_ids.device)
 
 
@@ -36,7 +36,7 @@ class Rollout:
     """A ``rollout_func`` of TRL's: turn by turn, all episodes in one ``generate``.
 
     Args:
-        work: What an iteration is.
+        work: The work of an iteration.
         answer: The tokens from the end of a reply to the next generation point.
     """
 
@@ -45,11 +45,11 @@ class Rollout:
         self.begin(0)
 
     def begin(self, number: int) -> None:
-        """An iteration."""
+        """Begin an iteration."""
         self._lengths, self._done = self._work.lengths(number), 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """As TRL's documentation of ``rollout_func`` has it; ``earned`` goes to the reward function."""
+        """Play, as TRL's documentation of ``rollout_func`` says; ``earned`` goes to the reward function."""
         lengths, pad = self._lengths[self._done : self._done + len(prompts)], trainer.processing_class.pad_token_id
         self._done += len(prompts)
         opening = trainer.processing_class.apply_chat_template(prompts, add_generation_prompt=True)["input_ids"]
@@ -89,14 +89,14 @@ class Rollout:
         }
 
 
-class Given:
+class FixedRollout:
     """A ``rollout_func`` that generates nothing: the same episodes every time."""
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
         self._trajectories = trajectories
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """What was sampled elsewhere."""
+        """Return episodes that were sampled elsewhere."""
         out: dict[str, Any] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "earned": [], "logprobs": None}
         for trajectory in self._trajectories:
             start = int(np.argmax(trajectory.action_mask))
@@ -108,7 +108,7 @@ class Given:
 
 
 def reward(completions: list[Any], earned: list[float] | None = None, **_: Any) -> list[float]:
-    """What the rollout says, else the score of the only reply."""
+    """Return the rollout's rewards, else the score of the only reply."""
     return earned if earned is not None else [score(completion[0]["content"]) for completion in completions]
 
 
@@ -125,13 +125,13 @@ def make_trl(
     device: str = "cpu",
     **settings: Any,
 ) -> Any:
-    """A GRPOTrainer whose ``generate_s`` is the time that it took to generate, all its life.
+    """Return a GRPOTrainer whose ``generate_s`` adds up the time of its generations.
 
     Args:
         model: It becomes the trainer's.
         tokenizer: Changed: its end of sequence becomes a token that the model does not have, so none is ever sampled.
-        work: What an iteration is.
-        folder: For what it writes.
+        work: The work of an iteration.
+        folder: For its output.
         steps: Iterations.
         micro_batch: Episodes of a micro-batch.
         generation_batch: Episodes that are generated together.
@@ -214,10 +214,10 @@ class Between(TrainerCallback):
         self._began = self._generated = 0.0
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        """A step begins with its generation."""
+        """Note the start of a step: it begins with its generation."""
         self._began, self._generated = self._clock(), self._trainer.generate_s
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """The optimizer has taken its step."""
+        """Report the seconds of a step, after the optimizer's."""
         seconds, generate = self._clock() - self._began, self._trainer.generate_s - self._generated
         self._after({"generate": generate, "update": seconds - generate})

@@ -23,7 +23,7 @@ from .work import ANSWER, WANTED, Clock, Shape, Work, make_tokenizer
 
 
 def clock_of(device: str) -> Clock:
-    """Seconds, when all that was asked of the device is done."""
+    """Return a clock of seconds that waits for all work of the device."""
     if device == "cpu":
         return time.perf_counter
 
@@ -35,11 +35,11 @@ def clock_of(device: str) -> Clock:
 
 
 def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, Any]:
-    """Both sides in turns; medians of the seconds and of the ratios."""
+    """Run both sides in turns; return medians of the seconds and of the ratios."""
     tokenizer = make_tokenizer()
     model = shape.build(tokenizer)
     sizes_of_ours = (options.threads, options.micro_batch, options.running)
-    ours = Ours(model, tokenizer, work, *sizes_of_ours, options.clock, options.device, shape.bfloat16)
+    own_side = Ours(model, tokenizer, work, *sizes_of_ours, options.clock, options.device, shape.bfloat16)
     answer = Renderer(tokenizer).bridge((user(ANSWER),), after=0)
     rollout = None if work.turns == 1 else Rollout(work, answer)
     seconds: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
@@ -55,19 +55,19 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
             clock=options.clock,
             device=options.device,
         )
-        first = ours.collect(work.lengths(0))
+        first = own_side.collect(work.lengths(0))
         # In bfloat16 the sides round differently in every layer: the gradients are near, and not equal.
         loss = compare_losses(trainer, model, first[: 4 * work.group], "bfloat16" if shape.bfloat16 else "float32")
         tolerance = 0.2 if shape.bfloat16 else options.tolerance
         for name in ("apart", "gradients_apart"):
             if not loss[name] < tolerance:
                 raise SystemExit(f"{work.name}: the losses are not the same: {loss}")
-        ours.learn(first)
+        own_side.learn(first)
 
-        def after(taken: dict[str, float]) -> None:
+        def after(parts_s: dict[str, float]) -> None:
             number = len(seconds["trl"]) + 1
-            seconds["trl"].append(taken)
-            seconds["ours"].append(ours.iterate(number))
+            seconds["trl"].append(parts_s)
+            seconds["ours"].append(own_side.iterate(number))
             if rollout is not None:
                 rollout.begin(number + 1)
 
@@ -75,7 +75,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
             rollout.begin(1)
         trainer.add_callback(Between(trainer, after, options.clock))
         trainer.train()
-    ours.close()
+    own_side.close()
     return summary(work.name, {side: rounds[1:] for side, rounds in seconds.items()}) | {  # the first warms up
         "device": options.device,
         "threads": options.threads,
@@ -87,7 +87,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
 
 
 def summary(name: str, seconds: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
-    """Medians over the rounds.
+    """Return medians over the rounds.
 
     Args:
         name: Of the work.
@@ -96,7 +96,7 @@ def summary(name: str, seconds: Mapping[str, Sequence[Mapping[str, float]]]) -> 
 
     def ratio(parts: Sequence[str]) -> list[float]:
         pairs = zip(seconds["ours"], seconds["trl"], strict=True)
-        return [sum(mine[part] for part in parts) / sum(theirs[part] for part in parts) for mine, theirs in pairs]
+        return [sum(own[part] for part in parts) / sum(trl[part] for part in parts) for own, trl in pairs]
 
     parts = ("generate", "update")
     whole = ratio(parts)
@@ -115,7 +115,7 @@ def summary(name: str, seconds: Mapping[str, Sequence[Mapping[str, float]]]) -> 
 
 
 def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """TRL alone, with several settings: the medians of its seconds."""
+    """Run TRL alone, with several settings; return the medians of its seconds."""
     results = []
     ways: list[dict[str, Any]] = [{"micro_batch": size} for size in (8, 16, 32, 64, 128, 256) if size <= work.episodes]
     ways += [{"generation_batch": size} for size in (32, 64, 128, 256) if size <= work.episodes]
@@ -128,21 +128,21 @@ def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str
         tokenizer = make_tokenizer()
         model = shape.for_trl(tokenizer)
         model.set_attn_implementation(settings.pop("attention", "sdpa"))
-        taken: list[dict[str, float]] = []
+        rounds: list[dict[str, float]] = []
         settings |= sizes(work, settings["micro_batch"], settings["generation_batch"])
         rollout = None if work.turns == 1 else Rollout(work, answer)
         with tempfile.TemporaryDirectory() as folder, tuned_gc():
-            given = {"rollout": rollout, "clock": options.clock, "device": options.device, **settings}
-            trainer = make_trl(model, tokenizer, work, folder, options.rounds + 1, **given)
+            arguments = {"rollout": rollout, "clock": options.clock, "device": options.device, **settings}
+            trainer = make_trl(model, tokenizer, work, folder, options.rounds + 1, **arguments)
 
-            def after(parts: dict[str, float], taken: Any = taken, rollout: Any = rollout) -> None:
-                taken.append(parts)
+            def after(parts: dict[str, float], rounds: Any = rounds, rollout: Any = rollout) -> None:
+                rounds.append(parts)
                 if rollout is not None:
-                    rollout.begin(len(taken))
+                    rollout.begin(len(rounds))
 
             trainer.add_callback(Between(trainer, after, options.clock))
             trainer.train()
-        parts = {part: round(statistics.median(one[part] for one in taken[1:]), 3) for part in ("generate", "update")}
+        parts = {part: round(statistics.median(one[part] for one in rounds[1:]), 3) for part in ("generate", "update")}
         results.append({"benchmark": f"tune {work.name}", **way, **parts, "sum": round(sum(parts.values()), 3)})
         print(json.dumps(results[-1]), flush=True)
     return results

@@ -1,4 +1,4 @@
-"""What both sides do: tasks, lengths of replies, rewards, the model, the loss."""
+"""The work of both sides: tasks, lengths of replies, rewards, the model, the loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WANTED = {"single": 0.75, "turns": 0.4, "memory": 0.5, "large": 0.8, "large-memo
 
 @dataclass(frozen=True)
 class Work:
-    """What an iteration is.
+    """The work of an iteration.
 
     Args:
         name: Of the kind of work.
@@ -47,11 +47,11 @@ class Work:
 
     @property
     def episodes(self) -> int:
-        """Of an iteration."""
+        """Episodes of an iteration."""
         return self.tasks * self.group
 
     def lengths(self, number: int) -> NDArray[np.int64]:
-        """``[episodes, turns]``: how many tokens each reply of this iteration has."""
+        """Return the number of tokens of each reply of this iteration, ``[episodes, turns]``."""
         rng = np.random.default_rng((number, self.turns))
         return rng.integers(self.shortest, self.longest + 1, (self.episodes, self.turns))
 
@@ -62,7 +62,7 @@ WORKS = {work.name: work for work in _ALL}
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the model."""
+    """The shape of the model."""
 
     hidden: int = 256
     layers: int = 4
@@ -74,7 +74,7 @@ class Shape:
     bfloat16: bool = False  # computed so; weights are built in float32
 
     def build(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-        """Random weights, always the same."""
+        """Build a model of random weights, always the same."""
         return build_model(
             self.vocabulary or len(tokenizer),
             family=self.family,
@@ -87,7 +87,7 @@ class Shape:
         )
 
     def for_trl(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-        """The same weights, in the type that TRL computes in."""
+        """Build the same weights, in the type that TRL computes in."""
         model = self.build(tokenizer)
         return model.bfloat16() if self.bfloat16 else model
 
@@ -98,12 +98,12 @@ LARGE = Shape(576, 30, 1536, vocabulary=49_152, family="llama", heads=9, kv_head
 
 
 def question(number: int) -> str:
-    """Of one task; as many tokens as any other."""
+    """Return the question of one task; all have as many tokens."""
     return f"What is {number % 1000:03d} + {(37 * number + 11) % 1000:03d}?"
 
 
 def score(text: str) -> float:
-    """A reward that differs between siblings. What it says does not matter here."""
+    """Return a reward that differs between siblings; it has no meaning."""
     return sum(map(ord, text)) % 8 / 8
 
 
@@ -117,36 +117,36 @@ class Questions:
 
 
 class Talk(TextEnv[Any]):
-    """An environment that is not content until the last turn."""
+    """An environment that rejects every answer until the last turn."""
 
     def __init__(self, turns: int) -> None:
         super().__init__(Questions())
         self._turns = turns
 
     def opening(self, task: Task) -> list[Message]:
-        """The question."""
+        """Return the question."""
         return list(task.prompt)
 
     def respond(self, reply: Message) -> Turn:
-        """The same answer every time."""
+        """Give the same answer every time."""
         if self.state.assistant_turns == self._turns:
             return Turn(reward=score(text_of(reply)), terminated=True, stop="solved")
         return Turn([user(ANSWER)], reward=score(text_of(reply)))
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Of 290 tokens."""
+    """Build a tokenizer of 290 tokens."""
     return build_tokenizer([question(0), ANSWER])
 
 
 def surrogate(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's clipped ratio as a weighted sum of tokens; see ``Learner.update_actor``."""
+    """Return PPO's clipped ratio as a weighted sum of tokens; see ``Learner.update_actor``."""
     losses = ppo_clip(logprobs, batch["old"], batch["advantage"], clip_low=CLIP, clip_high=CLIP)
     return (batch["weight"] * losses.loss).sum(), {}
 
 
 def columns(trajectories: Sequence[Trajectory]) -> dict[str, NDArray[Any]]:
-    """Numbers of all action tokens: advantages, weights of a mean over tokens, log-probabilities as sampled."""
+    """Return the columns of all action tokens: advantages, weights of a mean over tokens, sampled log-probabilities."""
     batch = ActionBatch.from_trajectories(trajectories)
     return {
         "advantage": dr_grpo(batch).advantages,

@@ -1,4 +1,4 @@
-"""How often the doctor names a planted fault, how soon, and how often it cries wolf.
+"""Measure the doctor: the share of planted faults that it names, its delay, and its false alarms.
 
     python -m benchmarks.doctor [--only NAME] [--seeds 0,1,2] [--folder FOLDER] [--recorded NAME=METRICS ...] [--cost]
 
@@ -8,7 +8,7 @@ HEALTHY` of 40 iterations, and with `--recorded` runs whose metrics are given, f
 
 All start from one warm start. A run leaves its metrics in ``--folder``, from which verdicts are read again each time,
 so the command resumes where it was stopped and a changed check needs no run. The table goes to
-``benchmarks/results/doctor.json``. ``--cost`` measures what live verdicts take of an iteration instead.
+``benchmarks/results/doctor.json``. ``--cost`` measures the share of live verdicts in an iteration instead.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SMALL = (
 
 
 def play(folder: Path, options: Sequence[str], plant: Plant | None = None) -> None:
-    """A run, and its fault once that begins."""
+    """Play a run, and plant its fault when that begins."""
     BROKEN.clear()
 
     def watch(run: Run) -> None:
@@ -90,7 +90,7 @@ def play(folder: Path, options: Sequence[str], plant: Plant | None = None) -> No
 
 
 def once(folder: Path, options: Sequence[str], plant: Plant | None = None) -> Path:
-    """The metrics of a run, played if they are not there."""
+    """Return the metrics of a run, played if they do not exist."""
     metrics = folder.with_suffix(".jsonl")
     if not metrics.exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -102,7 +102,7 @@ def once(folder: Path, options: Sequence[str], plant: Plant | None = None) -> Pa
 
 
 def warm_start(folder: Path) -> Path:
-    """The policy that all begin with."""
+    """Return the policy that all runs begin with."""
     model = folder / "start" / "checkpoints" / "iteration_000000" / "model"
     if not model.exists():
         shutil.rmtree(folder / "start", ignore_errors=True)
@@ -111,8 +111,8 @@ def warm_start(folder: Path) -> Path:
 
 
 def diagnosed(metrics: Path) -> Doctor:
-    """What the doctor says of recorded metrics, whose configuration lies beside them."""
-    beside = [each for each in (metrics.with_suffix(".yaml"), metrics.parent / "config.yaml") if each.exists()]
+    """Run the doctor on recorded metrics, with the configuration beside them."""
+    beside = [path for path in (metrics.with_suffix(".yaml"), metrics.parent / "config.yaml") if path.exists()]
     doctor = Doctor(CHECKS, yaml.safe_load(beside[0].read_text()) if beside else {})
     for step, row in read_jsonl(metrics):
         doctor.observe(step, row)
@@ -124,7 +124,7 @@ def slug(name: str) -> str:
 
 
 def planted(folder: Path, seeds: Sequence[int], only: str) -> Iterator[dict[str, Any]]:
-    """A row for each fault and seed."""
+    """Yield a row for each fault and seed."""
     model = warm_start(folder)
     for plant in PLANTS:
         if only not in plant.name:
@@ -132,9 +132,9 @@ def planted(folder: Path, seeds: Sequence[int], only: str) -> Iterator[dict[str,
         for seed in seeds:
             total = f"trainer.total_iterations={plant.begins + SOON + 1}"
             options = (*COMMON, f"model.path={model}", f"trainer.seed={seed}", total, *plant.options)
-            found = diagnosed(once(folder / f"{slug(plant.name)}-{seed}", options, plant)).findings
+            findings = diagnosed(once(folder / f"{slug(plant.name)}-{seed}", options, plant)).findings
             late = plant.change is not None and plant.planted is None  # before it begins the run is healthy
-            right = [f for f in found if f.check in plant.expected and plant.begins <= f.step <= plant.begins + SOON]
+            right = [f for f in findings if f.check in plant.expected and plant.begins <= f.step <= plant.begins + SOON]
             yield {
                 "fault": plant.name,
                 "where": plant.where,
@@ -143,13 +143,13 @@ def planted(folder: Path, seeds: Sequence[int], only: str) -> Iterator[dict[str,
                 "named": right[0].check if right else None,
                 "after": right[0].step - plant.begins if right else None,
                 "evidence": right[0].evidence if right else None,
-                "also": sorted({f.check for f in found if f.step > plant.begins} - set(plant.expected)),
-                "false": [f.check for f in found if f.step <= plant.begins and late],
+                "also": sorted({f.check for f in findings if f.step > plant.begins} - set(plant.expected)),
+                "false": [f.check for f in findings if f.step <= plant.begins and late],
             }
 
 
 def healthy(folder: Path, only: str, recorded: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """A row for each healthy run."""
+    """Yield a row for each healthy run."""
     model = warm_start(folder)
     runs: dict[str, tuple[str, ...]] = {
         name: (*COMMON, f"model.path={model}", "trainer.total_iterations=40", *options)
@@ -158,8 +158,8 @@ def healthy(folder: Path, only: str, recorded: Sequence[str]) -> Iterator[dict[s
     for name, options in runs.items():
         if only in name:
             yield _sound(name, once(folder / f"healthy-{slug(name)}", options))
-    for each in recorded:
-        name, _, path = each.partition("=")
+    for recording in recorded:
+        name, _, path = recording.partition("=")
         yield _sound(name, Path(path))
 
 
@@ -176,7 +176,7 @@ def _sound(name: str, metrics: Path) -> dict[str, Any]:
 
 
 def cost(folder: Path) -> None:
-    """What live verdicts take of an iteration of the default run: of measuring its episodes, and of all checks."""
+    """Measure live verdicts in an iteration of the default run: measuring its episodes, and all checks."""
     took: list[float] = []
 
     def timed(run: Run) -> None:
@@ -194,8 +194,8 @@ def cost(folder: Path) -> None:
 
     async def go() -> None:
         options = ("warm_start.steps=50", "trainer.total_iterations=8", "trainer.test_freq=-1", "data.val_size=8")
-        given = [*_SMALL, *options, f"trainer.default_local_dir={folder / 'cost'}", "trainer.resume_mode=disable"]
-        async with assemble(load_config([*given, "trainer.keep_rollouts=5"])[0]) as run:
+        overrides = [*_SMALL, *options, f"trainer.default_local_dir={folder / 'cost'}", "trainer.resume_mode=disable"]
+        async with assemble(load_config([*overrides, "trainer.keep_rollouts=5"])[0]) as run:
             timed(run)
             await train(run)
 
@@ -220,7 +220,7 @@ def cost(folder: Path) -> None:
 
 
 def table(faults: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The table of docs/doctor.md."""
+    """Yield the lines of the table of docs/doctor.md."""
     yield "| fault | in | named | after | as | with it |"
     yield "|---|---|---|---|---|---|"
     for name in dict.fromkeys(row["fault"] for row in faults):
@@ -228,7 +228,9 @@ def table(faults: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> I
         good = [row for row in rows if row["named"]]
         after = sorted({row["after"] for row in good})
         span = f"{after[0]} to {after[-1]}" if len(after) > 1 else str(*after) if after else "-"
-        named, also = (sorted(set(each)) for each in ([r["named"] for r in good], sum((r["also"] for r in rows), [])))
+        named, also = (
+            sorted(set(checks)) for checks in ([r["named"] for r in good], sum((r["also"] for r in rows), []))
+        )
         cells = (name, rows[0]["where"], f"{len(good)} of {len(rows)}", span, ", ".join(named), ", ".join(also))
         yield "| " + " | ".join(cells) + " |"
     yield ""

@@ -20,7 +20,7 @@ from textenvs.messages import Message, user, visible_text
 LETTERS = "bdfghkmp"
 WORDS = ["".join(letters) for letters in itertools.product(LETTERS, repeat=3)]
 
-#: What is broken now, in every environment of this process; a run's fault sets it from an iteration on.
+#: The parts that are broken now, in every environment of this process; a run's fault sets it from an iteration on.
 BROKEN: set[str] = set()
 
 
@@ -40,7 +40,7 @@ class Words:
 
 @dataclass
 class State(EpisodeState):
-    """Of an episode."""
+    """The state of an episode."""
 
     best: float = 0.0  # share of letters that were right so far
 
@@ -64,7 +64,7 @@ class Repeat(TextEnv[State]):
 
     async def respond(self, reply: Message) -> Turn:
         broken = BROKEN | {self.fault}
-        said, word = visible_text(reply), self.task.ground_truth
+        text, word = visible_text(reply), self.task.ground_truth
         chance = self.np_random.random()
         if "raises" in broken and chance < 0.3:
             raise RuntimeError("the database is gone")
@@ -72,14 +72,14 @@ class Repeat(TextEnv[State]):
             await asyncio.sleep(3600)
         if "slow" in broken:
             await asyncio.sleep(0.6)
-        right = sum(a == b for a, b in zip(said, word, strict=False)) / 3 if len(said) <= 3 else 0.0
+        right = sum(a == b for a, b in zip(text, word, strict=False)) / 3 if len(text) <= 3 else 0.0
         if "prefix" in broken:
-            right = float(said[:1] in tuple(LETTERS) and len(said) > 0)
+            right = float(text[:1] in tuple(LETTERS) and len(text) > 0)
         if "format" in broken:  # the checker wants brackets now
-            right = float(said == f"[{word}]")
+            right = float(text == f"[{word}]")
         if "impossible" in broken or ("misjudged" in broken and word[0] in "bdf"):
             right = 0.0
-        if "pays silence" in broken and not said.strip():
+        if "pays silence" in broken and not text.strip():
             right = 1.0
         gained, self.state.best = max(0.0, right - self.state.best), max(right, self.state.best)
         terms = {"right": gained, "again": -0.2 * (self.state.assistant_turns > 1)}

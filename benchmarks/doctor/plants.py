@@ -67,8 +67,8 @@ def optimizer(**values: Any) -> Change:
     """Change the actor's optimizer."""
 
     def change(run: Run) -> None:
-        given = run.learner.actor_optimizer  # type: ignore[union-attr]
-        given.settings = replace(given.settings, **values)
+        adamw = run.learner.actor_optimizer  # type: ignore[union-attr]
+        adamw.settings = replace(adamw.settings, **values)
 
     return change
 
@@ -88,46 +88,46 @@ def episodes(edit: Callable[[Trajectory, np.random.Generator], Trajectory]) -> C
     return change
 
 
-def _paid(episode: Trajectory, rewards: np.ndarray[Any, Any]) -> Trajectory:
+def _with_rewards(episode: Trajectory, rewards: np.ndarray[Any, Any]) -> Trajectory:
     return replace(episode, turn_rewards=rewards, turn_terms=({},) * len(rewards))
 
 
 def _noisy(episode: Trajectory, rng: np.random.Generator) -> Trajectory:
-    """Log-probabilities as of an engine with an arithmetic of its own."""
+    """Add noise to log-probabilities, as of an engine with an arithmetic of its own."""
     noise = rng.normal(0, 0.25, len(episode.token_ids)) * episode.action_mask
     return replace(episode, logprobs=np.minimum(episode.logprobs + noise, 0).astype(np.float32))
 
 
 def _tempered(run: Run) -> None:
-    """The engine samples at another temperature, and reports log-probabilities of the one that it was asked for."""
+    """Have the engine sample at another temperature, and report log-probabilities of the requested one."""
     generate = run.collector._engine.generate
 
-    async def hot(token_ids: Any, sampling: Any, *rest: Any, **more: Any) -> Any:
-        return await generate(token_ids, replace(sampling, temperature=1.5), *rest, **more)
+    async def hot(token_ids: Any, sampling: Any, *rest: Any, **options: Any) -> Any:
+        return await generate(token_ids, replace(sampling, temperature=1.5), *rest, **options)
 
     run.collector._engine.generate = hot  # type: ignore[method-assign]
 
 
 def _unpublished(run: Run) -> None:
-    """Updates of the weights do not reach the engine, which says that it has them."""
+    """Keep updates of the weights from the engine, which reports that it has them."""
     source, _ = run.publisher.take()
     assert isinstance(source, LocalSource)
-    kept = [(names, value.clone()) for names, value in source.read()]
-    stale = LocalSource(source.specs, lambda: iter(kept))
+    copies = [(names, value.clone()) for names, value in source.read()]
+    stale = LocalSource(source.specs, lambda: iter(copies))
     run.publisher.take = lambda: (stale, 0)  # type: ignore[method-assign]
 
 
 def _update(run: Run, edit: Callable[[dict[str, Any], Any], dict[str, Any]]) -> None:
     update = run.learner.update_actor
 
-    def edited(part: Any, given: Any, *rest: Any) -> Any:
-        return update(part, edit(dict(given), part), *rest)
+    def edited(part: Any, columns: Any, *rest: Any) -> Any:
+        return update(part, edit(dict(columns), part), *rest)
 
     run.learner.update_actor = edited  # type: ignore[method-assign, assignment]
 
 
 def _last(part: Any) -> np.ndarray[Any, Any]:
-    """Which action tokens of a mini-batch end a reply."""
+    """Return which action tokens of a mini-batch end a reply."""
     ends = []
     for episode in part:
         end = np.zeros(len(episode.token_ids), np.bool_)
@@ -137,55 +137,55 @@ def _last(part: Any) -> np.ndarray[Any, Any]:
 
 
 def _endless(run: Run) -> None:
-    """The loss punishes tokens that end a reply, whatever they earned: a mask off by one."""
-    _update(run, lambda given, part: given | {"advantages": np.where(_last(part), -3.0, 0.0)})
+    """Have the loss punish tokens that end a reply, whatever they earned: a mask off by one."""
+    _update(run, lambda columns, part: columns | {"advantages": np.where(_last(part), -3.0, 0.0)})
 
 
 def _summed(run: Run) -> None:
-    """The loss adds up its tokens and does not average."""
-    _update(run, lambda given, part: given | {"weight": given["weight"] * len(given["weight"])})
+    """Have the loss add up its tokens without an average."""
+    _update(run, lambda columns, part: columns | {"weight": columns["weight"] * len(columns["weight"])})
 
 
 def both(*changes: Change) -> Change:
-    """Several changes at once."""
+    """Make several changes at once."""
 
     def change(run: Run) -> None:
-        for each in changes:
-            each(run)
+        for apply in changes:
+            apply(run)
 
     return change
 
 
 def _hurt(run: Run) -> None:
-    """One episode of a batch earns a thousand times what is possible."""
-    episodes(lambda e, rng: _paid(e, e.turn_rewards * (1000.0 if rng.random() < 0.02 else 1.0)))(run)
+    """Multiply the reward of one episode of a batch by a thousand."""
+    episodes(lambda e, rng: _with_rewards(e, e.turn_rewards * (1000.0 if rng.random() < 0.02 else 1.0)))(run)
 
 
 def _train_only(run: Run) -> None:
-    """A reward of the training alone grows, whatever is said: by 0.15 an iteration."""
+    """Add a growing reward in training alone, whatever the reply: by 0.15 an iteration."""
     begun = run.iteration
-    episodes(lambda e, rng: _paid(e, e.turn_rewards + 0.15 * (run.iteration - begun + 1) / e.num_turns))(run)
+    episodes(lambda e, rng: _with_rewards(e, e.turn_rewards + 0.15 * (run.iteration - begun + 1) / e.num_turns))(run)
 
 
 def _shuffled(run: Run) -> None:
-    """Rewards are handed to other episodes of the batch."""
+    """Give rewards to other episodes of the batch."""
     take, rng = run.collector.next_batch, np.random.default_rng(0)
 
     async def next_batch() -> Batch:
         batch = await take()
         earned = rng.permutation([episode.total_reward for episode in batch.trajectories]).tolist()
-        groups = [[_paid(e, np.eye(e.num_turns)[-1] * earned.pop()) for e in group] for group in batch.groups]
+        groups = [[_with_rewards(e, np.eye(e.num_turns)[-1] * earned.pop()) for e in group] for group in batch.groups]
         return replace(batch, groups=groups)
 
     run.collector.next_batch = next_batch  # type: ignore[method-assign]
 
 
 def _slow_learner(run: Run) -> None:
-    """Learning takes a second more, so that the rollout is always ahead."""
+    """Slow learning down by a second, so that the rollout is always ahead."""
 
-    def slow(given: dict[str, Any], part: Any) -> dict[str, Any]:
+    def slow(columns: dict[str, Any], part: Any) -> dict[str, Any]:
         time.sleep(0.5)
-        return given
+        return columns
 
     _update(run, slow)
 
@@ -196,7 +196,10 @@ KL = ("actor.use_kl_loss=true", "actor.kl_loss_coef=0")
 
 PLANTS = (
     Plant(
-        "every reward is the same", "environment", ("no signal",), episodes(lambda e, rng: _paid(e, 0 * e.turn_rewards))
+        "every reward is the same",
+        "environment",
+        ("no signal",),
+        episodes(lambda e, rng: _with_rewards(e, 0 * e.turn_rewards)),
     ),
     Plant("nothing can be solved", "environment", ("no signal", "expert"), None, ("env.kwargs.fault=impossible",), 0),
     Plant("silence is paid", "environment", ("null policy",), None, ("env.kwargs.fault='pays silence'",), 0),
@@ -231,7 +234,12 @@ PLANTS = (
     ),
     Plant("a training reward grows by itself", "reward", ("held-out check",), _train_only, ("trainer.test_freq=2",)),
     Plant("one reward is huge", "reward", ("gradient",), _hurt, ("algorithm.norm_by_std=false",)),
-    Plant("rewards change their sign", "reward", ("reward falls",), episodes(lambda e, rng: _paid(e, -e.turn_rewards))),
+    Plant(
+        "rewards change their sign",
+        "reward",
+        ("reward falls",),
+        episodes(lambda e, rng: _with_rewards(e, -e.turn_rewards)),
+    ),
     Plant("the engine keeps old weights", "engine", ("mismatch",), _unpublished, ("actor.lr=1e-3",)),
     Plant("the engine samples hotter", "engine", ("mismatch",), _tempered),
     Plant("the engine rounds", "engine", ("mismatch",), episodes(_noisy)),

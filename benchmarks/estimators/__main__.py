@@ -4,14 +4,14 @@
                                     [--reference 4096] [--folder FOLDER] [--workers N] [--minutes M]
 
 ``games``: three environments whose gradient is exact (:mod:`.games`). Every estimator, baseline, normalisation and
-aggregation at staleness 0, 1, 2, 4 and 8; every correction; baselines by the size of a group, and what normalises by
+aggregation at staleness 0, 1, 2, 4 and 8; every correction; baselines by the size of a group, and normalisation by
 the size of a batch. ``text``: ``textenv/clarify``, ``gsm8k-interact`` and ``collab-math`` with a tiny model, against
 the mean gradient of many episodes (:mod:`.text`).
 
-What is measured is at the top of :mod:`.measure`. Rows are appended to ``estimators.jsonl`` in ``--folder``, piece by
+The measures are at the top of :mod:`.measure`. Rows are appended to ``estimators.jsonl`` in ``--folder``, piece by
 piece; a piece that is there is not measured again, so the command resumes where it was stopped. Pieces of the games and
 parts of the text part's are done by ``--workers`` processes, and ``--minutes`` begins none after so many. At the end
-``estimators.md`` and ``estimators.png`` in ``--results`` are made of all that is there.
+``estimators.md`` and ``estimators.png`` in ``--results`` are made of all results so far.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Row = dict[str, Any]
 
 
 def measured(options: argparse.Namespace, done: set[str]) -> Iterator[list[Row]]:
-    """The rows of each piece that is not done, with ``part`` and ``piece``."""
+    """Yield the rows of each piece that is not done, with ``part`` and ``piece``."""
     ends = time.monotonic() + 60 * options.minutes
     if "games" in options.parts:
         games = [piece for piece in enumerated.pieces(options.batches, options.seed) if str(piece) not in done]
-        for game, found in finished(enumerated.run, lambda: list(games), options.workers, options.minutes):
+        for game, rows_of_game in finished(enumerated.run, lambda: list(games), options.workers, options.minutes):
             games.remove(game)
-            yield _labelled("games", game, found)
+            yield _labelled("games", game, rows_of_game)
     if "text" in options.parts:
         every = [
             text.Piece(env, staleness, options.episodes, options.draws, options.reference or options.episodes)
@@ -50,9 +50,9 @@ def measured(options: argparse.Namespace, done: set[str]) -> Iterator[list[Row]]
             for staleness in text.STALENESS
         ]
         pieces = [piece for piece in every if str(piece) not in done]
-        left = (ends - time.monotonic()) / 60
+        minutes = (ends - time.monotonic()) / 60
         do = partial(text.do, folder=options.folder)
-        parts = finished(do, lambda: text.ready(pieces, options.folder), options.workers, left)
+        parts = finished(do, lambda: text.ready(pieces, options.folder), options.workers, minutes)
         for work, seconds in chain([(None, 0.0)], parts):  # a kill may have left a piece with all of its parts
             if work is not None:
                 print(work, f"{seconds:.1f} s", flush=True)
@@ -68,8 +68,8 @@ def _labelled(part: str, piece: object, rows: list[Row]) -> list[Row]:
     return [{"part": part, "piece": str(piece)} | row for row in rows]
 
 
-def _names(given: str) -> list[str]:
-    return given.split(",")
+def _names(text: str) -> list[str]:
+    return text.split(",")
 
 
 def main() -> None:
@@ -90,11 +90,11 @@ def main() -> None:
     path = options.folder / FILE
     options.folder.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    for found in measured(options, {row["piece"] for row in rows}):
-        print(found[0]["piece"], flush=True)
-        rows += found
+    for new_rows in measured(options, {row["piece"] for row in rows}):
+        print(new_rows[0]["piece"], flush=True)
+        rows += new_rows
         with path.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in found)
+            file.writelines(json.dumps(row) + "\n" for row in new_rows)
     report.write(rows, options.results)
 
 

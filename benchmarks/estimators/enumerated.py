@@ -17,7 +17,7 @@ from .stack import Coefficients, Stack
 from .ways import BASELINES, DEFAULT, SHAPES, WAYS, Way, compared
 
 STALENESS = (0, 1, 2, 4, 8)
-#: What an update moves the policy by, nats a token.
+#: By how much an update moves the policy, nats a token.
 UPDATE_KL = 0.002
 #: Updates before the policy that is measured.
 UPDATES = 16
@@ -29,11 +29,11 @@ CHUNK = 50
 
 @dataclass(frozen=True)
 class Piece:
-    """What is measured at once.
+    """A unit of measurement.
 
     Args:
         game: Of :data:`~.games.GAMES`.
-        staleness: Updates that the policy that samples is behind.
+        staleness: How many updates the sampling policy is behind.
         groups: Tasks a batch.
         size: Episodes a task.
         batches: How many.
@@ -49,10 +49,10 @@ class Piece:
 
 
 def pieces(batches: int, seed: int) -> list[Piece]:
-    """Those of the games."""
-    found = [Piece(game, stale, 16, 8, batches, seed) for stale in STALENESS for game in GAMES]
-    found += [Piece(game, 0, 128 // size, size, batches, seed) for game in GAMES for size in (2, 4, 16)]
-    return found + [Piece(game, 0, groups, 8, batches, seed) for game in GAMES for groups in (2, 4, 8)]
+    """Return the pieces of the games."""
+    pieces = [Piece(game, stale, 16, 8, batches, seed) for stale in STALENESS for game in GAMES]
+    pieces += [Piece(game, 0, 128 // size, size, batches, seed) for game in GAMES for size in (2, 4, 16)]
+    return pieces + [Piece(game, 0, groups, 8, batches, seed) for game in GAMES for groups in (2, 4, 8)]
 
 
 def run(piece: Piece) -> list[dict[str, Any]]:
@@ -67,41 +67,41 @@ def run(piece: Piece) -> list[dict[str, Any]]:
 
 
 def policies(game: Game, seed: int) -> list[Floats]:
-    """Logits of the first policy and after each of :data:`UPDATES` updates.
+    """Return logits of the first policy and after each of :data:`UPDATES` updates.
 
     An update goes along the default estimator's for a batch of 128 episodes, as far as :data:`UPDATE_KL`.
     """
     rng = np.random.default_rng((seed, 1))
-    found = [rng.normal(0.0, 0.5, game.shape)]
+    path = [rng.normal(0.0, 0.5, game.shape)]
     for _ in range(UPDATES):
-        logits = found[-1]
+        logits = path[-1]
         (played,) = _stacks(game, logits, {"rough": np.zeros(len(game.context))}, Piece("", 0, 16, 8, 1), rng)
         coefficient = played.stack.advantages(DEFAULT).advantages
         step = updates(game, logits, played, coefficient).reshape(game.shape)
         step *= 1e-3 / np.linalg.norm(step)
         for _ in range(8):  # the KL is nearly a square of the step's length
             step *= np.sqrt(UPDATE_KL / game.kl(logits, logits + step))
-        found.append(logits + step)
-    return found
+        path.append(logits + step)
+    return path
 
 
 def updates(game: Game, logits: Floats, played: Played, coefficients: Floats) -> Floats:
-    """``sum_i c_i grad log pi(a_i)`` in the logits, of each batch of a stack, ``[batches, C * A]``."""
+    """Return ``sum_i c_i grad log pi(a_i)`` in the logits, for each batch of a stack, ``[batches, C * A]``."""
     contexts, tokens = game.shape
     context, batch = game.context[played.episodes.state], played.stack.batch_of_token
     count = len(played.stack.starts) - 1
     cell = (batch * contexts + context) * tokens + played.episodes.token
-    taken = np.bincount(cell, coefficients, minlength=count * contexts * tokens).reshape(count, contexts, tokens)
+    by_cell = np.bincount(cell, coefficients, minlength=count * contexts * tokens).reshape(count, contexts, tokens)
     total = np.bincount(batch * contexts + context, coefficients, minlength=count * contexts)
-    return np.asarray((taken - softmax(logits) * total.reshape(count, contexts, 1)).reshape(count, -1), np.float64)
+    return np.asarray((by_cell - softmax(logits) * total.reshape(count, contexts, 1)).reshape(count, -1), np.float64)
 
 
 def measure(piece: Piece, ways: list[Way]) -> list[dict[str, Any]]:
-    """What :func:`.compared` lists.
+    """Measure the pairs of :func:`.compared`.
 
     Returns:
         A row each: the piece, ``way``, ``correction``, ``kl`` (behaviour to target, nats a token), ``return`` (of the
-        target), and what :meth:`.Moments.results` says.
+        target), and :meth:`.Moments.results`.
     """
     game = Game.of(GAMES[piece.game])
     path = policies(game, piece.seed)
@@ -116,10 +116,10 @@ def measure(piece: Piece, ways: list[Way]) -> list[dict[str, Any]]:
     for played in _stacks(game, behaviour, critics, piece, rng):
         context, token = game.context[played.episodes.state], played.episodes.token
         made = Coefficients(played.stack, log_target[context, token], log_behaviour[context, token])
-        found = np.stack([updates(game, target, played, made.of(*pair)) for pair in chosen])
+        estimates = np.stack([updates(game, target, played, made.of(*pair)) for pair in chosen])
         greedy = greedy_tokens[played.episodes.task[:: piece.size]].reshape(-1, piece.groups).sum(1)
         for number, tokens in enumerate(np.diff(played.stack.starts)):
-            moments.add(found[:, number], tokens + plays_greedily * greedy[number])
+            moments.add(estimates[:, number], tokens + plays_greedily * greedy[number])
     about = vars(piece) | {"kl": game.kl(behaviour, target), "return": game.expected_return(target)}
     return [
         about | {"way": way.name, "correction": correction.name} | result
@@ -128,7 +128,7 @@ def measure(piece: Piece, ways: list[Way]) -> list[dict[str, Any]]:
 
 
 def _critics(game: Game, logits: Floats, seed: int) -> dict[str, Floats]:
-    """Values of all states: exact, and with an error that stays the same, as a critic's does."""
+    """Return values of all states: exact, and with a constant error, as of a critic."""
     exact = game.values(logits, budget=False)
     rng = np.random.default_rng((seed, 3))
     tasks = np.arange(4000) % len(game.starts)
@@ -145,7 +145,7 @@ def _exact_norms(logits: Floats, context: Ints, token: Ints) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """Batches, and the episodes that they are made of."""
+    """Batches, and their episodes."""
 
     episodes: Episodes
     stack: Stack
@@ -154,7 +154,7 @@ class Played:
 def _stacks(
     game: Game, logits: Floats, critics: dict[str, Floats], piece: Piece, rng: np.random.Generator
 ) -> Iterator[Played]:
-    """Batches of tasks drawn at random, many at once."""
+    """Yield batches of tasks drawn at random, many at once."""
     greedy = game.greedy_returns(logits)[0]
     for start in range(0, piece.batches, CHUNK):
         groups = min(CHUNK, piece.batches - start) * piece.groups

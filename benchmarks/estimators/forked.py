@@ -2,7 +2,7 @@
 
     python -m benchmarks.estimators.forked [--batches 1000] [--seed 0]
 
-Games, policies and what is measured are those of ``python -m benchmarks.estimators``; batches have episodes of as many
+Games, policies and measures are those of ``python -m benchmarks.estimators``; batches have episodes of as many
 tasks as a row says, and their forks. It prints a table, noise in tokens, with the cosine of single updates.
 """
 
@@ -44,34 +44,34 @@ WAYS = [
 def batch_of(
     game: Game, logits: Floats, groups: int, size: int, rule: Rule, rng: np.random.Generator
 ) -> tuple[ActionBatch, Ints, Ints]:
-    """A batch with its forks, and the state and the token of each of its tokens."""
+    """Return a batch with its forks, and the state and the token of each of its tokens."""
     tasks = np.repeat(rng.integers(len(game.starts), size=groups), size)
     roots = play(game, logits, tasks, np.repeat(np.arange(groups), size), rng)
     batch, root = roots.batch, roots.batch.episode_of_turn
     turn = np.arange(len(root)) - batch.turn_offsets[root]
-    points = np.repeat(np.arange(len(root)), [rule(int(each)) for each in turn])
+    points = np.repeat(np.arange(len(root)), [rule(int(number)) for number in turn])
     none = np.full(len(tasks), -1)
     if not len(points):
         return batch, roots.state, roots.token
     of, begin = root[points], roots.state[batch.turn_starts[points]]
-    more = play(game, logits, tasks[of], batch.group[of], rng, begin)
+    forks = play(game, logits, tasks[of], batch.group[of], rng, begin)
     columns: dict[str, Any] = {
-        name: np.concatenate([getattr(batch, name), getattr(more.batch, name)])
+        name: np.concatenate([getattr(batch, name), getattr(forks.batch, name)])
         for name in ("turn_index", "turn_rewards", "terminated", "truncated", "group")
     }
     for name in ("token_offsets", "turn_offsets"):
         before = getattr(batch, name)
-        columns[name] = np.concatenate([before, before[-1] + getattr(more.batch, name)[1:]])
+        columns[name] = np.concatenate([before, before[-1] + getattr(forks.batch, name)[1:]])
     columns |= {"forked_from": np.concatenate([none, of]), "forked_turn": np.concatenate([0 * none, turn[points]])}
     return (
         ActionBatch(**columns),
-        np.concatenate([roots.state, more.state]),
-        np.concatenate([roots.token, more.token]),
+        np.concatenate([roots.state, forks.state]),
+        np.concatenate([roots.token, forks.token]),
     )
 
 
 def measure(name: str, way: tuple[str, str, str, int, int], batches: int, seed: int) -> dict[str, float]:
-    """What :meth:`.Moments.results` says of one of :data:`WAYS`."""
+    """Measure one of :data:`WAYS`; return its :meth:`.Moments.results`."""
     estimator, baseline, rule, groups, size = way
     game = Game.of(GAMES[name])
     logits, rng = policies(game, seed)[-1], np.random.default_rng((seed, 4))
@@ -82,10 +82,10 @@ def measure(name: str, way: tuple[str, str, str, int, int], batches: int, seed: 
         weight = token_weights(
             "seq-mean-token-sum", batch.token_offsets, result.policy_mask, weights=result.weights, tree=batch.tree
         )
-        counts, context, found = weight * result.advantages, game.context[state], np.zeros(game.shape)
-        np.add.at(found, (context, token), counts)
-        found -= chances * np.bincount(context, counts, minlength=len(found))[:, None]
-        moments.add(found.reshape(1, -1), np.array([len(token)], float))
+        counts, context, update = weight * result.advantages, game.context[state], np.zeros(game.shape)
+        np.add.at(update, (context, token), counts)
+        update -= chances * np.bincount(context, counts, minlength=len(update))[:, None]
+        moments.add(update.reshape(1, -1), np.array([len(token)], float))
     return moments.results()[0]
 
 
@@ -97,9 +97,9 @@ def main() -> None:
     options = parser.parse_args()
     print(f"| | {' | '.join(GAMES)} |\n" + "|---" * (len(GAMES) + 1) + "|")
     for way in WAYS:
-        found = [measure(name, way, options.batches, options.seed) for name in GAMES]
+        rows = [measure(name, way, options.batches, options.seed) for name in GAMES]
         estimator, baseline, rule, groups, size = way
-        cells = " | ".join(f"{row['noise']:.0f}, {row['cosine']:.2f}" for row in found)
+        cells = " | ".join(f"{row['noise']:.0f}, {row['cosine']:.2f}" for row in rows)
         print(f"| `{estimator}`, {baseline}, {rule}, {groups} tasks of {size} | {cells} |", flush=True)
 
 

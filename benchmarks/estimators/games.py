@@ -1,15 +1,15 @@
 """Three small environments whose states can all be enumerated, and a softmax policy over tokens.
 
-An episode is a walk over the states of a token: what happened, which the environment knows, and a *context*, which is
-what the policy sees of it. The policy is a table of logits, a row a context. Values, visits and the gradient of the
+An episode is a walk over the states of a token: the history, which the environment knows, and a *context*, which is
+the policy's view of it. The policy is a table of logits, a row a context. Values, visits and the gradient of the
 expected return are sums over all states, so they are exact.
 
 * ``outcome``: think for some tokens, then answer; up to three attempts. Only the end pays, and the sooner the more.
   How much thinking a task needs is hidden. A right answer ends the episode early.
 * ``dense``: every turn pays for the progress that it made, less its length. The policy may stop, else the budget of
   four turns cuts the episode off.
-* ``ask``: what is wanted is hidden in two thirds of the tasks. Asking reveals it, and costs; so does asking for what
-  was said. Nothing but asking would run into the budget of three turns.
+* ``ask``: the request is hidden in two thirds of the tasks. Asking reveals it, and costs; so does asking for known
+    facts. Nothing but asking would run into the budget of three turns.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ State = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """What a token leads to.
+    """The result of a token.
 
     Args:
         state: The next one; ``None`` if the task is over.
-        terms: What the turn earned by name, where the token ends it; ``None`` elsewhere.
-        cut: The budget ends the episode here; ``state`` is where it would have continued.
+        terms: The turn's rewards by name, where the token ends it; ``None`` elsewhere.
+        cut: The budget ends the episode here; ``state`` is the state after it.
     """
 
     state: State | None
@@ -43,7 +43,7 @@ class Step:
 
 
 def _outcome(state: State, token: int) -> Step:
-    """State: task, turn, thoughts. Tokens: think, or one of three answers."""
+    """Apply a token to a state (task, turn, thoughts). Tokens: think, or one of three answers."""
     task, turn, thoughts = state
     if token == 0 and thoughts < 5:
         return Step((task, turn, thoughts + 1))
@@ -57,26 +57,26 @@ _WORTH = np.random.default_rng(7).uniform(0.0, 1.0, (4, 6))  # of a place, for e
 
 
 def _dense(state: State, token: int) -> Step:
-    """State: task, turn, place, tokens said, place at the turn's start. Tokens: one on, two on, send, stop."""
-    task, turn, place, said, before = state
+    """Apply a token to a state: task, turn, place, tokens said, first place. Tokens: one on, two on, send, stop."""
+    task, turn, place, length, before = state
     if token < 2:
         place = (place + 1 + token) % 6
-    if token < 2 and said < 3:
-        return Step((task, turn, place, said + 1, before))
-    terms = (float(_WORTH[task, place] - _WORTH[task, before]), -0.03 * (said + 1))
+    if token < 2 and length < 3:
+        return Step((task, turn, place, length + 1, before))
+    terms = (float(_WORTH[task, place] - _WORTH[task, before]), -0.03 * (length + 1))
     over = token == 3 or turn == 6
     return Step(None if over else (task, turn + 1, place, 0, place), terms, cut=turn == 3 and not over)
 
 
 def _ask(state: State, token: int) -> Step:
-    """State: task, turn, known, words. Tokens: order one of three, ask, or say a word that means nothing."""
-    task, turn, known, words = state
+    """Apply a token to a state: task, turn, known, words. Tokens: order one of three, ask, or say a filler."""
+    task, turn, revealed, words = state
     if token == 4 and words < 3:
-        return Step((task, turn, known, words + 1))
+        return Step((task, turn, revealed, words + 1))
     if token == 3:
         over = turn == 5
         return Step(
-            None if over else (task, turn + 1, 1, 0), (0.0, -0.3 if known else -0.1), cut=turn == 2 and not over
+            None if over else (task, turn + 1, 1, 0), (0.0, -0.3 if revealed else -0.1), cut=turn == 2 and not over
         )
     return Step(None, (float(token == task % 3), 0.0))
 
@@ -140,10 +140,10 @@ class Game:
         order, rows = list(rules.starts), []
         for state in order:  # grows
             row = [rules.step(state, token) for token in range(rules.tokens)]
-            for found in row:
-                if found.state is not None and found.state not in numbers:
-                    numbers[found.state] = len(order)
-                    order.append(found.state)
+            for step in row:
+                if step.state is not None and step.state not in numbers:
+                    numbers[step.state] = len(order)
+                    order.append(step.state)
             rows.append(row)
         contexts: dict[Hashable, int] = {}
         return cls(
@@ -157,20 +157,20 @@ class Game:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the policy's logits, ``[C, A]``."""
+        """Shape of the policy's logits, ``[C, A]``."""
         return int(self.context.max()) + 1, self.following.shape[1]
 
     @cached_property
     def rewards(self) -> Floats:
-        """``[S, A]``."""
+        """Rewards, ``[S, A]``."""
         return self.terms.sum(-1)
 
     def chances(self, logits: Floats) -> Floats:
-        """``[S, A]``."""
+        """Return probabilities of tokens by state, ``[S, A]``."""
         return softmax(logits)[self.context]
 
     def q_values(self, logits: Floats, budget: bool = True) -> Floats:
-        """The expected return of each token, ``[S, A]``; with the budget, or as if there were none."""
+        """Return the expected return of each token, ``[S, A]``; with the budget, or as if there were none."""
         chances = self.chances(logits)
         goes_on = (self.following >= 0) & ~(self.cut & budget)
         q: Floats = self.rewards
@@ -182,11 +182,11 @@ class Game:
             q = new
 
     def values(self, logits: Floats, budget: bool = True) -> Floats:
-        """The expected return of each state, ``[S]``."""
+        """Return the expected return of each state, ``[S]``."""
         return np.asarray((self.chances(logits) * self.q_values(logits, budget)).sum(1), np.float64)
 
     def visits(self, logits: Floats) -> Floats:
-        """How often an episode of a random task is in each state, ``[S]``."""
+        """Return the expected number of times that an episode of a random task is in each state, ``[S]``."""
         chances, goes_on = self.chances(logits), (self.following >= 0) & ~self.cut
         now: Floats = np.bincount(self.starts, minlength=len(self.context)) / len(self.starts)
         total = now.copy()
@@ -197,25 +197,25 @@ class Game:
         return total
 
     def expected_return(self, logits: Floats) -> float:
-        """Of an episode of a random task."""
+        """Return the expected return of an episode of a random task."""
         return float(self.values(logits)[self.starts].mean())
 
     def gradient(self, logits: Floats) -> Floats:
-        """Of the expected return, ``[C, A]``."""
+        """Return the gradient of the expected return, ``[C, A]``."""
         chances, q = self.chances(logits), self.q_values(logits)
         by_state = self.visits(logits)[:, None] * chances * (q - (chances * q).sum(1, keepdims=True))
-        found = np.zeros(self.shape)
-        np.add.at(found, self.context, by_state)
-        return found
+        total = np.zeros(self.shape)
+        np.add.at(total, self.context, by_state)
+        return total
 
     def kl(self, before: Floats, after: Floats) -> float:
         """KL(before, after) in nats a token, over the tokens that ``before`` samples."""
         visits, chances = self.visits(before), self.chances(before)
-        each = (chances * (log_softmax(before) - log_softmax(after))[self.context]).sum(1)
-        return float(visits @ each / visits.sum())
+        by_state = (chances * (log_softmax(before) - log_softmax(after))[self.context]).sum(1)
+        return float(visits @ by_state / visits.sum())
 
     def greedy_returns(self, logits: Floats) -> tuple[Floats, Ints]:
-        """What greedy decoding earns on each task, and in how many tokens."""
+        """Return the return of greedy decoding on each task, and its number of tokens."""
         sure = np.where(logits == logits.max(1, keepdims=True), 0.0, -1e3)
         lengths = []
         for start in self.starts:
@@ -236,7 +236,7 @@ class Episodes:
         task: int ``[E]``.
         state: int ``[N]``.
         token: int ``[N]``.
-        batch: What the estimators get: rewards, ends, groups, terms, anchors.
+        batch: The estimators' input: rewards, ends, groups, terms, anchors.
         cut_at: int ``[E]``; the state that a cut episode would have continued from, -1 for others.
     """
 
@@ -298,11 +298,11 @@ def play(
 
 
 def softmax(logits: Floats) -> Floats:
-    """Over the last axis."""
+    """Return probabilities over the last axis."""
     return np.asarray(np.exp(log_softmax(logits)), np.float64)
 
 
 def log_softmax(logits: Floats) -> NDArray[np.float64]:
-    """Over the last axis."""
+    """Return log-probabilities over the last axis."""
     moved = logits - logits.max(-1, keepdims=True)
     return np.asarray(moved - np.log(np.exp(moved).sum(-1, keepdims=True)), np.float64)

@@ -22,7 +22,7 @@ PARTS = 20
 
 
 class Moments:
-    """Of updates, for several rows at once.
+    """Moments of updates, for several rows at once.
 
     Args:
         truth: ``[D]``; the true gradient.
@@ -38,7 +38,7 @@ class Moments:
         self.squares, self.tokens, self.cosines, self.cosines2 = np.zeros((4, rows))
 
     def add(self, updates: Floats, tokens: Floats) -> None:
-        """A batch: ``[rows, D]``, and the tokens sampled for each row."""
+        """Add a batch: ``[rows, D]``, and the tokens sampled for each row."""
         part = self.seen * len(self.sums) // self.batches
         self.sums[part] += updates
         self.counts[part] += 1
@@ -58,7 +58,7 @@ class Moments:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def results(self) -> list[dict[str, float]]:
-        """For each row ``bias2`` and ``bias2_se``, ``noise`` (tokens), ``cosine`` and ``cosine_se``, ``scale``.
+        """Return for each row ``bias2`` and ``bias2_se``, ``noise`` (tokens), ``cosine`` and ``cosine_se``, ``scale``.
 
         The estimate of the bias is unbiased: it multiplies means of different parts, so it may be below 0.
         """
@@ -86,7 +86,7 @@ class Moments:
 
 
 def _between(parts: Floats) -> Floats:
-    """The mean product of different parts, for each row: an unbiased square of the mean."""
+    """Return the mean product of different parts, for each row: an unbiased square of the mean."""
     number = len(parts)
     total = np.square(parts.sum(0)).sum(-1) - np.square(parts).sum((0, -1))
     return np.asarray(total / (number * (number - 1)), np.float64)

@@ -1,4 +1,4 @@
-"""Tables and a picture of what was measured."""
+"""Tables and a picture of the measurements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAST_BIAS = 1e-4  # below it, a bias cannot be told from its standard error
 
 
 def write(rows: Sequence[Row], folder: Path) -> None:
-    """``estimators.md`` and ``estimators.png``."""
+    """Write ``estimators.md`` and ``estimators.png``."""
     games = [row for row in rows if row["part"] == "games"]
     texts = [row for row in rows if row["part"] == "text"]
     parts = ["# Estimators against the true gradient\n"]
@@ -53,8 +53,8 @@ def _places(rows: Iterable[Row]) -> list[str]:
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    shown = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in shown) + "\n"
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in rows) + "\n"
 
 
 def _bias(row: Row) -> str:
@@ -68,7 +68,7 @@ def _count(value: float) -> str:
 
 
 def _about(rows: Sequence[Row]) -> str:
-    """What each place was like."""
+    """Return a table of the places: returns, samples, and distances of the policies."""
     lines = []
     for place in _places(rows):
         of_place = {row["staleness"]: row for row in rows if _where(row) == place}
@@ -87,9 +87,9 @@ def _usual(rows: Sequence[Row]) -> Iterable[str]:
     head = ["staleness 0", *(f"{place}: {what}" for place in places for what in ("bias²", "noise", "cosine"))]
     lines = []
     for way in ways:
-        found = [cell[place, 0, way, "none"] for place in places]
-        each = [(_bias(row), _count(row["noise"]), f"{row['cosine']:.3f}") for row in found]
-        lines.append([way, *(text for three in each for text in three)])
+        at_places = [cell[place, 0, way, "none"] for place in places]
+        cells = [(_bias(row), _count(row["noise"]), f"{row['cosine']:.3f}") for row in at_places]
+        lines.append([way, *(text for three in cells for text in three)])
     yield _table(head, lines)
     stales = sorted({row["staleness"] for row in rows})
     yield "Cosine by staleness, without a correction and (in brackets) with `token_tis`:\n"
@@ -99,8 +99,8 @@ def _usual(rows: Sequence[Row]) -> Iterable[str]:
         line = [way]
         for key in ((place, stale, way) for place in places for stale in stales):
             plain, corrected = cell.get((*key, NO_CORRECTION.name)), cell.get((*key, TOKEN_TIS.name))
-            shown = "" if plain is None else f"{plain['cosine']:.3f}"
-            line.append(shown + ("" if corrected is None else f" ({corrected['cosine']:.3f})"))
+            cell_text = "" if plain is None else f"{plain['cosine']:.3f}"
+            line.append(cell_text + ("" if corrected is None else f" ({corrected['cosine']:.3f})"))
         lines.append(line)
     yield _table(head, lines)
     yield f"Corrections of `{DEFAULT.name}`, bias² / noise / cosine:\n"
@@ -121,7 +121,7 @@ def _three(row: Row) -> str:
 
 
 def _by_size(rows: Sequence[Row]) -> str:
-    """Of batches of 128 episodes: how noisy each baseline is."""
+    """Return the noise of each baseline in batches of 128 episodes."""
     some = [row for row in rows if row["groups"] * row["size"] == 128]
     cell = {(row["game"], row["size"], row["way"]): row for row in some}
     sizes = sorted({row["size"] for row in some})
@@ -132,14 +132,14 @@ def _by_size(rows: Sequence[Row]) -> str:
 
 
 def _by_groups(rows: Sequence[Row]) -> str:
-    """How far normalisation and aggregation bend the mean update."""
+    """Return the bias of the mean update by normalisation and aggregation."""
     some = [row for row in rows if row["staleness"] == 0]
     cell = {(row["game"], row["groups"], row["way"]): row for row in some}
     keys = [(place, groups) for place in _places(some) for groups in sorted({row["groups"] for row in some})]
     lines = []
     for way in (DEFAULT, *SHAPES):
-        found = [cell.get((place, groups, way.name)) for place, groups in keys]
-        lines.append([way.name, *("" if row is None else f"{_bias(row)}, {row['cosine']:.3f}" for row in found)])
+        matches = [cell.get((place, groups, way.name)) for place, groups in keys]
+        lines.append([way.name, *("" if row is None else f"{_bias(row)}, {row['cosine']:.3f}" for row in matches)])
     return _table(["bias², cosine", *(f"{place}, {8 * groups} episodes" for place, groups in keys)], lines)
 
 
@@ -155,21 +155,21 @@ def _picture(rows: Sequence[Row], path: Path) -> None:
         return
     figure, axes = plt.subplots(2, len(places), figsize=(4.2 * len(places), 8), squeeze=False)
     for (upper, lower), place in zip(axes.T, places, strict=True):
-        here = [row for row in rows if _where(row) == place]
+        rows_here = [row for row in rows if _where(row) == place]
         upper.set(xscale="log", yscale="log", title=place, xlabel="noise (tokens)", ylabel="bias²")
-        for row in (row for row in here if row["staleness"] == 0 and row["noise"] < 1e6):
+        for row in (row for row in rows_here if row["staleness"] == 0 and row["noise"] < 1e6):
             at = row["noise"], max(row["bias2"], _LEAST_BIAS)
             named = row["way"] in _NAMED
             style = {"label": row["way"], "color": _NAMED[row["way"]], "zorder": 3} if named else {"color": "lightgrey"}
             upper.scatter(*at, s=36 if named else 14, **style)
         upper.xaxis.set_minor_formatter(NullFormatter())
-        floor = max(row.get("floor", 0.0) for row in here)
+        floor = max(row.get("floor", 0.0) for row in rows_here)
         if floor:
             upper.axhline(floor, color="grey", linestyle=":", linewidth=1)
         for name in _LINES:
             line = sorted(
                 (row["staleness"], row["cosine"])
-                for row in here
+                for row in rows_here
                 if row["way"] == DEFAULT.name and (row["correction"] == name or row["staleness"] == 0)
             )
             lower.plot(*zip(*line, strict=True), marker="o", markersize=3, label=name)

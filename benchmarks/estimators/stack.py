@@ -1,4 +1,4 @@
-"""Many batches in flat arrays: what compares episodes within groups alone sees them all at once."""
+"""Many batches in flat arrays: estimators that compare episodes within groups alone see them all at once."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Stack:
 
     @cached_property
     def whole(self) -> ActionBatch:
-        """Either version, for what they share."""
+        """Either version, for their common columns."""
         return next(iter(self.versions.values()))
 
     @cached_property
     def starts(self) -> Ints:
-        """Where batches start among the tokens, and where the last one ends; int ``[batches + 1]``."""
+        """The offsets of batches among the tokens, and the end of the last one; int ``[batches + 1]``."""
         return self.whole.token_offsets[:: self.size]
 
     @cached_property
     def batch_of_token(self) -> Ints:
-        """Its number, int ``[N]``."""
+        """The number of each token's batch, int ``[N]``."""
         return self.whole.episode_of_token // self.size
 
     @cached_property
@@ -61,17 +61,17 @@ class Stack:
         }
 
     def by_batch(self, of_batch: Callable[[int, int, Ints], Floats]) -> Floats:
-        """Concatenate what a function makes of each batch's first and last token and its token offsets, ``[N]``."""
+        """Concatenate a function's results for each batch's first and last token and its token offsets, ``[N]``."""
         offsets = self.whole.token_offsets
         firsts = range(0, len(offsets) - 1, self.size)
-        found = [
+        results = [
             of_batch(int(a), int(b), offsets[at : at + self.size + 1] - a)
             for at, (a, b) in zip(firsts, pairwise(self.starts), strict=True)
         ]
-        return np.concatenate(found)
+        return np.concatenate(results)
 
     def advantages(self, way: Way) -> Advantages:
-        """Of all batches."""
+        """Return the advantages of all batches."""
         estimator = ESTIMATORS[way.estimator]
         if not way.by_batch:
             return estimator(self.versions[way.version], **way.options)
@@ -79,7 +79,7 @@ class Stack:
 
 
 def take(batch: ActionBatch, episodes: Ints, group: Ints) -> tuple[ActionBatch, Ints]:
-    """Some episodes of a batch, in this order.
+    """Return some episodes of a batch, in this order.
 
     Args:
         batch: Of any size.
@@ -91,29 +91,29 @@ def take(batch: ActionBatch, episodes: Ints, group: Ints) -> tuple[ActionBatch, 
     """
     tokens, token_offsets = _spans(batch.token_offsets, episodes)
     turns, turn_offsets = _spans(batch.turn_offsets, episodes)
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in ActionBatch.__dataclass_fields__:
         column = getattr(batch, name)
         chosen = tokens if name in _BY_TOKEN else turns if name in _BY_TURN else episodes
-        found[name] = None if column is None else column[chosen]
-    found |= {"token_offsets": token_offsets, "turn_offsets": turn_offsets, "group": group}
-    return ActionBatch(**found), tokens
+        columns[name] = None if column is None else column[chosen]
+    columns |= {"token_offsets": token_offsets, "turn_offsets": turn_offsets, "group": group}
+    return ActionBatch(**columns), tokens
 
 
 def _spans(offsets: Ints, episodes: Ints) -> tuple[Ints, Ints]:
-    """Where their entries are, and their offsets."""
+    """Return the positions of the episodes' entries, and their new offsets."""
     lengths = np.diff(offsets)[episodes]
     new = np.concatenate([[0], np.cumsum(lengths)])
     return np.repeat(offsets[episodes] - new[:-1], lengths) + np.arange(new[-1]), new
 
 
 def _joined(results: list[Advantages]) -> Advantages:
-    advantages, masks = ([getattr(each, name) for each in results] for name in ("advantages", "policy_mask"))
+    advantages, masks = ([getattr(result, name) for result in results] for name in ("advantages", "policy_mask"))
     return Advantages(np.concatenate(advantages), np.concatenate(masks))
 
 
 class Coefficients:
-    """What each token's score counts in the first update of its batch: the trainer's own code throughout.
+    """The weight of each token's score in the first update of its batch: the trainer's own code throughout.
 
     Args:
         stack: The batches.
@@ -126,26 +126,26 @@ class Coefficients:
         self._policies = proximal, behaviour, stack.whole.token_offsets
         self._advantages: dict[Any, Advantages] = {}
         self._weights: dict[Any, Floats | None] = {}
-        self._kept: dict[Any, Bools] = {}
+        self._masks: dict[Any, Bools] = {}
         self._shares: dict[Any, Floats] = {}
 
     def of(self, way: Way, correction: Correction) -> Floats:
-        """``[N]``."""
+        """Return the coefficients, ``[N]``."""
         if (key := (way.estimator, tuple(way.options.items()), way.version)) not in self._advantages:
             self._advantages[key] = self._stack.advantages(way)
         bounds = correction.low, correction.high, correction.most
-        if (cut := (correction.rejection, *bounds)) not in self._kept:
-            self._kept[cut] = off_policy.acceptance_mask(correction.rejection, *self._policies, *bounds)
-        result = restrict(self._advantages[key], self._kept[cut])
+        if (cut := (correction.rejection, *bounds)) not in self._masks:
+            self._masks[cut] = off_policy.acceptance_mask(correction.rejection, *self._policies, *bounds)
+        result = restrict(self._advantages[key], self._masks[cut])
         if way.norm_adv:
             advantages, mask = result.advantages, result.policy_mask
             scaled = self._stack.by_batch(lambda a, b, _: normalize(Advantages(advantages[a:b], mask[a:b])).advantages)
             result = Advantages(scaled, mask)
-        found = self._share(way.aggregation, result.policy_mask) * result.advantages
+        coefficients = self._share(way.aggregation, result.policy_mask) * result.advantages
         if correction.ratio:
-            return found * _ratio(result.advantages, *self._policies)
+            return coefficients * _ratio(result.advantages, *self._policies)
         weights = self._importance(correction)
-        return found if weights is None else found * weights
+        return coefficients if weights is None else coefficients * weights
 
     def _importance(self, correction: Correction) -> Floats | None:
         mode = correction.importance
@@ -164,11 +164,11 @@ class Coefficients:
 
 
 def _ratio(advantages: Floats, logprobs: Floats, old: Floats, offsets: Ints) -> Floats:
-    """By what the default loss, clipped around the policy that sampled, multiplies advantages; 0 where they are 0."""
+    """Return the default loss's factor of the advantages, clipped around the sampling policy; 0 where they are 0."""
     at = torch.tensor(logprobs, requires_grad=True)
     sequence = torch.from_numpy(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)))
-    given = torch.from_numpy(old), torch.from_numpy(advantages), sequence
-    loss = policy_loss("ppo", at, *given, clip_low=0.2, clip_high=0.2, dual_clip=None).loss.sum()
+    columns = torch.from_numpy(old), torch.from_numpy(advantages), sequence
+    loss = policy_loss("ppo", at, *columns, clip_low=0.2, clip_high=0.2, dual_clip=None).loss.sum()
     (slope,) = torch.autograd.grad(loss, at)
     zero = advantages == 0.0
     return np.where(zero, 0.0, -slope.numpy() / np.where(zero, 1.0, advantages))

@@ -1,11 +1,11 @@
-"""Text environments and a tiny model: no exact gradient, so the mean over many episodes stands in for it.
+"""Text environments and a tiny model: no exact gradient, so the mean over many episodes replaces it.
 
 A run of PPO, after a short warm start, leaves a checkpoint an iteration. The last one is measured, and those
 before it sample for it at each staleness. Every task of a fixed set is played by many siblings, forks of one
 opening. Episodes of the last policy make the reference: ``turn_grpo`` with ``baseline=group`` is unbiased. Batches are
 drawn from a pool of other siblings of the same tasks.
 
-Reference and pools are cut into :data:`PARTS`, each with a seed of its own. A part is what a process does at once; it
+Reference and pools are cut into :data:`PARTS`, each with a seed of its own. A part is one process's work; it
 is kept in a file. The bias is estimated from products of different parts, which are independent: that a pool is finite
 adds nothing to it.
 
@@ -46,7 +46,7 @@ from .stack import Coefficients, Stack, take
 from .ways import WITHOUT_CRITIC, compared
 
 STALENESS = (0, 1, 2, 4, 8)
-#: Of each environment: what its run of PPO is told besides the defaults.
+#: Each environment's overrides of its run of PPO, besides the defaults.
 ENVIRONMENTS = {
     "clarify": ("env.kwargs.kinds=[cap,taxi,haircut,tulips]", "warm_start.steps=500"),
     "gsm8k-interact": ("warm_start.steps=300",),
@@ -69,11 +69,11 @@ _FORWARD = 64  # episodes in a forward pass
 
 @dataclass(frozen=True)
 class Piece:
-    """What is measured, row by row.
+    """A measurement, row by row.
 
     Args:
         env: Of :data:`ENVIRONMENTS`.
-        staleness: Updates that the policy that samples is behind.
+        staleness: How many updates the sampling policy is behind.
         episodes: Of its pool, a multiple of 512.
         batches: Drawn from it, at least one for each part.
         reference: Episodes of the reference, a multiple of 512.
@@ -100,7 +100,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Work:
-    """What a process does at once, and leaves in a file.
+    """The work of one process, whose result is a file.
 
     Args:
         piece: To which it belongs.
@@ -113,7 +113,7 @@ class Work:
     part: int = 0
 
     def path(self, folder: Path) -> Path:
-        """Where what it leaves is, in the folder of all environments."""
+        """Return the path of the result, in the folder of all environments."""
         folder, piece = folder / self.piece.env, self.piece
         if self.kind == "train":
             return checkpoint(folder, 8)
@@ -123,8 +123,8 @@ class Work:
 
 
 def ready(pieces: Sequence[Piece], folder: Path) -> Iterator[Work]:
-    """What is missing and can be done now; pools wait for the reference, and both for the run of PPO."""
-    asked: set[Path] = set()
+    """Yield work that is missing and can be done now; pools wait for the reference, and both for the run of PPO."""
+    requested: set[Path] = set()
     for piece in pieces:
         stages = [
             [Work(piece, "train")],
@@ -133,13 +133,13 @@ def ready(pieces: Sequence[Piece], folder: Path) -> Iterator[Work]:
         ]
         missing = ([work for work in stage if not work.path(folder).exists()] for stage in stages)
         for work in next(filter(None, missing), ()):
-            if work.path(folder) not in asked:  # pieces have run and reference in common
-                asked.add(work.path(folder))
+            if work.path(folder) not in requested:  # pieces have run and reference in common
+                requested.add(work.path(folder))
                 yield work
 
 
 def do(work: Work, folder: Path) -> float:
-    """Do it; a file that is not whole does not get its name.
+    """Do the work; an incomplete file does not get its name.
 
     Returns:
         CPU seconds of this process; a run of PPO has its own.
@@ -152,20 +152,18 @@ def do(work: Work, folder: Path) -> float:
     new = path.with_suffix(".new")
     with new.open("wb") as file:
         if work.kind == "reference":
-            found = play(piece.env, folder / piece.env, 8, piece.reference // PARTS, seed=101 + work.part)
-            np.save(file, _mean_update(found, np.arange(found.batch.num_episodes)))
+            pool = play(piece.env, folder / piece.env, 8, piece.reference // PARTS, seed=101 + work.part)
+            np.save(file, _mean_update(pool, np.arange(pool.batch.num_episodes)))
         else:
-            found = play(
-                piece.env, folder / piece.env, 8 - piece.staleness, piece.episodes // PARTS, seed=1 + work.part
-            )
-            pickle.dump(_measured(piece, work.part, found, reference(piece, folder)[0]), file)
+            pool = play(piece.env, folder / piece.env, 8 - piece.staleness, piece.episodes // PARTS, seed=1 + work.part)
+            pickle.dump(_measured(piece, work.part, pool, reference(piece, folder)[0]), file)
     new.replace(path)
     return time.process_time() - began
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Episodes, and what the measured policy says of their tokens.
+    """Episodes, and the measured policy's values for their tokens.
 
     Args:
         batch: With the group's number as its task.
@@ -173,7 +171,7 @@ class Pool:
         proximal: ``[N]``; log-probabilities of the measured policy.
         behaviour: ``[N]``; of the policy that sampled.
         scores: float32 ``[N, D]``.
-        greedy_tokens: ``[TASKS]``; what a greedy episode of each task costs.
+        greedy_tokens: ``[TASKS]``; the tokens of a greedy episode of each task.
     """
 
     batch: ActionBatch
@@ -185,7 +183,7 @@ class Pool:
 
 
 def checkpoint(folder: Path, iteration: int) -> Path:
-    """The model's folder."""
+    """Return the model's folder."""
     return folder / "checkpoints" / f"iteration_{iteration:06d}" / "model"
 
 
@@ -197,7 +195,7 @@ def train(env: str, folder: Path) -> None:
 
 
 def reference(piece: Piece, folder: Path) -> tuple[Floats, float]:
-    """The gradient ``[D]``, and its squared error relative to it."""
+    """Return the gradient ``[D]``, and its squared error relative to it."""
     parts = np.stack([np.load(Work(piece, "reference", part).path(folder)) for part in range(PARTS)])
     truth = parts.mean(0)
     error = np.square(parts - truth).sum() / (PARTS - 1) / PARTS
@@ -205,7 +203,7 @@ def reference(piece: Piece, folder: Path) -> tuple[Floats, float]:
 
 
 def rows(piece: Piece, folder: Path) -> list[dict[str, Any]] | None:
-    """What :func:`.compared` lists, of the estimators without a critic; ``None`` if a part is missing.
+    """Return rows for :func:`.compared`, for the estimators without a critic; ``None`` if a part is missing.
 
     Returns:
         A row each, as in :func:`.enumerated.measure`; and ``floor``, the squared error of the reference relative to the
@@ -227,40 +225,40 @@ def rows(piece: Piece, folder: Path) -> list[dict[str, Any]] | None:
 
 
 def forget(piece: Piece, folder: Path) -> None:
-    """Remove what :func:`rows` needs of the piece alone."""
+    """Remove the files of the piece that only :func:`rows` needs."""
     for part in range(PARTS):
         Work(piece, "pool", part).path(folder).unlink()
 
 
-def _measured(piece: Piece, part: int, found: Pool, truth: Floats) -> tuple[Moments, dict[str, float]]:
-    """Batches of one part of the pool, and what its episodes are like."""
+def _measured(piece: Piece, part: int, pool: Pool, truth: Floats) -> tuple[Moments, dict[str, float]]:
+    """Return the moments of batches of one part of the pool, and statistics of its episodes."""
     count = len(range(part, piece.batches, PARTS))
     chosen = compared(WITHOUT_CRITIC, piece.staleness)
     moments = Moments(truth, len(chosen), count, parts=1)
     rng = np.random.default_rng((piece.staleness, piece.batches, part))
     plays_greedily = np.array([way.estimator == "remax" for way, _ in chosen])
-    exact = _exact(found)
+    exact = _exact(pool)
     for start in range(0, count, CHUNK):
-        drawn = [draw(found.batch.group, rng) for _ in range(min(CHUNK, count - start))]
+        drawn = [draw(pool.batch.group, rng) for _ in range(min(CHUNK, count - start))]
         episodes, group = np.concatenate(drawn), np.repeat(np.arange(len(drawn) * GROUPS), SIZE)
-        batch, tokens = take(found.batch, episodes, group)
+        batch, tokens = take(pool.batch, episodes, group)
         stack = Stack({"rough": batch, "exact": take(exact, episodes, group)[0]}, GROUPS * SIZE)
-        made = Coefficients(stack, found.proximal[tokens], found.behaviour[tokens])
+        made = Coefficients(stack, pool.proximal[tokens], pool.behaviour[tokens])
         weights = np.stack([made.of(*pair) for pair in chosen]).astype(np.float32)
         for some, (a, b) in zip(drawn, pairwise(stack.starts), strict=True):
-            greedy = found.greedy_tokens[found.batch.group[some[::SIZE]]].sum()
-            updates = np.asarray(weights[:, a:b] @ found.scores[tokens[a:b]], np.float64)
+            greedy = pool.greedy_tokens[pool.batch.group[some[::SIZE]]].sum()
+            updates = np.asarray(weights[:, a:b] @ pool.scores[tokens[a:b]], np.float64)
             moments.add(updates, (b - a) + plays_greedily * greedy)
-    k3 = np.expm1(found.proximal - found.behaviour) - (found.proximal - found.behaviour)
+    k3 = np.expm1(pool.proximal - pool.behaviour) - (pool.proximal - pool.behaviour)
     return moments, {
         "kl": float(k3.mean()),
-        "return": float(found.batch.turn_rewards.sum() / found.batch.num_episodes),
-        "tokens": found.batch.num_tokens / found.batch.num_episodes,
+        "return": float(pool.batch.turn_rewards.sum() / pool.batch.num_episodes),
+        "tokens": pool.batch.num_tokens / pool.batch.num_episodes,
     }
 
 
 def draw(group: Ints, rng: np.random.Generator) -> Ints:
-    """The episodes of a batch: some tasks, and of each some siblings; int ``[GROUPS * SIZE]``."""
+    """Draw the episodes of a batch: some tasks, and of each some siblings; int ``[GROUPS * SIZE]``."""
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(group.max() + 2))
     chosen = rng.choice(len(starts) - 1, GROUPS, replace=False)
@@ -268,17 +266,17 @@ def draw(group: Ints, rng: np.random.Generator) -> Ints:
 
 
 def play(env: str, folder: Path, iteration: int, episodes: int, seed: int) -> Pool:
-    """Episodes of a checkpoint's policy, as the last one sees them; of the same tasks with every seed."""
+    """Play episodes of a checkpoint's policy, as the last one sees them; of the same tasks with every seed."""
     policy = checkpoint(folder, iteration)
     with tempfile.TemporaryDirectory() as temporary:
-        more = (
+        overrides = (
             *(f"env.id=textenv/{env}", f"model.path={policy}", f"trainer.default_local_dir={temporary}/run"),
             *(f"rollout.n={episodes // TASKS}", f"rollout.groups_per_batch={TASKS}"),
             *(f"trainer.seed={seed}", "data.shuffle=false", *ONE_THREAD),
             *("algorithm.adv_estimator=remax", "data.val_size=1"),  # which plays a greedy episode of each task
         )
         of_env = [key for key in ENVIRONMENTS[env] if key.startswith("env.")]
-        groups, greedy = asyncio.run(_collected([*more, *of_env]))
+        groups, greedy = asyncio.run(_collected([*overrides, *of_env]))
     numbered = [(task, t) for task, group in enumerate(groups) for t in group if t.status.trainable]
     trajectories = [trajectory for _, trajectory in numbered]
     model = Policy(checkpoint(folder, 8), None).model
@@ -293,12 +291,12 @@ def play(env: str, folder: Path, iteration: int, episodes: int, seed: int) -> Po
         score_norms=score_norms(behaviour),
     )
     assert np.array_equal(batch.group, task), "a group without an episode"
-    costs = np.array([each.action_mask.sum() for each in greedy], np.float64)
+    costs = np.array([episode.action_mask.sum() for episode in greedy], np.float64)
     return Pool(batch, norms, proximal, behaviour, scores, costs)
 
 
 async def _collected(overrides: Sequence[str]) -> tuple[list[list[Trajectory]], list[Trajectory]]:
-    """One batch: its groups, and the greedy episode of each."""
+    """Collect one batch: its groups, and the greedy episode of each."""
     async with assemble(resolve(overrides)[0]) as run:
         batch = await run.collector.next_batch()
     return batch.groups, [batch.greedy[group[0].group_id] for group in batch.groups]
@@ -306,16 +304,16 @@ async def _collected(overrides: Sequence[str]) -> tuple[list[list[Trajectory]], 
 
 @torch.no_grad()
 def features(model: Any, trajectories: Sequence[Trajectory]) -> tuple[Floats, Floats, NDArray[np.float32]]:
-    """Log-probability, squared norm of the score in the logits, and score in the subspace, of each action token.
+    """Return log-probability, squared norm of the logits' score, and score in the subspace, of each action token.
 
     Raises:
         ValueError: An episode has several segments.
     """
     rng = torch.Generator().manual_seed(0)
     head = model.get_output_embeddings().weight
-    left = torch.randn(ROWS, head.shape[0], generator=rng) / ROWS**0.5
-    right = torch.randn(COLUMNS, head.shape[1], generator=rng) / COLUMNS**0.5
-    found: list[tuple[Any, ...]] = []
+    left_basis = torch.randn(ROWS, head.shape[0], generator=rng) / ROWS**0.5
+    right_basis = torch.randn(COLUMNS, head.shape[1], generator=rng) / COLUMNS**0.5
+    columns: list[tuple[Any, ...]] = []
     for start in range(0, len(trajectories), _FORWARD):
         some = trajectories[start : start + _FORWARD]
         if any(len(t.segment_starts) != 1 for t in some):
@@ -333,14 +331,14 @@ def features(model: Any, trajectories: Sequence[Trajectory]) -> tuple[Floats, Fl
             chances = logprobs.exp()
             own = logprobs.gather(1, token[:, None])[:, 0]
             norms = 1.0 - 2.0 * own.exp() + chances.square().sum(1)
-            score = (left[:, token].T - chances @ left.T)[:, :, None] * (before @ right.T)[:, None, :]
-            found.append((own.double(), norms.double(), score.flatten(1)))
-    own, norms, scores = (torch.cat(column).numpy() for column in zip(*found, strict=True))
+            score = (left_basis[:, token].T - chances @ left_basis.T)[:, :, None] * (before @ right_basis.T)[:, None, :]
+            columns.append((own.double(), norms.double(), score.flatten(1)))
+    own, norms, scores = (torch.cat(column).numpy() for column in zip(*columns, strict=True))
     return own, norms, scores
 
 
 def _mean_update(pool: Pool, episodes: Ints) -> Floats:
-    """Of all these episodes at once, by an estimator without a bias."""
+    """Return the update of all these episodes at once, by an estimator without a bias."""
     batch, tokens = take(pool.batch, episodes, pool.batch.group[episodes])
     advantages = ESTIMATORS["turn_grpo"](batch, baseline="group").advantages
     return np.asarray(advantages @ pool.scores[tokens] / len(episodes), np.float64)

@@ -1,4 +1,4 @@
-"""What is compared: estimators with their baselines and shapes, and corrections of a policy that is behind."""
+"""The compared methods: estimators with their baselines and shapes, and corrections of a policy that is behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Version = Literal["rough", "exact"]
 
 @dataclass(frozen=True)
 class Way:
-    """How advantages are made of a batch.
+    """A way to compute the advantages of a batch.
 
     Args:
         name: In tables.
@@ -37,7 +37,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Correction:
-    """What is done about the policy that sampled: keys of ``actor``.
+    """A correction for the policy that sampled: keys of ``actor``.
 
     Args:
         name: In tables.
@@ -64,8 +64,8 @@ class Correction:
 
 def _baselines(estimator: str) -> list[Way]:
     kinds = ("group", "mixed", "shrunk", "optimal_token")
-    others = ("mixed", "shrunk")  # compare groups
-    ways = [Way(f"{estimator}, {k}", estimator, {"baseline": k}, by_batch=k in others) for k in kinds]
+    across_groups = ("mixed", "shrunk")  # compare groups
+    ways = [Way(f"{estimator}, {k}", estimator, {"baseline": k}, by_batch=k in across_groups) for k in kinds]
     return [*ways, Way(f"{estimator}, optimal_token, exact norms", estimator, {"baseline": kinds[-1]}, version="exact")]
 
 
@@ -126,9 +126,9 @@ CORRECTIONS = [
 
 
 def compared(ways: list[Way], staleness: int) -> list[tuple[Way, Correction]]:
-    """Each way without a correction and, where the sampler is behind, with token_tis; the default with each."""
-    found = [(way, NO_CORRECTION) for way in ways]
+    """Return each way uncorrected and, where the sampler is behind, with token_tis; the default with each."""
+    pairs = [(way, NO_CORRECTION) for way in ways]
     if staleness:
-        found += [(way, TOKEN_TIS) for way in ways if way != DEFAULT]
-        found += [(DEFAULT, correction) for correction in CORRECTIONS if correction != NO_CORRECTION]
-    return found
+        pairs += [(way, TOKEN_TIS) for way in ways if way != DEFAULT]
+        pairs += [(DEFAULT, correction) for correction in CORRECTIONS if correction != NO_CORRECTION]
+    return pairs

@@ -30,7 +30,7 @@ from .runs import ESTIMATORS, FAMILIES, Key, Start, do, missing_start
 
 
 def keys(families: Sequence[str], seeds: Sequence[int], runs: list[Any]) -> Iterator[Key]:
-    """Runs that are missing and can begin, in order: an estimator's seeds wait for all of its tries in that family."""
+    """Yield runs that are missing and can begin, in order: an estimator's seeds wait for all of its tries there."""
     done = {key_of(run) for run in runs}
     for family in families:
         tries = [
@@ -50,30 +50,30 @@ def key_of(run: dict[str, Any]) -> Key:
     return run["family"], run["estimator"], run["try"], run["seed"]
 
 
-def started(wanted: Iterable[Key], starts: Path) -> Iterator[Key | Start]:
-    """The same, but with the policy that a run starts from in its place while that is not there."""
-    asked: set[Start] = set()
-    for key in wanted:
+def started(runs: Iterable[Key], starts: Path) -> Iterator[Key | Start]:
+    """Yield the runs, or the policy that a run starts from in its place while that does not exist."""
+    requested: set[Start] = set()
+    for key in runs:
         start = missing_start(key[0], key[3], starts)
         if start is None:
             yield key
-        elif start not in asked:
-            asked.add(start)
+        elif start not in requested:
+            requested.add(start)
             yield start
 
 
 def best_try(family: str, estimator: str, runs: Sequence[dict[str, Any]]) -> str:
-    """The one with the fewest tokens on the seeds for tuning; where none gets there, the one with the highest score."""
+    """Return the try with the fewest tokens on the tuning seeds; where none arrives, the one with the highest score."""
     tuning = FAMILIES[family].tuning
 
     def cost(this: str) -> tuple[float, float]:
-        mine = [
+        own_runs = [
             run
             for run in runs
             if (run["family"], run["estimator"], run["try"]) == (family, estimator, this) and run["seed"] in tuning
         ]
-        spent = [tokens_to(run) or 2 * FAMILIES[family].budget for run in mine]
-        return sum(spent), -sum(max(score for _, score in run["curve"]) for run in mine)
+        spent = [tokens_to(run) or 2 * FAMILIES[family].budget for run in own_runs]
+        return sum(spent), -sum(max(score for _, score in run["curve"]) for run in own_runs)
 
     return min(FAMILIES[family].tries, key=cost)
 
@@ -91,9 +91,9 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
-    kept: dict[str, Any] = {"machine": f"{platform.machine()}, CPU, one thread"}
-    kept |= json.loads(options.results.read_text()) if options.results.exists() else {"runs": []}
-    runs = kept.pop("runs")
+    results: dict[str, Any] = {"machine": f"{platform.machine()}, CPU, one thread"}
+    results |= json.loads(options.results.read_text()) if options.results.exists() else {"runs": []}
+    runs = results.pop("runs")
 
     def ready() -> Iterator[Key | Start]:
         if options.prepare:
@@ -106,15 +106,15 @@ def main() -> None:
         return started(keys(options.families, options.seeds, runs), options.starts)
 
     minutes = 0.0 if options.report else options.minutes
-    for key, found in finished(partial(do, starts=options.starts), ready, options.workers, minutes):
+    for key, result in finished(partial(do, starts=options.starts), ready, options.workers, minutes):
         if isinstance(key, Start):
-            print(key, f"score {found['score']}, {found['cpu_s']} s", flush=True)
+            print(key, f"score {result['score']}, {result['cpu_s']} s", flush=True)
             continue
-        run = dict(zip(("family", "estimator", "try", "seed"), key, strict=True)) | found
+        run = dict(zip(("family", "estimator", "try", "seed"), key, strict=True)) | result
         runs.append(run | {"python": platform.python_version(), "torch": version("torch")})
-        lines = ",\n".join(json.dumps(each) for each in runs)
+        lines = ",\n".join(json.dumps(entry) for entry in runs)
         new = options.results.with_suffix(".new")  # a kill leaves the old file
-        new.write_text(f'{json.dumps(kept)[:-1]}, "runs": [\n{lines}\n]}}\n')
+        new.write_text(f'{json.dumps(results)[:-1]}, "runs": [\n{lines}\n]}}\n')
         new.replace(options.results)
         print(*key, f"{tokens_to(run) or '-'} tokens to 90 %, {run['cpu_s']} s", flush=True)
     final = [

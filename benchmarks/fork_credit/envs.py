@@ -1,7 +1,7 @@
 """Small forms of three environments that a model of a million parameters learns within minutes on one CPU thread.
 
 ``fork-credit/clarify`` are sums of two numbers, one of which is mostly missing. Its held-out requests are other draws
-of the same ones: what a model this small makes of sums that it has never seen says nothing of credit.
+of the same ones: what a model this small does with sums that it has never seen is not about credit assignment.
 ``fork-credit/collab-math`` is the code of a lock, which the user holds back: asking decides, not arithmetic, and a
 guess ends the talk. ``fork-credit/service-desk`` is the end of a talk, from when the customer is identified: an account
 to close or a charge to explain, where the agent must ask for the reason before it hands the case over. Rules and tools
@@ -49,9 +49,9 @@ class Locks(CollabMath):
 
 
 def _lock(room: int, code: int) -> Task:
-    request, said = f"Please open the lock of room {room}.", f"The code is {code}."
-    piece = {"topic": "code", "keywords": ["code"], "question": "What is the code?", "sayings": [said]}
-    extra = {"single_turn_prompt": f"{request} {said}", "pieces": [piece]}
+    request, answer = f"Please open the lock of room {room}.", f"The code is {code}."
+    piece = {"topic": "code", "keywords": ["code"], "question": "What is the code?", "sayings": [answer]}
+    extra = {"single_turn_prompt": f"{request} {answer}", "pieces": [piece]}
     return Task(f"{room}-{code}", "fork-credit/locks", (user(request),), str(code), "math", "rule", extra)
 
 
@@ -63,7 +63,7 @@ class Handover(ServiceDesk):
         self.tasks = HandoverTasks("medium", split=split, kinds=["human"])
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The scripted expert plays up to there."""
+        """Have the scripted expert play until the customer is identified."""
         state = self.state
         state.messages = tuple(message for message in super().opening(task) if message["role"] != "system")
         while not state.identified:
@@ -87,7 +87,7 @@ class Handover(ServiceDesk):
 
 
 class HandoverTasks(ServiceDeskTasks):
-    """Those without an order."""
+    """The tasks without an order."""
 
     def _generate(self, index: int) -> Task:
         tasks = (super(HandoverTasks, self)._generate(1000 * index + number) for number in itertools.count())

@@ -1,4 +1,4 @@
-"""The table and the picture of what was run."""
+"""The table and the picture of the runs."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import numpy as np
 from .runs import FAMILIES
 
 #: Of the expert's score.
-WANTED = 0.9
+TARGET_SHARE = 0.9
 COLOURS = {"fork": "tab:red", "turn_grpo": "tab:blue", "gigpo": "tab:green", "turn_gae": "tab:orange", "grpo": "grey"}
 
 
 def tokens_to(run: dict[str, Any]) -> float | None:
-    """Sampled tokens at which the mean of two validations reaches the wanted score; ``None`` if it never does.
+    """Return the sampled tokens at which the mean of two validations reaches the target; ``None`` if it never does.
 
     Between two such means it is interpolated.
     """
     tokens, scores = np.array(run["curve"], float).T
     smooth = np.concatenate([scores[:1], (scores[1:] + scores[:-1]) / 2])
-    wanted = WANTED * FAMILIES[run["family"]].expert
-    at = int(np.argmax(smooth >= wanted))
-    if smooth[at] < wanted:
+    target = TARGET_SHARE * FAMILIES[run["family"]].expert
+    at = int(np.argmax(smooth >= target))
+    if smooth[at] < target:
         return None
     if at == 0:
         return 0.0
-    share = (wanted - smooth[at - 1]) / (smooth[at] - smooth[at - 1])
+    share = (target - smooth[at - 1]) / (smooth[at] - smooth[at - 1])
     return round(float(tokens[at - 1] + share * (tokens[at] - tokens[at - 1])), 0)
 
 
 def median(family: str, spent: Sequence[float | None]) -> tuple[float, str]:
-    """The median, infinite if half of the runs never get there, and in words with the least and the greatest."""
-    numbers = sorted(float("inf") if each is None else each for each in spent)
+    """Return the median, infinite if half of the runs never arrive, and its text with the least and the greatest."""
+    numbers = sorted(float("inf") if tokens is None else tokens for tokens in spent)
     middle = float(np.median(numbers)) if np.isfinite(numbers[len(numbers) // 2]) else float("inf")
 
     def words(number: float) -> str:
@@ -44,31 +44,31 @@ def median(family: str, spent: Sequence[float | None]) -> tuple[float, str]:
 
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a row an estimator, a column an environment; and the ratio of ``fork`` to the best of the others."""
+    """Return Markdown: a row an estimator, a column an environment; and the ratio of ``fork`` to the best other."""
     families = [name for name in FAMILIES if any(run["family"] == name for run in runs)]
     rows = ["| | " + " | ".join(families) + " |", "|---" * (len(families) + 1) + "|"]
-    found: dict[tuple[str, str], float] = {}
+    medians: dict[tuple[str, str], float] = {}
     for name in COLOURS:
         cells = []
         for family in families:
-            mine = [run for run in runs if run["family"] == family and run["estimator"] == name]
-            if not mine:
+            own_runs = [run for run in runs if run["family"] == family and run["estimator"] == name]
+            if not own_runs:
                 cells.append("")
                 continue
-            found[family, name], words = median(family, [tokens_to(run) for run in mine])
-            cells.append(f"{words}, {len(mine)} seeds, `{mine[0]['try'].partition('=')[2]}`")
+            medians[family, name], words = median(family, [tokens_to(run) for run in own_runs])
+            cells.append(f"{words}, {len(own_runs)} seeds, `{own_runs[0]['try'].partition('=')[2]}`")
         rows.append(f"| `{name}` | " + " | ".join(cells) + " |")
     ratios = []
     for family in families:
-        others = [value for (of, name), value in found.items() if of == family and name != "fork"]
-        ours = found.get((family, "fork"), float("inf"))
-        known = others and np.isfinite(ours) and np.isfinite(min(others))
-        ratios.append(f"{ours / min(others):.2f}" if known else "")
+        rest = [value for (of, name), value in medians.items() if of == family and name != "fork"]
+        fork_median = medians.get((family, "fork"), float("inf"))
+        comparable = rest and np.isfinite(fork_median) and np.isfinite(min(rest))
+        ratios.append(f"{fork_median / min(rest):.2f}" if comparable else "")
     return "\n".join([*rows, "| `fork` to the best other | " + " | ".join(ratios) + " |"])
 
 
 def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
-    """Scores over sampled tokens: a panel an environment, a thin line a run, a thick one their median."""
+    """Draw scores over sampled tokens: a panel an environment, a thin line a run, a thick one their median."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -87,7 +87,7 @@ def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
             if curves:  # a run that ended early stays where it was
                 lines = [np.interp(grid, *np.array(curve, float).T) for curve in curves]
                 axis.plot(grid, np.median(lines, axis=0), color=colour, linewidth=2, label=name)
-        axis.axhline(WANTED * FAMILIES[family].expert, color="black", linewidth=0.8, linestyle="dotted")
+        axis.axhline(TARGET_SHARE * FAMILIES[family].expert, color="black", linewidth=0.8, linestyle="dotted")
         axis.set(title=family, xlabel="sampled tokens")
         axis.legend()
     axes[0][0].set_ylabel("mean return, held-out tasks")

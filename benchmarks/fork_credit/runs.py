@@ -22,15 +22,15 @@ from trainers.run import Run, assemble
 
 @dataclass(frozen=True)
 class Family:
-    """An environment, and what its runs have in common.
+    """An environment, and the common settings of its runs.
 
     Args:
-        expert: What the scripted expert earns on the validation tasks, a mean over episodes.
+        expert: The scripted expert's mean return on the validation tasks.
         budget: Sampled tokens after which a run ends.
         common: Overrides of all runs.
         start: Overrides of the warm start.
-        tries: What each estimator is tuned over.
-        tuning: The seeds on which it is.
+        tries: The values that each estimator is tuned over.
+        tuning: The seeds of the tuning.
     """
 
     expert: float
@@ -71,7 +71,7 @@ _COMMON = (
     *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1"),
     "data.val_size=96",
 )
-#: Of each estimator: what its runs are told besides the learning rate. 64 episodes a batch; of `fork` 24 with a fork at
+#: Each estimator's overrides besides the learning rate. 64 episodes a batch; of `fork` 24 with a fork at
 #: every turn, about as many tokens. Those that compare within the batch are quieter with fewer episodes a task
 #: (`python -m benchmarks.estimators.forked`).
 ESTIMATORS = {
@@ -104,7 +104,7 @@ class Start:
 
 
 def missing_start(family: str, seed: int, folder: Path) -> Start | None:
-    """What has to be made next before a run can start; ``None`` if nothing has to."""
+    """Return the policy to make next before a run can start; ``None`` if none is missing."""
     if Start(family, seed).path(folder).exists():
         return None
     taught = Start(family, None)
@@ -112,16 +112,16 @@ def missing_start(family: str, seed: int, folder: Path) -> Start | None:
 
 
 def make_start(start: Start, folder: Path) -> dict[str, float]:
-    """Make it; what it took, and its score on the validation tasks.
+    """Make a start; return its costs, and its score on the validation tasks.
 
     A policy that imitates the expert and scores well below it means that runs cannot get to its score either.
     """
     began = time.process_time()
     common = ("warm_start.enable=true", "warm_start.careless_steps=0")
     if start.seed is None:
-        given = ("warm_start.mistake_rate=0", "trainer.seed=0", *FAMILIES[start.family].start)
+        overrides = ("warm_start.mistake_rate=0", "trainer.seed=0", *FAMILIES[start.family].start)
     else:
-        given = (
+        overrides = (
             *(f"model.path={Start(start.family, None).path(folder)}", f"trainer.seed={start.seed}"),
             *("warm_start.mistake_rate=0.5", "warm_start.mistake_weight=1", "warm_start.steps=40"),
             *("warm_start.lr=5e-4", "warm_start.batch_size=16", "warm_start.demonstrations=640"),
@@ -129,7 +129,7 @@ def make_start(start: Start, folder: Path) -> dict[str, float]:
     family, model = FAMILIES[start.family], start.path(folder)
     with tempfile.TemporaryDirectory() as temporary:
         place = _place(start.family, temporary)
-        score = asyncio.run(_export([*_COMMON, *family.common, *common, *given, *place], Path(temporary) / "model"))
+        score = asyncio.run(_export([*_COMMON, *family.common, *common, *overrides, *place], Path(temporary) / "model"))
         shutil.copytree(Path(temporary) / "model", model.with_suffix(".new"), dirs_exist_ok=True)
         model.with_suffix(".new").replace(model)  # a kill leaves no half of a policy
     return {"score": score, "cpu_s": round(time.process_time() - began, 1)}
@@ -151,24 +151,24 @@ def do(key: Key | Start, starts: Path) -> dict[str, Any]:
     if isinstance(key, Start):
         return make_start(key, starts)
     family, estimator, this, seed = key
-    told = [f"algorithm.adv_estimator={estimator}", this, *ESTIMATORS[estimator]]
-    return play(family, told, seed, Start(family, seed).path(starts))
+    settings = [f"algorithm.adv_estimator={estimator}", this, *ESTIMATORS[estimator]]
+    return play(family, settings, seed, Start(family, seed).path(starts))
 
 
 def play(family: str, estimator: Sequence[str], seed: int, model: Path) -> dict[str, Any]:
-    """A run; its curve, a list of ``[sampled tokens, score]``, and what it took.
+    """Make a run; return its curve, a list of ``[sampled tokens, score]``, and its costs.
 
     Args:
         family: Of :data:`FAMILIES`.
-        estimator: Overrides that say which and how.
+        estimator: Overrides for the estimator.
         seed: Of the run.
         model: Where it starts.
     """
     began = time.process_time()
     logging.getLogger("trainers").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as temporary:
-        given = [*_COMMON, *FAMILIES[family].common, *estimator, f"model.path={model}", f"trainer.seed={seed}"]
-        curve, seen = asyncio.run(_trained([*given, *_place(family, temporary)], FAMILIES[family]))
+        overrides = [*_COMMON, *FAMILIES[family].common, *estimator, f"model.path={model}", f"trainer.seed={seed}"]
+        curve, seen = asyncio.run(_trained([*overrides, *_place(family, temporary)], FAMILIES[family]))
     return {"curve": curve, "cpu_s": round(time.process_time() - began, 1)} | seen
 
 
@@ -192,7 +192,7 @@ async def _trained(overrides: Sequence[str], family: Family) -> tuple[list[tuple
 
 
 async def _score(run: Run) -> float:
-    """The mean return of validation episodes, sampled as those of training."""
+    """Return the mean return of validation episodes, sampled as those of training."""
     sampling = Sampling(temperature=1.0, max_new_tokens=run.config.rollout.max_response_length)
     ((name, tasks),) = run.validation_tasks.items()
     seed, backend = run.config.trainer.seed, run.validation[name]

@@ -1,6 +1,6 @@
 """The torch engine's decoding against its roofline, at several batch sizes.
 
-Two runs of the same requests differ in how many tokens they ask for, and only the difference of their times counts: no
+Two runs of the same requests differ in their numbers of new tokens, and only the difference of their times counts: no
 prefill, no start. The roofline of a step of ``B`` requests with ``c`` tokens of context is
 
     max((W + B c k) / bandwidth, (2 N B + 4 L n_h d c B) / arithmetic)
@@ -25,7 +25,7 @@ from trainers.engines.torch_engine import TorchEngine
 
 
 def run(job: Job) -> bool:
-    """All shapes, all batch sizes, the smallest model first."""
+    """Measure all shapes and all batch sizes, the smallest model first."""
     rates = bandwidth(job), arithmetic(job)
     job.emit(what="device", bytes_per_s=rates[0], flops=rates[1])
     dtype = torch.bfloat16 if job.device.type == "cuda" else torch.float32
@@ -48,7 +48,7 @@ def run(job: Job) -> bool:
 def decode(
     job: Job, model: Any, dtype: torch.dtype, batch: int, rates: tuple[float, float], what: dict[str, Any]
 ) -> None:
-    """One batch size."""
+    """Measure one batch size."""
     few, many = job.sizes.new
     prompt = job.sizes.prompt
     seconds = asyncio.run(_timed(job, model, dtype, batch))
@@ -67,7 +67,7 @@ def decode(
 
 
 async def _timed(job: Job, model: Any, dtype: torch.dtype, batch: int) -> list[float]:
-    """Seconds of the run of few and of the run of many tokens; the better of two each, after one to warm up."""
+    """Return the seconds of the run of few and of the run of many tokens; the better of two each, after a warm-up."""
     rng = np.random.default_rng(0)
     prompts = rng.integers(0, model.config.vocab_size, (batch, job.sizes.prompt)).tolist()
     engine = TorchEngine(
@@ -82,8 +82,8 @@ async def _timed(job: Job, model: Any, dtype: torch.dtype, batch: int) -> list[f
     async def once(new: int) -> float:
         sampling = Sampling(max_new_tokens=new, ignore_stop=True)
         started = job.now()
-        made = await asyncio.gather(*(engine.generate(tokens, sampling) for tokens in prompts))
-        assert all(len(each.token_ids) == new for each in made)
+        replies = await asyncio.gather(*(engine.generate(tokens, sampling) for tokens in prompts))
+        assert all(len(reply.token_ids) == new for reply in replies)
         return job.now() - started
 
     try:
@@ -94,7 +94,7 @@ async def _timed(job: Job, model: Any, dtype: torch.dtype, batch: int) -> list[f
 
 
 def roofline(model: Any, dtype: torch.dtype, batch: int, context: float, bytes_per_s: float, flops: float) -> float:
-    """Seconds that a step must take; see the module."""
+    """Return the seconds that a step must take; see the module."""
     config = model.config
     size = dtype.itemsize
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -113,14 +113,14 @@ def roofline(model: Any, dtype: torch.dtype, batch: int, context: float, bytes_p
 
 
 def bandwidth(job: Job) -> float:
-    """Bytes read plus bytes written per second, of a large copy; the best of ten."""
+    """Return the bytes read plus bytes written per second, of a large copy; the best of ten."""
     source = torch.zeros(job.sizes.buffer, dtype=torch.uint8, device=job.device)
     target = torch.empty_like(source)
     return 2 * job.sizes.buffer / _best(job, lambda: target.copy_(source))
 
 
 def arithmetic(job: Job) -> float:
-    """FLOP/s of a square product of random numbers (zeros would be faster); the best of ten."""
+    """Return the FLOP/s of a square product of random numbers (zeros would be faster); the best of ten."""
     size = job.sizes.matrix
     dtype = torch.bfloat16 if job.device.type == "cuda" else torch.float32
     a, b = (torch.randn(size, size, device=job.device, dtype=dtype) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Credit by forks with the torch engine: what forks cost to sample, and an update of trees with their weights.
+"""Credit assignment by forks with the torch engine: the cost of sampling forks, and an update of trees with weights.
 
 Roots of three turns are sampled, then a fork of each before each turn. Per sampled token a fork should cost no more
 than a root: of its prompt, which its root had, only what is behind the last whole block of keys and values is computed
@@ -30,7 +30,7 @@ _GUESS_S = 40.0
 
 
 def run(job: Job) -> bool:
-    """All shapes."""
+    """Measure all shapes."""
     good = True
 
     def measure(shape: str) -> None:
@@ -44,7 +44,7 @@ def run(job: Job) -> bool:
 
 
 def forks(job: Job, shape: str) -> bool:
-    """One shape; whether prompts of forks came from the cache."""
+    """Measure one shape; return whether prompts of forks came from the cache."""
     model = make_model(shape, job.device)
     batch = job.sizes.batches[-1] // 8 or 2
     roots, forked, sampled = asyncio.run(_sampled(job, model, batch))
@@ -53,18 +53,18 @@ def forks(job: Job, shape: str) -> bool:
     result = ESTIMATORS["fork"](made)
     assert result.weights is not None
     seconds: dict[str, float] = {}
-    size = max(job.sizes.micro, *(len(each.token_ids) for each in roots))
+    size = max(job.sizes.micro, *(len(root.token_ids) for root in roots))
     for name, some in (("roots", roots), ("trees", [*roots, *forked])):
         count = int(made.token_offsets[len(some)])
         mask, tree = np.ones(count, np.bool_), made.tree[: len(some)]
         weight = token_weights(
             "seq-mean-token-sum", made.token_offsets[: len(some) + 1], mask, weights=result.weights[:count], tree=tree
         )
-        given = {"weight": weight, "advantage": weight * result.advantages[:count]}
+        columns = {"weight": weight, "advantage": weight * result.advantages[:count]}
         learner = make_learner(job, model, "bfloat16", max_tokens_per_micro_batch=size, chunk_size=job.sizes.chunk)
-        learner.update_actor(some, given, policy_gradient)
+        learner.update_actor(some, columns, policy_gradient)
         started = job.now()
-        learner.update_actor(some, given, policy_gradient)
+        learner.update_actor(some, columns, policy_gradient)
         seconds[name] = job.now() - started
         del learner
         job.free()
@@ -75,7 +75,7 @@ def forks(job: Job, shape: str) -> bool:
 async def _sampled(
     job: Job, model: Any, batch: int
 ) -> tuple[list[Trajectory], list[Trajectory], dict[str, dict[str, float]]]:
-    """Roots, their forks, and tokens and seconds of both."""
+    """Sample roots and their forks; return them, and the tokens and seconds of both."""
     new, vocabulary = job.sizes.new[-1], model.config.vocab_size
     rng = np.random.default_rng(0)
     longest = job.sizes.prompt + _TURNS * (new + _OBSERVED)
@@ -88,7 +88,7 @@ async def _sampled(
     async def play(
         name: str, tokens: list[int], turn: int, session: str | None = None
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """To the end from before this turn; all tokens, and where the replies are."""
+        """Play to the end from before this turn; return all tokens, and the spans of the replies."""
         replies = []
         for number in range(turn, _TURNS):
             reply = await engine.generate(tokens, sampling, session)
@@ -110,16 +110,16 @@ async def _sampled(
         counts["roots"]["s"] = job.now() - started
         points = [(root, turn) for root in range(batch) for turn in range(_TURNS)]
         started = job.now()
-        more = await asyncio.gather(
+        continuations = await asyncio.gather(
             *(play("forks", played[root][0][: played[root][1][turn][0]], turn) for root, turn in points)
         )
         counts["forks"]["s"] = job.now() - started
     finally:
         await engine.close()
-    roots = [_trajectory(*each, rng, f"root-{number}") for number, each in enumerate(played)]
+    roots = [_trajectory(*episode, rng, f"root-{number}") for number, episode in enumerate(played)]
     forked = [
-        _trajectory(*each, rng, f"fork-{root}-{turn}", forked_from=f"root-{root}", forked_turn=turn)
-        for each, (root, turn) in zip(more, points, strict=True)
+        _trajectory(*episode, rng, f"fork-{root}-{turn}", forked_from=f"root-{root}", forked_turn=turn)
+        for episode, (root, turn) in zip(continuations, points, strict=True)
     ]
     return roots, forked, counts
 

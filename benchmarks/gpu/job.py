@@ -1,4 +1,4 @@
-"""What a part is given: where to compute, how large, until when, and where its results go."""
+"""The settings of a part: its device, its sizes, its deadline, and the file of its results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FRAMES = 6  #: of a traceback that a result shows: the last ones
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the work is.
+    """The sizes of the work.
 
     Args:
         lengths: Tokens of the shortest and the longest sequence that is learned from.
@@ -63,10 +63,10 @@ class Job:
         device: ``cuda`` or ``cpu``.
         shapes: Of the models; see :mod:`benchmarks.gpu.shapes`.
         sizes: Of the rest.
-        until: When to be done, by ``time.monotonic()``.
-        out: Where a line of JSON goes for each result.
-        command: What was asked for.
-        faults: What measurements raised, but for running out of memory: the part ends badly where there are any.
+        until: The deadline, by ``time.monotonic()``.
+        out: The file that gets a line of JSON for each result.
+        command: The command line.
+        faults: Exceptions of measurements, except out of memory: the part fails if there are any.
     """
 
     part: str
@@ -79,21 +79,21 @@ class Job:
     faults: list[str] = field(default_factory=list)
 
     def emit(self, **result: Any) -> dict[str, Any]:
-        """Write a result down, with what it was measured on, at once."""
+        """Write a result down at once, with the machine that it was measured on."""
         line = {"part": self.part, **result, **about(self.device), "command": self.command}
         self.out.write(json.dumps(line) + "\n")
         self.out.flush()
-        shown = {name: value for name, value in line.items() if name in result}
-        print(f"{self.part}: {json.dumps(shown)}", file=sys.stderr, flush=True)
+        measured = {name: value for name, value in line.items() if name in result}
+        print(f"{self.part}: {json.dumps(measured)}", file=sys.stderr, flush=True)
         return line
 
     def try_to(self, seconds: float, measure: Callable[[], object], **what: Any) -> None:
-        """Measure something if there is time for it. What it raises is its result, and the part continues.
+        """Measure something if there is time for it. An exception is its result, and the part continues.
 
         Running out of memory is no fault; whatever else is raised is one of the ``faults``.
 
         Args:
-            seconds: That it takes, as a guess.
+            seconds: The expected time, as a guess.
             measure: Emits its own results.
             what: Describes it, where it is left out or does not fit.
         """
@@ -105,10 +105,12 @@ class Job:
         except torch.OutOfMemoryError as error:
             self.emit(**what, failed=f"out of memory: {str(error).splitlines()[0]}")
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            self.faults.append(said)
+            message = f"{type(error).__name__}: {error}"
+            self.faults.append(message)
             frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
-            self.emit(**what, failed=said, frames=[f"{each.filename}:{each.lineno} {each.name}" for each in frames])
+            self.emit(
+                **what, failed=message, frames=[f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+            )
         self.free()
 
     def free(self) -> None:
@@ -118,14 +120,14 @@ class Job:
             torch.cuda.empty_cache()
 
     def now(self) -> float:
-        """Seconds, with the device's work done."""
+        """Return seconds, with the device's work done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()
 
 
 def about(device: torch.device) -> dict[str, str]:
-    """What a result was measured on."""
+    """Return the device and versions of a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
         "device": name,

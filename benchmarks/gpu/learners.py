@@ -1,4 +1,4 @@
-"""Learners for the parts, and what an update of one is made of."""
+"""Learners for the parts, and their updates."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from trainers.trajectory import Trajectory
 
 
 def make_learner(job: Job, model: PreTrainedModel, dtype: Literal["float32", "bfloat16"], **settings: Any) -> Learner:
-    """A learner on the job's device."""
+    """Return a learner on the job's device."""
     return Learner(model, device=job.device, dtype=dtype, optimizer=OptimizerSettings(lr=1e-6), **settings)
 
 
 def policy_gradient(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of the parts: weighted log-probabilities, and some entropy, so that both gradients are needed."""
+    """Return the loss of the parts: weighted log-probabilities, and some entropy, so that both gradients are needed."""
     return -(batch["advantage"] * logprobs + 1e-3 * batch["weight"] * entropy).sum(), {}
 
 
 def numbers_of(trajectories: Sequence[Trajectory], seed: int = 0) -> dict[str, NDArray[np.float32]]:
-    """Random advantages, weighted so that the loss is a mean over tokens."""
+    """Return random advantages, weighted so that the loss is a mean over tokens."""
     rng = np.random.default_rng(seed)
     count = sum(int(trajectory.action_mask.sum()) for trajectory in trajectories)
     weight = np.full(count, 1 / count, np.float32)
@@ -37,12 +37,12 @@ def numbers_of(trajectories: Sequence[Trajectory], seed: int = 0) -> dict[str, N
 
 
 def update(learner: Learner, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """One update."""
+    """Make one update."""
     return learner.update_actor(trajectories, numbers_of(trajectories), policy_gradient)
 
 
 def gradients(learner: Learner, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Tensor], float]:
-    """The whole gradients that an update is made of, and its loss; parameters stay as they are."""
+    """Return the whole gradients of an update, and its loss; parameters stay as they are."""
     optimizer = learner.actor_optimizer
     caught: dict[str, Tensor] = {}
 
@@ -61,19 +61,19 @@ def gradients(learner: Learner, trajectories: Sequence[Trajectory]) -> tuple[dic
     return caught, loss
 
 
-def distance(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
-    """The norm of the difference of two gradients, relative to that of the second."""
-    assert ours.keys() == theirs.keys()
-    gap = sum(float((ours[name] - value).double().square().sum()) for name, value in theirs.items())
-    return float((gap / sum(float(value.double().square().sum()) for value in theirs.values())) ** 0.5)
+def distance(gradient: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float:
+    """Return the norm of the difference of two gradients, relative to that of the second."""
+    assert gradient.keys() == reference.keys()
+    gap = sum(float((gradient[name] - value).double().square().sum()) for name, value in reference.items())
+    return float((gap / sum(float(value.double().square().sum()) for value in reference.values())) ** 0.5)
 
 
 @contextmanager
 def no_process_group_left():
-    """One sharded rank starts a process group of its own, which would be another part's too."""
-    ours = not dist.is_initialized()
+    """Destroy a process group that the block created: one of a sharded rank would be another part's too."""
+    is_own = not dist.is_initialized()
     try:
         yield
     finally:
-        if ours and dist.is_initialized():
+        if is_own and dist.is_initialized():
             dist.destroy_process_group()

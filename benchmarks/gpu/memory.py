@@ -1,6 +1,6 @@
 """Peak memory of the head and of a whole update: logits in chunks, all at once, and through torch's autograd.
 
-Peaks are ``torch.cuda.max_memory_allocated``, less what was there before; on the CPU, where torch does not count them,
+Peaks are ``torch.cuda.max_memory_allocated``, less the memory before; on the CPU, where torch does not count it,
 they are null and the parts only run.
 """
 
@@ -20,7 +20,7 @@ Head = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def run(job: Job) -> bool:
-    """The head alone, and updates of each shape."""
+    """Measure the head alone, and updates of each shape."""
     ways = {"in chunks": job.sizes.chunk, "all at once": 10**9}
     heads: dict[str, Head] = {
         way: (lambda h, w, t, chunk=chunk: token_logprobs(h, w, t, chunk_size=chunk)) for way, chunk in ways.items()
@@ -37,13 +37,13 @@ def run(job: Job) -> bool:
 
 
 def plain_head(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What one would write: float32 log-probabilities of everything, by autograd."""
+    """Compute float32 log-probabilities of everything, by autograd: the naive way."""
     log_p = (hidden @ weight.T).float().log_softmax(-1)
     return log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
 
 
 def head_alone(job: Job, head: Head, what: dict[str, str]) -> None:
-    """Forward and backward of the head on the positions of one micro-batch."""
+    """Measure forward and backward of the head on the positions of one micro-batch."""
     shape, count = SHAPES[what["shape"]], job.sizes.micro
     vocabulary = shape.get("vocab_size", 151_936)
     dtype = torch.bfloat16 if job.device.type == "cuda" else torch.float32
@@ -58,7 +58,7 @@ def head_alone(job: Job, head: Head, what: dict[str, str]) -> None:
 
 
 def whole_update(job: Job, chunk: int, what: dict[str, str]) -> None:
-    """One micro-batch's update, with the optimizer's states there before."""
+    """Measure one micro-batch's update, with the optimizer's states allocated before."""
     with no_process_group_left():
         learner = make_learner(
             job,

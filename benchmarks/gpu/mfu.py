@@ -33,7 +33,7 @@ def run(job: Job) -> bool:
 
 
 def measure(job: Job, shape: str, gradient_checkpointing: bool, compile: bool) -> None:
-    """One shape with one way to compute."""
+    """Measure one shape with one way to compute."""
     sizes = job.sizes
     lengths = lengths_of(sizes.update, *sizes.lengths)
     with no_process_group_left():
@@ -69,8 +69,8 @@ def measure(job: Job, shape: str, gradient_checkpointing: bool, compile: bool) -
         micro=sizes.micro,
         chunk=sizes.chunk,
         first_s=round(first, 2),
-        tokens_per_s=round(statistics.median(each["tokens_per_s"] for each in made), 1),
-        tflops=round(statistics.median(each["tflops"] for each in made), 3),
-        mfu=statistics.median(each["mfu"] for each in made) if "mfu" in made[0] else None,
+        tokens_per_s=round(statistics.median(metrics["tokens_per_s"] for metrics in made), 1),
+        tflops=round(statistics.median(metrics["tflops"] for metrics in made), 3),
+        mfu=statistics.median(metrics["mfu"] for metrics in made) if "mfu" in made[0] else None,
         peak_bytes=peak,
     )

@@ -1,4 +1,4 @@
-"""The same numbers however the work is laid out: rows padded and packed, token trees, head in chunks and whole, engine.
+"""Parity of all layouts: rows padded and packed, token trees, head in chunks and whole, engine.
 
 In float32, where a GPU attends to packed sequences through a mask, losses and log-probabilities must be within 1e-4 and
 gradients within 1e-4 of the whole gradient's norm: sums in another order, nothing else.
@@ -41,7 +41,7 @@ _LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def run(job: Job) -> bool:
-    """Whether all is as it must be."""
+    """Compare everything; return whether all is within its tolerance."""
     good = True
 
     def compare(shape: str, part: Callable[[Job, str], bool]) -> None:
@@ -57,7 +57,7 @@ def run(job: Job) -> bool:
 
 
 def layouts(job: Job, shape: str) -> bool:
-    """Losses, gradients and log-probabilities of all layouts, in both precisions."""
+    """Compare losses, gradients and log-probabilities of all layouts, in both precisions."""
     size = job.sizes.micro // 4
     vocabulary = SHAPES[shape].get("vocab_size", 151_936)
     trajectories = sequences(lengths_of(2 * size, max(2, size // 32), size // 2), vocabulary)
@@ -73,14 +73,14 @@ def layouts(job: Job, shape: str) -> bool:
         settings = {"chunk_size": job.sizes.chunk, **_LAYOUTS[layout]}
         learner = make_learner(job, model, dtype, max_tokens_per_micro_batch=size, **settings)
         logprobs = np.concatenate(learner.logprobs(trajectories))
-        found, loss = gradients(learner, trajectories)
+        gradient, loss = gradients(learner, trajectories)
         if not exact and dtype == "float32":
-            exact.update(logprobs=logprobs, gradients=found, loss=loss)
+            exact.update(logprobs=logprobs, gradients=gradient, loss=loss)
             return
         gaps = {
             "logprobs": float(np.abs(logprobs - exact["logprobs"]).mean()),
             "logprobs_max": float(np.abs(logprobs - exact["logprobs"]).max()),
-            "gradients": distance(found, exact["gradients"]),
+            "gradients": distance(gradient, exact["gradients"]),
             "loss": abs(loss - exact["loss"]),
         }
         if dtype == "bfloat16" and layout == "padded":
@@ -100,7 +100,7 @@ def layouts(job: Job, shape: str) -> bool:
 
 @torch.no_grad()
 def sharpened(model: Any) -> Any:
-    """With larger query and key projections, so that what a token attends to matters."""
+    """Enlarge query and key projections, so that attention matters."""
     for name, parameter in model.named_parameters():
         if "q_proj.weight" in name or "k_proj.weight" in name:
             parameter.mul_(4.0)
@@ -110,16 +110,16 @@ def sharpened(model: Any) -> Any:
 
 
 def against_engine(job: Job, shape: str) -> bool:
-    """Log-probabilities of sampled tokens by the engine that sampled them, and by the learner."""
+    """Compare log-probabilities of sampled tokens by the engine that sampled them with the learner's."""
     model = sharpened(make_model(shape, job.device))
     good = True
     for dtype, (mean_limit, limit) in ENGINE.items():
         sampled = asyncio.run(_sample(job, model, getattr(torch, dtype)))
         learner = make_learner(job, model, dtype, max_tokens_per_micro_batch=job.sizes.micro // 4)
-        ours = np.concatenate(
+        learned = np.concatenate(
             learner.logprobs([from_tokens(np.concatenate([p, g.token_ids]), len(p)) for p, g in sampled])
         )
-        gap = np.abs(ours - np.concatenate([generation.logprobs for _, generation in sampled]))
+        gap = np.abs(learned - np.concatenate([generation.logprobs for _, generation in sampled]))
         right = bool(gap.mean() <= mean_limit and gap.max() <= limit)
         good &= right
         job.emit(

@@ -24,13 +24,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-#: The parts in the order they run, with what they are worth of the time.
+#: The parts in the order they run, with their shares of the time.
 PARTS = {"parity": 2.0, "memory": 1.0, "decode": 2.0, "mfu": 4.0, "tree": 3.0, "forks": 1.0, "weights": 1.0, "trl": 2.0}
 _GRACE_S = 20.0  # for a part to notice that its time is up
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts; returns the exit code."""
+    """Run the parts; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.split("\n")[0])
     parser.add_argument("--only", default=",".join(PARTS), help="parts, by name (default: %(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where torch sees it, else cpu")
@@ -39,25 +39,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu-results.jsonl"), help="appended to")
     parser.add_argument("--child", type=float, metavar="SECONDS", help=argparse.SUPPRESS)
     parser.add_argument("--command", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    parts = given.only.split(",")
+    options = parser.parse_args(arguments)
+    parts = options.only.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
         parser.error(f"--only: there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
-    if not given.minutes > 0:
-        parser.error(f"--minutes must be above 0, not {given.minutes}")
-    if given.child is not None:
-        return child(parts[0], given.device, given.shapes, given.child, given.out, given.command)
-    command = given.command or shlex.join(
+    if not options.minutes > 0:
+        parser.error(f"--minutes must be above 0, not {options.minutes}")
+    if options.child is not None:
+        return child(parts[0], options.device, options.shapes, options.child, options.out, options.command)
+    command = options.command or shlex.join(
         ["python", "-m", "benchmarks.gpu", *(sys.argv[1:] if arguments is None else arguments)]
     )
-    passed = [f"--{name}={value}" for name in ("device", "shapes") if (value := getattr(given, name))]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    passed = [f"--{name}={value}" for name in ("device", "shapes") if (value := getattr(options, name))]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
 
     def start(part: str, seconds: float) -> list[str]:
-        words = [f"--only={part}", f"--child={seconds:.1f}", f"--out={given.out}", f"--command={command}", *passed]
+        words = [f"--only={part}", f"--child={seconds:.1f}", f"--out={options.out}", f"--command={command}", *passed]
         return [sys.executable, "-m", "benchmarks.gpu", *words]
 
-    return run_parts(parts, start, 60 * given.minutes, given.out, command)
+    return run_parts(parts, start, 60 * options.minutes, options.out, command)
 
 
 def run_parts(
@@ -80,25 +80,25 @@ def run_parts(
     until = time.monotonic() + seconds
     failed: dict[str, str] = {}
     for number, part in enumerate(parts):
-        left = until - time.monotonic()
-        share = max(0.0, left) * PARTS.get(part, 1.0) / sum(PARTS.get(each, 1.0) for each in parts[number:])
+        remaining = until - time.monotonic()
+        share = max(0.0, remaining) * PARTS.get(part, 1.0) / sum(PARTS.get(other, 1.0) for other in parts[number:])
         print(f"{part}: {share:.0f} s", file=sys.stderr, flush=True)
         try:
             done = subprocess.run(start(part, share), env=environment, timeout=share + _GRACE_S, check=False)
-            said = None if done.returncode == 0 else f"exit code {done.returncode}"
+            failure = None if done.returncode == 0 else f"exit code {done.returncode}"
         except subprocess.TimeoutExpired:
-            said = f"killed after {share + _GRACE_S:.0f} s"
-        if said is not None:
-            failed[part] = said
+            failure = f"killed after {share + _GRACE_S:.0f} s"
+        if failure is not None:
+            failed[part] = failure
             with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"part": part, "failed": said, "command": command}) + "\n")
-    for part, said in failed.items():
-        print(f"{part} failed: {said}", file=sys.stderr)
+                file.write(json.dumps({"part": part, "failed": failure, "command": command}) + "\n")
+    for part, failure in failed.items():
+        print(f"{part} failed: {failure}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def child(part: str, device: str | None, shapes: str | None, seconds: float, out: Path, command: str) -> int:
-    """One part, in this process."""
+    """Run one part, in this process."""
     until = time.monotonic() + seconds
     import torch
 

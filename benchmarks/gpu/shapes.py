@@ -25,7 +25,7 @@ _QWEN3_HEAD = 128
 
 
 def make_model(name: str, device: torch.device, **overrides: Any) -> PreTrainedModel:
-    """A model in float32, made where it will compute: billions of random numbers take minutes on a CPU.
+    """Build a model in float32, on its device: billions of random numbers take minutes on a CPU.
 
     Args:
         name: Of :data:`SHAPES`.
@@ -40,7 +40,7 @@ def make_model(name: str, device: torch.device, **overrides: Any) -> PreTrainedM
 
 
 def lengths_of(total: int, shortest: int, longest: int, seed: int = 0) -> list[int]:
-    """Lengths evenly spread between two, about ``total`` together."""
+    """Return lengths evenly spread between two, about ``total`` together."""
     rng = np.random.default_rng(seed)
     lengths: list[int] = []
     while not lengths or sum(lengths) + (shortest + longest) // 2 <= total:
@@ -49,7 +49,7 @@ def lengths_of(total: int, shortest: int, longest: int, seed: int = 0) -> list[i
 
 
 def sequences(lengths: list[int], vocabulary: int, seed: int = 0) -> list[Trajectory]:
-    """Random sequences in which every token but the first is an action: the head is needed everywhere."""
+    """Return random sequences in which every token but the first is an action: the head is needed everywhere."""
     rng = np.random.default_rng(seed)
     return [from_tokens(rng.integers(0, vocabulary, length).astype(np.int32), 1) for length in lengths]
 
@@ -57,9 +57,9 @@ def sequences(lengths: list[int], vocabulary: int, seed: int = 0) -> list[Trajec
 def forked(
     depth: int, sharing: float, total: int, vocabulary: int, *, leaves: int = 32, seed: int = 0
 ) -> list[Trajectory]:
-    """Episodes that are forks of one conversation, as many after each of its ``depth`` turns.
+    """Return episodes that are forks of one conversation, as many after each of its ``depth`` turns.
 
-    Half of each turn are actions, and so is what follows the fork. A token that several episodes have is an action of
+    Half of each turn are actions, and so is the text after the fork. A token that several episodes have is an action of
     each of them.
 
     Args:
@@ -92,7 +92,7 @@ def forked(
 
 
 def from_tokens(tokens: np.ndarray, actions: int | np.ndarray) -> Trajectory:
-    """One turn, with its actions as a mask, or all that follows a prompt of so many tokens."""
+    """Return one turn, with its actions as a mask, or all that follows a prompt of so many tokens."""
     action = np.arange(len(tokens)) >= actions if isinstance(actions, int) else actions
     return Trajectory(
         token_ids=tokens,

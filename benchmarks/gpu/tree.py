@@ -23,7 +23,7 @@ _GUESS_S = 30.0
 
 
 def run(job: Job) -> bool:
-    """Whether gradients are as they must be; then the times of all shapes."""
+    """Compare the gradients; then measure the times of all shapes."""
     good = True
 
     def compare(sharing: float) -> None:
@@ -40,20 +40,20 @@ def run(job: Job) -> bool:
 
 
 def same(job: Job, sharing: float) -> bool:
-    """The gradients of trees and of rows, in float32."""
+    """Compare the gradients of trees and of rows, in float32."""
     trajectories = forked(_DEPTH, sharing, 2000, SHAPES["toy"]["vocab_size"])
-    found = []
+    both = []
     for trees in (False, True):
         learner = make_learner(job, make_model("toy", job.device), "float32", **_settings(job, trees))
-        found.append(gradients(learner, trajectories)[0])
-    gap = distance(found[1], found[0])
+        both.append(gradients(learner, trajectories)[0])
+    gap = distance(both[1], both[0])
     job.emit(what="gradient", sharing=sharing, gap=gap, good=gap <= EXACT)
     return gap <= EXACT
 
 
 def measure(job: Job, what: str, shape: str, sharing: float) -> None:
-    """Seconds and, on CUDA, peak memory of an update, of rows and of trees."""
-    found: dict[str, dict[str, Any]] = {}
+    """Measure seconds and, on CUDA, peak memory of an update, of rows and of trees."""
+    results: dict[str, dict[str, Any]] = {}
     for trees in (False, True):
         with no_process_group_left():
             learner = make_learner(job, make_model(shape, job.device), "bfloat16", **_settings(job, trees))
@@ -71,12 +71,16 @@ def measure(job: Job, what: str, shape: str, sharing: float) -> None:
                 update(learner, trajectories)
                 seconds.append(job.now() - started)
             peak = torch.cuda.max_memory_allocated() if job.device.type == "cuda" else None
-            found["trees" if trees else "rows"] = {"tokens": tokens, "s": min(seconds), "peak_bytes": peak}
+            results["trees" if trees else "rows"] = {"tokens": tokens, "s": min(seconds), "peak_bytes": peak}
             del learner
         job.free()
-    ideal = found["trees"]["tokens"] / found["rows"]["tokens"]
+    ideal = results["trees"]["tokens"] / results["rows"]["tokens"]
     job.emit(
-        what=what, shape=shape, sharing=sharing, **found, of_ideal=ideal * found["rows"]["s"] / found["trees"]["s"]
+        what=what,
+        shape=shape,
+        sharing=sharing,
+        **results,
+        of_ideal=ideal * results["rows"]["s"] / results["trees"]["s"],
     )
 
 

@@ -1,7 +1,7 @@
 """One iteration of training against TRL's GRPOTrainer, as :mod:`benchmarks.against_trl` measures it, on this device.
 
 The same work, the same loss (which is compared first), the same precision (float32), in turns; ``ratio`` is our seconds
-over TRL's. On a CPU the work is tiny. Needs what that benchmark needs, Gymnasium and TRL: where one is missing, the
+over TRL's. On a CPU the work is tiny. Needs that benchmark's requirements, Gymnasium and TRL: where one is missing, the
 part says so in its result and ends well.
 """
 
@@ -15,13 +15,13 @@ from typing import Any
 
 from benchmarks.gpu.job import TOY, Job
 
-#: What ``benchmarks.against_trl`` has on its command line. A GPU takes larger micro-batches.
+#: The command-line options of ``benchmarks.against_trl``. A GPU takes larger micro-batches.
 FULL_OPTIONS = {"rounds": 3, "micro_batch": 65536, "trl_micro_batch": 64, "trl_generation_batch": 256, "running": 256}
 TOY_OPTIONS = {"rounds": 1, "micro_batch": 4096, "trl_micro_batch": 4, "trl_generation_batch": 4, "running": 4}
 
 
 def run(job: Job) -> bool:
-    """Each kind of work; whether the losses were the same."""
+    """Measure each kind of work; return whether the losses were the same."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     try:
         import gymnasium  # noqa: F401 - for an error here
@@ -39,12 +39,12 @@ def run(job: Job) -> bool:
 
     def measure(work: Work, shape: Shape) -> None:
         try:
-            found = compare(work, shape, argparse.Namespace(**options))
+            figures = compare(work, shape, argparse.Namespace(**options))
         except SystemExit as error:  # it says that the losses are apart
             apart.append(work.name)
             job.emit(what=work.name, wrong=str(error), trl_version=trl.__version__)
         else:
-            job.emit(what=work.name, trl_version=trl.__version__, **found)
+            job.emit(what=work.name, trl_version=trl.__version__, **figures)
 
     for name, work in WORKS.items():
         large = name == "large"

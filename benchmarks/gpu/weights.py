@@ -1,6 +1,6 @@
 """Weights through a process group to another process, as an engine gets them: NCCL between two GPUs, else gloo.
 
-The receiver is a program of its own; what arrived must have the checksum of what was sent, and go to its device.
+The receiver is a separate program; the tensors must arrive with the sender's checksum, on its device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIMEOUT_S = 120.0
 
 
 def run(job: Job) -> bool:
-    """Each shape, in the type that engines compute in."""
+    """Measure each shape, in the type that engines compute in."""
     good = True
     for shape in job.shapes:
         what = {"what": "weights", "shape": shape}
@@ -39,7 +39,7 @@ def run(job: Job) -> bool:
 
 
 def transfer(job: Job, shape: str, what: dict[str, str]) -> bool:
-    """Send all weights a few times; whether they arrived."""
+    """Send all weights a few times; return whether they arrived."""
     nccl = job.device.type == "cuda" and torch.cuda.device_count() > 1
     device = job.device if nccl else torch.device("cpu")
     model = make_model(shape, job.device).to(torch.bfloat16)  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def transfer(job: Job, shape: str, what: dict[str, str]) -> bool:
 
 
 def receive(port: int, backend: str, target: str) -> None:
-    """The receiver's program: bfloat16 tensors of the shapes on its standard input; prints a checksum each time."""
+    """Run the receiver: bfloat16 tensors of the shapes on its standard input; print a checksum each time."""
     cut = [[torch.Size(shape) for shape in bucket] for bucket in json.loads(input())]
     device = torch.device(target)
     if device.index is not None:
@@ -93,8 +93,8 @@ def receive(port: int, backend: str, target: str) -> None:
     for _ in range(_TIMES):
         sums = []
         for bucket in cut:
-            there = "cpu" if backend == "gloo" else device
-            tensors = [torch.empty(shape, dtype=torch.bfloat16, device=there) for shape in bucket]
+            buffer_device = "cpu" if backend == "gloo" else device
+            tensors = [torch.empty(shape, dtype=torch.bfloat16, device=buffer_device) for shape in bucket]
             broadcast(group, tensors)
             sums += [bits(tensor.to(device)) for tensor in tensors]
         print(sum(sums) % 2**64, flush=True)

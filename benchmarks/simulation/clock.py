@@ -1,7 +1,7 @@
 """An event loop on simulated time: minutes of waiting run in milliseconds, and always in the same order.
 
 Time stands still while callbacks run and jumps to the next timer when there is nothing left to do. So
-``asyncio.sleep``, timeouts and ``loop.call_later`` behave as ever, and ``loop.time()`` says how long it would have
+``asyncio.sleep``, timeouts and ``loop.call_later`` behave as ever, and ``loop.time()`` is the simulated time.
 taken. Work in other threads takes no simulated time: a timer may overtake it.
 """
 
@@ -47,11 +47,11 @@ class SimulatedClockLoop(asyncio.SelectorEventLoop):
         super().__init__(self._clock)
 
     def time(self) -> float:
-        """Simulated seconds since the loop was made."""
+        """Return the simulated seconds since the loop was made."""
         return self._clock.now
 
 
 def run_simulated(main: Coroutine[Any, Any, _T]) -> _T:
-    """``asyncio.run`` on simulated time."""
+    """Run ``asyncio.run`` on simulated time."""
     with asyncio.Runner(loop_factory=SimulatedClockLoop) as runner:
         return runner.run(main)

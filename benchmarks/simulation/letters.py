@@ -10,7 +10,7 @@ from trainers.chat_template import TemplateReasoning
 
 
 class Letters:
-    """Three tokens a message, whatever it says; a reply has a token a letter."""
+    """Renders three tokens a message, whatever its text; a reply has a token a letter."""
 
     stop_token_ids = (2,)
     rewrites_history = needs_tool_calls = False

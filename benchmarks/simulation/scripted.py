@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """What to do with a call.
+    """The script's answer to a call.
 
     Args:
         token_ids: The reply. It is cut at a stop token, at ``max_new_tokens`` and at the end of the context; a reply
@@ -79,7 +79,7 @@ class _Flight:
     spans: list[tuple[int, int]] = field(default_factory=list)  # (first token, version)
 
     def made(self, now: float) -> int:
-        """Tokens that exist by now."""
+        """Return the number of tokens that exist by now."""
         elapsed = now - self.begin - self.reply.latency
         if elapsed < 0 or self.reply.hangs:
             return 0
@@ -101,7 +101,7 @@ class ScriptedEngine:
     Attributes:
         calls: Every call that began, in order.
         released: Every session that was released, in order.
-        weights: What the last update brought.
+        weights: The weights of the last update.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class ScriptedEngine:
         """See :meth:`trainers.engines.base.Engine.generate`.
 
         Raises:
-            EngineError: What the script says; or it has too few tokens for ``ignore_stop``.
+            EngineError: The script's; or it has too few tokens for ``ignore_stop``.
         """
         prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self._max_context)
         self._check_alive()
@@ -203,7 +203,7 @@ class ScriptedEngine:
         self._sessions.pop(session, None)
 
     def stats(self) -> dict[str, float]:
-        """Requests, generated and cached tokens since the start, and how many requests run."""
+        """Return requests, generated and cached tokens since the start, and the number of running requests."""
         now = asyncio.get_running_loop().time() if self._flights else 0.0
         in_flight = sum(flight.made(now) for flight in self._flights)
         return {
@@ -272,9 +272,9 @@ class ScriptedEngine:
         )
 
     def _reused(self, session: str, prompt: NDArray[np.int32]) -> int:
-        known = self._sessions.get(session, prompt[:0])[: len(prompt) - 1]
-        differ = np.flatnonzero(known != prompt[: len(known)])
-        return int(differ[0]) if len(differ) else len(known)
+        cached = self._sessions.get(session, prompt[:0])[: len(prompt) - 1]
+        differ = np.flatnonzero(cached != prompt[: len(cached)])
+        return int(differ[0]) if len(differ) else len(cached)
 
     def _check_alive(self) -> None:
         if self._end is not None:

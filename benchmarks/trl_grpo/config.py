@@ -1,4 +1,4 @@
-"""From our configuration to TRL's: one table, and a name for everything that has no meaning there."""
+"""From our configuration to TRL's: one table, and the keys that have no meaning there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainers.config.describe import all_keys
 from trainers.config.load import Problem
 from trainers.policy import resolve_device
 
-#: Keys with one field of ``GRPOConfig`` each, and what the value becomes.
+#: Keys with one field of ``GRPOConfig`` each, and the conversion of the value.
 FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "rollout.n": ("num_generations", int),
     "rollout.temperature": ("temperature", float),
@@ -94,7 +94,7 @@ FIXED: Sequence[str] = (
     "actor.weight_decay",
 )
 
-#: Why keys have no meaning, by how they begin.
+#: The reasons why keys have no meaning, by their beginnings.
 WHY_NOT: Mapping[str, str] = {
     "critic.": "GRPO has no critic",
     "cluster.": "one process on one device; for more: TRL with trainers.integrations.trl (docs/adapters/trl.md)",
@@ -114,34 +114,34 @@ WHY_NOT: Mapping[str, str] = {
 
 
 def resolved(config: PPOConfig | Sequence[str]) -> PPOConfig:
-    """The configuration, once it is known that each of its values means something to TRL.
+    """Return the configuration, after checking that each of its values has a meaning in TRL.
 
     Raises:
-        ConfigError: It does not; every such key is named.
+        ConfigError: One has none; every such key is named.
     """
-    given: Mapping[str, str] = {}
+    sources: Mapping[str, str] = {}
     if not isinstance(config, PPOConfig):
         config, flags = resolve(config)
-        given = flags.sources
-    problems = [Problem(key, text, given.get(key, "")) for key, text in _problems(config, given)]
+        sources = flags.sources
+    problems = [Problem(key, text, sources.get(key, "")) for key, text in _problems(config, sources)]
     if problems:
         raise ConfigError(problems)
     return config
 
 
-def _problems(config: PPOConfig, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _problems(config: PPOConfig, sources: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, key in all_keys(PPOConfig).items():
         if name in FIELDS or name in READ:
             continue
-        said = name in given or any(each.startswith(f"{name}.") for each in given)
-        if said or value_of(config, name) not in (key.default, config.chosen_defaults().get(name, key.default)):
+        is_set = name in sources or any(key_set.startswith(f"{name}.") for key_set in sources)
+        if is_set or value_of(config, name) not in (key.default, config.chosen_defaults().get(name, key.default)):
             why = next((why for start, why in WHY_NOT.items() if name.startswith(start)), "TRL has nothing like it")
             yield name, f"has no meaning for TRL: {why}"
     yield from _values(config)
 
 
 def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
-    """Values that TRL has nothing for, and those that do not divide as it wants."""
+    """Yield problems of values that TRL does not have, and of those that do not divide as it requires."""
     actor, rollout, estimator = config.actor, config.rollout, config.algorithm.adv_estimator
     if estimator in NEEDS_CRITIC | NEEDS_GREEDY | NEEDS_ANCHOR | NEEDS_TERMS | NEEDS_FORKS:
         yield "algorithm.adv_estimator", f"{estimator} needs what TRL does not have; use turn_grpo, grpo, rloo, ..."
@@ -176,7 +176,7 @@ def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
 
 
 def value_of(config: PPOConfig, name: str) -> Any:
-    """The value of a dotted key."""
+    """Return the value of a dotted key."""
     value: Any = config
     for part in name.split("."):
         value = getattr(value, part)
@@ -184,17 +184,17 @@ def value_of(config: PPOConfig, name: str) -> Any:
 
 
 def steps_an_iteration(config: PPOConfig) -> int:
-    """The optimizer's steps on a batch, which TRL counts where we count batches."""
+    """Return the optimizer's steps on a batch: TRL counts these, and we count batches."""
     return config.actor.mini_batches * config.actor.ppo_epochs
 
 
 def completion_length(config: PPOConfig) -> int:
-    """Tokens of an episode after its opening at most, those of the environment included."""
+    """Return the tokens of an episode after its opening at most, those of the environment included."""
     return config.rollout.max_response_tokens or config.engine.max_context
 
 
 def grad_clip(config: PPOConfig) -> float:
-    """The gradient's norm at most, of TRL's loss.
+    """Return the largest norm of the gradient, of TRL's loss.
 
     Its ``dr_grpo`` divides by the length of a whole episode, ``seq-mean-token-sum-norm`` by that of a reply. AdamW
     does not notice a constant factor; clipping would.
@@ -205,7 +205,7 @@ def grad_clip(config: PPOConfig) -> float:
 
 
 def grpo_arguments(config: PPOConfig) -> dict[str, Any]:
-    """The arguments of ``GRPOConfig``.
+    """Return the arguments of ``GRPOConfig``.
 
     Raises:
         PolicyError: There is no such device.

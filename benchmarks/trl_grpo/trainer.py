@@ -2,7 +2,7 @@
 
 Group number ``g`` has the task, and its environment the seed, that group ``g`` of ``ppo`` has; the warm start is the
 same; advantages are those of ``algorithm.adv_estimator``. Generation is the embedded engine's, the loss, the optimizer
-and the loop are TRL's. Which key becomes what is :mod:`.config`.
+and the loop are TRL's. The translation of keys is :mod:`.config`.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ log = logging.getLogger("trainers")
 
 _CONFIG = "config.json"  # beside the checkpoints: which run they are of
 
-#: TRL's names of what means the same for every trainer.
+#: TRL's names of metrics with the same meaning for every trainer.
 _NAMES = {
     "reward": "train/reward",
     "episodes/solved": "train/solved",
     "episodes/turns": "train/turns",
 }
-_SHOWN = (*_NAMES.values(), "val/reward", "val/solved", "val/turns")  # on the console
+_CONSOLE_METRICS = (*_NAMES.values(), "val/reward", "val/solved", "val/turns")  # on the console
 
 
 class TRLGRPOTrainer:
@@ -77,7 +77,7 @@ class TRLGRPOTrainer:
     Raises:
         ConfigError: They have problems, or set a key that has no meaning here; all are named.
         ModuleNotFoundError: TRL is not installed.
-        SetupError: It is one of several processes.
+        SetupError: The process is one of several.
     """
 
     def __init__(self, config: PPOConfig | Sequence[str] = ()) -> None:
@@ -99,13 +99,13 @@ class TRLGRPOTrainer:
         """See :class:`trainers.Trainer`.
 
         Raises:
-            SetupError: The model, the environment or the checkpoint cannot be had.
+            SetupError: The model, the environment or the checkpoint is not available.
             CheckpointError: The checkpoint is of another run.
             RolloutError: A batch could not be played.
         """
-        checkpoint, mine = self._checkpoint(), self._newest()
-        if checkpoint is not None and mine is not None and checkpoint.resolve().parent != self.folder.resolve():
-            raise SetupError(would_replace(self.folder, mine, checkpoint))
+        checkpoint, newest = self._checkpoint(), self._newest()
+        if checkpoint is not None and newest is not None and checkpoint.resolve().parent != self.folder.resolve():
+            raise SetupError(would_replace(self.folder, newest, checkpoint))
         trainer = self._made()
         self._remove_after(checkpoint)
         (self.folder / _CONFIG).write_text(json.dumps(self.config.model_dump(mode="json"), indent=1), encoding="utf-8")
@@ -144,7 +144,7 @@ class TRLGRPOTrainer:
         self._held.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the trainer itself."""
         return self
 
     def __exit__(
@@ -191,7 +191,7 @@ class TRLGRPOTrainer:
             step_timeout=config.rollout.step_timeout_s,
             generation_timeout=config.rollout.generation_timeout_s,
             episode_timeout=config.rollout.episode_timeout_s,
-            environments={each.id: [each.training, each.validation] for each in played(config)},
+            environments={component.id: [component.training, component.validation] for component in played(config)},
         )
         done = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]) // steps_an_iteration(config)
         self._report = _report_of(config, self.folder, first_step=0 if checkpoint is None else done + 1)
@@ -214,12 +214,12 @@ class TRLGRPOTrainer:
         return trainer
 
     def _policy(self) -> Policy:
-        given, notes = with_scripts_there_are(self.config)
+        runnable, notes = with_scripts_there_are(self.config)
         for note in notes:
             log.info("%s", note)
         # TRL computes in bfloat16 by autocast; a warm start needs no autocast.
-        model = given.model.model_copy(update={"dtype": "float32"})
-        config = given.model_copy(update={"model": model})
+        model = runnable.model.model_copy(update={"dtype": "float32"})
+        config = runnable.model_copy(update={"model": model})
         policy = policy_of(
             config.model,
             played(config),
@@ -235,23 +235,23 @@ class TRLGRPOTrainer:
         return policy
 
     def _checkpoint(self) -> Path | None:
-        """What to resume from.
+        """Return the checkpoint to resume from.
 
         Raises:
-            SetupError: The one that was asked for is not there.
+            SetupError: The requested one does not exist.
         """
-        mode, given = self.config.trainer.resume_mode, self.config.trainer.resume_from_path
+        mode, requested = self.config.trainer.resume_mode, self.config.trainer.resume_from_path
         if mode == "disable":
             return None
         if mode == "auto":
             return self._newest()
-        path = Path(given or "").expanduser()
-        if given is None or not (path / "trainer_state.json").is_file():
-            raise SetupError(f"trainer.resume_from_path={given}: not a checkpoint of TRL's (no trainer_state.json)")
+        path = Path(requested or "").expanduser()
+        if requested is None or not (path / "trainer_state.json").is_file():
+            raise SetupError(f"trainer.resume_from_path={requested}: not a checkpoint of TRL's (no trainer_state.json)")
         return path
 
     def _remove_after(self, checkpoint: Path | None) -> None:
-        """Remove what an earlier run left in the folder after where this one starts: it would be resumed from."""
+        """Remove an earlier run's checkpoints in the folder after the start of this one: it would resume from them."""
         inside = checkpoint is not None and checkpoint.resolve().parent == self.folder.resolve()
         start = _step(checkpoint) if checkpoint is not None and inside else 0
         later = [path for path in self.folder.glob("checkpoint-*") if _step(path) > start]
@@ -262,8 +262,8 @@ class TRLGRPOTrainer:
             log.warning("%s: removed %s, which an earlier run had left there", self.folder, names)
 
     def _newest(self) -> Path | None:
-        found = [path for path in self.folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
-        return max(found, key=_step, default=None)
+        checkpoints = [path for path in self.folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+        return max(checkpoints, key=_step, default=None)
 
 
 def refuse_processes(processes: int, devices: int = 1) -> None:
@@ -284,7 +284,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def _write_model(trainer: Any, folder: Path) -> None:
-    """A folder that transformers loads; adapters are merged into the weights."""
+    """Write a folder that transformers loads; adapters are merged into the weights."""
     from trainers.integrations.trl.generation import adapters_of
 
     if (adapters := adapters_of(trainer)) is None:
@@ -298,7 +298,7 @@ def _write_model(trainer: Any, folder: Path) -> None:
 
 
 def training_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
-    """One for each group, in the order of ``ppo``'s groups, with its tasks and seeds."""
+    """Yield one for each group, in the order of ``ppo``'s groups, with its tasks and seeds."""
     (component,), seed = played(config), config.trainer.seed
     order = TaskOrder(task_count(component), seed=seed, shuffle=config.data.shuffle)
     for group in range(config.trainer.total_iterations * config.rollout.groups_per_batch):
@@ -306,7 +306,7 @@ def training_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
 
 
 def validation_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
-    """Those of ``ppo``'s validations."""
+    """Yield the episodes of ``ppo``'s validations."""
     (component,) = played(config)
     kwargs = component.validation
     for task in validation_tasks(config, component):
@@ -355,9 +355,9 @@ def _adapters(model: ModelSection) -> Any:
 
 
 def _report_of(config: PPOConfig, folder: Path, first_step: int) -> TrainerCallback:
-    """A callback that gives TRL's metrics to our loggers, with an iteration as the step.
+    """Return a callback that gives TRL's metrics to our loggers, with an iteration as the step.
 
-    What an earlier run logged from ``first_step`` on is dropped.
+    Logs of an earlier run from ``first_step`` on are dropped.
     """
     from transformers import TrainerCallback
 
@@ -375,14 +375,14 @@ def _report_of(config: PPOConfig, folder: Path, first_step: int) -> TrainerCallb
             metrics = named(logs or {})
             self.latest.update(metrics)
             self.loggers.log(state.global_step // steps, metrics)
-            if console and (shown := [f"{name} {metrics[name]:.3f}" for name in _SHOWN if name in metrics]):
-                log.info("iteration %d/%d  %s", state.global_step // steps, total, "  ".join(shown))
+            if console and (parts := [f"{name} {metrics[name]:.3f}" for name in _CONSOLE_METRICS if name in metrics]):
+                log.info("iteration %d/%d  %s", state.global_step // steps, total, "  ".join(parts))
 
     return Report()
 
 
 def named(logs: Mapping[str, Any]) -> dict[str, float]:
-    """TRL's metrics by our names where they mean the same, else as ``trl/...``; those without a value are left out.
+    """Return TRL's metrics by our names where they mean the same, else as ``trl/...``, without those without a value.
 
     Those of our own validation have their names already.
     """

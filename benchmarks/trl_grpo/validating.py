@@ -52,7 +52,7 @@ class ValidatingGRPOTrainer(TurnCreditGRPOTrainer):
         return metrics
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LambdaLR:
-        """The configured schedule: transformers' begins its warm-up with a step of rate 0."""
+        """Return the configured schedule: transformers' begins its warm-up with a step of rate 0."""
         if self.lr_scheduler is None:
             rates, steps = self._share.lr_at, optimizer or self.optimizer
             assert steps is not None
@@ -71,7 +71,7 @@ class ValidatingRollout(TextEnvRollout):
 
         Args:
             prompts: Of a dataset's rows; the same one several times is several episodes.
-            trainer: Whose weights play.
+            trainer: The trainer whose weights play.
             temperature: Sampling temperature; 0 is greedy.
             top_p: Sample from the smallest set with this probability.
 
@@ -80,8 +80,10 @@ class ValidatingRollout(TextEnvRollout):
         """
         specs, player = self._specs(prompts), self._player(trainer)
         episodes = [
-            replace(each, sampling=replace(each.sampling, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0))
-            for each in self._episodes(specs, trainer, training=False)
+            replace(
+                episode, sampling=replace(episode.sampling, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0)
+            )
+            for episode in self._episodes(specs, trainer, training=False)
         ]
         trajectories, _ = self._play(player, specs, episodes, trainer)
         self._check(prompts, trajectories, training=False)

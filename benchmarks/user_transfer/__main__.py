@@ -29,7 +29,7 @@ Work = tuple[str, int, str | None]  # a policy, its seed, and the user that it m
 
 
 def work(seeds: Sequence[int], families: Sequence[str]) -> Iterator[Work]:
-    """All there is to do, in order: a seed is whole before the next one begins."""
+    """Yield all work, in order: a seed is complete before the next one begins."""
     users = (*families, *UNSEEN)
     for policy, seed in [(START, 0), *((policy, seed) for seed in seeds for policy in (POPULATION, *families))]:
         yield policy, seed, None
@@ -49,41 +49,41 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "images" / "user-transfer.png")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
-    kept: dict[str, Any] = {"machine": f"{platform.machine()}, CPU, one thread", "python": platform.python_version()}
-    kept |= {"settings": SETTINGS, "trained": [], "cells": []}
+    results: dict[str, Any] = {"machine": f"{platform.machine()}, CPU, one thread", "python": platform.python_version()}
+    results |= {"settings": SETTINGS, "trained": [], "cells": []}
     if options.results.exists():
-        kept |= json.loads(options.results.read_text())
-    if kept["settings"] != SETTINGS:
+        results |= json.loads(options.results.read_text())
+    if results["settings"] != SETTINGS:
         raise SystemExit(
-            f"{options.results} is of other settings ({kept['settings']}, now {SETTINGS}): remove it first"
+            f"{options.results} is of other settings ({results['settings']}, now {SETTINGS}): remove it first"
         )
     families = (*TRAINED, MODEL) if options.user else TRAINED
     ends = time.monotonic() + 60 * options.minutes
     for policy, seed, user in () if options.report else work(options.seeds, families):
         model = model_of(policy, seed, options.policies)
-        known = {(cell["policy"], cell["seed"], cell["user"]) for cell in kept["cells"]}
-        wanted = {(policy, seed, each) for each in ((*families, *UNSEEN) if user is None else (user,))}
-        if wanted <= known or (user is None and model.exists()):
+        done = {(cell["policy"], cell["seed"], cell["user"]) for cell in results["cells"]}
+        cells = {(policy, seed, partner) for partner in ((*families, *UNSEEN) if user is None else (user,))}
+        if cells <= done or (user is None and model.exists()):
             continue
         if time.monotonic() > ends:
             break
         if user is None:
             met = TRAINED if policy == POPULATION else (policy,)
             took = train(policy, seed, met, options.user, options.policies)
-            kept["trained"].append({"policy": policy, "seed": seed, **took})
+            results["trained"].append({"policy": policy, "seed": seed, **took})
         else:
-            kept["cells"].append({"policy": policy, "seed": seed, "user": user, **score(model, user, options.user)})
+            results["cells"].append({"policy": policy, "seed": seed, "user": user, **score(model, user, options.user)})
         print(*[policy, seed, user or "trained"], flush=True)
-        lists = {name: ",\n".join(json.dumps(each) for each in kept[name]) for name in ("trained", "cells")}
-        start = json.dumps({name: kept[name] for name in ("machine", "python", "settings")})[:-1]
+        lists = {name: ",\n".join(json.dumps(entry) for entry in results[name]) for name in ("trained", "cells")}
+        start = json.dumps({name: results[name] for name in ("machine", "python", "settings")})[:-1]
         partial = options.results.with_suffix(".new")  # a kill leaves the old file
         partial.write_text(f'{start}, "trained": [\n{lists["trained"]}\n], "cells": [\n{lists["cells"]}\n]}}\n')
         partial.replace(options.results)
-    found = outcomes(kept["cells"])
-    print(f"{table(found)}\n\n{summary(found)}")
-    if found:
+    matrix = outcomes(results["cells"])
+    print(f"{table(matrix)}\n\n{summary(matrix)}")
+    if matrix:
         options.picture.parent.mkdir(parents=True, exist_ok=True)
-        draw(found, options.picture)
+        draw(matrix, options.picture)
 
 
 if __name__ == "__main__":

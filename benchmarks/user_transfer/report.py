@@ -1,4 +1,4 @@
-"""The matrix, what is lost off its diagonal, and its picture."""
+"""The matrix, the losses off its diagonal, and its picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from textenvs.evaluate.statistics import mean_interval, rate_interval
 
 from .runs import MODEL, POPULATION, START, TRAINED, UNSEEN
 
-#: What a population may lose against a policy trained with the user that it meets.
+#: The most that a population may lose against a policy trained with the user that it meets.
 MOST_LOST = 0.05
 Outcomes = Mapping[
     tuple[str, str], NDArray[np.float64]
@@ -22,23 +22,23 @@ Outcomes = Mapping[
 
 
 def outcomes(cells: Sequence[Mapping[str, Any]]) -> Outcomes:
-    """What every policy and user came to, seeds under one another; a seed that is not whole is left out."""
+    """Return the outcome of every policy and user, a row a seed; incomplete seeds are left out."""
     counts = Counter(cell["seed"] for cell in cells if cell["policy"] != START)
     whole = [seed for seed, count in counts.items() if count == max(counts.values())]
     cells = [cell for cell in cells if cell["policy"] == START or cell["seed"] in whole]
-    found: dict[tuple[str, str], list[list[float]]] = {}
+    rows_of: dict[tuple[str, str], list[list[float]]] = {}
     for cell in sorted(cells, key=lambda cell: cell["seed"]):
-        row = [float("nan") if each == "-" else float(each) for each in cell["solved"]]
-        found.setdefault((cell["policy"], cell["user"]), []).append(row)
-    return {key: np.array(rows) for key, rows in found.items()}
+        row = [float("nan") if digit == "-" else float(digit) for digit in cell["solved"]]
+        rows_of.setdefault((cell["policy"], cell["user"]), []).append(row)
+    return {key: np.array(rows) for key, rows in rows_of.items()}
 
 
-def table(found: Outcomes) -> str:
-    """Markdown: a row a policy, a column a user; per cent solved, with the interval clustered by task."""
-    users = [user for user in (*TRAINED, *UNSEEN, MODEL) if any(of == user for _, of in found)]
+def table(matrix: Outcomes) -> str:
+    """Return Markdown: a row a policy, a column a user; per cent solved, with the interval clustered by task."""
+    users = [user for user in (*TRAINED, *UNSEEN, MODEL) if any(of == user for _, of in matrix)]
     lines = ["| trained on | " + " | ".join(f"`{user}`" for user in users) + " |", "|---" * (len(users) + 1) + "|"]
     for policy in (START, *TRAINED, MODEL, POPULATION):
-        cells = [_cell(found[policy, user]) if (policy, user) in found else "" for user in users]
+        cells = [_cell(matrix[policy, user]) if (policy, user) in matrix else "" for user in users]
         if any(cells):
             lines.append(f"| {policy} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -50,16 +50,16 @@ def _cell(solved: NDArray[np.float64]) -> str:
     return f"{100 * np.nanmean(solved):.1f} ({100 * low:.0f} to {100 * high:.0f})"
 
 
-def losses(found: Outcomes) -> dict[str, tuple[float, float, float]]:
-    """Differences in the share solved, with intervals: a bootstrap over tasks, paired, means over seeds.
+def losses(matrix: Outcomes) -> dict[str, tuple[float, float, float]]:
+    """Return differences in the share solved, with intervals: a bootstrap over tasks, paired, means over seeds.
 
     Returns:
-        ``single``: what a policy trained on one family loses with the users of another, against the policy trained
+        ``single``: the loss of a policy trained on one family with the users of another, against the policy trained
         there; ``plain``: the same of the policy trained on plain users; ``population``: of the one trained on all;
-        ``unseen``: what the population is better than the single ones with users that none was trained on. Each is a
+        ``unseen``: the advantage of the population over the single ones with users that none was trained on. Each is a
         mean over users (and policies); those that have not been run are absent.
     """
-    users = [user for user in (*TRAINED, MODEL) if (user, user) in found]
+    users = [user for user in (*TRAINED, MODEL) if (user, user) in matrix]
     pairs = {
         "single": [((user, user), (policy, user)) for user in users for policy in users if policy != user],
         "plain": [((user, user), (TRAINED[0], user)) for user in users if user != TRAINED[0]],
@@ -68,24 +68,24 @@ def losses(found: Outcomes) -> dict[str, tuple[float, float, float]]:
     }
     lost = {}
     for name, compared in pairs.items():
-        if compared and all(key in found for pair in compared for key in pair):
-            tasks = np.nanmean([np.nanmean(found[own] - found[other], axis=0) for own, other in compared], axis=0)
+        if compared and all(key in matrix for pair in compared for key in pair):
+            tasks = np.nanmean([np.nanmean(matrix[own] - matrix[other], axis=0) for own, other in compared], axis=0)
             low, high = mean_interval([[value] for value in tasks.tolist()]) or (float("nan"), float("nan"))
             lost[name] = float(tasks.mean()), low, high
     return lost
 
 
-def summary(found: Outcomes) -> str:
-    """The losses in words; "recovered" is the share of what a single family loses that the population does not."""
-    said = {
+def summary(matrix: Outcomes) -> str:
+    """Return the losses in words; "recovered" is the share of a single family's loss that the population avoids."""
+    texts = {
         "single": "trained on one family, met by another: loses",
         "plain": "trained on plain users, met by the other families: loses",
         "population": "trained on all, against the policy trained on the family that it meets: loses",
         "unseen": "trained on all, against those trained on one, with users that none was trained on: gains",
     }
-    lost = losses(found)
+    lost = losses(matrix)
     lines = [
-        f"{said[name]} {100 * value:+.1f} points ({100 * a:+.1f} to {100 * b:+.1f})"
+        f"{texts[name]} {100 * value:+.1f} points ({100 * a:+.1f} to {100 * b:+.1f})"
         for name, (value, a, b) in lost.items()
     ]
     if {"single", "population"} <= set(lost):
@@ -96,20 +96,20 @@ def summary(found: Outcomes) -> str:
     return "\n".join(lines)
 
 
-def draw(found: Outcomes, path: Path) -> None:
-    """The matrix as a picture."""
+def draw(matrix: Outcomes, path: Path) -> None:
+    """Draw the matrix as a picture."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    users = [user for user in (*TRAINED, *UNSEEN, MODEL) if any(of == user for _, of in found)]
-    policies = [policy for policy in (START, *TRAINED, MODEL, POPULATION) if any(of == policy for of, _ in found)]
+    users = [user for user in (*TRAINED, *UNSEEN, MODEL) if any(of == user for _, of in matrix)]
+    policies = [policy for policy in (START, *TRAINED, MODEL, POPULATION) if any(of == policy for of, _ in matrix)]
     values = np.array(
-        [[100 * np.nanmean(found[p, u]) if (p, u) in found else np.nan for u in users] for p in policies], float
+        [[100 * np.nanmean(matrix[p, u]) if (p, u) in matrix else np.nan for u in users] for p in policies], float
     )
     figure, axis = pyplot.subplots(figsize=(1.2 * len(users) + 2, 0.6 * len(policies) + 1.6), layout="constrained")
-    shown = axis.imshow(values, vmin=0, vmax=100, cmap="viridis", aspect="auto")
+    image = axis.imshow(values, vmin=0, vmax=100, cmap="viridis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
             own = policies[row] == users[column]
@@ -120,6 +120,6 @@ def draw(found: Outcomes, path: Path) -> None:
     axis.set_xticks(range(len(users)), users, rotation=30, ha="right")
     axis.set_yticks(range(len(policies)), policies)
     axis.set(xlabel="users that it meets", ylabel="users that it was trained on")
-    figure.colorbar(shown, label="solved, per cent")
+    figure.colorbar(image, label="solved, per cent")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -1,4 +1,4 @@
-"""One training with users of one family, or of all, and what its policy comes to with users of one family."""
+"""One training with users of one family, or of all, and the evaluation of its policy with users of one family."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ _READ = (
 )
 
 
-#: Of what is above: policies and results of other settings are not taken for these.
+#: A hash of the above: policies and results of other settings are not reused.
 SETTINGS = hashlib.sha256(repr((ENV, ITERATIONS, _COMMON, _IMITATE, _READ)).encode()).hexdigest()[:8]
 
 
 def kwargs_of(family: str, user: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options of the environment with users of a family."""
+    """Return options of the environment with users of a family."""
     return {"user": dict(user or {})} if family == MODEL else {"manner": family}
 
 
 def train(
     name: str, seed: int, families: Sequence[str], user: Mapping[str, Any] | None, folder: Path
 ) -> dict[str, Any]:
-    """Train on users of ``families``, in equal shares, from the start, and keep the policy; what it took.
+    """Train on users of ``families``, in equal shares, from the start, and keep the policy; return the costs.
 
     Args:
         name: Of the policy, and with ``seed`` of its folder in ``folder``; :data:`START` is the warm start itself.
@@ -80,17 +80,17 @@ def train(
     before = model_of(IMITATION if name == START else START, 0, folder)
     if name != IMITATION and not before.exists():
         train(before.name.removesuffix("-0"), 0, (), user, folder)
-    given = [*_COMMON, f"trainer.seed={seed}"]
+    overrides = [*_COMMON, f"trainer.seed={seed}"]
     if name == IMITATION:
-        given += [*_IMITATE, f"env.id={ENV}"]
+        overrides += [*_IMITATE, f"env.id={ENV}"]
     elif name == START:
-        given += [*_READ, f"env.id={ENV}", f"model.path={before}"]
+        overrides += [*_READ, f"env.id={ENV}", f"model.path={before}"]
     else:
-        given += [f"model.path={before}", *_environments(families, user)]
+        overrides += [f"model.path={before}", *_environments(families, user)]
     with tempfile.TemporaryDirectory() as temporary:
-        given.append(f"trainer.default_local_dir={temporary}/run")
+        overrides.append(f"trainer.default_local_dir={temporary}/run")
         tokens = asyncio.run(
-            _trained(given, 0 if name in (IMITATION, START) else ITERATIONS, Path(temporary) / "model")
+            _trained(overrides, 0 if name in (IMITATION, START) else ITERATIONS, Path(temporary) / "model")
         )
         shutil.copytree(Path(temporary) / "model", model)
     return {"sampled_tokens": tokens, "cpu_s": round(time.process_time() - began, 1)}
@@ -122,7 +122,7 @@ async def _trained(overrides: Sequence[str], iterations: int, model: Path) -> in
 
 
 def score(model: Path, family: str, user: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All held-out tasks with a user of ``family``, at temperature 1; equal tasks and seeds for every policy.
+    """Play all held-out tasks with a user of ``family``, at temperature 1; equal tasks and seeds for every policy.
 
     Returns:
         ``solved``, a digit a task (``-`` where the episode failed), and the mean ``return`` and assistant ``turns``.

@@ -59,7 +59,7 @@ class BestOfN:
         self._failures = self._lookahead([]).failures
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player that forks ``env``, whose episode it must be."""
+        """Return a player that forks ``env``, whose episode it must be."""
         turns = 0
 
         async def reply(conversation: Messages, tools: ToolSchemas) -> Reply:
@@ -67,7 +67,7 @@ class BestOfN:
             turns += 1
             drawn = np.random.SeedSequence([seed, 3, turns]).generate_state(self.candidates)
             try:
-                return await self._best(env, conversation, tools, [int(each) >> 1 for each in drawn])
+                return await self._best(env, conversation, tools, [int(number) >> 1 for number in drawn])
             except (BudgetExceeded, CacheError) as error:
                 raise Stopped(f"looking ahead cannot go on: {error}") from error
 
@@ -96,19 +96,19 @@ class BestOfN:
                 raise PolicyFailure(f"{quoted(reply.action)} is neither text nor an assistant message")
             else:
                 spent.append(reply)
-                said = assistant(reply.action) if isinstance(reply.action, str) else reply.action
-                (message,) = clean_messages([said])  # as the environment keeps it
+                proposed_message = assistant(reply.action) if isinstance(reply.action, str) else reply.action
+                (message,) = clean_messages([proposed_message])  # as the environment keeps it
                 key = json.dumps(message, sort_keys=True)
                 proposals[key] = _Proposal(reply, message, proposals[key].drawn + 1 if key in proposals else 1)
         lookahead = self._lookahead(spent)
-        scored = await _together([self._score(env, lookahead, each) for each in proposals.values()])
-        failures += [each.failure for each in scored if each.failure is not None]
-        good = [number for number, each in enumerate(scored) if each.result is not None]
+        scored = await _together([self._score(env, lookahead, proposal) for proposal in proposals.values()])
+        failures += [proposal.failure for proposal in scored if proposal.failure is not None]
+        good = [number for number, proposal in enumerate(scored) if proposal.result is not None]
         if not good:
             raise PolicyFailure(f"none of {len(seeds)} candidates could be scored; the first: {failures[0]}")
         chosen = max(good, key=lambda number: scored[number].reward)  # the first of equal ones
         costs = [reply.cost for reply in spent if reply.cost is not None]
-        notes = {"chosen": chosen, "candidates": [each.to_json() for each in scored], "failures": failures}
+        notes = {"chosen": chosen, "candidates": [proposal.to_json() for proposal in scored], "failures": failures}
         return replace(scored[chosen].reply, cost=sum(costs) if costs else None, notes=notes)
 
     async def _score(self, env: TextEnv[Any], lookahead: Lookahead, proposal: _Proposal) -> _Proposal:
@@ -142,10 +142,10 @@ class _Proposal:
         return self.result.reward
 
     def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"message": dict(self.message), "drawn": self.drawn}
+        fields: dict[str, Any] = {"message": dict(self.message), "drawn": self.drawn}
         if self.result is None:
-            return told | {"failure": self.failure}
-        return told | {
+            return fields | {"failure": self.failure}
+        return fields | {
             "reward": self.result.reward,
             "terms": dict(self.result.terms),
             "futures": len(self.result.futures),
@@ -175,7 +175,7 @@ class _Futures:
 
 
 async def _together(work: list[Any]) -> list[_Proposal]:
-    """All results; if one raises, the others are cancelled."""
+    """Gather all results; if one raises, the others are cancelled."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return list(await asyncio.gather(*tasks))
@@ -189,7 +189,7 @@ async def _together(work: list[Any]) -> list[_Proposal]:
 
 
 def sft_row(record: Record) -> dict[str, Any] | None:
-    """A conversation to imitate, as ``python -m trainers.sft`` reads it.
+    """Return a conversation to imitate, as ``python -m trainers.sft`` reads it.
 
     Args:
         record: Of an episode that :class:`BestOfN` played.
@@ -207,12 +207,12 @@ def sft_row(record: Record) -> dict[str, Any] | None:
     messages = [_shown(message) for message in record.messages[:end]]
     if any("tool_calls" in message for message in messages):
         return None
-    said = [note["candidates"][note["chosen"]] for _, note in turns]
+    chosen_candidates = [note["candidates"][note["chosen"]] for _, note in turns]
     return {
         "messages": messages,
-        "reward": said[-1]["reward"],
-        **{f"score/{name}": value for name, value in said[-1]["terms"].items()},
-        "turn_rewards": [each["reward"] for each in said],
+        "reward": chosen_candidates[-1]["reward"],
+        **{f"score/{name}": value for name, value in chosen_candidates[-1]["terms"].items()},
+        "turn_rewards": [candidate["reward"] for candidate in chosen_candidates],
         "success": record.success,
         "stop": record.stop,
         "data_source": record.data_source,
@@ -222,7 +222,7 @@ def sft_row(record: Record) -> dict[str, Any] | None:
 
 
 def preference_pairs(record: Record, *, min_margin: float = 0.0) -> Iterator[dict[str, Any]]:
-    """The best and the worst candidate of each turn, for preference learning (DPO).
+    """Yield the best and the worst candidate of each turn, for preference learning (DPO).
 
     Args:
         record: Of an episode that :class:`BestOfN` played; a failed one has its pairs, too.
@@ -233,8 +233,8 @@ def preference_pairs(record: Record, *, min_margin: float = 0.0) -> Iterator[dic
         ``chosen_reward``, ``rejected_reward``, ``turn`` (from 0) and where the episode comes from.
     """
     for turn, (index, note) in enumerate(_turns(record)):
-        scored = [each for each in note["candidates"] if "reward" in each]
-        best, worst = note["candidates"][note["chosen"]], min(scored, key=lambda each: each["reward"])
+        scored = [candidate for candidate in note["candidates"] if "reward" in candidate]
+        best, worst = note["candidates"][note["chosen"]], min(scored, key=lambda candidate: candidate["reward"])
         margin = best["reward"] - worst["reward"]
         pair = [_shown(best["message"]), _shown(worst["message"])]
         if not margin > 0 or margin < min_margin or any("tool_calls" in message for message in pair):
@@ -253,14 +253,14 @@ def preference_pairs(record: Record, *, min_margin: float = 0.0) -> Iterator[dic
 
 
 def _turns(record: Record) -> list[tuple[int, Any]]:
-    """For each turn with notes, where its reply stands in the conversation, and the notes."""
+    """Return, for each turn with notes, where its reply stands in the conversation, and the notes."""
     replies = [i for i, message in enumerate(record.messages) if message["role"] == "assistant"]
     played = replies[len(replies) - len(record.turn_rewards) :]
     return [(index, note) for index, note in zip(played, record.notes, strict=False) if note is not None]
 
 
 def _shown(message: Message) -> Message:
-    """The message as a learner is shown it: without reasoning that a service keeps apart from what was said."""
+    """Return the message as a learner is shown it: without reasoning that a service keeps apart from it."""
     (copied,) = copy_messages([message])
     copied.pop("reasoning_content", None)
     return copied

@@ -149,8 +149,10 @@ def build(arguments: argparse.Namespace) -> int:
         records = [record for _, record in sorted(folder.records.items())]
         status = write(records, Path(arguments.out).expanduser(), arguments, least)
     if problem is not None:
-        kept = f"{len(records)} of {len(planned)} conversations are kept in {arguments.out}; the same command goes on"
-        raise CommandError(f"{problem}\n{kept}", exit_status)
+        progress = (
+            f"{len(records)} of {len(planned)} conversations are kept in {arguments.out}; the same command goes on"
+        )
+        raise CommandError(f"{problem}\n{progress}", exit_status)
     return status
 
 
@@ -171,27 +173,27 @@ async def play(
 
 
 def write(records: Sequence[Record], out: Path, arguments: argparse.Namespace, least: Mapping[str, float]) -> int:
-    """The files of rows, and what they hold in a table; 1 if there is nothing to learn from."""
+    """Write the files of rows, and print what they hold in a table; return 1 if there is nothing to learn from."""
     good = [record for record in records if not record.failed]
     rows = [row for record in good if (row := sft_row(record)) is not None]
-    kept = [row for row in rows if enough(row, least)]
+    sft_rows = [row for row in rows if enough(row, least)]
     pairs = [pair for record in records for pair in preference_pairs(record, min_margin=arguments.min_margin)]
-    said = [["conversations", str(len(records))]]
-    for name, found in (("sft", kept), ("pairs", pairs)):
+    table_rows = [["conversations", str(len(records))]]
+    for name, kind_rows in (("sft", sft_rows), ("pairs", pairs)):
         path = out / f"{name}.{arguments.format}"
-        if not found:
+        if not kind_rows:
             path.unlink(missing_ok=True)  # of an earlier run with other limits
         elif arguments.format == "parquet":
-            write_rows(found, path)
+            write_rows(kind_rows, path)
         else:
-            write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
-        said.append([f"rows of {name}", str(len(found))])
-    for name, value in means(kept):
-        said.append([f"  mean {name}", f"{value:+.4f}"])
-    print(table(said, right=(1,)))
+            write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kind_rows))
+        table_rows.append([f"rows of {name}", str(len(kind_rows))])
+    for name, value in means(sft_rows):
+        table_rows.append([f"  mean {name}", f"{value:+.4f}"])
+    print(table(table_rows, right=(1,)))
     if len(good) < len(records):
         print(printable(failures(summarize(records)["all"])))
-    if not kept:
+    if not sft_rows:
         print(f"no conversation is good enough for {out}/sft.{arguments.format}", file=sys.stderr)
         return 1
     return 0
@@ -201,8 +203,8 @@ def enough(row: Mapping[str, Any], least: Mapping[str, float]) -> bool:
     for name, limit in least.items():
         key = name if name == REWARD else f"score/{name}"
         if key not in row:
-            known = [REWARD, *(other.removeprefix("score/") for other in row if other.startswith("score/"))]
-            raise CommandError(f"--min {name}={limit}: there is no such score; there are {', '.join(known)}", 2)
+            score_names = [REWARD, *(other.removeprefix("score/") for other in row if other.startswith("score/"))]
+            raise CommandError(f"--min {name}={limit}: there is no such score; there are {', '.join(score_names)}", 2)
         if row[key] < limit:
             return False
     return True
@@ -254,7 +256,7 @@ def lookahead_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def spec_of(text: str) -> Any:
-    """A model's name, or the mapping of a ChatSpec's options."""
+    """Return a model's name, or the mapping of a ChatSpec's options."""
     if not text.lstrip().startswith("{"):
         return text
     try:
@@ -271,17 +273,17 @@ def token_counter(folder: str) -> Callable[[str], int]:
 
 
 def numbers(words: Sequence[str], option: str) -> dict[str, float]:
-    """`name=number` words."""
-    found: dict[str, float] = {}
+    """Parse `name=number` words."""
+    values: dict[str, float] = {}
     for word in words:
         name, equals, value = word.partition("=")
         try:
-            found[name] = float(value)
+            values[name] = float(value)
         except ValueError:
             equals = ""
         if not name or not equals:
             raise CommandError(f"{option} takes NAME=NUMBER, not {word!r}", 2)
-    return found
+    return values
 
 
 def check(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-r"""Before and after: what several evaluations say about task score, tokens and interactivity, side by side.
+r"""Comparison before and after: task score, tokens and interactivity of several evaluations, side by side.
 
     textenvs evaluate textenv/collab-math split=test --local outputs/before/model --out outputs/eval/before
     textenvs evaluate textenv/collab-math split=test --local outputs/after/model --out outputs/eval/after
@@ -63,13 +63,15 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def answered_at_once(folder: Path) -> dict[str, float | None] | None:
-    """How many episodes begin with an answer; ``None`` where their conversations were not kept."""
+    """Return the rate of episodes that begin with an answer; ``None`` where their conversations were not kept."""
     first: dict[int, list[float]] = {}
     with (folder / EPISODES).open(encoding="utf-8") as lines:
         for episode in map(json.loads, lines):
-            said = [each["content"] for each in episode.get("messages") or () if each["role"] == "assistant"]
-            if said and not episode["failed"]:
-                first.setdefault(episode["task"], []).append(float("####" in said[0] or "\\boxed{" in said[0]))
+            replies = [
+                message["content"] for message in episode.get("messages") or () if message["role"] == "assistant"
+            ]
+            if replies and not episode["failed"]:
+                first.setdefault(episode["task"], []).append(float("####" in replies[0] or "\\boxed{" in replies[0]))
     groups = list(first.values())
     if not groups:
         return None
@@ -78,13 +80,13 @@ def answered_at_once(folder: Path) -> dict[str, float | None] | None:
 
 
 def compare(summaries: Mapping[str, Mapping[str, Any]]) -> str:
-    """The table.
+    """Return the table.
 
     Raises:
         Unusable: They are not of the same tasks.
     """
-    (first, reference), *others = summaries.items()
-    for name, summary in others:
+    (first, reference), *remaining = summaries.items()
+    for name, summary in remaining:
         for part in SAME:
             if summary.get(part) != reference.get(part):
                 raise Unusable(
@@ -93,9 +95,9 @@ def compare(summaries: Mapping[str, Mapping[str, Any]]) -> str:
                 )
     rows = []
     for title, path in ROWS:
-        found = [estimate(summary["all"], path) for summary in summaries.values()]
-        if any(found):
-            rows.append([title, *(each or "-" for each in found)])
+        estimates = [estimate(summary["all"], path) for summary in summaries.values()]
+        if any(estimates):
+            rows.append([title, *(text or "-" for text in estimates)])
     failed = [summary["all"]["failed"] for summary in summaries.values()]
     if any(failed):
         rows.append(["failed episodes, left out", *map(str, failed)])
@@ -103,20 +105,20 @@ def compare(summaries: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def estimate(numbers: Mapping[str, Any], path: Sequence[str]) -> str:
-    """The mean and its interval; nothing where it was not measured."""
-    found: Any = numbers
+    """Return the mean and its interval; nothing where it was not measured."""
+    value: Any = numbers
     for name in path:
-        found = found.get(name)
-        if found is None:
+        value = value.get(name)
+        if value is None:
             return ""
-    value = f"{found['value']:.3f}"
-    return value if found["low"] is None else f"{value} ({found['low']:.3f} to {found['high']:.3f})"
+    text = f"{value['value']:.3f}"
+    return text if value["low"] is None else f"{text} ({value['low']:.3f} to {value['high']:.3f})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("evaluations", nargs="+", metavar="NAME=DIR", help="folders of `textenvs evaluate --out DIR`")
-    folders = dict(each.split("=", 1) if "=" in each else (each, each) for each in made.parse_args(argv).evaluations)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("evaluations", nargs="+", metavar="NAME=DIR", help="folders of `textenvs evaluate --out DIR`")
+    folders = dict(word.split("=", 1) if "=" in word else (word, word) for word in parser.parse_args(argv).evaluations)
     try:
         print(compare({name: read(Path(folder).expanduser()) for name, folder in folders.items()}))
     except Unusable as error:

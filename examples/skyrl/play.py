@@ -25,9 +25,9 @@ for row in rows:
         reply = "#### 1"
         step = env.step(reply)
         done = step["done"]
-        said = " ".join(message["content"] for message in step["observations"])
+        seen = " ".join(message["content"] for message in step["observations"])
         print(
-            f"  {reply!r}: reward {step['reward']:+.2f}, done={done}, stop {step['metadata']['stop']} {said}".rstrip()
+            f"  {reply!r}: reward {step['reward']:+.2f}, done={done}, stop {step['metadata']['stop']} {seen}".rstrip()
         )
     print(f"  {env.get_metrics()}")
     env.close()

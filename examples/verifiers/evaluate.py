@@ -28,8 +28,8 @@ class Service(BaseHTTPRequestHandler):
 
     def do_POST(self):  # noqa: D102, N802
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        asked = any(message["role"] == "assistant" for message in body["messages"])
-        message = {"role": "assistant", "content": "#### 7" if asked else "Is that all?"}
+        has_asked = any(message["role"] == "assistant" for message in body["messages"])
+        message = {"role": "assistant", "content": "#### 7" if has_asked else "Is that all?"}
         answer = {
             "id": "0",
             "object": "chat.completion",

@@ -33,7 +33,7 @@ def _dialogues(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     if path.suffix not in (".jsonl", ".parquet"):
         raise CommandError(f"-o {arguments.out}: dialogues are a .jsonl or .parquet file", 2)
     env = open_environment(arguments.id, {"manner": "all", **options})
-    rows = list(dialogues(env, arguments.episodes, seed=arguments.seed, others=arguments.others))
+    rows = list(dialogues(env, arguments.episodes, seed=arguments.seed, off_script=arguments.others))
     if path.suffix == ".parquet":
         write_rows(rows, path)
     else:
@@ -55,7 +55,7 @@ def _report(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
                 make_env,
                 arguments.episodes,
                 seed=arguments.seed,
-                others=arguments.others,
+                off_script=arguments.others,
                 concurrency=arguments.concurrency,
             )
         )

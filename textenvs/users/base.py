@@ -1,4 +1,4 @@
-"""What every simulated user is to an environment, scripted or LLM.
+"""The interface between environments and simulated users, scripted or LLM.
 
 A user is immutable: what it remembers is the conversation, and what it decides by chance comes from the environment's
 own generator. So one user serves any number of episodes, and forks of an episode.
@@ -24,7 +24,7 @@ GoalT_contra = TypeVar("GoalT_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class UserTurn:
-    """What a user says."""
+    """A user's message."""
 
     text: str  # empty only where it ends the conversation without any words
     ends: bool = False  # it leaves: this is the end of the conversation
@@ -62,22 +62,22 @@ class SimulatedUser(Protocol[GoalT_contra]):
 
 @dataclass(frozen=True)
 class UserView:
-    """What an environment's user knows and has heard, scripted or not."""
+    """The state of an environment's user, scripted or not: its goal, its conversation, its progress."""
 
-    goal: str  # as a model is told that plays this user
-    talk: Messages  # the conversation as far as it reaches the user
+    goal: str  # the text that a model gets which plays this user
+    talk: Messages  # the conversation as far as the user sees it
     manner: str = ""  # how it behaves, in words; empty for a plain one
-    told: int = 0  # how many of the things that must be asked for it has told
+    disclosed: int = 0  # how many of the things that must be asked for it has told
     values: Sequence[str] = ()  # words that state a fact, beside numbers, true or not
     #: The share of what only it knows, and a right outcome needs, that a rule recovers from its messages, from 0 to 1.
     recovered: float = 1.0
 
     def foreign(self, text: str) -> bool:
-        """Whether a message states a value that neither the goal, the opening nor the assistant states."""
+        """Return whether a message states a value that neither the goal, the opening nor the assistant states."""
         return bool(self._foreign(text))
 
     def contradicts(self, text: str) -> bool:
-        """Whether it does, and does not correct itself: no value of the goal follows."""
+        """Return whether a message states such a value and does not correct itself: no value of the goal follows."""
         foreign = self._foreign(text)
         own = self._stated(self.goal)
         return bool(foreign) and not any(
@@ -85,32 +85,35 @@ class UserView:
         )
 
     def _foreign(self, text: str) -> list[int]:
-        """Where it states such values, in order."""
-        heard = [self.goal]
+        """Return the positions of such values, in order."""
+        texts = [self.goal]
         for message in self.talk:
-            if message["role"] == "assistant" or len(heard) == 1:  # what the user says later may be what it made up
-                heard.append(visible_text(message))
-        known = {value for each in heard for value in self._stated(each)}
-        if re.search(r"\bone\b", " ".join(heard).lower()):
-            known.add("1")
-        return sorted(place for value, place in self._stated(text).items() if value not in known)
+            if message["role"] == "assistant" or len(texts) == 1:  # what the user says later may be what it made up
+                texts.append(visible_text(message))
+        known_values = {value for part in texts for value in self._stated(part)}
+        if re.search(r"\bone\b", " ".join(texts).lower()):
+            known_values.add("1")
+        return sorted(place for value, place in self._stated(text).items() if value not in known_values)
 
     def _stated(self, text: str) -> dict[str, int]:
-        """The values in a text, and where each stands last."""
+        """Return the values in a text, with the position of each one's last occurrence."""
         lowered = text.lower()
-        places = {value: list(standing(value).finditer(lowered)) for value in {each.lower() for each in self.values}}
-        return {value: found[-1].start() for value, found in places.items() if found} | numbers_in(text)
+        places = {value: list(standing(value).finditer(lowered)) for value in {word.lower() for word in self.values}}
+        return {value: matches[-1].start() for value, matches in places.items() if matches} | numbers_in(text)
 
 
 @dataclass(frozen=True)
 class Entitled:
-    """What a reply entitles the user to say."""
+    """The limits of a user's answer to a reply."""
 
-    asked: bool  # whether it asks for something that the user has not told yet
+    asks: bool  # whether the reply asks for something that the user has not told yet
     problem: Callable[[str], str | None]  # what is wrong with a message that tells too much; else ``None``
 
     def guard(self, view: UserView) -> Callable[[str], str | None]:
-        """What is wrong with a message of a model that plays the user: it tells too much, or states a false value."""
+        """Return a check of messages by a model that plays the user: what is wrong with a message, else ``None``.
+
+        A message is wrong if it tells too much, or states a false value.
+        """
 
         def wrong(text: str) -> str | None:
             return self.problem(text) or ("it states a value that is not yours" if view.contradicts(text) else None)
@@ -123,18 +126,18 @@ class HasUser(Protocol):
     """An environment whose user holds something back until it is asked for it."""
 
     def user_view(self) -> UserView:
-        """The user as the episode stands."""
+        """Return the user's view of the episode so far."""
         ...
 
     def user_may(self, reply: Message) -> Entitled:
-        """What the user may say to ``reply``, which comes next (or was just added to the conversation)."""
+        """Return what the user may say to ``reply``, which comes next (or was just added to the conversation)."""
         ...
 
 
 async def take_turn(
     user: SimulatedUser[GoalT], messages: Messages, goal: GoalT, rng: np.random.Generator, *, tools: bool = False
 ) -> UserTurn:
-    """Let ``user`` speak, after showing it no more of the conversation than it may see.
+    """Get the user's next message, showing it no more of the conversation than it may see.
 
     ``tools`` says whether it sees tool calls and their results; ``rng`` is the environment's (``self.np_random``).
     """

@@ -1,4 +1,4 @@
-"""Which values a message states, to see whether a user told what it was not asked for, or what is false."""
+"""The values that a message states, to detect that a user tells what it was not asked for, or what is false."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _WORD = re.compile(rf"\b(?:({'|'.join(_TENS)})(?:[ -]({'|'.join(_SMALL[1:10])}))
 
 
 def values_in(text: str) -> set[str]:
-    """The numbers in ``text`` in digits, also those that it has in words ("nine", "twenty-one"; up to 99)."""
-    found = set(_NUMBER.findall(text))
+    """Return the numbers in ``text`` in digits, also those that it has in words ("nine", "twenty-one"; up to 99)."""
+    numbers = set(_NUMBER.findall(text))
     for tens, unit, small in _WORD.findall(text.lower()):
-        found.add(str(_TENS[tens] + _UNITS.get(unit, 0) if tens else _UNITS[small]))
-    return found
+        numbers.add(str(_TENS[tens] + _UNITS.get(unit, 0) if tens else _UNITS[small]))
+    return numbers
 
 
 #: A list's marker; a number in digits; one in words. Numbers with hundreds and more in words are left to the reader.
@@ -29,14 +29,17 @@ _LARGE = re.compile(
 
 
 def numbers_in(text: str) -> dict[str, int]:
-    """The numbers in ``text`` in one form ("1,200" is 1200, "4.50" is 4.5, "nine" is 9), and where each stands last."""
+    """Return the numbers in ``text`` in one form, with the position of each one's last occurrence.
+
+    "1,200" is 1200, "4.50" is 4.5, "nine" is 9.
+    """
     for left_out in (_MARKER, _LARGE):
-        text = left_out.sub(lambda found: " " * len(found[0]), text)
-    found: dict[str, int] = {}
+        text = left_out.sub(lambda number: " " * len(number[0]), text)
+    places: dict[str, int] = {}
     for match in _NUMBER.finditer(text):
         plain = re.sub(r",(?=\d{3}(?!\d))", "", match[0])
-        found[plain.rstrip("0").rstrip(".") if "." in plain else plain] = match.start()
+        places[plain.rstrip("0").rstrip(".") if "." in plain else plain] = match.start()
     for match in _WORD.finditer(text.lower()):
         for value in values_in(match[0]):
-            found[value] = max(match.start(), found.get(value, -1))
-    return found
+            places[value] = max(match.start(), places.get(value, -1))
+    return places

@@ -1,7 +1,7 @@
 """A simulated user played by a language model.
 
 The model sees the conversation from the user's side: what the user said are *its* (assistant) messages, its opening
-words among them. What it answers and cannot be used is asked for again, and after ``tries`` the episode ends as
+words among them. A reply that cannot be used is requested again, and after ``tries`` the episode ends as
 ``user_failed``: never an empty message, never a made-up one.
 """
 
@@ -36,7 +36,7 @@ PIECE = 4
 #: Goals of fewer pieces can hardly be paraphrased, and are not guarded.
 FEWEST_PIECES = 8
 
-#: What answers in the place of the service that a user's ``model`` names, in this context (:mod:`textenvs.two_sides`).
+#: The client that replaces the service of a user's ``model`` in this context (:mod:`textenvs.two_sides`).
 instead: ContextVar[Any] = ContextVar("instead of the user's service", default=None)
 
 # Control tokens spelt out: <|im_start|>, <｜User｜>, <s>, </s>, <bos>, <start_of_turn>, <turn|>, [INST], [/TOOL_CALLS],
@@ -99,34 +99,34 @@ class LLMUser:
             raise ValueError("end_marker must not be empty")
 
     @classmethod
-    def of(cls, given: SpecLike, **defaults: Any) -> Self:
-        """The user that an environment's option ``user`` stands for.
+    def of(cls, spec: SpecLike, **defaults: Any) -> Self:
+        """Build the user that an environment's option ``user`` describes.
 
         A mapping has options of the spec (``model``, ``base_url``, ...) and of this class (``format``, ``tries``, ...).
         """
-        if not isinstance(given, Mapping):
-            return cls(given, **defaults)
-        own = {name: given[name] for name in _OWN & given.keys()}
-        return cls({name: value for name, value in given.items() if name not in own}, **{**defaults, **own})
+        if not isinstance(spec, Mapping):
+            return cls(spec, **defaults)
+        own = {name: spec[name] for name in _OWN & spec.keys()}
+        return cls({name: value for name, value in spec.items() if name not in own}, **{**defaults, **own})
 
     def briefed(self, manner: str, guard: Callable[[str], str | None] | None = None) -> Self:
-        """This user for one message: told to write in another manner as well, and held back by ``guard``."""
+        """Return this user for one message: instructed to write in another manner as well, and checked by ``guard``."""
         if self.prompt == "rules":
             manner = f"{self.manner.strip()} {manner}".strip()
         return replace(self, manner=manner, guard=guard)
 
-    def dialogue(self, talk: Messages, goal: str, *, left: bool) -> list[Message]:
-        """A conversation from this user's side, to be imitated; ``left`` says that its last words end it.
+    def dialogue(self, talk: Messages, goal: str, *, leaves: bool) -> list[Message]:
+        """Return a conversation from this user's side, to be imitated; ``leaves`` says that its last words end it.
 
         It is in text, whatever :attr:`format` says. Words of the assistant's that no user answers are left out.
         """
-        heard = visible_conversation(talk)
-        while heard and heard[-1]["role"] != "user":
-            heard = heard[:-1]
-        said = self._request(heard, goal)
-        if left:
-            said[-1] = assistant(f"{text_of(said[-1])} {self.end_marker}")
-        return said
+        seen = visible_conversation(talk)
+        while seen and seen[-1]["role"] != "user":
+            seen = seen[:-1]
+        messages = self._request(seen, goal)
+        if leaves:
+            messages[-1] = assistant(f"{text_of(messages[-1])} {self.end_marker}")
+        return messages
 
     async def speak(self, conversation: Messages, goal: str, rng: np.random.Generator) -> UserTurn:
         """Answer the assistant's last words, or open the conversation when it is empty.
@@ -139,17 +139,17 @@ class LLMUser:
         """
         if not goal.strip():
             raise ValueError("LLMUser.speak: the goal is empty; a user without one has nothing to say")
-        heard = visible_conversation(conversation)
-        if heard and heard[-1]["role"] == "user":
+        seen = visible_conversation(conversation)
+        if seen and seen[-1]["role"] == "user":
             raise ValueError("LLMUser.speak: it is the assistant's turn")
-        before, refused = leaked(heard, goal), 0
+        before, refused = leaked(seen, goal), 0
 
         def read(text: str) -> UserTurn:
             nonlocal refused
             words, why = self._read_json(text) if self.format == "json" else self._read_text(text)
             if not words.strip() and why is None:
                 raise ValueError("it says nothing to the assistant")
-            leak = leaked((*heard, user(words)), goal)
+            leak = leaked((*seen, user(words)), goal)
             if self.leak_limit is not None and leak > max(self.leak_limit, before):
                 refused += 1
                 raise ValueError("it copies out what you want; say only what is needed now, in other words")
@@ -159,7 +159,7 @@ class LLMUser:
             side = (*request, assistant(text))
             return UserTurn(words, ends=why is not None, why=why, metrics={"user_leak": leak}, side=side)
 
-        request, sample = self._request(heard, goal), int(rng.integers(2**31))
+        request, sample = self._request(seen, goal), int(rng.integers(2**31))
         try:
             client = instead.get() or await client_for(self.spec)
             turn, tries = await ask(client, request, read, schema=self._schema, tries=self.tries, sample=sample)
@@ -173,7 +173,7 @@ class LLMUser:
             return None
         return _EndingReply if self.may_end else _Reply
 
-    def _request(self, heard: Messages, goal: str) -> list[Message]:
+    def _request(self, seen: Messages, goal: str) -> list[Message]:
         if self.prompt == "short":
             rules = PROMPTS["short"].format(goal=goal.strip(), manner=self.manner.strip())
         else:
@@ -182,9 +182,9 @@ class LLMUser:
             if self.may_end:
                 rules += f" {PROMPTS[f'{self.format}_end'].format(marker=self.end_marker)}"
         request: list[Message] = [system(rules.strip())]
-        if not heard or heard[0]["role"] == "user":
+        if not seen or seen[0]["role"] == "user":
             request.append(user(PROMPTS["curtain"]))
-        for message in heard:
+        for message in seen:
             flipped = assistant if message["role"] == "user" else user
             text = _CONTROL.sub(r"\g<0> ", text_of(message))  # with a space in it, a control token is only text
             request.append(flipped(text or PROMPTS["silence"]))
@@ -202,11 +202,11 @@ class LLMUser:
         return words, "user_left" if marker and self.may_end else None
 
 
-_OWN = {each.name for each in fields(LLMUser)} - {"model", "spec", "guard"}
+_OWN = {option.name for option in fields(LLMUser)} - {"model", "spec", "guard"}
 
 
 def leaked(conversation: Messages, goal: str) -> float:
-    """The share of the goal's runs of :data:`PIECE` words that the user has given away so far, in 0..1.
+    """Return the share of the goal's runs of :data:`PIECE` words that the user has given away so far, in 0..1.
 
     All messages of the user count together, and as one text, so that a goal told in pieces is told. What the assistant
     said first is not given away. Goals too short to be guarded give 0.
@@ -214,17 +214,17 @@ def leaked(conversation: Messages, goal: str) -> float:
     secret = _pieces(_words(goal))
     if len(secret) < FEWEST_PIECES:
         return 0.0
-    told: set[tuple[str, ...]] = set()
-    heard: set[tuple[str, ...]] = set()
+    disclosed: set[tuple[str, ...]] = set()
+    from_assistant: set[tuple[str, ...]] = set()
     last: list[str] = []  # the user's words that may begin a piece that the next message ends
     for message in conversation:
         words = _words(text_of(message))
         if message["role"] == "user":
-            told |= _pieces(last + words) - heard
+            disclosed |= _pieces(last + words) - from_assistant
             last = (last + words)[-(PIECE - 1) :]
         else:
-            heard |= _pieces(words) - told
-    return len(secret & told) / len(secret)
+            from_assistant |= _pieces(words) - disclosed
+    return len(secret & disclosed) / len(secret)
 
 
 def _words(text: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""How a scripted user behaves and puts things, beside what it has to say: six manners, each a dial from 0 to 1.
+"""The behavior and style of a scripted user, beside its content: six manners, each with a strength from 0 to 1.
 
 A manner changes the words of a user, and how soon it answers and leaves; never what it wants, what counts as solved,
-or what must be asked for before it is told. Numbers, names and quotations are never respelt. The words are
+or what must be asked for before it is told. Numbers, names and quotations are never respelt. The texts are in
 ``manners.yaml``.
 """
 
@@ -31,16 +31,16 @@ _RESPELT = re.compile(rf"\b(?:{'|'.join([*_SPELLS, *_TEXTS['non_native']['drops'
 
 @dataclass(frozen=True)
 class Mood:
-    """What a manner remembers of an episode."""
+    """A manner's memory of an episode."""
 
     evaded: bool = False  # a question went unanswered: this happens once
-    told: tuple[str, ...] = ()  # what was told so far, in plain words
+    statements: tuple[str, ...] = ()  # what was told so far, in plain words
 
 
 @checked
 @dataclass(frozen=True)
 class Manner:
-    """How strong each manner is, from 0 (none) to 1; several may come together.
+    """The strength of each manner, from 0 (none) to 1; several may come together.
 
     Raises:
         ValueError: A strength outside of 0 to 1.
@@ -54,27 +54,27 @@ class Manner:
     non_native: Share = 0.0  # misspells common words and leaves out articles
 
     @classmethod
-    def of(cls, given: str | Mapping[str, float] | Manner) -> Self:
-        """A manner by its name (``"wordy"``, or ``"plain"`` for none), or of the strengths in a mapping."""
-        if isinstance(given, cls):
-            return given
-        strengths = {} if given == "plain" else {given: 1.0} if isinstance(given, str) else given
+    def of(cls, value: str | Mapping[str, float] | Manner) -> Self:
+        """Return a manner by its name (``"wordy"``, or ``"plain"`` for none), or of the strengths in a mapping."""
+        if isinstance(value, cls):
+            return value
+        strengths = {} if value == "plain" else {value: 1.0} if isinstance(value, str) else value
         if not isinstance(strengths, Mapping) or not set(strengths) <= set(NAMES):
             raise ValueError(
-                f"a manner is 'plain', {', '.join(map(repr, NAMES))}, or a mapping of these, not {given!r}"
+                f"a manner is 'plain', {', '.join(map(repr, NAMES))}, or a mapping of these, not {value!r}"
             )
         return cls(**strengths)
 
-    def told(self) -> str:
-        """What a language model is told that plays a user of this manner; empty for a plain one."""
+    def instruction(self) -> str:
+        """Return the instruction for a language model that plays a user of this manner; empty for a plain one."""
         return " ".join(_TEXTS[name]["told"] for name, strength in asdict(self).items() if strength)
 
     def patience(self, replies: int) -> int:
-        """How many useless replies it stands, of the ``replies`` of a plain user."""
+        """Return how many useless replies the user accepts, of the ``replies`` of a plain user."""
         return max(1, round(replies * (1 - self.impatient / 2)))
 
     def evades(self, mood: Mood, rng: np.random.Generator) -> bool:
-        """Whether a question goes unanswered, to be asked again; once an episode at most."""
+        """Draw whether a question goes unanswered, to be asked again; once an episode at most."""
         chance = max(self.vague, self.forgetful / 2)
         return chance > 0 and not mood.evaded and bool(rng.random() < chance)
 
@@ -86,30 +86,30 @@ class Manner:
         text: str,
         rng: np.random.Generator,
         *,
-        told: Sequence[str] = (),
+        statements: Sequence[str] = (),
         telling: bool = False,
         hidden: str = "",
         rivals: Sequence[str] = (),
         keep: Sequence[str] = (),
     ) -> str:
-        """``text`` in this manner; a plain one returns it as it is and draws nothing.
+        """Return ``text`` in this manner; a plain one returns it as it is and draws nothing.
 
         Args:
             text: What it says.
             rng: All chance comes from here.
-            told: What was told before, which may be said again.
+            statements: What was told before, which may be said again.
             telling: Whether ``text`` tells a fact, which may be corrected in the same message.
-            hidden: A text with all that only the user knows: what is said by mistake is nothing of it.
+            hidden: A text with all that only the user knows: nothing of it is said by mistake.
             rivals: Values that the fact in ``text`` might have had, its own among them.
-            keep: Texts that are spelt as they are.
+            keep: Texts whose spelling stays.
         """
         if self == PLAIN:
             return text
         if telling and _happens(self.changing_mind, rng) and (other := _other(text, hidden, rivals, rng)):
             text = _choose(_TEXTS["changing_mind"]["instead"], rng).format(other=other, text=text)
-        if told and _happens(self.forgetful / 2, rng):
-            said = told[int(rng.integers(len(told)))]
-            text = f"{text} {_choose(_TEXTS['forgetful']['again'], rng).format(said=said)}"
+        if statements and _happens(self.forgetful / 2, rng):
+            statement = statements[int(rng.integers(len(statements)))]
+            text = f"{text} {_choose(_TEXTS['forgetful']['again'], rng).format(said=statement)}"
         if _happens(self.wordy, rng):
             text = f"{_choose(_TEXTS['wordy']['before'], rng)} {text} {_choose(_TEXTS['wordy']['after'], rng)}"
         if _happens(self.impatient / 2, rng):
@@ -125,27 +125,27 @@ PLAIN = Manner()
 MannerLike = str | Mapping[str, float] | Sequence[str | Mapping[str, float]]
 
 
-def manners_of(given: MannerLike | None) -> tuple[Manner, ...]:
-    """The manners that an option ``manner`` stands for, of which each episode draws one; none for ``None``.
+def manners_of(option: MannerLike | None) -> tuple[Manner, ...]:
+    """Return the manners that an option ``manner`` names, of which each episode draws one; none for ``None``.
 
     ``"all"`` is a plain user and one of each manner.
 
     Raises:
         ValueError: An empty list, or something that is not a manner.
     """
-    if given is None:
+    if option is None:
         return ()
-    if given == "all":
-        given = ["plain", *NAMES]
-    if isinstance(given, (str, Mapping)):
-        return (Manner.of(given),)
-    if not isinstance(given, Sequence) or not given:
-        raise ValueError(f"give a manner, a list of manners to draw from, or 'all', not {given!r}")
-    return tuple(map(Manner.of, given))
+    if option == "all":
+        option = ["plain", *NAMES]
+    if isinstance(option, (str, Mapping)):
+        return (Manner.of(option),)
+    if not isinstance(option, Sequence) or not option:
+        raise ValueError(f"give a manner, a list of manners to draw from, or 'all', not {option!r}")
+    return tuple(map(Manner.of, option))
 
 
 def draw_manner(manners: Sequence[Manner], rng: np.random.Generator) -> Manner:
-    """The manner of an episode; nothing is drawn where there is no choice."""
+    """Draw the manner of an episode; nothing is drawn where there is no choice."""
     if len(manners) < 2:
         return manners[0] if manners else PLAIN
     return manners[int(rng.integers(len(manners)))]
@@ -160,19 +160,19 @@ def _choose(choices: Sequence[str], rng: np.random.Generator) -> str:
 
 
 def _other(text: str, hidden: str, rivals: Sequence[str], rng: np.random.Generator) -> str | None:
-    """The first sentence of ``text`` that states a value, with one that is neither true nor hidden; else ``None``."""
+    """Return the first sentence of ``text`` with a value, with one that is neither true nor hidden; else ``None``."""
     for sentence in _SENTENCE_END.split(text):
         for value in rivals:
-            found = standing(value).search(sentence)
-            others = [each for each in rivals if each != value and not _stands_in(each, f"{hidden} {text}")]
-            if found and others:
-                return sentence[: found.start()] + _choose(others, rng) + sentence[found.end() :]
-        if found := _NUMBER.search(sentence):
-            digits = len(found[0])
+            match = standing(value).search(sentence)
+            alternatives = [rival for rival in rivals if rival != value and not _stands_in(rival, f"{hidden} {text}")]
+            if match and alternatives:
+                return sentence[: match.start()] + _choose(alternatives, rng) + sentence[match.end() :]
+        if match := _NUMBER.search(sentence):
+            digits = len(match[0])
             for _ in range(8):
                 number = str(rng.integers(10 ** (digits - 1), 10**digits))
                 if not _stands_in(number, f"{hidden} {text}"):
-                    return sentence[: found.start()] + number + sentence[found.end() :]
+                    return sentence[: match.start()] + number + sentence[match.end() :]
     return None
 
 
@@ -182,8 +182,8 @@ def _stands_in(value: str, text: str) -> bool:
 
 def _respelt(text: str, strength: float, keep: Sequence[str], rng: np.random.Generator) -> str:
     verbatim = [match.span() for match in _VERBATIM.finditer(text)]
-    for kept in filter(None, keep):
-        verbatim += [match.span() for match in re.finditer(re.escape(kept), text, re.IGNORECASE)]
+    for phrase in filter(None, keep):
+        verbatim += [match.span() for match in re.finditer(re.escape(phrase), text, re.IGNORECASE)]
 
     def respell(match: re.Match[str]) -> str:
         if rng.random() >= 0.6 * strength or any(

@@ -1,7 +1,7 @@
-"""How good a simulated user is: does it keep its goal, keep it to itself, and stay in its part; how does it write.
+"""The quality of a simulated user: whether it keeps its goal, keeps it to itself, keeps its part, and how it writes.
 
 Any user of an environment with a :class:`~textenvs.users.base.HasUser` is measured in the same way, by rules: scripted
-ones of any manner, and models. The errors are those that are found in users of tau2-bench: made-up facts, facts told
+ones of any manner, and models. The errors are those known of users of tau2-bench: made-up facts, facts told
 too early, questions left unanswered, the agent's part taken over, talks ended too soon. Rules see values and marks and
 not meaning, so the figures are for comparing users.
 """
@@ -44,17 +44,17 @@ _MOST_FAILURES = 8
 
 
 @dataclass
-class Heard:
-    """What is counted of one episode."""
+class UserTally:
+    """The counts of one episode."""
 
     errors: Counter[str] = field(default_factory=Counter)  # messages, by name of :data:`ERRORS`
     corrected: int = 0  # messages that state another value first and correct it
-    refused: int = 0  # messages of a model that were held back: they told too much, or a false value
+    refused: int = 0  # messages of a model that were rejected: they told too much, or a false value
     tries: int = 0  # how often a model was asked
     messages: list[str] = field(default_factory=list)  # what the user said, after the opening
     words: int = 0
     misspelt: int = 0  # words that no text of this package, the goal or the assistant has
-    asked: int = 0  # replies that asked for something that it had not told
+    questions: int = 0  # replies that asked for something that it had not told
     stop: str | None = None
     failure: str | None = None
 
@@ -63,57 +63,57 @@ class Heard:
         """It stated its goal's values alone, stayed in its part, and did not leave too soon."""
         return self.failure is None and not any(self.errors[name] for name in ("contradiction", "role", "early_end"))
 
-    def listen(self, text: str, before: UserView, problem: str | None, asked: bool, told: int) -> None:
-        """Count a message that answers the last of ``before.talk``; ``told`` is what the user has told by now."""
+    def listen(self, text: str, before: UserView, problem: str | None, asks: bool, disclosed: int) -> None:
+        """Count a message that answers the last of ``before.talk``; ``disclosed`` counts what was told by now."""
         assistant = [text_of(message) for message in before.talk if message["role"] == "assistant"]
-        said = f"{before.goal} {' '.join(assistant)}"
+        context = f"{before.goal} {' '.join(assistant)}"
         contradicts = before.contradicts(text)
-        found = {
+        errors = {
             "leak": problem is not None,
             "contradiction": contradicts,
-            "evasion": asked and told <= before.told,
+            "evasion": asks and disclosed <= before.disclosed,
             "role": _ROLE.search(text.lower()) is not None,
             "repetition": text in self.messages,
         }
-        self.errors.update(name for name, there in found.items() if there)
+        self.errors.update(name for name, present in errors.items() if present)
         self.corrected += before.foreign(text) and not contradicts
-        self.asked += asked
+        self.questions += asks
         self.messages.append(text)
         words = _WORD.findall(text.lower())
         self.words += len(words)
-        self.misspelt += sum(word not in _dictionary() for word in words if word not in _WORD.findall(said.lower()))
+        self.misspelt += sum(word not in _dictionary() for word in words if word not in _WORD.findall(context.lower()))
 
 
 async def listen_to(
-    make_env: Callable[[], TextEnv[Any]], count: int, *, seed: int = 0, others: float = 0.25, concurrency: int = 16
-) -> list[Heard]:
-    """``count`` episodes with a policy that asks (:class:`~textenvs.users.dialogues.Curious`), heard by rules.
+    make_env: Callable[[], TextEnv[Any]], count: int, *, seed: int = 0, off_script: float = 0.25, concurrency: int = 16
+) -> list[UserTally]:
+    """Play ``count`` episodes with a policy that asks (:class:`~textenvs.users.dialogues.Curious`), and count by rules.
 
     Raises:
         TypeError: The environment has no user that holds something back.
         RuntimeError: The first episodes all failed; says why.
     """
-    heard = [Heard() for _ in range(count)]
-    left = iter(range(count))
+    tallies = [UserTally() for _ in range(count)]
+    remaining = iter(range(count))
     failures = 0
-    curious = Curious(make_env(), others=others)
+    curious = Curious(make_env(), off_script=off_script)
 
     async def work() -> None:
         nonlocal failures
         env = make_env()
-        for number in left:
-            await _episode(env, heard[number], curious, np.random.default_rng((seed, number)))
-            failures = failures + 1 if heard[number].failure and failures >= 0 else -1
+        for number in remaining:
+            await _episode(env, tallies[number], curious, np.random.default_rng((seed, number)))
+            failures = failures + 1 if tallies[number].failure and failures >= 0 else -1
             if failures >= _MOST_FAILURES:
-                raise RuntimeError(f"the first {failures} episodes failed; the last one: {heard[number].failure}")
+                raise RuntimeError(f"the first {failures} episodes failed; the last one: {tallies[number].failure}")
 
     async with asyncio.TaskGroup() as workers:
         for _ in range(min(concurrency, count)):
             workers.create_task(work())
-    return heard
+    return tallies
 
 
-async def _episode(env: TextEnv[Any], heard: Heard, curious: Curious, rng: np.random.Generator) -> None:
+async def _episode(env: TextEnv[Any], tally: UserTally, curious: Curious, rng: np.random.Generator) -> None:
     assert isinstance(env, HasUser)
     await env.areset(seed=int(rng.integers(2**31)))
     while not env.state.done:
@@ -127,51 +127,51 @@ async def _episode(env: TextEnv[Any], heard: Heard, curious: Curious, rng: np.ra
         for message in env.state.messages[size:]:
             if message["role"] == "user" and message in view.talk:
                 text = text_of(message)
-                heard.listen(
-                    text, UserView(before.goal, talk, told=before.told, values=before.values), may.problem(text),
-                    may.asked, view.told,
+                tally.listen(
+                    text, UserView(before.goal, talk, disclosed=before.disclosed, values=before.values),
+                    may.problem(text), may.asks, view.disclosed,
                 )  # fmt: skip
-        heard.refused += int(info["metrics"].get("user_refused", 0))
-        heard.tries += int(info["metrics"].get("user_tries", 0))
-    heard.stop = env.state.stop
-    heard.failure = info.get("failure")
+        tally.refused += int(info["metrics"].get("user_refused", 0))
+        tally.tries += int(info["metrics"].get("user_tries", 0))
+    tally.stop = env.state.stop
+    tally.failure = info.get("failure")
     replies = "\n".join(text_of(message) for message in env.state.messages if message["role"] == "assistant")
     answered = any(mark in replies for mark in ("####", "<document>", "```"))
-    if heard.stop in ("user_left", "gave_up") and not answered:
-        heard.errors["early_end"] += 1
+    if tally.stop in ("user_left", "gave_up") and not answered:
+        tally.errors["early_end"] += 1
 
 
-def summarize(heard: Sequence[Heard]) -> dict[str, Any]:
-    """The figures of a report: rates are of episodes, of messages or, for evasions, of questions, as they say."""
-    good = [each for each in heard if each.failure is None]
-    messages = [text for each in good for text in each.messages]
-    words, total = sum(each.words for each in good), max(1, len(messages))
-    errors = sum((each.errors for each in good), Counter[str]())
-    questions = sum(each.asked for each in good)
-    failed = Counter(each.stop for each in heard if each.failure is not None)
+def summarize(tallies: Sequence[UserTally]) -> dict[str, Any]:
+    """Return the figures of a report; rates are of episodes, messages or, for evasions, questions, as they say."""
+    good = [tally for tally in tallies if tally.failure is None]
+    messages = [text for tally in good for text in tally.messages]
+    words, total = sum(tally.words for tally in good), max(1, len(messages))
+    errors = sum((tally.errors for tally in good), Counter[str]())
+    questions = sum(tally.questions for tally in good)
+    failed = Counter(tally.stop for tally in tallies if tally.failure is not None)
     return {
-        "episodes": len(heard),
+        "episodes": len(tallies),
         "failed": dict(failed),
-        "failures": sorted({each.failure for each in heard if each.failure is not None})[:3],
-        "goal_kept": sum(each.goal_kept for each in good) / max(1, len(good)),
+        "failures": sorted({tally.failure for tally in tallies if tally.failure is not None})[:3],
+        "goal_kept": sum(tally.goal_kept for tally in good) / max(1, len(good)),
         "leaks": errors["leak"],
-        "leaks_refused": sum(each.refused for each in heard),
+        "leaks_refused": sum(tally.refused for tally in tallies),
         "contradictions": errors["contradiction"],
-        "corrected": sum(each.corrected for each in good),
+        "corrected": sum(tally.corrected for tally in good),
         "messages": len(messages),
         "messages_per_episode": len(messages) / max(1, len(good)),
         "words_per_message": words / total,
-        "misspelt_per_100_words": 100 * sum(each.misspelt for each in good) / max(1, words),
+        "misspelt_per_100_words": 100 * sum(tally.misspelt for tally in good) / max(1, words),
         "reading_ease": reading_ease(messages),
         "questions": questions,
         "questions_answered": 1 - errors["evasion"] / questions if questions else None,
         "errors_per_100_messages": {name: 100 * errors[name] / total for name in ERRORS},
-        "stops": dict(Counter(each.stop for each in heard)),
+        "stops": dict(Counter(tally.stop for tally in tallies)),
     }
 
 
 def reading_ease(texts: Sequence[str]) -> float | None:
-    """Flesch's reading ease (1948): 206.835 - 1.015 words per sentence - 84.6 syllables per word; higher is easier.
+    """Return Flesch's reading ease (1948): 206.835 - 1.015 words/sentence - 84.6 syllables/word; higher is easier.
 
     Syllables are runs of vowels, at least one a word. ``None`` where there are no words.
     """
@@ -185,13 +185,13 @@ def reading_ease(texts: Sequence[str]) -> float | None:
 
 @cache
 def _dictionary() -> frozenset[str]:
-    """The words of all texts that environments and their scripts say, misspelt ones left out."""
-    found: set[str] = set()
+    """Return the words of all texts that environments and their scripts say, misspelt ones left out."""
+    words: set[str] = set()
     folders: list[Traversable] = [files("textenvs")]
     while folders:
         for entry in folders.pop().iterdir():
             if entry.is_dir():
                 folders.append(entry)
             elif entry.name.endswith(".yaml"):
-                found.update(_WORD.findall(entry.read_text("utf-8").lower()))
-    return frozenset(found - RESPELT)
+                words.update(_WORD.findall(entry.read_text("utf-8").lower()))
+    return frozenset(words - RESPELT)

@@ -1,4 +1,4 @@
-"""The pages about environments and tools: a command that shows a conversation prints what the page shows."""
+"""The pages about environments and tools: the commands print the conversations of the page."""
 
 import json
 import re
@@ -12,11 +12,14 @@ import textenvs
 from textenvs.sandbox import SandboxUnavailable
 
 ROOT = Path(__file__).resolve().parents[3]
-SHOWN = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", re.DOTALL)
-OTHERS = ("tools", "lookahead", "vector", "wrappers")
-FILES = [*sorted((ROOT / "docs" / "environments").glob("*.md")), *(ROOT / "docs" / f"{name}.md" for name in OTHERS)]
+EXAMPLE = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", re.DOTALL)
+FURTHER_PAGES = ("tools", "lookahead", "vector", "wrappers")
+FILES = [
+    *sorted((ROOT / "docs" / "environments").glob("*.md")),
+    *(ROOT / "docs" / f"{name}.md" for name in FURTHER_PAGES),
+]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FILES}
-FOUND = [(name, *parts) for name, page in PAGES.items() for parts in SHOWN.findall(page)]
+EXAMPLES = [(name, *example) for name, page in PAGES.items() for example in EXAMPLE.findall(page)]
 RUN = """
 import contextlib, io, json, sys, traceback
 for script in json.load(sys.stdin):
@@ -30,14 +33,14 @@ for script in json.load(sys.stdin):
 """
 
 
-def test_there_are_conversations():
-    assert {name for name, *_ in FOUND} >= set(OTHERS)
+def test_pages_have_conversations():
+    assert {name for name, *_ in EXAMPLES} >= set(FURTHER_PAGES)
 
 
 @pytest.fixture(scope="module")
 def printed():
-    """Run the commands, each by itself but in one process; return their output and errors."""
-    scripts = [re.search(r"<<'END'\n(.*)END\n", command, re.DOTALL).group(1) for _, command, _ in FOUND]
+    """Return the output of the commands, each run by itself but in one process, and the errors."""
+    scripts = [re.search(r"<<'END'\n(.*)END\n", command, re.DOTALL).group(1) for _, command, _ in EXAMPLES]
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", RUN],
         input=json.dumps(scripts),
@@ -51,8 +54,8 @@ def printed():
 
 
 @pytest.mark.timeout(310)
-@pytest.mark.parametrize("number", range(len(FOUND)), ids=[name for name, *_ in FOUND])
-def test_page_shows_what_its_command_prints(number, printed):
+@pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=[name for name, *_ in EXAMPLES])
+def test_commands_print_the_conversations(number, printed):
     output, error = printed[number]
     if "SandboxUnavailable" in error:  # a machine that cannot run programs says so, with the remedy
         assert "install bubblewrap" in error
@@ -60,11 +63,11 @@ def test_page_shows_what_its_command_prints(number, printed):
     if "pip install 'textenvs[textworld]'" in error:
         pytest.skip("TextWorld is not installed here")
     assert error == ""
-    assert output == FOUND[number][2]
+    assert output == EXAMPLES[number][2]
 
 
-def test_every_environment_has_an_attack_table():
-    """The numbers are made by `python scripts/attack_tables.py`, which takes long; here, that no policy is missing."""
+def test_pages_list_every_attack():
+    """`python scripts/attack_tables.py` makes the numbers, slowly; this checks that no policy is missing."""
     tables = dict(
         re.findall(r"<!-- attacks (\S+) -->\n(.*?)<!-- end of attacks -->", "".join(PAGES.values()), re.DOTALL)
     )

@@ -23,7 +23,7 @@ def test_bad_options_are_errors(options, message):
         TextWorld(**options)
 
 
-def test_a_folder_without_games_and_one_of_another_engine(tmp_path):
+def test_folders_without_playable_games_are_refused(tmp_path):
     with pytest.raises(ValueError, match="has no game of TextWorld"):
         TextWorld(games=str(tmp_path))
     (tmp_path / "a.ulx").touch()
@@ -31,7 +31,7 @@ def test_a_folder_without_games_and_one_of_another_engine(tmp_path):
         TextWorld(games=str(tmp_path))
 
 
-def test_every_level_is_within_its_dials_and_has_a_name_of_its_own():
+def test_levels_are_valid_and_uniquely_named():
     names = [named(kind, dials_of(kind, level, {})) for kind in LEVELS for level in LEVELS[kind]]
     assert names[0] == "cooking-recipe1-take1-go1-cook-cut"
     assert len(set(names)) == 9

@@ -13,19 +13,21 @@ IDS = ("textenv/clarify", "textenv/collab-math", "textenv/collab-document", "tex
 LEVELS = {"textenv/clarify": "medium", "textenv/collab-math": "hard", "textenv/service-desk": "hard"}
 ALL = dict.fromkeys(NAMES, 1.0)  # at once
 MANNERS = (*NAMES, ALL)
-each = pytest.mark.parametrize("manner", MANNERS, ids=lambda given: given if isinstance(given, str) else "together")
+every_manner = pytest.mark.parametrize(
+    "manner", MANNERS, ids=lambda manner: manner if isinstance(manner, str) else "together"
+)
 GARBAGE = ("", ".", "What else?", "Tell me more.", "#### 3", "Which day, and how many people?", "Why?")
 
 
 def play(env, seed, asks=1.0):
-    """An episode of the expert, who says something useless instead in a share of the turns."""
+    """Play an episode of the expert, who says something useless instead in a share of the turns."""
     rng = np.random.default_rng(seed)
     seen = [env.reset(seed=seed)]
     while not env.state.done:
-        told = told_by(env)
+        allowed = sayable(env)
         action = env.demonstration(rng) if rng.random() < asks else GARBAGE[rng.integers(len(GARBAGE))]
         seen.append(env.step(action))
-        yield action, told, seen[-1]
+        yield action, allowed, seen[-1]
 
 
 def words_of(env):
@@ -33,53 +35,53 @@ def words_of(env):
 
 
 def hidden_in(env):
-    """What was not told so far, as texts."""
+    """Return what was not told so far, as texts."""
     state, name = env.state, env.spec.id
     if "clarify" in name:
         request = env._request
-        return [str(request.values[slot]) for slot in request.missing if slot not in state.told]
+        return [str(request.values[slot]) for slot in request.missing if slot not in state.disclosed]
     if "desk" in name:
         persona = state.story.persona
         first = state.story.wishes[0]  # with the next wish, the customer forgets what it said of this one
         slots = {"email": persona.email, "zip": persona.zip_code}
         slots |= {"order": first.order_id} if state.caller.wish == first else {}
         return [value for slot, value in slots.items() if value and slot not in state.caller.disclosed]
-    untold = [piece for i, piece in enumerate(state.goal.pieces) if i not in state.memory.told]
+    untold = [piece for i, piece in enumerate(state.goal.pieces) if i not in state.memory.disclosed]
     if "document" in name:
         return [text for piece in untold for text in (piece.requirement or {}).get("texts", ())]
     numbers = [number for piece in untold for number in re.findall(r"\d+", piece.sayings[0])]
     return [*numbers, state.task.ground_truth]
 
 
-def told_by(env):
-    """What a plain user with this memory may have said, in words."""
+def sayable(env):
+    """Return what a plain user with this memory may have said, in words."""
     state = env.state
     if "clarify" in env.spec.id:
         request = env._request
-        return " ".join([request.text, *(request.telling(s) for s in request.kind.slots if s.name in state.told)])
+        return " ".join([request.text, *(request.telling(s) for s in request.kind.slots if s.name in state.disclosed)])
     if "collab" in env.spec.id:
         return " ".join(
-            [state.task.prompt[0]["content"], *(state.goal.pieces[i].sayings[0] for i in state.memory.told)]
+            [state.task.prompt[0]["content"], *(state.goal.pieces[i].sayings[0] for i in state.memory.disclosed)]
         )
     return ""
 
 
-@each
+@every_manner
 @pytest.mark.parametrize("env_id", IDS)
-def test_manner_tells_nothing_before_it_is_asked_for(env_id, manner):
+def test_unasked_facts_stay_hidden(env_id, manner):
     options = {"level": LEVELS[env_id]} if env_id in LEVELS else {}
     env = textenvs.make(env_id, manner=manner, **options)
     for seed in range(4):
         for _ in play(env, seed, asks=0.5):
-            said, allowed = words_of(env), told_by(env)
+            texts, allowed = words_of(env), sayable(env)
             for text in hidden_in(env):
                 whole = re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
-                assert whole.search(allowed) or not whole.search(said), (text, said)
+                assert whole.search(allowed) or not whole.search(texts), (text, texts)
 
 
-@each
+@every_manner
 @pytest.mark.parametrize("env_id", IDS)
-def test_expert_solves_every_task_whatever_the_manner(env_id, manner):
+def test_expert_solves_tasks_under_any_manner(env_id, manner):
     options = {"level": LEVELS[env_id]} if env_id in LEVELS else {}
     env, plain = textenvs.make(env_id, manner=manner, **options), textenvs.make(env_id, **options)
     # Of clarify: a question that is evaded is paid for; of collab: the words of the user are.
@@ -92,9 +94,9 @@ def test_expert_solves_every_task_whatever_the_manner(env_id, manner):
         assert env.state.return_so_far >= plain.state.return_so_far - lost - 1e-9
 
 
-@each
+@every_manner
 @pytest.mark.parametrize("env_id", IDS)
-def test_manner_is_a_function_of_the_seed_and_survives_forks(env_id, manner):
+def test_seed_determines_manner_across_forks(env_id, manner):
     env, twin = textenvs.make(env_id, manner=[manner, "plain"]), textenvs.make(env_id, manner=[manner, "plain"])
     for seed in range(3):
         actions = [action for action, *_ in play(env, seed, asks=0.6)]
@@ -102,14 +104,14 @@ def test_manner_is_a_function_of_the_seed_and_survives_forks(env_id, manner):
         for number, action in enumerate(actions):
             fork, restored = twin.fork(), textenvs.make(env_id, manner=[manner, "plain"])
             restored.restore(twin.snapshot())
-            results = [each.step(action) for each in (twin, fork, restored)]
+            results = [copy.step(action) for copy in (twin, fork, restored)]
             assert results[0] == results[1] == results[2], number
         assert twin.state.messages == env.state.messages
         assert (twin.state.manner, twin.state.mood) == (env.state.manner, env.state.mood)
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_plain_user_is_the_user_without_manner(env_id):
+def test_plain_manner_equals_no_manner(env_id):
     env, plain = textenvs.make(env_id), textenvs.make(env_id, manner="plain")
     for seed in range(5):
         list(play(env, seed, asks=0.7))
@@ -132,7 +134,7 @@ def test_impatient_user_leaves_earlier():
             assert env.state.assistant_turns == limit, env_id
 
 
-def test_question_is_evaded_once_and_can_be_repeated_word_for_word():
+def test_evaded_question_can_be_repeated_verbatim():
     env = textenvs.make("textenv/collab-math", manner="vague")
     env.reset(seed=0)
     question = env.demonstration(np.random.default_rng(0))
@@ -142,7 +144,7 @@ def test_question_is_evaded_once_and_can_be_repeated_word_for_word():
     assert env.state.memory.lost == 0
 
 
-def test_manners_are_drawn_evenly_and_named_in_errors():
+def test_manners_drawn_evenly_and_named_in_errors():
     env = textenvs.make("textenv/clarify", manner="all")
     drawn = []
     for seed in range(140):
@@ -160,8 +162,8 @@ def test_respelling_keeps_facts():
     rng = np.random.default_rng(0)
     text = 'Please tell the "the the you" W1234567 what you need at the old mill, about 5 pm, ann.the@example.com.'
     for _ in range(50):
-        said = Manner(non_native=1.0).say(text, rng, keep=["the old mill"])
+        respelt = Manner(non_native=1.0).say(text, rng, keep=["the old mill"])
         assert all(
-            part in said for part in ('"the the you"', "W1234567", "the old mill", "5 pm", "ann.the@example.com")
+            part in respelt for part in ('"the the you"', "W1234567", "the old mill", "5 pm", "ann.the@example.com")
         )
-    assert said != text
+    assert respelt != text

@@ -1,4 +1,4 @@
-"""What a user may say when, reports on users, and dialogues to fit models to."""
+"""Limits of what a user may say, reports on users, and dialogues to fit models to."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from textenvs.users.base import HasUser, UserView
 from textenvs.users.dialogues import dialogues
 from textenvs.users.guard import values_in
 from textenvs.users.manners import NAMES
-from textenvs.users.report import Heard, listen_to, reading_ease, summarize
+from textenvs.users.report import UserTally, listen_to, reading_ease, summarize
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chat"))
 from fake_service import FakeService  # noqa: E402
@@ -30,10 +30,10 @@ IDS = (
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_scripted_users_never_tell_what_they_were_not_asked_for(env_id):
+def test_scripted_users_never_volunteer(env_id):
     env = textenvs.make(env_id, manner="all")
     assert isinstance(env, HasUser)
-    asked = 0
+    questions = 0
     for seed in range(8):
         rng = np.random.default_rng(seed)
         env.reset(seed=seed)
@@ -42,14 +42,14 @@ def test_scripted_users_never_tell_what_they_were_not_asked_for(env_id):
             message = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
             may, size = env.user_may(message), len(env.state.messages)
             env.step(reply)
-            asked += may.asked
-            for said in env.state.messages[size:]:
-                if said["role"] == "user" and said in env.user_view().talk:
-                    assert may.problem(text_of(said)) is None, (reply, said)
-    assert asked
+            questions += may.asks
+            for answer in env.state.messages[size:]:
+                if answer["role"] == "user" and answer in env.user_view().talk:
+                    assert may.problem(text_of(answer)) is None, (reply, answer)
+    assert questions
 
 
-def test_a_customer_that_makes_up_numbers_fails_the_episode():
+def test_invented_number_fails_episode():
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     with FakeService() as service:
         env = textenvs.make("textenv/service-desk", user={"model": "tiny", "base_url": service.url, "format": "text"})
@@ -61,7 +61,7 @@ def test_a_customer_that_makes_up_numbers_fails_the_episode():
 
 
 @pytest.mark.parametrize(("env_id", "options"), [("textenv/clarify", {"ambiguous": 1.0}), ("textenv/collab-math", {})])
-def test_model_that_tells_too_much_or_a_false_value_is_asked_again(env_id, options):
+def test_unentitled_model_message_is_retried(env_id, options):
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     with FakeService() as service:
         model = {"model": "tiny", "base_url": service.url, "format": "text", "tries": 3, "leak_limit": None}
@@ -83,7 +83,7 @@ def test_model_that_tells_too_much_or_a_false_value_is_asked_again(env_id, optio
         *_, info = env.step(question if env_id == "textenv/clarify" else "Hello again.")
         if env_id == "textenv/clarify":  # asked for, it may be told
             assert info["stop"] is None
-            assert env.user_view().told == 1
+            assert env.user_view().disclosed == 1
         else:
             assert (info["stop"], info["failed"]) == ("user_failed", True)
 
@@ -108,7 +108,7 @@ def test_model_that_tells_too_much_or_a_false_value_is_asked_again(env_id, optio
         ("5 apples", "7", True),
     ],
 )
-def test_a_value_is_false_that_nobody_has_named(goal, text, false):
+def test_unnamed_value_is_false(goal, text, false):
     talk = (
         {"role": "user", "content": "I have 30 trees, and apples."},
         {"role": "assistant", "content": "<think>7, perhaps</think>Is it 6?"},
@@ -122,10 +122,10 @@ def test_numbers_in_words_are_values():
     assert values_in("Twenty-one trays, nine of 3.5 kg; forty people") == {"21", "9", "3.5", "40"}
 
 
-def test_errors_are_told_apart():
-    heard, talk = Heard(), ({"role": "assistant", "content": "What day, and how many?"},)
+def test_errors_are_distinguished():
+    tally, talk = UserTally(), ({"role": "assistant", "content": "What day, and how many?"},)
     before = UserView("You want 9 seats on Friday.", talk, values=("Friday", "Monday"))
-    for text, told in (
+    for text, disclosed in (
         ("On Friday.", 1),
         ("On Monday.", 0),
         ("On Monday. No, wait. On Friday.", 1),
@@ -133,28 +133,30 @@ def test_errors_are_told_apart():
         ("On Friday.", 1),
         ("I knwo nothing", 0),
     ):
-        heard.listen(text, before, "it tells" if text == "#### 9" else None, asked=True, told=told)
-    assert heard.errors == {"contradiction": 1, "evasion": 3, "role": 1, "leak": 1, "repetition": 1}
-    assert (heard.corrected, heard.misspelt, heard.goal_kept) == (1, 1, False)
+        tally.listen(text, before, "it tells" if text == "#### 9" else None, asks=True, disclosed=disclosed)
+    assert tally.errors == {"contradiction": 1, "evasion": 3, "role": 1, "leak": 1, "repetition": 1}
+    assert (tally.corrected, tally.misspelt, tally.goal_kept) == (1, 1, False)
     assert reading_ease(["The cat sat."]) == pytest.approx(206.835 - 1.015 * 3 - 84.6)
     assert reading_ease([]) is None
 
 
-def test_report_of_manners_shows_each():
+def test_report_shows_each_manner():
     def figures(manner):
-        heard = asyncio.run(listen_to(lambda: textenvs.make("textenv/collab-math", manner=manner), 20, seed=1))
-        return summarize(heard)
+        tallies = asyncio.run(listen_to(lambda: textenvs.make("textenv/collab-math", manner=manner), 20, seed=1))
+        return summarize(tallies)
 
-    found = {name: figures(name) for name in ("plain", *NAMES)}
+    reports = {name: figures(name) for name in ("plain", *NAMES)}
     clean = {"leaks": 0, "contradictions": 0, "failed": {}}
-    assert not any(each["errors_per_100_messages"]["role"] for each in found.values())
-    assert {name: {key: each[key] for key in clean} for name, each in found.items()} == dict.fromkeys(found, clean)
-    assert found["wordy"]["words_per_message"] > 2 * found["plain"]["words_per_message"]
-    assert found["changing_mind"]["corrected"] > 10 > found["plain"]["corrected"] == 0
-    assert found["non_native"]["misspelt_per_100_words"] > 5 + found["plain"]["misspelt_per_100_words"]
-    assert found["vague"]["messages"] > found["plain"]["messages"]
-    assert found["vague"]["questions_answered"] < found["plain"]["questions_answered"] == 1.0
-    assert found["plain"] == figures("plain")
+    assert not any(report["errors_per_100_messages"]["role"] for report in reports.values())
+    assert {name: {key: report[key] for key in clean} for name, report in reports.items()} == dict.fromkeys(
+        reports, clean
+    )
+    assert reports["wordy"]["words_per_message"] > 2 * reports["plain"]["words_per_message"]
+    assert reports["changing_mind"]["corrected"] > 10 > reports["plain"]["corrected"] == 0
+    assert reports["non_native"]["misspelt_per_100_words"] > 5 + reports["plain"]["misspelt_per_100_words"]
+    assert reports["vague"]["messages"] > reports["plain"]["messages"]
+    assert reports["vague"]["questions_answered"] < reports["plain"]["questions_answered"] == 1.0
+    assert reports["plain"] == figures("plain")
 
 
 def test_dialogues_are_the_users_side(tmp_path, capsys):
@@ -172,8 +174,8 @@ def test_dialogues_are_the_users_side(tmp_path, capsys):
     report = tmp_path / "report.json"
     words = ["users", "report", "textenv/service-desk", "manner=wordy", "-n", "4", "-o", str(report)]
     assert main(words) == 0
-    shown = capsys.readouterr().out
-    assert "per 100 messages" in shown
+    output = capsys.readouterr().out
+    assert "per 100 messages" in output
     assert json.loads(report.read_text())["leaks"] == 0
     assert main(["users", "report", "textenv/gsm8k", "-n", "2"]) == 2
     assert main(["users", "dialogues", "textenv/clarify"]) == 2

@@ -1,4 +1,4 @@
-"""What a simulated user may see, and what it may answer."""
+"""Limits of what simulated users see and answer."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ any_message = st.one_of(
 
 
 @given(st.lists(any_message))
-def test_nothing_private_is_seen_and_roles_take_turns(messages):
+def test_users_see_nothing_private_and_roles_alternate(messages):
     seen = visible_conversation(messages)
     assert "SECRET" not in str(seen)
     assert all(set(message) == {"role", "content"} for message in seen)
@@ -35,7 +35,7 @@ def test_nothing_private_is_seen_and_roles_take_turns(messages):
     assert visible_conversation(seen) == seen
 
 
-def test_what_is_seen_of_a_conversation_with_tools():
+def test_visible_conversation_with_tools():
     messages = (
         system("rules"),
         user("hello"),
@@ -51,12 +51,12 @@ def test_what_is_seen_of_a_conversation_with_tools():
         user("ok"),
         assistant(""),  # silence, too, is something to answer
     )
-    shown = '[calls look_up({"q": "SECRET"})]\n[result of look_up: 42]\nIt is 42.'
-    assert visible_conversation(messages, tools=True)[1] == assistant(shown)
+    with_calls = '[calls look_up({"q": "SECRET"})]\n[result of look_up: 42]\nIt is 42.'
+    assert visible_conversation(messages, tools=True)[1] == assistant(with_calls)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error"),
     [
         ({"text": ""}, "must say something"),
         ({"text": " \n"}, "must say something"),
@@ -65,8 +65,8 @@ def test_what_is_seen_of_a_conversation_with_tools():
         ({"text": "x", "ends": True, "why": ""}, "says why"),
     ],
 )
-def test_turns_that_are_none(options, said):
-    with pytest.raises(ValueError, match=said):
+def test_invalid_turns_are_refused(options, error):
+    with pytest.raises(ValueError, match=error):
         UserTurn(**options)
 
 
@@ -88,14 +88,14 @@ class SlowEcho(Echo):
 
 
 @pytest.mark.parametrize("who", [Echo(), SlowEcho()])
-async def test_scripted_users_plain_or_async_see_only_what_a_user_may(who):
+async def test_scripted_users_see_only_visible_messages(who):
     messages = (system("s"), user("a"), assistant("<think>SECRET</think>b", [call]))
     turns = [await take_turn(who, messages, "goal", np.random.default_rng(seed)) for seed in (1, 1)]
     assert turns[0] == turns[1]
     assert turns[0].text[:-1] == "goal b "
 
 
-async def test_a_user_that_returns_something_else():
+async def test_other_return_types_are_refused():
     class Wrong:
         def speak(self, conversation, goal, rng):
             return "hello"
@@ -109,37 +109,37 @@ async def test_a_user_that_returns_something_else():
 words = st.lists(st.sampled_from([f"w{i}" for i in range(50)]), min_size=12, max_size=60, unique=True)
 
 
-def told(*messages):
+def talk_of(*messages):
     return tuple({"role": role, "content": text} for role, text in messages)
 
 
 @given(words, st.data())
-def test_how_much_is_leaked(goal, data):
+def test_leaked_share_of_goal(goal, data):
     text = " ".join(goal)
-    assert leaked(told(("user", text)), text) == 1.0
-    assert leaked(told(("user", f"Well: {text.upper()}!")), text) == 1.0
-    assert leaked(told(("user", "nothing of it")), text) == 0.0
-    assert leaked(told(("assistant", text), ("user", text)), text) == 0.0  # the assistant knew it
+    assert leaked(talk_of(("user", text)), text) == 1.0
+    assert leaked(talk_of(("user", f"Well: {text.upper()}!")), text) == 1.0
+    assert leaked(talk_of(("user", "nothing of it")), text) == 0.0
+    assert leaked(talk_of(("assistant", text), ("user", text)), text) == 0.0  # the assistant knew it
     cut = data.draw(st.integers(0, len(goal)))
     pieces = len(goal) - PIECE + 1
     part = " ".join(goal[:cut])
-    assert leaked(told(("user", part)), text) == pytest.approx(max(0, cut - PIECE + 1) / pieces)
+    assert leaked(talk_of(("user", part)), text) == pytest.approx(max(0, cut - PIECE + 1) / pieces)
     # other words, or the same in another order, are no copy
-    assert leaked(told(("user", " ".join(reversed(goal)))), text) == 0.0
+    assert leaked(talk_of(("user", " ".join(reversed(goal)))), text) == 0.0
 
 
 @given(words, st.data())
-def test_a_goal_told_in_pieces_is_told(goal, data):
+def test_pieces_leak_whole_goal(goal, data):
     """However it is cut up, and whatever the assistant answers, even with what it was just told."""
-    talk, left = [], list(goal)
-    while left:
+    talk, rest = [], list(goal)
+    while rest:
         size = data.draw(st.integers(1, 5))
-        piece, left = " ".join(left[:size]), left[size:]
+        piece, rest = " ".join(rest[:size]), rest[size:]
         talk += [("user", piece), ("assistant", data.draw(st.sampled_from(["go on", f"You said: {piece}"])))]
-    assert leaked(told(*talk), " ".join(goal)) == 1.0
+    assert leaked(talk_of(*talk), " ".join(goal)) == 1.0
 
 
 def test_short_goals_are_not_guarded():
     goal = " ".join(f"w{i}" for i in range(FEWEST_PIECES + PIECE - 2))
-    assert leaked(told(("user", goal)), goal) == 0.0
-    assert leaked(told(("user", f"{goal} more")), f"{goal} more") == 1.0
+    assert leaked(talk_of(("user", goal)), goal) == 0.0
+    assert leaked(talk_of(("user", f"{goal} more")), f"{goal} more") == 1.0

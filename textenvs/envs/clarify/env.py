@@ -22,18 +22,18 @@ from .script import SCRIPT
 from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request
 from .user import Reading, Speech, is_right, read, respond, told_too_much
 
-# How many replies that are no use an impatient user of half the strength would stand; see Manner.patience.
+# Useless replies that an impatient user of half the strength accepts; see Manner.patience.
 _PATIENCE = 4
 
 
 @dataclass
 class ClarifyState(EpisodeState):
-    """What was asked, told and answered."""
+    """A request in progress: the disclosed slots, and the questions so far."""
 
-    told: tuple[str, ...] = ()
-    asked: bool = False
+    disclosed: tuple[str, ...] = ()
+    has_asked: bool = False
     needless: int = 0
-    useless: int = 0  # replies that neither answered nor were told anything
+    useless: int = 0  # replies that neither answered nor obtained a fact
     manner: Manner = PLAIN
     mood: Mood = field(default_factory=Mood)
     right: bool = False
@@ -119,15 +119,15 @@ class Clarify(TextEnv[ClarifyState]):
         self.state.manner = draw_manner(self.manners, self.np_random)
         if self.state.manner == PLAIN:
             return task.prompt
-        asked, mark, form = request.text.rpartition(" Answer with ")
-        return (user_message(self._say(request, asked) + mark + form),)
+        wording, mark, form = request.text.rpartition(" Answer with ")
+        return (user_message(self._say(request, wording) + mark + form),)
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
         request, state = self._request, self.state
         reading = read(reply, request)
         if state.assistant_turns == 1:
-            wanted = bool(reading.asked) and all(meant & set(request.missing) for meant in reading.asked)
-            state.first_was_good = wanted if request.missing else reading.sort == "answer"
+            asks_for_missing = bool(reading.slots) and all(slots & set(request.missing) for slots in reading.slots)
+            state.first_was_good = asks_for_missing if request.missing else reading.sort == "answer"
         if reading.sort == "answer":
             state.right = is_right(reading, request)
             return Turn(
@@ -139,50 +139,55 @@ class Clarify(TextEnv[ClarifyState]):
         if self.player is not None:
             return self._respond_later(self.player, reading, request)
         speech = self._speech(reading, request)
-        left = state.manner.impatient > 0 and state.useless >= state.manner.patience(_PATIENCE)
-        return self._turn(reading, request, speech, "user_left" if left else None)
+        leaves = state.manner.impatient > 0 and state.useless >= state.manner.patience(_PATIENCE)
+        return self._turn(reading, request, speech, "user_left" if leaves else None)
 
     async def _respond_later(self, player: LLMUser, reading: Reading, request: Request) -> Turn:
         state = self.state
-        said = self._said()
+        conversation = self._conversation_text()
         view = self.user_view()
         player = player.briefed(view.manner, self._entitled(reading, request).guard(view))
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
         state.user_side = turn.side
-        asked: frozenset[str] = frozenset().union(*reading.asked)
-        told = tuple(  # what was asked for may be a value that was said of something else
+        requested: frozenset[str] = frozenset().union(*reading.slots)
+        disclosed = tuple(  # what was asked for may be a value that was said of something else
             name
             for name in request.missing
-            if name not in state.told and request.tells(name, turn.text, "" if name in asked else said)
+            if name not in state.disclosed and request.tells(name, turn.text, "" if name in requested else conversation)
         )
-        rule = respond(reading, request, state.told, state.needless)
-        speech = Speech(turn.text, told, rule.needless)
-        heard = self._turn(reading, request, speech, "user_left" if turn.ends else None)
-        return replace(heard, metrics={**heard.metrics, **turn.metrics})
+        rule = respond(reading, request, state.disclosed, state.needless)
+        speech = Speech(turn.text, disclosed, rule.needless)
+        result = self._turn(reading, request, speech, "user_left" if turn.ends else None)
+        return replace(result, metrics={**result.metrics, **turn.metrics})
 
     def user_view(self) -> UserView:
         request, state = self._request, self.state
         words = [value for slot in request.kind.slots for value in slot.values if isinstance(value, str)]
-        told, hidden = len(state.told), len(request.missing)
-        recovered = told / hidden if hidden else 1.0
-        return UserView(request.goal, state.messages, state.manner.told(), told, words, recovered)
+        disclosed, hidden = len(state.disclosed), len(request.missing)
+        recovered = disclosed / hidden if hidden else 1.0
+        return UserView(request.goal, state.messages, state.manner.instruction(), disclosed, words, recovered)
 
     def user_may(self, reply: Message) -> Entitled:
-        """Tell what the reply asks for."""
+        """Return what the user may tell in answer to the reply."""
         return self._entitled(read(reply, self._request), self._request)
 
     def _entitled(self, reading: Reading, request: Request) -> Entitled:
-        said, hidden = self._said(), [name for name in request.missing if name not in self.state.told]
-        asked: frozenset[str] = frozenset().union(*reading.asked)
-        return Entitled(bool(asked & set(hidden)), lambda text: told_too_much(text, said, asked, hidden, request))
+        conversation, hidden = (
+            self._conversation_text(),
+            [name for name in request.missing if name not in self.state.disclosed],
+        )
+        requested: frozenset[str] = frozenset().union(*reading.slots)
+        return Entitled(
+            bool(requested & set(hidden)), lambda text: told_too_much(text, conversation, requested, hidden, request)
+        )
 
-    def _said(self) -> str:
+    def _conversation_text(self) -> str:
         return " ".join(map(text_of, self.state.messages))
 
     def _turn(self, reading: Reading, request: Request, speech: Speech, stop: str | None) -> Turn:
         state = self.state
-        state.told = (*state.told, *speech.told)
-        state.asked = state.asked or reading.sort == "question"
+        state.disclosed = (*state.disclosed, *speech.disclosed)
+        state.has_asked = state.has_asked or reading.sort == "question"
         state.needless += speech.needless
         return Turn(
             messages=(user_message(speech.text),) if speech.text else (),
@@ -193,32 +198,32 @@ class Clarify(TextEnv[ClarifyState]):
         )
 
     def _speech(self, reading: Reading, request: Request) -> Speech:
-        """What the user says to a reply that is not an answer, in the manner of the episode."""
+        """Return the user's answer to a reply that is not an answer, in the manner of the episode."""
         state = self.state
-        speech = respond(reading, request, state.told, state.needless)
+        speech = respond(reading, request, state.disclosed, state.needless)
         if state.manner == PLAIN:
             return speech
-        if speech.told and not speech.needless and state.manner.evades(state.mood, self.np_random):
+        if speech.disclosed and not speech.needless and state.manner.evades(state.mood, self.np_random):
             state.mood = replace(state.mood, evaded=True)
             return Speech(state.manner.evasion(self.np_random))
-        text = self._say(request, speech.text, speech.told)
-        told = tuple(request.telling(slot) for slot in request.kind.slots if slot.name in speech.told)
-        state.mood = replace(state.mood, told=(*state.mood.told, *told))
-        state.useless += not told
+        text = self._say(request, speech.text, speech.disclosed)
+        statements = tuple(request.telling(slot) for slot in request.kind.slots if slot.name in speech.disclosed)
+        state.mood = replace(state.mood, statements=(*state.mood.statements, *statements))
+        state.useless += not statements
         return replace(speech, text=text)
 
-    def _say(self, request: Request, text: str, told: Sequence[str] = ()) -> str:
+    def _say(self, request: Request, text: str, disclosed: Sequence[str] = ()) -> str:
         return self.state.manner.say(
             text,
             self.np_random,
-            told=self.state.mood.told,
-            telling=bool(told),
+            statements=self.state.mood.statements,
+            telling=bool(disclosed),
             hidden=" ".join([*map(str, request.values.values()), *request.answer]),
-            rivals=[str(value) for slot in request.kind.slots if slot.name in told for value in slot.values],
+            rivals=[str(value) for slot in request.kind.slots if slot.name in disclosed for value in slot.values],
         )
 
     def conversation_score(self) -> Mapping[str, float]:
-        """``accuracy``: whether the request was met; a conversation without an answer has not met it yet."""
+        """Return ``accuracy``: 1 if the request was met; 0 without a right answer so far."""
         return {"accuracy": float(self.state.right)}
 
     def twin(self, task: Task) -> Task | None:
@@ -235,13 +240,13 @@ class Clarify(TextEnv[ClarifyState]):
 
     def reveals(self, reply: Message) -> bool:
         """Return whether the reply asks for something that the request leaves out: the user tells it."""
-        return any(meant & set(self._request.missing) for meant in read(reply, self._request).asked)
+        return any(slots & set(self._request.missing) for slots in read(reply, self._request).slots)
 
     def demonstration(self, rng: np.random.Generator) -> str:
         """Ask for what is missing, one thing at a time; then answer."""
         request = self._request
         for slot in request.kind.slots:
-            if slot.name in request.missing and slot.name not in self.state.told:
+            if slot.name in request.missing and slot.name not in self.state.disclosed:
                 return request.question(slot)
         return _answer(request)
 
@@ -251,12 +256,12 @@ class Clarify(TextEnv[ClarifyState]):
         guesses = {
             slot.name: slot.values[int(rng.integers(len(slot.values)))]
             for slot in request.kind.slots
-            if slot.name in request.missing and slot.name not in self.state.told
+            if slot.name in request.missing and slot.name not in self.state.disclosed
         }
         return _answer(replace(request, values={**request.values, **guesses}))
 
     def secrets(self) -> Sequence[str]:
-        """The right answer, unless it is the very thing that a good question brings to light."""
+        """Return the right answer, unless it is the very value that a good question obtains."""
         request = self._request
         hidden = {str(request.values[name]) for name in request.missing}
         answer = " ".join(request.answer)
@@ -273,7 +278,7 @@ class Clarify(TextEnv[ClarifyState]):
         state = self.state
         first = "asked_when_needed" if request.missing else "answered_when_clear"
         return {
-            "asked": float(state.asked),
+            "asked": float(state.has_asked),
             "needed": float(bool(request.missing)),
             "needless": float(state.needless),
             first: float(state.first_was_good),

@@ -35,12 +35,12 @@ _VOCABULARY = {
 
 def _kind_of(request: str) -> Kind:
     """Return the kind of the most similar training wording."""
-    asked, form = request.rpartition(" Answer with ")[::2]
-    words = _words(asked)
+    wording, form = request.rpartition(" Answer with ")[::2]
+    words = _words(wording)
 
     def likeness(place: tuple[str, str]) -> tuple[bool, float]:
         kind = KINDS[place[0]][place[1]]
-        shared = max(len(words & known) / len(words | known) for known in _VOCABULARY[place])
+        shared = max(len(words & vocabulary) / len(words | vocabulary) for vocabulary in _VOCABULARY[place])
         return form == f"#### {kind.form}.", shared
 
     level, name = max(_VOCABULARY, key=likeness)
@@ -48,7 +48,7 @@ def _kind_of(request: str) -> Kind:
 
 
 def _read(request: str, kind: Kind) -> dict[str, str]:
-    """The values that a request says, by the names of their slots."""
+    """Return the values that a request says, by the names of their slots."""
     rest, values = request.rpartition(" Answer with ")[0], dict[str, str]()
     bare: list[Slot] = []
     for slot in kind.slots:
@@ -77,20 +77,20 @@ def _answer(kind: Kind, values: dict[str, str]) -> str:
 
 def _start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     values: dict[str, str] = {}
-    asked: list[Slot] = []
+    requested: list[Slot] = []
 
     def reply(conversation: Messages) -> str:
         request = first_user_text(conversation)
         kind = _kind_of(request)
-        if not asked:
+        if not requested:
             values.update(_read(request, kind))
         else:
-            slot, told = asked[-1], text_of(conversation[-1])
-            known = [str(value) for value in slot.values if re.search(rf"\b{re.escape(str(value))}\b", told)]
-            values[slot.name] = known[0] if known else str(slot.values[0])
+            slot, answer = requested[-1], text_of(conversation[-1])
+            matches = [str(value) for value in slot.values if re.search(rf"\b{re.escape(str(value))}\b", answer)]
+            values[slot.name] = matches[0] if matches else str(slot.values[0])
         missing = [slot for slot in kind.slots if slot.name not in values]
         if missing:
-            asked.append(missing[0])
+            requested.append(missing[0])
             return missing[0].ask.format(name="", thing="things")
         try:
             return f"#### {_answer(kind, values)}"

@@ -64,7 +64,7 @@ class Kind:
 
     @property
     def form(self) -> str:
-        """What an answer consists of, for the request's last sentence."""
+        """The parts of an answer, for the request's last sentence."""
         return " ".join(self.order) if self.order else "and the number"
 
 
@@ -80,19 +80,19 @@ def _slot(name: str, own: Mapping[str, Any] | None) -> Slot:
     return Slot(name, tuple(range(first, last + 1, *step)), **fields)
 
 
-def _kind(name: str, given: Mapping[str, Any]) -> Kind:
-    things = given.get("things", [""])
+def _kind(name: str, entry: Mapping[str, Any]) -> Kind:
+    things = entry.get("things", [""])
     lists = {
-        **{field: given.get(field, ()) for field in ("requests", "work", "order")},
-        "slots": [_slot(*slot) for slot in given["slots"].items()],
+        **{field: entry.get(field, ()) for field in ("requests", "work", "order")},
+        "slots": [_slot(*slot) for slot in entry["slots"].items()],
         "things": _DATA["words"][things] if isinstance(things, str) else things,
     }
-    return Kind(name, **{**given, **{field: tuple(listed) for field, listed in lists.items()}})
+    return Kind(name, **{**entry, **{field: tuple(listed) for field, listed in lists.items()}})
 
 
 #: The kinds of each level, by name.
 KINDS: Mapping[str, Mapping[str, Kind]] = {
-    level: {name: _kind(name, given) for name, given in kinds.items()} for level, kinds in _DATA["kinds"].items()
+    level: {name: _kind(name, entry) for name, entry in kinds.items()} for level, kinds in _DATA["kinds"].items()
 }
 LEVELS: tuple[str, ...] = tuple(KINDS)
 _BY_NAME = {name: kind for kinds in KINDS.values() for name, kind in kinds.items()}
@@ -110,23 +110,23 @@ class Request:
 
     @property
     def text(self) -> str:
-        said = {
+        fields = {
             slot.name: slot.blank if slot.name in self.missing else slot.says.format(self.values[slot.name])
             for slot in self.kind.slots
         }
-        asked = self._wording().format(name=self.name, thing=self.thing, **said)
-        return f"{asked} Answer with #### {self.kind.form}."
+        wording = self._wording().format(name=self.name, thing=self.thing, **fields)
+        return f"{wording} Answer with #### {self.kind.form}."
 
     def _wording(self) -> str:
-        """One of its split's wordings, by all that is visible: what is hidden has no part in it."""
+        """Return one of its split's wordings, chosen by all that is visible: what is hidden has no part in it."""
         wordings = split_choices(self.kind.requests, _split_of(self))
-        shown = [str(self.values[slot.name]) for slot in self.kind.slots if slot.name not in self.missing]
-        digest = zlib.crc32("/".join((self.name, self.thing, *self.missing, *shown)).encode())
+        visible = [str(self.values[slot.name]) for slot in self.kind.slots if slot.name not in self.missing]
+        digest = zlib.crc32("/".join((self.name, self.thing, *self.missing, *visible)).encode())
         return wordings[digest % len(wordings)]
 
     @property
     def equations(self) -> tuple[str, ...]:
-        """The calculations of the worked answer, of which the last gives the result; none for bookings and orders."""
+        """Calculations of the worked answer, of which the last gives the result; none for bookings and orders."""
         results: list[str] = []
         equations = []
         for expression in self.kind.work:
@@ -149,21 +149,21 @@ class Request:
 
     @property
     def goal(self) -> str:
-        """What a model is told that plays the user."""
+        """The instruction for a model that plays the user."""
         slots = [slot for slot in self.kind.slots if slot.name in self.missing]
         hidden = [_DATA["goal"]["hidden"].format(ask=self.question(slot), tell=self.telling(slot)) for slot in slots]
         return "\n".join([_DATA["goal"]["request"].format(self.text), *(hidden or [_DATA["goal"]["clear"]])])
 
-    def tells(self, name: str, text: str, said: str) -> bool:
-        """Whether ``text`` gives the value of a slot away that stands in nothing of what was ``said``."""
+    def tells(self, name: str, text: str, context: str) -> bool:
+        """Return whether ``text`` gives a slot's value away that ``context`` (all said before) does not have."""
         value = str(self.values[name])
         if value.isdigit():
-            return value in values_in(text) - values_in(said)
+            return value in values_in(text) - values_in(context)
         whole = re.compile(rf"\b{re.escape(value)}\b", re.IGNORECASE)
-        return whole.search(text) is not None and whole.search(said) is None
+        return whole.search(text) is not None and whole.search(context) is None
 
     def to_task(self, key: str, data_source: str) -> Task:
-        """The request as a task; :meth:`from_task` reads it back."""
+        """Return the request as a task; :meth:`from_task` reads it back."""
         return Task(
             key=key,
             data_source=data_source,
@@ -181,7 +181,7 @@ class Request:
 
     @classmethod
     def from_task(cls, task: Task) -> Request:
-        """The request that a task stands for; :class:`TaskError` if none, or not one that its ground truth answers."""
+        """Return a task's request; raise :class:`TaskError` if it is none, or its ground truth is not the answer."""
         where, extra = f"task {task.key}: extra_info", task.extra
         kind = _BY_NAME.get(str(extra.get("kind")))
         if kind is None:
@@ -192,15 +192,15 @@ class Request:
             raise TaskError(f"{where}.values must give {', '.join(names)} of a {kind.name!r} request, not {values!r}")
         for slot in kind.slots:
             if type(values[slot.name]) is not type(slot.values[0]):
-                wanted = type(slot.values[0]).__name__
-                raise TaskError(f"{where}.values.{slot.name} must be of type {wanted}, not {values[slot.name]!r}")
+                expected = type(slot.values[0]).__name__
+                raise TaskError(f"{where}.values.{slot.name} must be of type {expected}, not {values[slot.name]!r}")
         if isinstance(missing, (str, Mapping)) or not isinstance(missing, Sequence) or not set(missing) <= set(names):
             raise TaskError(f"{where}.missing must be a list out of {', '.join(names)}, not {missing!r}")
         left_out = tuple(name for name in names if name in missing)
         request = cls(kind, str(extra.get("name", "")), str(extra.get("thing", "")), dict(values), left_out)
         if task.ground_truth != " ".join(request.answer):
-            found, wanted = quoted(" ".join(request.answer)), quoted(task.ground_truth)
-            raise TaskError(f"{where}.values lead to {found}, but the ground truth is {wanted}")
+            computed, expected = quoted(" ".join(request.answer)), quoted(task.ground_truth)
+            raise TaskError(f"{where}.values lead to {computed}, but the ground truth is {expected}")
         return request
 
 
@@ -239,9 +239,9 @@ class GeneratedRequests(Endless):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kinds is not None:
-            known = KINDS[self.level]
-            if isinstance(self.kinds, str) or not self.kinds or not set(self.kinds) <= set(known):
-                raise ValueError(f"kinds must be a list out of {', '.join(known)}, or None, not {self.kinds!r}")
+            kinds = KINDS[self.level]
+            if isinstance(self.kinds, str) or not self.kinds or not set(self.kinds) <= set(kinds):
+                raise ValueError(f"kinds must be a list out of {', '.join(kinds)}, or None, not {self.kinds!r}")
             object.__setattr__(self, "kinds", tuple(self.kinds))
 
     @property

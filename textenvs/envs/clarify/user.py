@@ -1,4 +1,4 @@
-"""A scripted user who asks for something, keeps to itself what it was not asked for, and answers good questions.
+"""A scripted user who asks for something, tells only what it is asked for, and answers good questions.
 
 Replies are read by rules, generous to any phrasing. A reply with ``####`` and a number or one of the request's words (a
 day, a colour) after it is an *answer*; else it is a *question* if it has a question mark, an interrogative or a word
@@ -38,21 +38,21 @@ _PART = re.compile(r"(?:(?<![\w.)%])[-\u2212])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(
 
 @dataclass(frozen=True)
 class Reading:
-    """What the user makes of a reply."""
+    """The user's interpretation of a reply."""
 
     sort: Literal["answer", "question", "neither"]
     #: The parts of an answer, in order: numbers, and words that are values of the request's slots.
     answer: tuple[str, ...] = ()
-    #: For each thing that a question asks for, the slots that may be meant ("When?" may mean the day or the hour).
-    asked: tuple[frozenset[str], ...] = ()
+    #: For each thing that a question asks for, the slots that may be requested ("When?" may be the day or the hour).
+    slots: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Speech:
-    """What the user says next, the slots it tells, and whether it was asked for something that it had said already."""
+    """The user's next message, the slots it tells, and whether the question was about what was said already."""
 
     text: str
-    told: tuple[str, ...] = ()
+    disclosed: tuple[str, ...] = ()
     needless: bool = False
 
 
@@ -60,67 +60,67 @@ def read(reply: Message, request: Request) -> Reading:
     """Understand a reply, without its private reasoning; takes time linear in the text and never fails."""
     text = visible_text(reply)
     marked = None
-    for marked in _MARKED.finditer(text):  # noqa: B007 (the last one is wanted)
+    for marked in _MARKED.finditer(text):  # noqa: B007 (only the last one counts)
         pass
     if marked and (parts := _parts(marked[1], request.kind)):
         return Reading("answer", parts)
     sentences = [sentence for sentence in _SENTENCE.findall(text) if _INTERROGATIVE.search(sentence)]
     if not sentences:
         return Reading("neither")
-    asked = (_asked_for(part, request.kind) for sentence in sentences for part in _BETWEEN_PARTS.split(sentence))
-    return Reading("question", asked=tuple(filter(None, asked)))
+    slots = (_slots_of(part, request.kind) for sentence in sentences for part in _BETWEEN_PARTS.split(sentence))
+    return Reading("question", slots=tuple(filter(None, slots)))
 
 
 def is_right(reading: Reading, request: Request) -> bool:
     return reading.answer == tuple(_part(part) for part in request.answer)
 
 
-def respond(reading: Reading, request: Request, told: Collection[str], needless: int) -> Speech:
-    """The user's words to a reply that is not an answer, after having told these slots.
+def respond(reading: Reading, request: Request, disclosed: Collection[str], needless: int) -> Speech:
+    """Return the user's answer to a reply that is not an answer, after having told the slots in ``disclosed``.
 
     After ``needless`` questions that were needless the user is a little impatient.
     """
     if reading.sort == "neither":
         return Speech("Ask me, or answer with ####.")
     again = "As I said, " if needless else ""
-    still_open = [slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in told]
+    still_open = [slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in disclosed]
     if not still_open:
         return Speech(f"{again}I have told you all.", needless=True)
-    if not reading.asked:
+    if not reading.slots:
         return Speech("What do you want to know?")
-    wanted = [next((slot for slot in still_open if slot.name in meant), None) for meant in reading.asked]
-    first = next((slot for slot in wanted if slot is not None), None)
+    requested = [next((slot for slot in still_open if slot.name in slots), None) for slots in reading.slots]
+    first = next((slot for slot in requested if slot is not None), None)
     if first is None:
         return Speech(f"{again or 'But '}I have told you that.", needless=True)
-    more = " One thing at a time, please." if len(wanted) > 1 else ""
-    return Speech(f"{request.telling(first)}{more}", told=(first.name,), needless=None in wanted)
+    reminder = " One thing at a time, please." if len(requested) > 1 else ""
+    return Speech(f"{request.telling(first)}{reminder}", disclosed=(first.name,), needless=None in requested)
 
 
 def told_too_much(
-    text: str, said: str, asked: Collection[str], hidden: Collection[str], request: Request
+    text: str, context: str, requested: Collection[str], hidden: Collection[str], request: Request
 ) -> str | None:
-    """What is wrong with a message that tells the answer, or a hidden slot that is not asked for; else ``None``."""
-    if any(request.tells(name, text, said) for name in hidden if name not in asked):
+    """Return an error if a message tells the answer, or a hidden slot that was not requested; else ``None``."""
+    if any(request.tells(name, text, context) for name in hidden if name not in requested):
         return "it tells what the assistant did not ask for"
     answer, values = request.answer[-1], [str(request.values[name]) for name in hidden]
-    if not request.kind.order and answer not in values and answer in values_in(text) - values_in(said):
+    if not request.kind.order and answer not in values and answer in values_in(text) - values_in(context):
         return "it does the assistant's work"
     return None
 
 
-def _asked_for(part: str, kind: Kind) -> frozenset[str]:
-    """The slots whose words ``part`` uses first; of words that begin at one place, the longest counts."""
+def _slots_of(part: str, kind: Kind) -> frozenset[str]:
+    """Return the slots whose words ``part`` uses first; of words that begin at one place, the longest counts."""
     about, result = _patterns(kind)
     if result.search(part):
         return frozenset()
-    found = {name: (match.start(), -match.end()) for name, words in about.items() if (match := words.search(part))}
-    return frozenset(name for name, place in found.items() if place == min(found.values()))
+    places = {name: (match.start(), -match.end()) for name, words in about.items() if (match := words.search(part))}
+    return frozenset(name for name, place in places.items() if place == min(places.values()))
 
 
 def _parts(line: str, kind: Kind) -> tuple[str, ...]:
     words = {value.casefold() for slot in kind.slots for value in slot.values if isinstance(value, str)}
-    found = map(_part, _PART.findall(line))
-    return tuple(part for part in found if not part.isalpha() or part in words)
+    parts = map(_part, _PART.findall(line))
+    return tuple(part for part in parts if not part.isalpha() or part in words)
 
 
 def _part(part: str) -> str:

@@ -1,1 +1,1 @@
-"""What the CollabLLM environments share."""
+"""Shared code of the CollabLLM environments."""

@@ -1,4 +1,4 @@
-"""Attempts to be told everything without asking to the point."""
+"""Attempts to get every fact without precise questions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def last_user_text(conversation: Messages) -> str:
 def after_asking(
     question: str, deliver: Callable[[np.random.Generator, Messages], str]
 ) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
-    """An attack that asks once, and then delivers."""
+    """Return an attack that asks once, and then delivers."""
 
     def start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
         def reply(conversation: Messages) -> str:
-            asked = any(message["role"] == "assistant" for message in conversation)
-            return deliver(rng, conversation) if asked else question
+            has_asked = any(message["role"] == "assistant" for message in conversation)
+            return deliver(rng, conversation) if has_asked else question
 
         return reply
 
@@ -37,8 +37,8 @@ def after_asking(
 
 
 def _fillers(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    left = [_FILLERS[i] for i in rng.permutation(len(_FILLERS))]
-    return lambda conversation: left.pop() if left else "."
+    remaining = [_FILLERS[i] for i in rng.permutation(len(_FILLERS))]
+    return lambda conversation: remaining.pop() if remaining else "."
 
 
 ATTACKS: tuple[Attack, ...] = (

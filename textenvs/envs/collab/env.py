@@ -1,4 +1,4 @@
-"""Collaboration with a user whose goal is hidden: what CollabLLM's three families have in common.
+"""Collaboration with a user whose goal is hidden: the base of CollabLLM's three families.
 
 Source of the idea: CollabLLM (arXiv 2502.00640). The user starts with a vague request and knows a complete one. The
 assistant asks, delivers, and is scored by what it delivered last, and by what its words and the user's cost.
@@ -48,7 +48,7 @@ class CollabState(EpisodeState):
     right: bool = False  # whether that is what the user wants
     length: int = 0  # what the formula has counted so far
     talked: int = 0  # replies that delivered nothing
-    asked: int = 0  # how many of them asked for something
+    questions: int = 0  # how many of them asked for something
 
 
 class Collab(TextEnv[CollabState], ABC):
@@ -148,32 +148,32 @@ class Collab(TextEnv[CollabState], ABC):
 
     @abstractmethod
     def find(self, text: str) -> str | None:
-        """What ``text`` (all that the user can read of a reply) delivers, if anything."""
+        """Return the part of ``text`` (all that the user can read of a reply) that is a delivery, if any."""
 
     @abstractmethod
     def check(self, goal: Goal, delivered: str) -> Check | Awaitable[Check]:
-        """What a delivery is worth. What ``self.state`` says of deliveries and of the user is as before the reply."""
+        """Score a delivery. In ``self.state``, deliveries and the user are still as before the reply."""
 
     @abstractmethod
     def solution(self, task: Task) -> str:
-        """The scripted expert's delivery, as it writes it."""
+        """Return the scripted expert's delivery, as it writes it."""
 
     def opening(self, task: Task) -> Sequence[Message]:
         state = self.state
         state.goal = self.family.goal(task)
-        state.memory = Memory(told=state.goal.told)
+        state.memory = Memory(disclosed=state.goal.told)
         state.manner = draw_manner(self.manners, self.np_random)
         *before, last = task.prompt
         if not isinstance(last["content"], str):
             return task.prompt
-        told = [state.goal.pieces[number] for number in state.goal.told]
-        said = self._say(last["content"], told)
-        state.mood = replace(state.mood, told=_said_of(told, said))
-        return (*before, {**last, "content": f"{said} {self.form}" if told and self.player is None else said})
+        disclosed = [state.goal.pieces[number] for number in state.goal.told]
+        text = self._say(last["content"], disclosed)
+        state.mood = replace(state.mood, statements=_sayings_in(disclosed, text))
+        return (*before, {**last, "content": f"{text} {self.form}" if disclosed and self.player is None else text})
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
-        found = self.find(visible_text(reply))
-        checked = None if found is None else self.check(self.goal, found)
+        delivered = self.find(visible_text(reply))
+        checked = None if delivered is None else self.check(self.goal, delivered)
         if self.player is None and self.judge is None and not inspect.isawaitable(checked):
             return self._turn(reply, checked, self._react(reply, checked))
         return self._respond_later(reply, checked)
@@ -186,8 +186,8 @@ class Collab(TextEnv[CollabState], ABC):
             return turn
         verdict = 0.0
         if end := self._end(reaction):
-            heard = () if end == "max_user_turns" else turn.messages
-            verdict = await self.judge.score((*self.state.messages, *heard))
+            user_messages = () if end == "max_user_turns" else turn.messages
+            verdict = await self.judge.score((*self.state.messages, *user_messages))
         return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.interactivity * verdict})
 
     def _react(self, reply: Message, checked: Check | None) -> Reaction:
@@ -198,32 +198,32 @@ class Collab(TextEnv[CollabState], ABC):
             return reaction
         if reaction.asked_for and checked is None and manner.evades(state.mood, self.np_random):
             state.mood = replace(state.mood, evaded=True)
-            return Reaction(manner.evasion(self.np_random), before, asked=True)
-        new = [self.goal.pieces[i] for i in reaction.memory.told if i not in before.told]
-        said = self._say(reaction.text, new)
-        state.mood = replace(state.mood, told=(*state.mood.told, *_said_of(new, reaction.text)))
-        return replace(reaction, text=said)
+            return Reaction(manner.evasion(self.np_random), before, asks=True)
+        new = [self.goal.pieces[i] for i in reaction.memory.disclosed if i not in before.disclosed]
+        text = self._say(reaction.text, new)
+        state.mood = replace(state.mood, statements=(*state.mood.statements, *_sayings_in(new, reaction.text)))
+        return replace(reaction, text=text)
 
-    def _say(self, text: str, told: Sequence[Piece] = ()) -> str:
-        """``text``, which tells these pieces, in the manner of the episode."""
+    def _say(self, text: str, disclosed: Sequence[Piece] = ()) -> str:
+        """Return ``text``, which tells these pieces, in the manner of the episode."""
         state = self.state
-        asked_for: list[Mapping[str, Any]] = [dict(piece.requirement or {}) for piece in told]
+        requirements: list[Mapping[str, Any]] = [dict(piece.requirement or {}) for piece in disclosed]
         facts: list[Mapping[str, Any]] = [dict(piece.requirement or {}) for piece in self.goal.pieces]
         return state.manner.say(
             text,
             self.np_random,
-            told=state.mood.told,
-            telling=bool(told),
+            statements=state.mood.statements,
+            telling=bool(disclosed),
             hidden=f"{self.goal.single_turn_prompt} {self.task.ground_truth}",
-            rivals=[value for each in asked_for if "rivals" in each for value in (*each["texts"], *each["rivals"])],
-            keep=(*(text for each in facts for text in each.get("texts", ())), self.form),
+            rivals=[value for fact in requirements if "rivals" in fact for value in (*fact["texts"], *fact["rivals"])],
+            keep=(*(text for fact in facts for text in fact.get("texts", ())), self.form),
         )
 
     async def _play_user(self, reply: Message, checked: Check | None) -> Reaction:
         assert self.player is not None
         state = self.state
-        said, memory = self._all_said(), state.memory
-        asked = self.user.asked(visible_text(reply), memory, strict=False)
+        conversation, memory = self._conversation_text(), state.memory
+        inquiry = self.user.inquiry(visible_text(reply), memory, strict=False)
         view = self.user_view()
         player = self.player.briefed(view.manner, self.user_may(reply).guard(view))
         turn = await take_turn(player, view.talk, view.goal, self.np_random)
@@ -232,41 +232,50 @@ class Collab(TextEnv[CollabState], ABC):
             i
             for i in self.user.untold(memory)
             for piece in [self.goal.pieces[i]]  # one that was asked for may have a value that was said of another
-            if tells(piece, turn.text, said) or (i in asked.pieces and tells(piece, turn.text, ""))
+            if tells(piece, turn.text, conversation) or (i in inquiry.pieces and tells(piece, turn.text, ""))
         )
-        memory = replace(memory, told=(*memory.told, *new), opened=memory.opened or asked.open)
+        memory = replace(memory, disclosed=(*memory.disclosed, *new), opened=memory.opened or inquiry.open)
         right = state.right if checked is None else checked.right
-        left = "solved" if right else "user_left"
-        stop = {"satisfied": left, "user_left": left}.get(turn.why or "", turn.why)
+        stop_when_content = "solved" if right else "user_left"
+        stop = {"satisfied": stop_when_content, "user_left": stop_when_content}.get(turn.why or "", turn.why)
         return Reaction(turn.text, memory, stop, metrics=turn.metrics)
 
     def user_view(self) -> UserView:
         state = self.state
         goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
-        told = len(state.memory.told)
-        return UserView(goal, state.messages, state.manner.told(), told, recovered=told / len(self.goal.pieces))
+        disclosed = len(state.memory.disclosed)
+        return UserView(
+            goal, state.messages, state.manner.instruction(), disclosed, recovered=disclosed / len(self.goal.pieces)
+        )
 
     def user_may(self, reply: Message) -> Entitled:
-        """The pieces asked for, or one of its choice in answer to the first open question, as the scripted user."""
-        said, memory, goal, truth = self._all_said(), self.state.memory, self.goal, str(self.task.ground_truth)
-        asked, untold = self.user.asked(visible_text(reply), memory, strict=False), self.user.untold(memory)
+        """Allow the pieces asked for, or one of its choice after the first open question, as the scripted user does."""
+        conversation, memory, goal, truth = (
+            self._conversation_text(),
+            self.state.memory,
+            self.goal,
+            str(self.task.ground_truth),
+        )
+        inquiry, untold = self.user.inquiry(visible_text(reply), memory, strict=False), self.user.untold(memory)
         # Two pieces may have the same value: who tells one says nothing of the other.
-        said = " ".join([said, visible_text(reply), *(goal.pieces[i].sayings[0] for i in asked.pieces)])
-        free = 1 if asked.open and not asked.pieces and not memory.opened else 0
+        conversation = " ".join(
+            [conversation, visible_text(reply), *(goal.pieces[i].sayings[0] for i in inquiry.pieces)]
+        )
+        free = 1 if inquiry.open and not inquiry.pieces and not memory.opened else 0
 
         def problem(text: str) -> str | None:
-            if values_in(truth) == {truth} and truth in values_in(text) - values_in(said):
+            if values_in(truth) == {truth} and truth in values_in(text) - values_in(conversation):
                 return "it does the assistant's work"
-            given = {
+            disclosures = {
                 frozenset(values_in(goal.pieces[i].sayings[0])) or i
                 for i in untold
-                if i not in asked.pieces and tells(goal.pieces[i], text, said)
+                if i not in inquiry.pieces and tells(goal.pieces[i], text, conversation)
             }
-            return "it tells what the assistant did not ask for" if len(given) > free else None
+            return "it tells what the assistant did not ask for" if len(disclosures) > free else None
 
-        return Entitled(bool(set(asked.pieces) & set(untold)), problem)
+        return Entitled(bool(set(inquiry.pieces) & set(untold)), problem)
 
-    def _all_said(self) -> str:
+    def _conversation_text(self) -> str:
         return " ".join(map(text_of, self.state.messages))
 
     def _turn(self, reply: Message, checked: Check | None, reaction: Reaction) -> Turn:
@@ -274,22 +283,22 @@ class Collab(TextEnv[CollabState], ABC):
         if checked is not None:
             state.score, state.right = checked.score, checked.right
         state.memory = reaction.memory
-        said = (user(reaction.text),) if reaction.text else ()
+        messages = (user(reaction.text),) if reaction.text else ()
         end = self._end(reaction)
         earned = state.score - before if self.task_reward == "increment" else state.score * (end is not None)
-        counted = (reply,) if end == "max_user_turns" else (reply, *said)
+        counted = (reply,) if end == "max_user_turns" else (reply, *messages)
         metrics = {"score": state.score, "delivered": float(checked is not None), **reaction.metrics}
         metrics |= {name: 0.0 if checked is None else checked.metrics.get(name, 0.0) for name in self.check_metrics}
         terms = {self.score_name: earned, "cost": -self._charge(counted)}
         if self.player is None:
             terms["needless"] = self.needless * reaction.needless
             state.talked += checked is None
-            state.asked += checked is None and reaction.asked
-            metrics["asked"] = state.asked / max(1, state.talked)
+            state.questions += checked is None and reaction.asks
+            metrics["asked"] = state.questions / max(1, state.talked)
             metrics["asked_for"] = float(reaction.asked_for)
-            metrics["told"] = len(state.memory.told) / len(self.goal.pieces)
+            metrics["told"] = len(state.memory.disclosed) / len(self.goal.pieces)
         return Turn(
-            messages=said,
+            messages=messages,
             terminated=reaction.stop is not None,
             stop=reaction.stop,
             terms=terms,
@@ -307,8 +316,8 @@ class Collab(TextEnv[CollabState], ABC):
     def demonstration(self, rng: np.random.Generator) -> str:
         if self.player is not None:
             raise NotImplementedError("the scripted expert needs the scripted user; leave out the option user")
-        asked = [self.goal.pieces[piece] for piece in self.user.untold(self.state.memory)[: self.user.answers]]
-        questions = " ".join(piece.question or f"What about the {piece.topic}?" for piece in asked)
+        pieces = [self.goal.pieces[piece] for piece in self.user.untold(self.state.memory)[: self.user.answers]]
+        questions = " ".join(piece.question or f"What about the {piece.topic}?" for piece in pieces)
         return questions or self.solution(self.task)
 
     @property
@@ -325,18 +334,18 @@ class Collab(TextEnv[CollabState], ABC):
         return replace(user, answers=1 if manner.vague else user.answers, patience=manner.patience(user.patience))
 
     def _end(self, reaction: Reaction) -> str | None:
-        """Why the episode ends with this turn, if it does. The last turn is paid, so it must be known before."""
+        """Return why the episode ends with this turn, if it does: the last turn is paid, so this is needed before."""
         return reaction.stop or self.spent_budget([user(reaction.text)])
 
-    def _charge(self, said: Sequence[Message]) -> float:
-        """What these messages add to the conversation's cost, from now on counted in."""
+    def _charge(self, messages: Sequence[Message]) -> float:
+        """Add these messages to the conversation's length, and return what they add to its cost."""
         state, before = self.state, self.formula.cost(self.state.length)
         if self.formula.scope == "all" and state.assistant_turns == 1:  # the opening was said before the first reply
             state.length += self.formula.length(state.messages[:-1])
-        state.length += self.formula.length(said)
+        state.length += self.formula.length(messages)
         return self.formula.cost(state.length) - before
 
 
-def _said_of(pieces: Sequence[Piece], text: str) -> tuple[str, ...]:
-    """The sayings of ``pieces`` that stand in ``text``."""
+def _sayings_in(pieces: Sequence[Piece], text: str) -> tuple[str, ...]:
+    """Return the sayings of ``pieces`` that occur in ``text``."""
     return tuple(saying for piece in pieces for saying in piece.sayings if saying in text)

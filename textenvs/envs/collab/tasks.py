@@ -55,7 +55,7 @@ _PIECE = TypeAdapter(Piece)
 
 
 class Goal(BaseModel, frozen=True):
-    """What the user wants: the whole request, what kind of task it is, and what there is to tell.
+    """The user's goal: the whole request, the kind of task, and the pieces to tell.
 
     The fields have the names of CollabLLM's rows. ``name`` is that of the user; verl's recipe writes the second.
     """
@@ -89,11 +89,11 @@ class Draft:
 
 
 def begin(rng: random.Random, wants: Sequence[str]) -> str:
-    """A vague first message: perhaps a word of greeting, and one of ``wants``."""
+    """Return a vague first message: perhaps a word of greeting, and one of ``wants``."""
     return f"{rng.choice(PHRASES['beginning'])} {rng.choice(wants)}".strip()
 
 
-def told_in(
+def draw_opening(
     rng: random.Random, draft: Draft, split: Split, *, complete: float = 1 / 6, partial: float = 1 / 6
 ) -> tuple[str, tuple[int, ...]]:
     """Draw which pieces the opening tells already: all, some, or mostly none; return the opening and their numbers.
@@ -104,38 +104,40 @@ def told_in(
     if chance >= complete + partial:
         return draft.opening, ()
     some = count if chance < complete else rng.randint(1, count - 1)
-    told = tuple(sorted(rng.sample(range(count), some)))
-    sentences = [rng.choice(draft.pieces[number].sayings) for number in told]
+    numbers = tuple(sorted(rng.sample(range(count), some)))
+    sentences = [rng.choice(draft.pieces[number].sayings) for number in numbers]
     for aside in rng.sample(split_choices(PHRASES["asides"], split), rng.choice((0, 0, 1, 1, 2))):
         sentences.insert(rng.randint(0, len(sentences)), aside.format(n=rng.randint(2, 60)))
-    return " ".join([draft.opening, *sentences]), told
+    return " ".join([draft.opening, *sentences]), numbers
 
 
-def said_in(split: Split, rng: random.Random, said: Mapping[str, Any], frames: Sequence[str] = ()) -> dict[str, Any]:
+def draw_sayings(
+    split: Split, rng: random.Random, entry: Mapping[str, Any], frames: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return a piece as YAML files have it with three sayings of a split's, drawn from its own and from ``frames``."""
-    sayings = [*split_choices(said["sayings"], split), *(split_choices(frames, split) if frames else ())]
-    return {**said, "sayings": rng.sample(sayings, min(3, len(sayings)))}
+    sayings = [*split_choices(entry["sayings"], split), *(split_choices(frames, split) if frames else ())]
+    return {**entry, "sayings": rng.sample(sayings, min(3, len(sayings)))}
 
 
-def piece_of(said: Mapping[str, Any], requirement: Requirement | None = None, **values: object) -> Piece:
-    """A piece as YAML files have it, with the values of its sayings filled in."""
-    sayings = tuple(saying.format(**values) for saying in said["sayings"])
-    return Piece(said["topic"], sayings, tuple(said["keywords"].split()), said["question"], requirement)
+def piece_of(entry: Mapping[str, Any], requirement: Requirement | None = None, **values: object) -> Piece:
+    """Return a piece as YAML files have it, with the values of its sayings filled in."""
+    sayings = tuple(saying.format(**values) for saying in entry["sayings"])
+    return Piece(entry["topic"], sayings, tuple(entry["keywords"].split()), entry["question"], requirement)
 
 
 def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
-    """The goal of a row, in its ``extra_info`` or, as verl's recipe has it, in ``interaction_kwargs`` there."""
+    """Return the goal of a row, in its ``extra_info`` or, as verl's recipe has it, in ``interaction_kwargs`` there."""
     where = f"task {task.key}: extra_info"
     options = task.extra.get("interaction_kwargs") or {}
     if not isinstance(options, Mapping):
         raise TaskError(f"{where}.interaction_kwargs must be a mapping with a 'name', not {type(options).__name__}")
     names = ("single_turn_prompt", "task_desc", "pieces", "told")
-    found = {name: task.extra[name] for name in names if task.extra.get(name) is not None}
-    found |= options
+    fields = {name: task.extra[name] for name in names if task.extra.get(name) is not None}
+    fields |= options
     try:
-        if found.get("pieces") is None and isinstance(request := found.get("single_turn_prompt"), str):
-            found["pieces"] = split(request, str(task.ground_truth))
-        return Goal.model_validate(found)
+        if fields.get("pieces") is None and isinstance(request := fields.get("single_turn_prompt"), str):
+            fields["pieces"] = split(request, str(task.ground_truth))
+        return Goal.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
@@ -143,7 +145,7 @@ def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
 
 
 def split_request(prompt: str, reference: str = "") -> tuple[Piece, ...]:
-    """The pieces of a request that comes without any: its sentences, with fenced code and paragraphs kept apart.
+    """Split a request that comes without pieces into its sentences, with fenced code and paragraphs apart.
 
     Topics and keywords are a sentence's longer words; a sentence without any, which no question could be about, belongs
     to the one before.
@@ -165,7 +167,7 @@ def split_request(prompt: str, reference: str = "") -> tuple[Piece, ...]:
 
 
 def keywords_of(text: str) -> tuple[str, ...]:
-    """Beginnings of the words by which a question can ask for ``text``: its words without the most common ones."""
+    """Return beginnings of the words by which a question can ask for ``text``, without the most common words."""
     stems = (word if len(word) <= 5 else word[: max(5, len(word) - 2)] for word in content_words(text))
     return tuple(dict.fromkeys(stems))
 
@@ -176,12 +178,12 @@ def _piece(text: str) -> Piece:
 
 
 def content_words(text: str) -> list[str]:
-    """The words of ``text`` in lower case, without the most common ones and those of one or two letters."""
+    """Return the words of ``text`` in lower case, without the most common ones and those of one or two letters."""
     return [word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS]
 
 
 def _blocks(text: str) -> list[str]:
-    """Text and fenced code by turns, the fences with the code; an open fence runs to the end."""
+    """Return text and fenced code by turns, the fences with the code; an open fence runs to the end."""
     marks = [match.start() for match in _FENCE.finditer(text)]
     blocks, position = [], 0
     for opening, closing in zip(marks[::2], [*marks[1::2], None], strict=False):
@@ -208,7 +210,7 @@ def _whole(reference: str, metadata: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Family:
-    """What a family says of its tasks. Its functions belong to modules, so it can be sent to other processes."""
+    """The description of a family's tasks. Its functions belong to modules, so it can be sent to other processes."""
 
     domain: Domain
     description: str  # what CollabLLM tells its simulated users about this kind of task
@@ -239,7 +241,7 @@ class Family:
         )
 
     def from_single_turn(self, row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-        """A task from a row that is not in verl's schema; ``where`` is named in errors.
+        """Return a task from a row that is not in verl's schema; ``where`` is named in errors.
 
         Either it is a single-turn row, ``prompt`` and ``completion``, both text, whose other columns are its metadata;
         or one of CollabLLM's data, with ``single_turn_prompt``, ``single_turn_completion``, ``single_turn_metadata``,
@@ -303,13 +305,13 @@ class GeneratedGoals(Endless):
         draft = None
         while draft is None or split_by_hash(draft.content, _HELD_OUT) != self.split:
             draft = self.family.draft(rng, self.level, self.split)
-        opening, told = told_in(rng, draft, self.split)
+        opening, disclosed = draw_opening(rng, draft, self.split)
         extra = {
             **draft.extra,
             "single_turn_prompt": draft.request,
             "task_desc": self.family.description,
             "pieces": [piece.to_json() for piece in draft.pieces],
-            "told": list(told),
+            "told": list(disclosed),
             "level": self.level,
         }
         source = f"textenvs/collab-{domain}-{self.level}"
@@ -317,19 +319,19 @@ class GeneratedGoals(Endless):
 
 
 def _metadata(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    given = row.get("single_turn_metadata")
-    if given is None:
-        given = {name: value for name, value in row.items() if name not in _NOT_METADATA}
-    if isinstance(given, str):
+    metadata = row.get("single_turn_metadata")
+    if metadata is None:
+        metadata = {name: value for name, value in row.items() if name not in _NOT_METADATA}
+    if isinstance(metadata, str):
         try:
-            given = json.loads(given)
+            metadata = json.loads(metadata)
         except json.JSONDecodeError as error:
             raise TaskError(f"{where}: column 'single_turn_metadata' is text, but not JSON ({error})") from error
-    if not isinstance(given, Mapping):
-        raise TaskError(f"{where}: column 'single_turn_metadata' must be a mapping, not {type(given).__name__}")
-    return dict(given)
+    if not isinstance(metadata, Mapping):
+        raise TaskError(f"{where}: column 'single_turn_metadata' must be a mapping, not {type(metadata).__name__}")
+    return dict(metadata)
 
 
 def _conversation(task: Task) -> str:
-    """What is played. CollabLLM's data has a row for every sampled reply to one and the same conversation."""
+    """Return the identity of what is played. CollabLLM's data has a row for every sampled reply to a conversation."""
     return json.dumps([task.prompt, task.extra.get("single_turn_prompt")])

@@ -19,7 +19,7 @@ from .tasks import PHRASES, Piece, content_words, keywords_of
 
 Accepts = Literal["right", "any"]
 
-# A longer message is not read from its beginning, and of more questions in one turn the rest is not heard.
+# A longer message is read from its end only, and of several questions in one turn only the first are read.
 _READS, _HEARS = 20_000, 4
 # Content words of a clause that is understood, and how many of them may be about nothing that the user has in mind.
 _MOST_WORDS, _MOST_FOREIGN = 6, 2
@@ -51,18 +51,18 @@ _ASKING = frozenset(
 
 @dataclass(frozen=True)
 class Memory:
-    """What the user remembers: pieces told, patience lost, questions heard (in plain words), and any open question."""
+    """The user's memory: pieces told, patience lost, questions read (in plain words), and any open question."""
 
-    told: tuple[int, ...] = ()
+    disclosed: tuple[int, ...] = ()
     lost: int = 0
     wrong: int = 0  # deliveries that were not right
-    heard: frozenset[str] = frozenset()
+    questions: frozenset[str] = frozenset()
     opened: bool = False
 
 
 @dataclass(frozen=True)
 class Check:
-    """What a delivery is worth."""
+    """The score of a delivery."""
 
     score: float  # the task score, from 0 to 1
     right: bool  # whether it satisfies the user
@@ -71,33 +71,33 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a reply asks for."""
+class Inquiry:
+    """The requests in a reply."""
 
     pieces: tuple[int, ...]  # that its questions are about, in this order
     open: bool  # whether it asks a question about nothing in particular that the user could answer
-    heard: Mapping[str, int | None]  # its new questions in plain words, and the piece that each is about
+    questions: Mapping[str, int | None]  # its new questions in plain words, and the piece that each is about
     any: bool  # whether it asks anything at all, repetitions included
     again: bool = False  # whether it repeats a question about a piece, word for word
-    unclear: int = 0  # clauses that no one could understand: lists of words, or too many of them
+    unclear: int = 0  # clauses that cannot be understood: lists of words, or too many of them
 
 
 @dataclass(frozen=True)
 class Reaction:
-    """What the user does: says ``text``, and ends the talk when there is a ``stop``."""
+    """The user's action: it says ``text``, and ends the talk when there is a ``stop``."""
 
     text: str
     memory: Memory
     stop: str | None = None
     asked_for: int = 0  # how many of the told pieces a question was about
-    asked: bool = False  # whether the reply asked for something that it did not know
+    asks: bool = False  # whether the reply asked for something that it did not know
     needless: bool = False  # whether it asked only for what had been told
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CollabUser:
-    """The user of one goal; how it behaves are options of :class:`~textenvs.envs.collab.env.Collab`."""
+    """The user of one goal; its behavior is set by options of :class:`~textenvs.envs.collab.env.Collab`."""
 
     pieces: Sequence[Piece]
     form: str = ""
@@ -108,46 +108,48 @@ class CollabUser:
     volunteers: bool = False
 
     def untold(self, memory: Memory) -> tuple[int, ...]:
-        return tuple(i for i in range(len(self.pieces)) if i not in memory.told)
+        return tuple(i for i in range(len(self.pieces)) if i not in memory.disclosed)
 
     def react(self, memory: Memory, text: str, delivery: Check | None, rng: np.random.Generator) -> Reaction:
-        """What the user does about a reply, of which it can read ``text``, and which delivers what was checked."""
+        """Return the reaction to a reply, of which it can read ``text`` and whose checked delivery is ``delivery``."""
         untold = self.untold(memory)
         if delivery and self.accepts == "right" and delivery.right:
             return Reaction(_pick("thanks", rng), memory, "solved")
         if delivery and self.accepts == "any" and not untold:
             return Reaction(_pick("enough", rng), memory, "solved" if delivery.right else "user_left")
-        asked = self.asked(text, memory)
+        inquiry = self.inquiry(text, memory)
         # One piece stays back when there are several, so that no single message says all.
         most = min(self.answers, max(1, len(self.pieces) - 1))
-        told = wanted = [piece for piece in asked.pieces if piece in untold][:most]
-        may_offer = bool(untold) and not wanted and not delivery  # a guess is told nothing
-        opened = may_offer and asked.open and not memory.opened
+        disclosed = requested = [piece for piece in inquiry.pieces if piece in untold][:most]
+        may_offer = bool(untold) and not requested and not delivery  # a guess is told nothing
+        opened = may_offer and inquiry.open and not memory.opened
         if opened or (may_offer and self.volunteers and text.strip()):
-            told = [untold[int(rng.integers(len(untold)))]]
-        left = {piece for piece in untold if piece not in told}  # a question about these may be asked again
+            disclosed = [untold[int(rng.integers(len(untold)))]]
+        unanswered = {piece for piece in untold if piece not in disclosed}  # a question about these may be asked again
         memory = Memory(
-            (*memory.told, *told),
-            memory.lost + (not told or asked.unclear > 0),
+            (*memory.disclosed, *disclosed),
+            memory.lost + (not disclosed or inquiry.unclear > 0),
             memory.wrong + (delivery is not None and self.accepts == "right"),
-            memory.heard | {clause for clause, piece in asked.heard.items() if piece not in left},
+            memory.questions | {clause for clause, piece in inquiry.questions.items() if piece not in unanswered},
             memory.opened or opened,
         )
-        needless = not delivery and not told and asked.any and (not untold or bool(asked.pieces) or asked.again)
-        if not told or memory.lost >= self.patience or memory.wrong >= self.deliveries:
-            kept = memory if not told else replace(memory, told=memory.told[: -len(told)])
-            return replace(self._complain(kept, text, delivery, asked, rng), needless=needless)
-        parts = [_choose(self.pieces[piece].sayings, rng) for piece in told]
+        needless = (
+            not delivery and not disclosed and inquiry.any and (not untold or bool(inquiry.pieces) or inquiry.again)
+        )
+        if not disclosed or memory.lost >= self.patience or memory.wrong >= self.deliveries:
+            before = memory if not disclosed else replace(memory, disclosed=memory.disclosed[: -len(disclosed)])
+            return replace(self._complain(before, text, delivery, inquiry, rng), needless=needless)
+        parts = [_choose(self.pieces[piece].sayings, rng) for piece in disclosed]
         if delivery:
             parts.insert(0, self._about(delivery, rng))
-        elif not wanted:
+        elif not requested:
             parts.insert(0, _pick("aside", rng))
-        if len(told) == len(untold):
+        if len(disclosed) == len(untold):
             parts += [_pick("all_told", rng), self.form]
-        return Reaction(_joined(parts), memory, None, len(wanted), bool(wanted) or opened)
+        return Reaction(_joined(parts), memory, None, len(requested), bool(requested) or opened)
 
-    def asked(self, text: str, memory: Memory, *, strict: bool = True) -> Asked:
-        """What the questions and requests in ``text`` are about.
+    def inquiry(self, text: str, memory: Memory, *, strict: bool = True) -> Inquiry:
+        """Return what the questions and requests in ``text`` are about.
 
         Every clause asks for one piece at most: the one with the most keywords in it, among equals one that is not told
         yet, and then the one of whose keywords it has the larger share. A clause that was asked before, word for word,
@@ -155,7 +157,7 @@ class CollabUser:
         words about other things asks for nothing, unless not ``strict``: a person understands more than keywords.
         """
         pieces: dict[int, None] = {}
-        heard: dict[str, int | None] = {}
+        questions: dict[str, int | None] = {}
         clauses = unclear = 0
         asking = open_ = listing = again = False
         for sentence in _SENTENCE.split(text[-_READS:].lower()):
@@ -172,22 +174,22 @@ class CollabUser:
                 words = _WORDS.findall(clause)
                 plain = " ".join(words)
                 clauses += bool(words)
-                if not words or plain in heard or clauses > _HEARS:
+                if not words or plain in questions or clauses > _HEARS:
                     continue
-                if plain in memory.heard:
+                if plain in memory.questions:
                     again = again or self._about_piece(words, ()) is not None
                     continue
                 weight, foreign = self._weigh(clause) if strict else (0, 0)
                 if strict and not (formed and weight <= _MOST_WORDS):
                     unclear += 1
                     continue
-                done = (*memory.told, *pieces)
-                heard[plain] = piece = self._about_piece(words, done) if foreign <= _MOST_FOREIGN else None
+                done = (*memory.disclosed, *pieces)
+                questions[plain] = piece = self._about_piece(words, done) if foreign <= _MOST_FOREIGN else None
                 about.append(piece)
                 if piece is not None:
                     pieces[piece] = None
             open_ = open_ or (bool(about) and set(about) == {None} and _OPEN.search(sentence) is not None)
-        return Asked(tuple(pieces), open_, heard, asking, again, unclear)
+        return Inquiry(tuple(pieces), open_, questions, asking, again, unclear)
 
     def _weigh(self, clause: str) -> tuple[int, int]:
         """Return how many content words a clause has, and how many of them are about nothing the user has in mind."""
@@ -204,48 +206,48 @@ class CollabUser:
         return min(best, key=lambda piece: (piece in done, len(self.pieces[piece].keywords)))
 
     def _complain(
-        self, memory: Memory, text: str, delivery: Check | None, asked: Asked, rng: np.random.Generator
+        self, memory: Memory, text: str, delivery: Check | None, inquiry: Inquiry, rng: np.random.Generator
     ) -> Reaction:
         untold = self.untold(memory)
         if memory.lost >= self.patience or memory.wrong >= self.deliveries:
-            said = _pick("left" if untold else "gave_up", rng)
+            remark = _pick("left" if untold else "gave_up", rng)
             about = self._about(delivery, rng) if delivery and memory.lost < self.patience else ""
-            return Reaction(_joined([about, said]), memory, "user_left" if untold else "gave_up")
+            return Reaction(_joined([about, remark]), memory, "user_left" if untold else "gave_up")
         if not text.strip():
-            said = _pick("nothing", rng)
+            remark = _pick("nothing", rng)
         elif delivery:
-            said = self._about(delivery, rng)
+            remark = self._about(delivery, rng)
         elif not untold:
-            said = _joined([_pick("all_told", rng), self.form])
-        elif asked.unclear:
-            said = _pick("unclear", rng)
-        elif not asked.any:
-            said = _pick("idle", rng)
+            remark = _joined([_pick("all_told", rng), self.form])
+        elif inquiry.unclear:
+            remark = _pick("unclear", rng)
+        elif not inquiry.any:
+            remark = _pick("idle", rng)
         else:
-            said = _pick("known" if asked.pieces or not asked.heard else "missed", rng)
+            remark = _pick("known" if inquiry.pieces or not inquiry.questions else "missed", rng)
             topic = self.pieces[untold[int(rng.integers(len(untold)))]].topic
-            said = _joined([said, _pick("hint", rng).format(topic=topic)])
-        return Reaction(said, memory)
+            remark = _joined([remark, _pick("hint", rng).format(topic=topic)])
+        return Reaction(remark, memory)
 
     def _about(self, delivery: Check, rng: np.random.Generator) -> str:
-        """What it says about a delivery that does not end the talk."""
+        """Return what it says about a delivery that does not end the talk."""
         if self.accepts == "any":
             return _pick("too_early", rng)
         return delivery.remark or _pick("wrong", rng)
 
 
-def tells(piece: Piece, text: str, said: str) -> bool:
-    """Whether a model's message gives a piece away that stands in nothing of what was ``said``.
+def tells(piece: Piece, text: str, context: str) -> bool:
+    """Return whether a model's message gives a piece away that ``context``, all that was said, does not have.
 
     By its values (numbers in digits or words; what a document must contain), where a piece has some, and else by three
     in four of its content words.
     """
     for saying in piece.sayings:
-        if values := values_in(saying) - values_in(said):
+        if values := values_in(saying) - values_in(context):
             if values <= values_in(text):
                 return True
             continue
-        words = set(content_words(saying)) - set(content_words(said))
+        words = set(content_words(saying)) - set(content_words(context))
         if words and len(words & set(content_words(text))) >= 0.75 * len(words):
             return True
     requirement: Mapping[str, Any] = dict(piece.requirement or {})

@@ -1,4 +1,4 @@
-"""Programs that go for the checker, or for the tables that functions are drawn from, and not for the user's wish."""
+"""Programs that exploit the checker, or the tables that functions are drawn from, and ignore the user's goal."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ _NAMED = "\n".join(f"{name} = function" for name in NAMES)
 
 
 def _interview(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """The same questions for every function, and then any behaviour of the tables under the name that was told."""
+    """Start the same questions for every function; then any behaviour of the tables, under the name the user told."""
 
     def deliver(conversation: Messages) -> str:
         words = " ".join(user_texts(conversation))
         numbers, text = load_yaml(__package__, "functions.yaml")["subjects"]
         body = numbers if "number" in words or "integer" in words else text
-        condition, result = (rng.choice([each["code"] for each in body[table]["behaviours"]]) for table in _TABLES)
+        condition, result = (
+            rng.choice([behaviour["code"] for behaviour in body[table]["behaviours"]]) for table in _TABLES
+        )
         values = {"k": 3, "low": 0, "high": 9, "letter": "e", "mark": "-"}
-        picked = f"[x for x in {body['parts']} if {condition.format(**values)}]"
+        selection = f"[x for x in {body['parts']} if {condition.format(**values)}]"
         name = next((name for name in NAMES if name in words.split() or f"{name}." in words), "pick")
-        lines = (f"def {name}({body['argument']}):", f"    xs = {picked}", f"    return {result.format(**values)}")
+        lines = (f"def {name}({body['argument']}):", f"    xs = {selection}", f"    return {result.format(**values)}")
         return "\n".join(["```python", *lines, "```"])
 
-    return interview(lambda conversation: _QUESTIONS, deliver, lambda conversation: False)(rng, seen)
+    return interview(_QUESTIONS, deliver)(rng, seen)
 
 
 _TABLES = ("filters", "results")

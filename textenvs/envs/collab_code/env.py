@@ -25,8 +25,8 @@ from .script import SCRIPT
 from .tasks import FAMILY
 from .unit_tests import reference_program, unit_tests_of
 
-# Programs that were tested are not run again: siblings of a group, forks and replays often deliver the same one. Those
-# that ran out of time are, because that depends on the machine. By digest: a program may be a megabyte.
+# Tested programs are not run again: siblings of a group, forks and replays often deliver the same one. Programs that
+# ran out of time are, because that depends on the machine. By digest: a program may be a megabyte.
 _tested: dict[bytes, CodeScore] = {}
 _MOST_TESTED = 4096
 
@@ -34,8 +34,8 @@ _MOST_TESTED = 4096
 class CollabCode(Collab):
     """A Python function told in pieces. The task score is ``pass_rate``, the part of the goal's unit tests it passes.
 
-    A reply delivers what stands in its last fenced block. It runs in a sandbox; where there is none on this machine,
-    the environment is not made, and the error says what to do.
+    A reply delivers its last fenced block. It runs in a sandbox; where there is none on this machine, making the
+    environment is an error that says what to do.
 
     Args:
         timeout_s: Seconds that one test may take.
@@ -82,7 +82,7 @@ class CollabCode(Collab):
         return Check(score.fraction, score.fraction == 1, f"It passes {score.passed} of my {len(tests)} checks.")
 
     async def _tests_of(self, task: Task) -> Sequence[Test]:
-        """A task's tests; of those that are code, the ones that the reference passes where the program is apart."""
+        """Return a task's tests; of those that are code, the ones that the reference passes in a separate process."""
         tests = unit_tests_of(task)
         if not any(isinstance(test, Assertion) for test in tests):
             return tests
@@ -105,12 +105,12 @@ class CollabCode(Collab):
         return score
 
     def twin(self, task: Task) -> Task | None:
-        """Return the function with each call's value wanted of another; ``None`` for rows without such tests."""
+        """Return the function with the calls' expected values permuted; ``None`` for rows without such tests."""
         tests = [dict(test) for test in task.extra.get("tests") or ()]
-        wanted = [test.get("expected") for test in tests]
-        if None in wanted or len(set(wanted)) < 2:
+        expected = [test.get("expected") for test in tests]
+        if None in expected or len(set(expected)) < 2:
             return None
-        moved = [{**test, "expected": value} for test, value in zip(tests, wanted[1:] + wanted[:1], strict=True)]
+        moved = [{**test, "expected": value} for test, value in zip(tests, expected[1:] + expected[:1], strict=True)]
         return replace(task, extra={**task.extra, "tests": moved})
 
     def solution(self, task: Task) -> str:

@@ -1,10 +1,10 @@
-"""Runs in the sandbox, as a program that stays: tests submitted programs, each of them in processes of its own.
+"""Program of the sandbox that stays running: tests submitted programs, each of them in processes of its own.
 
 A question is a line of JSON, with ``most`` (characters of a result) and ``stays`` (whether another may follow); the
 answer is a list of reports. What holds something secret never shares a process with a submitted program, and no process
 of a program descends from one that held it:
 
-* the first process reads no question: it forks a *runner* for each, and afterwards kills what the question left behind
+* the first process reads no question: it forks a *runner* for each, and afterwards kills the question's processes
   and empties the folder;
 * an ``expression`` is evaluated in a fork of the runner, together with the program. No process of the box has the
   expected value. What this process writes to its pipe is a claim of the program, no more than its result is;
@@ -47,9 +47,9 @@ def main() -> None:
             requests.close()
             _run_question(runner)
         runner.close()
-        said = b""
+        status = b""
         while (received := socket.recv_fds(requests, 1, 2))[0]:
-            said, fds = received[:2]
+            status, fds = received[:2]
             if fds and os.fork() == 0:
                 requests.close()
                 _leave_streams()
@@ -58,13 +58,13 @@ def main() -> None:
             for fd in fds:
                 os.close(fd)
         requests.close()
-        if said != _NEXT:
-            os._exit(0 if said == _LAST else 1)
+        if status != _NEXT:
+            os._exit(0 if status == _LAST else 1)
         _clean_up()
 
 
 def _clean_up() -> None:
-    """Nothing of a question is there for the next. Only in a box: all processes that it sees are the box's."""
+    """Remove everything of a question before the next. Only in a box: all processes that it sees are the box's."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -85,7 +85,7 @@ def _empty_folder() -> None:
 
 
 def _run_question(first: Any) -> Any:
-    """In the runner."""
+    """Answer one question, in the runner."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with os.fdopen(os.dup(0), "rb") as questions:
         line = questions.readline()
@@ -112,7 +112,7 @@ def _limit(cpu_s: Any) -> Any:
 
 
 def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
-    """What one test came to: ``value`` (by ``repr``) or ``error``, neither where code passed; and whether ``late``."""
+    """Run one test; report ``value`` (by ``repr``) or ``error``, neither where code passed, and whether ``late``."""
 
     def report(value: Any, error: Any, late: bool = False) -> Any:
         return {"value": value, "error": error, "late": late}
@@ -129,7 +129,7 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
             value = _test(test["code"], served) if served else _evaluate(order["program"], test["expression"])
             _write_all(writes, {"value": value, "error": None})
         except BaseException as raised:
-            _write_all(writes, {"value": None, "error": _said_of(raised)})
+            _write_all(writes, {"value": None, "error": _error_text(raised)})
         finally:
             os._exit(0)
     os.close(writes)
@@ -151,26 +151,26 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
     if late:
         return report(None, f"It took longer than {order['timeout_s']:g} s.", True)
     try:
-        said = json.loads(text)
-        value, error = said["value"], said["error"]
+        answer = json.loads(text)
+        value, error = answer["value"], answer["error"]
     except (ValueError, KeyError, TypeError):
         code = os.waitstatus_to_exitcode(status)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             how += " (mostly a limit of CPU time)"
         return report(None, f"The program ended {how} before the test did.", True)
-    if any(not isinstance(each, (str, type(None))) or len(each or "") > order["most"] for each in (value, error)):
+    if any(not isinstance(part, (str, type(None))) or len(part or "") > order["most"] for part in (value, error)):
         return report(None, "The result is too long.")
     return report(value, error)
 
 
-def _write_all(fd: Any, said: Any) -> Any:
-    text = (json.dumps(said) + "\n").encode()
+def _write_all(fd: Any, message: Any) -> Any:
+    text = (json.dumps(message) + "\n").encode()
     while text:
         text = text[os.write(fd, text) :]
 
 
-def _said_of(error: Any) -> Any:
+def _error_text(error: Any) -> Any:
     try:
         return f"{type(error).__name__}: {error}"[:1000]
     except Exception:
@@ -178,7 +178,7 @@ def _said_of(error: Any) -> Any:
 
 
 def _evaluate(program: Any, expression: Any) -> Any:
-    """With the program."""
+    """Evaluate the expression, in a process with the program."""
     names = {"__name__": "program"}
     exec(compile(program, "program.py", "exec"), names)
     value = eval(compile(expression.strip(), "test", "eval"), names)
@@ -186,7 +186,7 @@ def _evaluate(program: Any, expression: Any) -> Any:
 
 
 def _test(code: Any, served: Any) -> Any:
-    """Without the program: run the test's code, in which the names that it does not bind itself are the program's."""
+    """Run the test's code, in a process without the program, whose names are those that the code does not bind."""
     # The program may write to the folder; what it puts there is not imported here.
     sys.path[:] = [path for path in sys.path if path and not path.startswith(FOLDER)]
     os.environ["HOME"] = "/"
@@ -210,34 +210,34 @@ class _Served:
         socket.send_fds(first, [_SERVE], [asks, answers])
         os.close(asks)
         os.close(answers)
-        self._order, self._held = order, b""
+        self._order, self._buffer = order, b""
 
-    def names(self, wanted: Any) -> Any:
+    def names(self, free_names: Any) -> Any:
         _write_all(self._asks, [self._order["program"], self._order["cpu_s"]])
-        found = {name: self.ask("name", None, name) for name in wanted}
-        return {name: value for name, value in found.items() if value is not _MISSING}
+        values = {name: self.ask("name", None, name) for name in free_names}
+        return {name: value for name, value in values.items() if value is not _MISSING}
 
     def ask(self, what: Any, ref: Any, *args: Any, **kwargs: Any) -> Any:
         _write_all(self._asks, [what, ref, encode(args), encode(kwargs)])
-        while b"\n" not in self._held:
+        while b"\n" not in self._buffer:
             chunk = os.read(self._answers, 65536)
-            self._held += chunk
-            if not chunk or len(self._held) > 8 * self._order["most"]:
+            self._buffer += chunk
+            if not chunk or len(self._buffer) > 8 * self._order["most"]:
                 raise RuntimeError("the program ended" if not chunk else "the result is too long")
-        line, _, self._held = self._held.partition(b"\n")
-        said = json.loads(line)
-        if "raised" in said:
-            raise _exception(said["raised"], said["text"])
-        return decode(said["value"], self)
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer = json.loads(line)
+        if "raised" in answer:
+            raise _exception(answer["raised"], answer["text"])
+        return decode(answer["value"], self)
 
     def end(self) -> Any:
-        """The program then has nothing more to read, and ends."""
+        """Close the pipes: the program has nothing more to read, and ends."""
         os.close(self._asks)
         os.close(self._answers)
 
 
 def _exception(names: Any, text: Any) -> Any:
-    """The first of ``names`` that is a built-in exception: those of ``unittest`` mean "skipped" or "stop" to a test."""
+    """Return the first of ``names`` that is a built-in exception: those of ``unittest`` skip or stop a test."""
     for name in names:
         kind = getattr(builtins, name, None) if isinstance(name, str) else None
         # An iteration of the test's must not end by it.
@@ -249,7 +249,7 @@ def _exception(names: Any, text: Any) -> Any:
 
 
 class Remote:
-    """An object of the program, as a test sees it. What it is equal to is decided here, and by identity."""
+    """An object of the program, as a test sees it. Its equality is decided here, by identity."""
 
     def __init__(self, ref: Any, served: Any) -> None:
         self._ref, self._served = ref, served
@@ -281,7 +281,7 @@ class Remote:
 
 
 def _serve(asks: Any, answers: Any) -> Any:
-    """With the program: do what the test asks, until it has nothing more to ask."""
+    """Do what the test asks, in the process of the program, until there are no more requests."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     lines = os.fdopen(asks, "rb")
     names: dict[str, Any] = {"__name__": "program"}
@@ -309,11 +309,11 @@ def _serve(asks: Any, answers: Any) -> Any:
                 raise broken
             what, ref, args, kwargs = json.loads(line)
             value = does[what](None if ref is None else objects[ref], *decode(args, objects), **decode(kwargs, objects))
-            said = {"value": encode(value, objects)}
+            answer = {"value": encode(value, objects)}
         except BaseException as error:
             kinds = [kind.__name__ for kind in type(error).__mro__]
-            said = {"raised": kinds, "text": _said_of(error).partition(": ")[2]}
-        _write_all(answers, said)
+            answer = {"raised": kinds, "text": _error_text(error).partition(": ")[2]}
+        _write_all(answers, answer)
     os._exit(0)
 
 
@@ -326,7 +326,7 @@ def _pairs(mapping: Any) -> Any:
     return [list(pair) for pair in mapping.items()]
 
 
-#: By type: what is sent, and how that is read. Nothing that is read runs code of the other side.
+#: By type: the function that encodes a value, and the one that decodes it. Decoding runs no code of the other side.
 _CODECS: dict[type, tuple[Any, Any]] = {
     tuple: (list, tuple),
     set: (list, set),
@@ -350,14 +350,14 @@ _READ = {kind.__name__: read for kind, (_, read) in _CODECS.items()}
 
 
 def encode(value: Any, objects: Any = None) -> Any:
-    """``value`` as JSON; what is no plain data is kept in ``objects`` and named by its place there, or a TypeError."""
+    """Return ``value`` as JSON; an object is stored in ``objects`` and sent as its index there, or is a TypeError."""
     kind = type(value)
     if value is _MISSING:
         return {"missing": None}
     if value is None or kind in (bool, int, float, str):
         return value
     if kind is list:
-        return [encode(each, objects) for each in value]
+        return [encode(item, objects) for item in value]
     if kind in _CODECS:
         return {kind.__name__: encode(_CODECS[kind][0](value), objects)}
     if kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufcSU":
@@ -371,9 +371,9 @@ def encode(value: Any, objects: Any = None) -> Any:
 
 
 def decode(value: Any, home: Any) -> Any:
-    """What :func:`encode` made of it. ``home`` is where objects that are no plain data are: a list, or the program."""
+    """Decode :func:`encode`'s output. ``home`` is where objects that are no plain data are: a list, or the program."""
     if isinstance(value, list):
-        return [decode(each, home) for each in value]
+        return [decode(item, home) for item in value]
     if not isinstance(value, dict):
         return value
     ((name, content),) = value.items()

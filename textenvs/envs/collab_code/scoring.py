@@ -1,9 +1,9 @@
-"""How many tests a program passes, each run in a sandbox.
+"""Score a program by the share of tests that it passes, each run in a sandbox.
 
-What a test expects, and whether it passed, is never in a process of the program, nor in one that it descends from. What
-a program prints (:class:`InputOutput`) and the value of an expression (:class:`Call`) are compared here, outside the
-box; an :class:`Assertion` runs in a process of the box beside the program's. docs/sandbox.md says what an assertion
-leaves to the program's word.
+Expected values and verdicts are never in a process of the program, nor in one that it descends from. The output of
+a program (:class:`InputOutput`) and the value of an expression (:class:`Call`) are compared here, outside the
+box; an :class:`Assertion` runs in a process of the box beside the program's. docs/sandbox.md says which results of
+an assertion depend on the program's honesty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...sandbox.backends import Backend
 from ...sandbox.box import CONCURRENCY
 from ...text import excerpt
 
-# The call stands here: the program empties the folder that it is started in, and ends every process that it sees.
+# The call is added here: the program empties its folder, and ends every process that it sees.
 _HARNESS = Path(__file__).with_name("harness.py").read_text(encoding="utf-8") + "\n\nmain()\n"
 _REPORT_BYTES = 20_000
 _MARGIN_S = 10.0  # for the sandbox's own work on a program
@@ -81,11 +81,11 @@ Test: TypeAlias = InputOutput | Call | Assertion
 
 @dataclass(frozen=True)
 class Outcome:
-    """The message never says what was expected."""
+    """The result of a test. The message never says what was expected."""
 
     passed: bool
     message: str = ""
-    late: bool = False  # stopped by the clock, so that it may pass another time
+    late: bool = False  # stopped by the clock, so that it may pass when run again
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, ti
     for kind in (Call, Assertion):  # apart: what evaluates calls holds nothing of a test's code
         inside = [i for i, test in enumerate(tests) if isinstance(test, kind)]
         if inside:
-            found = await _inside(program, [tests[i] for i in inside], sandbox, timeout_s)
-            outcomes.update(zip(inside, found, strict=True))
+            results = await _inside(program, [tests[i] for i in inside], sandbox, timeout_s)
+            outcomes.update(zip(inside, results, strict=True))
     limits = replace(sandbox.limits, wall_s=max(timeout_s, 0.1))
     for i, test in enumerate(tests):
         if isinstance(test, InputOutput):
@@ -124,7 +124,7 @@ async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, ti
 
 
 def unit_tests(source: str) -> tuple[Assertion, ...]:
-    """The test methods of a module's classes that name ``TestCase`` as a base, each as a test of its own."""
+    """Return the test methods of a module's classes that have ``TestCase`` as a base, each as a test of its own."""
     Assertion(source)  # raises a ValueError where it cannot be parsed
     tests = tuple(
         Assertion(source, (node.name, part.name))
@@ -141,7 +141,7 @@ def unit_tests(source: str) -> tuple[Assertion, ...]:
 async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout_s: float) -> list[Outcome]:
     if len(json.dumps(program)) > sandbox.limits.disk_mb << 19:
         return [Outcome(False, f"The program is too long: {len(program)} characters.")] * len(tests)
-    asked = [
+    requests = [
         {"expression": test.expression}
         if isinstance(test, Call)
         else {"code": {"source": test.code, "method": test.method, "names": free_names(test.code)}}
@@ -149,7 +149,7 @@ async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout
         if not isinstance(test, InputOutput)
     ]
     stays = sandbox.backend != "unsafe"
-    order = {"program": program, "tests": asked, "timeout_s": timeout_s, "most": _REPORT_BYTES}
+    order = {"program": program, "tests": requests, "timeout_s": timeout_s, "most": _REPORT_BYTES}
     order |= {"cpu_s": sandbox.limits.cpu_s, "stays": stays}
     within = len(tests) * (timeout_s + 0.5) + _MARGIN_S
     reports: list[dict[str, Any]] = []
@@ -163,13 +163,13 @@ async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout
         lines = result.stdout.splitlines()
         reports = json.loads(lines[1]) if result.ok and len(lines) == 2 else []
     outcomes = [_read(test, report) for test, report in zip(tests, reports, strict=False)]
-    left = Outcome(False, "The program ended the test run.", late=True)  # it killed the harness
-    return outcomes + [left] * (len(tests) - len(outcomes))
+    missing = Outcome(False, "The program ended the test run.", late=True)  # it killed the harness
+    return outcomes + [missing] * (len(tests) - len(outcomes))
 
 
 @functools.lru_cache(maxsize=4)
 def _pool(limits: Limits, packages: str | Path | None, seed: int | None, backend: Backend) -> Pool:
-    """Boxes that stay. The harness limits the CPU time of each test; its own processes count as well."""
+    """Return boxes that stay. The harness limits the CPU time of each test; its own processes count as well."""
     wide = replace(limits, cpu_s=1 << 20, processes=limits.processes + 4, output_bytes=1 << 24)
     sandbox = Sandbox(limits=wide, packages=packages, seed=seed, backend=backend)
     return Pool(lambda: sandbox.start(_HARNESS), CONCURRENCY, "textenvs-code")
@@ -177,7 +177,7 @@ def _pool(limits: Limits, packages: str | Path | None, seed: int | None, backend
 
 @functools.lru_cache(maxsize=256)
 def free_names(source: str) -> tuple[str, ...]:
-    """The names that a module uses and does not bind at its top level, without builtins."""
+    """Return the names that a module uses and does not bind at its top level, without builtins."""
     tables = [symtable.symtable(source, "test.py", "exec")]
     for table in tables:  # it grows
         tables.extend(table.get_children())
@@ -187,7 +187,7 @@ def free_names(source: str) -> tuple[str, ...]:
 
 
 def _read(test: Test, report: dict[str, Any]) -> Outcome:
-    """The text of a value is the program's own, and may say anything."""
+    """Read a test's report. The text of a value is the program's own, and may say anything."""
     if report["error"] is not None:
         return Outcome(False, report["error"], late=report["late"])
     if isinstance(test, Assertion):

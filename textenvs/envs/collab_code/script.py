@@ -9,8 +9,7 @@ from typing import Any
 from ...attack import Attack, first_user_text
 from ...messages import Messages
 from ...task import split_choices
-from ..collab.script import Words, interview, sentences
-from ..collab.tasks import PHRASES
+from ..collab.script import ASIDES, Words, interview, pattern_of, sentences
 from .tasks import _CONTENT, NAMES
 
 _PIECES = {
@@ -20,15 +19,15 @@ _PIECES = {
 _KINDS = {
     subject["argument"]: Words(
         {
-            "aside": split_choices(PHRASES["asides"], "train"),
+            "aside": ASIDES,
             "empty": _PIECES["empty"],
             **{
                 table: [
                     *_PIECES[piece],
                     *(
                         words
-                        for each in subject[table]["behaviours"]
-                        for words in split_choices(each["words"], "train")
+                        for behaviour in subject[table]["behaviours"]
+                        for words in split_choices(behaviour["words"], "train")
                     ),
                 ]
                 for table, piece in (("filters", "condition"), ("changes", "change"), ("results", "result"))
@@ -37,22 +36,18 @@ _KINDS = {
     )
     for subject in _CONTENT["subjects"]
 }
-_GROUP = re.compile(r"\\\{(k|low|high|letter|mark)\\\}")
 _VALUES = {"k": r"\d+", "low": r"-?\d+", "high": r"-?\d+", "letter": r"\w", "mark": r"[^\w]"}
+_FIELDS = {name: f"(?P<{name}>{value})" for name, value in _VALUES.items()}
 
 
 def _behaviours(subject: Mapping[str, Any], table: str) -> list[tuple[re.Pattern[str], str]]:
     """Return training's wordings of each behaviour of a table, and its code; the longest wordings first."""
     listed = [
-        (words, each["code"])
-        for each in subject[table]["behaviours"]
-        for words in split_choices(each["words"], "train")
+        (words, behaviour["code"])
+        for behaviour in subject[table]["behaviours"]
+        for words in split_choices(behaviour["words"], "train")
     ]
-    found = []
-    for words, code in sorted(listed, key=lambda item: -len(item[0])):
-        pattern = _GROUP.sub(lambda match: f"(?P<{match[1]}>{_VALUES[match[1]]})", re.escape(words))
-        found.append((re.compile(pattern), code))
-    return found
+    return [(pattern_of(words, _FIELDS), code) for words, code in sorted(listed, key=lambda item: -len(item[0]))]
 
 
 _BEHAVIOURS = {
@@ -62,7 +57,7 @@ _BEHAVIOURS = {
 }
 _GUESSES = {
     (subject["argument"], table): Words(
-        {each["code"]: split_choices(each["words"], "train") for each in subject[table]["behaviours"]}
+        {behaviour["code"]: split_choices(behaviour["words"], "train") for behaviour in subject[table]["behaviours"]}
     )
     for subject in _CONTENT["subjects"]
     for table in ("filters", "changes", "results")
@@ -70,7 +65,7 @@ _GUESSES = {
 
 
 def _code(argument: str, table: str, sentence: str) -> str:
-    """The code of a behaviour: as training says it, or the likeliest by its words, with the values in the sentence."""
+    """Return the code of a behaviour: as training says it, or the likeliest, with the values of the sentence."""
     sentence = sentence.replace("a space", '" "')
     for pattern, code in _BEHAVIOURS[argument, table]:
         if match := pattern.search(sentence):
@@ -85,7 +80,7 @@ def _code(argument: str, table: str, sentence: str) -> str:
 
 
 def _shape(code: str) -> tuple[int, bool]:
-    """Count the numbers in the text of a behaviour, and say whether it has something in quotes."""
+    """Return how many numbers the text of a behaviour has, up to two, and whether it has something in quotes."""
     return 2 if "{low}" in code else int("{k}" in code), "{letter}" in code or "{mark}" in code
 
 
@@ -93,12 +88,12 @@ def _argument(conversation: Messages) -> str:
     return "numbers" if re.search(r"number|integer", first_user_text(conversation)) else "text"
 
 
-def _told(conversation: Messages) -> dict[str, str]:
-    """Return what the user said of the name, the condition, and so on, by a sentence each."""
-    argument, told = _argument(conversation), {}
+def _facts(conversation: Messages) -> dict[str, str]:
+    """Return what the user said of the name, the condition, and so on, by a sentence for each."""
+    argument, facts = _argument(conversation), {}
     for sentence in sentences(conversation)[1:]:
         if set(re.findall(r"\w+", sentence)) & set(NAMES):
-            told["name"] = sentence
+            facts["name"] = sentence
             continue
         exact = [
             table
@@ -106,26 +101,26 @@ def _told(conversation: Messages) -> dict[str, str]:
             if any(pattern.search(sentence) for pattern, _ in _BEHAVIOURS[argument, table])
         ]
         scores = _KINDS[argument].scores(sentence)
-        kind = exact[0] if len(exact) == 1 else next((name for name in scores if name not in told), "aside")
+        kind = exact[0] if len(exact) == 1 else next((name for name in scores if name not in facts), "aside")
         if kind != "aside":
-            told.setdefault(kind, sentence)
-    return told
+            facts.setdefault(kind, sentence)
+    return facts
 
 
 def _complete(conversation: Messages) -> bool:
-    return _told(conversation).keys() >= {"name", "filters", "results"}
+    return _facts(conversation).keys() >= {"name", "filters", "results"}
 
 
 def _deliver(conversation: Messages) -> str:
-    argument, told = _argument(conversation), _told(conversation)
-    name = next((word for word in re.findall(r"\w+", told.get("name", "")) if word in NAMES), "pick")
-    codes = {table: _code(argument, table, told.get(table, "")) for table in ("filters", "changes", "results")}
+    argument, facts = _argument(conversation), _facts(conversation)
+    name = next((word for word in re.findall(r"\w+", facts.get("name", "")) if word in NAMES), "pick")
+    codes = {table: _code(argument, table, facts.get(table, "")) for table in ("filters", "changes", "results")}
     parts = "numbers" if argument == "numbers" else "text.split()"
     lines = [f"def {name}({argument}):", f"    xs = [x for x in {parts} if {codes['filters']}]"]
-    if "empty" in told:
-        value = next(iter(re.findall(r"-1|None|'none'", told["empty"])), "None")
+    if "empty" in facts:
+        value = next(iter(re.findall(r"-1|None|'none'", facts["empty"])), "None")
         lines += ["    if not xs:", f"        return {value}"]
-    if "changes" in told:
+    if "changes" in facts:
         lines.append(f"    xs = [{codes['changes']} for x in xs]")
     return "\n".join(["```python", *lines, f"    return {codes['results']}", "```"])
 
@@ -139,5 +134,5 @@ _QUESTIONS = (
 SCRIPT = Attack(
     "script",
     "asks, and puts code together by the wordings of training functions",
-    interview(lambda conversation: _QUESTIONS, _deliver, _complete),
+    interview(_QUESTIONS, _deliver, _complete),
 )

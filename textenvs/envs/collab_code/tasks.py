@@ -1,4 +1,4 @@
-"""Small Python functions that come in pieces: a name, what counts, what is done with it, what is returned.
+"""Small Python functions that come in pieces: a name, a filter, a transformation, a result.
 
 A function takes a list of numbers or a sentence, picks some of its parts, perhaps changes them, and returns something
 made of them; every step is drawn from the tables in ``functions.yaml``. Its tests are calls with the values they should
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...task import Split, split_choices
 from ...text import load_yaml
-from ..collab.tasks import Draft, Family, begin, piece_of, said_in
+from ..collab.tasks import Draft, Family, begin, draw_sayings, piece_of
 from .unit_tests import test_module
 
 #: How many calls a function is tested with.
@@ -26,7 +26,7 @@ _WORDS = _CONTENT["words"].split()
 
 
 class _Step(NamedTuple):
-    """A behaviour; its ``code`` is an expression over ``x``, or ``xs`` for results."""
+    """A behavior; its ``code`` is an expression over ``x``, or ``xs`` for results."""
 
     words: str
     code: str
@@ -48,13 +48,13 @@ def _draw_step(rng: random.Random, table: Mapping[str, Any], split: Split) -> _S
 
 @functools.cache
 def _function(code: str) -> Callable[[Any], Any]:
-    """``code`` is this package's own."""
-    made: Callable[[Any], Any] = eval(f"lambda xs: {code}" if "xs" in code else f"lambda x: {code}")
-    return made
+    """Compile ``code``, which is this package's own."""
+    function: Callable[[Any], Any] = eval(f"lambda xs: {code}" if "xs" in code else f"lambda x: {code}")
+    return function
 
 
 def draft_code(rng: random.Random, level: str, split: Split = "train") -> Draft | None:
-    """Draw a function; ``None`` where no tests were found that need each of its steps.
+    """Draw a function; ``None`` where no tests are found that need each of its steps.
 
     Medium ones also change what they pick; hard ones also have a value of their own for picking nothing.
     """
@@ -80,19 +80,19 @@ def draft_code(rng: random.Random, level: str, split: Split = "train") -> Draft 
         return None
 
     lines = [f"def {name}({subject['argument']}):", f"    xs = [x for x in {subject['parts']} if {condition.code}]"]
-    said = {name: said_in(split, rng, piece) for name, piece in _CONTENT["pieces"].items()}
+    entries = {name: draw_sayings(split, rng, piece) for name, piece in _CONTENT["pieces"].items()}
     wants, thing = split_choices(subject["wants"], split), subject["thing"]
-    asks = {**said["condition"], "question": said["condition"]["question"].format(thing=thing)}
-    pieces = [piece_of(said["name"], v=name), piece_of(asks, v=condition.words)]
+    asks = {**entries["condition"], "question": entries["condition"]["question"].format(thing=thing)}
+    pieces = [piece_of(entries["name"], v=name), piece_of(asks, v=condition.words)]
     if with_empty:
         lines += ["    if not xs:", f"        return {empty!r}"]
     if change is not None:
         lines.append(f"    xs = [{change.code} for x in xs]")
-        pieces.append(piece_of(said["change"], v=change.words))
+        pieces.append(piece_of(entries["change"], v=change.words))
     lines.append(f"    return {result.code}")
-    pieces.append(piece_of(said["result"], v=result.words))
+    pieces.append(piece_of(entries["result"], v=result.words))
     if with_empty:
-        pieces.append(piece_of(said["empty"], v=repr(empty), thing=thing))
+        pieces.append(piece_of(entries["empty"], v=repr(empty), thing=thing))
     code = "\n".join(lines)
     # As text: calls give values of different types, and a column of Parquet has one.
     calls = zip([f"{name}({value!r})" for value in inputs], map(repr, expected), strict=True)
@@ -104,7 +104,7 @@ def draft_code(rng: random.Random, level: str, split: Split = "train") -> Draft 
         content=code.replace(name, "f", 1),
         extra={
             "entry_point": name,
-            "tests": [{"expression": call, "expected": wanted} for call, wanted in calls],
+            "tests": [{"expression": call, "expected": literal} for call, literal in calls],
         },
     )
 
@@ -116,17 +116,17 @@ def _parts(value: list[int] | str) -> list[Any]:
 def _inputs(
     rng: random.Random, subject: Mapping[str, Any], condition: _Step, with_empty: bool
 ) -> list[list[int] | str] | None:
-    """Inputs of which something is picked, and with ``with_empty`` two of which nothing is."""
+    """Return inputs of which something is picked, and with ``with_empty`` two of which nothing is."""
     some: list[list[int] | str] = []
     none: list[list[int] | str] = []
-    wanted = TESTS - 2 if with_empty else TESTS
+    needed = TESTS - 2 if with_empty else TESTS
     for _ in range(200):
         count = range(rng.randint(3, 8))
         numbers = subject["nothing"] == []
         value = [rng.randint(-20, 30) for _ in count] if numbers else " ".join(rng.choice(_WORDS) for _ in count)
         (some if any(condition.apply(x) for x in _parts(value)) else none).append(value)
-        if len(some) >= wanted and (none or not with_empty):
-            return [*some[:wanted], *([none[0], subject["nothing"]] if with_empty else [])]
+        if len(some) >= needed and (none or not with_empty):
+            return [*some[:needed], *([none[0], subject["nothing"]] if with_empty else [])]
     return None
 
 

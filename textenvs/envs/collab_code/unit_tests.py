@@ -15,7 +15,7 @@ _SHAPES = "{'expression', 'expected'}, {'code'} or {'stdin', 'stdout'}"
 
 
 def unit_tests_of(task: Task) -> tuple[Test, ...]:
-    """The tests of a row.
+    """Return the tests of a row.
 
     They are in ``extra_info.tests``, a list whose items are ``{"expression": "f(2)", "expected": "4"}`` (the value as
     Python writes it), ``{"code": "assert f(2) == 4"}`` or ``{"stdin": ..., "stdout": ...}``; or, as CollabLLM has those
@@ -37,13 +37,13 @@ def unit_tests_of(task: Task) -> tuple[Test, ...]:
 
 
 def reference_program(reference: Any) -> str:
-    """The program of a reference, which in CollabLLM's rows is JSON text with ``answer``, ``test`` and more."""
+    """Return the program of a reference, which in CollabLLM's rows is JSON text with ``answer``, ``test`` and more."""
     answer = _json_object(reference).get("answer")
     return answer if isinstance(answer, str) else str(reference)
 
 
 def test_module(metadata: Any, reference: Any) -> str | None:
-    """As in CollabLLM's rows: in the metadata, or else in the reference."""
+    """Return the test module as CollabLLM's rows have it: in the metadata, or else in the reference."""
     for value in (metadata, _json_object(reference)):
         if isinstance(value, Mapping) and isinstance(value.get("test"), str) and value["test"].strip():
             return str(value["test"])
@@ -58,10 +58,12 @@ def _json_object(value: Any) -> Mapping[str, Any]:
 
 
 def _imports(program: str) -> str:
-    """The import statements at the top of the reference: the tests of such rows use their names."""
+    """Return the import statements at the top of the reference: the tests of such rows use their names."""
     with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         statements = ast.parse(program).body
-        return "\n".join(ast.unparse(each) for each in statements if isinstance(each, (ast.Import, ast.ImportFrom)))
+        return "\n".join(
+            ast.unparse(statement) for statement in statements if isinstance(statement, (ast.Import, ast.ImportFrom))
+        )
     return ""
 
 

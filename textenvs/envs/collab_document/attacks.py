@@ -33,35 +33,37 @@ def _template(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 
     def reply(conversation: Messages) -> str:
         wants = str(conversation[0]["content"])
-        known = next((text for opening, text in texts.items() if opening[-20:] == wants[-20:]), _delivered("A Text"))
-        return "\n".join(line.split(": ")[0] + ": as you said" if ": " in line else line for line in known.split("\n"))
+        document = next((text for opening, text in texts.items() if opening[-20:] == wants[-20:]), _delivered("A Text"))
+        return "\n".join(
+            line.split(": ")[0] + ": as you said" if ": " in line else line for line in document.split("\n")
+        )
 
     return reply
 
 
 def _suffixes(rng: np.random.Generator, seen: Sequence[Messages], *, label: str = "x: ") -> Cheater:
-    asked = 0
+    turns = 0
 
     def reply(conversation: Messages) -> str:
-        nonlocal asked
+        nonlocal turns
         last = user_texts(conversation)[-1]
-        if asked < len(_QUESTIONS) and "<document>" not in last:
-            asked += 1
+        if turns < len(_QUESTIONS) and "<document>" not in last:
+            turns += 1
             hint = re.search(r"ask me about the ([\w ]+)", last)
-            return f"What about the {hint[1]}?" if hint else _QUESTIONS[asked - 1]
-        told = " ".join(user_texts(conversation)[1:]).partition(" Please put the whole text")[0]
-        sentences = [sentence.rstrip(".").split() for sentence in re.split(r"(?<=[.!?])\s+", told)]
+            return f"What about the {hint[1]}?" if hint else _QUESTIONS[turns - 1]
+        text = " ".join(user_texts(conversation)[1:]).partition(" Please put the whole text")[0]
+        sentences = [sentence.rstrip(".").split() for sentence in re.split(r"(?<=[.!?])\s+", text)]
         lines = [f"{label}{' '.join(words[i:])}" for words in sentences for i in range(len(words))]
-        return _delivered("\n".join([*re.findall(r'"([^"]+)"', told)[:3], *lines, told]))
+        return _delivered("\n".join([*re.findall(r'"([^"]+)"', text)[:3], *lines, text]))
 
     return reply
 
 
 def _quoted(rng: np.random.Generator, conversation: Messages) -> str:
-    """Every sentence as a fact, without the words that stand in sentences about other facts, too."""
-    told = sentences(conversation)[1:]
-    title = re.findall(r'"([^"]+)"', " ".join(told)) or ["A Text"]
-    facts = [" ".join(word for word in text.rstrip(".").split() if word not in _COMMON) for text in told]
+    """Deliver every sentence as a fact, without words that occur in sentences about other facts, too."""
+    texts = sentences(conversation)[1:]
+    title = re.findall(r'"([^"]+)"', " ".join(texts)) or ["A Text"]
+    facts = [" ".join(word for word in text.rstrip(".").split() if word not in _COMMON) for text in texts]
     return _delivered("\n".join([title[0], *(f"Fact: {fact}" for fact in facts if '"' not in fact)]))
 
 
@@ -88,9 +90,7 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(
         "interview-and-cut",
         "asks the same for every document, takes up hints, and delivers sentences without common words",
-        lambda rng, seen: interview(
-            lambda conversation: _QUESTIONS, lambda conversation: _quoted(rng, conversation), lambda conversation: False
-        )(rng, seen),
+        lambda rng, seen: interview(_QUESTIONS, lambda conversation: _quoted(rng, conversation))(rng, seen),
         fakes_solving=False,
     ),
     Attack("memorised-document", "delivers the document of an earlier episode", _memorised, rehearse=20),

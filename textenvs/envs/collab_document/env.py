@@ -30,16 +30,16 @@ _LINES = {
 
 
 class CollabDocument(Collab):
-    """A document told in pieces. The task score, from 0 to 1, is ``faithfulness``, or with ``bleu`` that.
+    """A document told in pieces. The task score, from 0 to 1, is ``faithfulness``, or BLEU with ``bleu``.
 
     Faithfulness is, of the goal's pieces, the share that was told and that the last document respects, minus one such
     share for every claim that it makes without having been told (a number, another title, place or name than the
     goal's, or a line behind a label that is none of its facts); at least 0. What was not told earns nothing, however
     it was guessed.
 
-    A reply delivers what stands between its last ``<document>`` and ``</document>``, or in its last fenced block. The
-    user is satisfied when the document respects everything that it wants and claims nothing else; it compares facts,
-    not wordings. Of one that does not it says what is wrong with it (the title, the order), and tells no more than
+    A reply delivers the text between its last ``<document>`` and ``</document>``, or its last fenced block. The
+    user is satisfied when the document respects every requirement and claims nothing else; it compares facts, not
+    wordings. The remark on another document says what is wrong with it (the title, the order), and tells no more than
     that.
 
     Args:
@@ -74,38 +74,41 @@ class CollabDocument(Collab):
         return last_document(text)
 
     def check(self, goal: Goal, delivered: str) -> Check:
-        """What it holds of the goal, and the first thing in it that is not as the user wants it."""
+        """Score the pieces that the document respects, and remark on the first thing that the user wants otherwise."""
         gold, pieces = str(self.task.ground_truth), dict(enumerate(goal.pieces))
-        told = set(pieces) if self.player is not None else set(self.state.memory.told)
-        asks: dict[int, Mapping[str, Any]] = {number: piece.requirement or {} for number, piece in pieces.items()}
-        wrong = [number for number, ask in asks.items() if not (respects(delivered, ask) if ask else number in told)]
+        stated = set(pieces) if self.player is not None else set(self.state.memory.disclosed)
+        asks: dict[int, Mapping[str, Any]] = {index: piece.requirement or {} for index, piece in pieces.items()}
+        wrong = [index for index, ask in asks.items() if not (respects(delivered, ask) if ask else index in stated)]
         rivals = [rival for ask in asks.values() for rival in ask.get("rivals", ())]
         facts = [text for ask in asks.values() if ask.get("kind") == "line" for text in ask["texts"]]
-        claims = untold_claims(delivered, "\n".join([*self._said(), gold]), rivals, facts)
+        claims = untold_claims(delivered, "\n".join([*self._statements(), gold]), rivals, facts)
         remark = ""
         if wrong:
-            number = min(wrong, key=lambda number: number not in told)  # what was said before what was not
-            line = _LINES.get(asks[number].get("kind", ""), "")
+            index = min(wrong, key=lambda index: index not in stated)  # what was said before what was not
+            line = _LINES.get(asks[index].get("kind", ""), "")
             remark = (
-                f"The {pieces[number].topic} is not {f'as I said{line}' if number in told else 'what I have in mind'}."
+                f"The {pieces[index].topic} is not {f'as I said{line}' if index in stated else 'what I have in mind'}."
             )
         elif claims:
             remark = f'I said nothing of "{claims[0]}".'
         if self.bleu is not None:
             score = sentence_bleu(delivered, gold, self.bleu)
         else:
-            score = max(0, len(told.difference(wrong)) - len(claims)) / len(pieces)
+            score = max(0, len(stated.difference(wrong)) - len(claims)) / len(pieces)
         return Check(score, not (wrong or claims), remark)
 
-    def _said(self) -> list[str]:
-        """What the user has said of its goal. Complaints are left out: they name the claims that it denies."""
+    def _statements(self) -> list[str]:
+        """Return what the user has said of its goal, without complaints: they name the claims that it denies."""
         if self.player is not None:
             return [visible_text(message) for message in self.state.messages if message["role"] == "user"]
         opening = [visible_text(message) for message in self.task.prompt]
-        return [*opening, *(saying for number in self.state.memory.told for saying in self.goal.pieces[number].sayings)]
+        return [
+            *opening,
+            *(saying for number in self.state.memory.disclosed for saying in self.goal.pieces[number].sayings),
+        ]
 
     def twin(self, task: Task) -> Task | None:
-        """Return the document with another title or fact wanted than the user tells; ``None`` for rows without."""
+        """Return the document with another title or fact than the user tells; ``None`` for rows without."""
         pieces = [dict(piece) for piece in task.extra.get("pieces") or ()]
         for piece in pieces:
             ask = piece.get("requirement") or {}

@@ -7,8 +7,7 @@ import re
 from ...attack import Attack
 from ...messages import Messages
 from ...task import split_choices
-from ..collab.script import Words, interview, sentences
-from ..collab.tasks import PHRASES
+from ..collab.script import ASIDES, Words, interview, pattern_of, sentences
 from .tasks import _CONTENT, _kinds
 
 _FACTS = {fact["topic"]: fact for kind in _kinds("train") for fact in kind["facts"]}
@@ -16,13 +15,12 @@ _SAYINGS = [
     *split_choices(_CONTENT["frames"], "train"),
     *(saying for fact in _FACTS.values() for saying in split_choices(fact["sayings"], "train")),
 ]
-_PATTERNS = [
-    re.compile(re.escape(saying).replace(r"\{v\}", "(.+?)").replace(r"\{w\}", ".+").replace(r"\{topic\}", r"[\w -]+"))
-    for saying in _SAYINGS
-]
-_OTHERS = {name: split_choices(_CONTENT["pieces"][name]["sayings"], "train") for name in ("order", "short", "long")}
-_KINDS = Words({"fact": _SAYINGS, "aside": split_choices(PHRASES["asides"], "train"), **_OTHERS})
-#: What is a value wherever it stands.
+_PATTERNS = [pattern_of(saying, {"v": "(.+?)", "w": ".+", "topic": r"[\w -]+"}) for saying in _SAYINGS]
+_INSTRUCTIONS = {
+    name: split_choices(_CONTENT["pieces"][name]["sayings"], "train") for name in ("order", "short", "long")
+}
+_KINDS = Words({"fact": _SAYINGS, "aside": ASIDES, **_INSTRUCTIONS})
+#: A value wherever it occurs.
 _VALUE = re.compile(
     r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day(?:, \d+ \w+| at| to \w+day)?(?:,? ?(?:from )?\d+:00)?"
     r"|\$\d+(?:[^.]*% off| a \w+| an hour)?|M[rs]s? \w+(?:, (?:room|office) \d+)?"
@@ -31,11 +29,11 @@ _FRAME = {word for saying in _SAYINGS for word in re.findall(r"[a-z]+", re.sub(r
 
 
 def _value(sentence: str) -> str:
-    """The value in a sentence about a fact: as training has it, by its looks, or the longest part of unusual words."""
+    """Return the value in a sentence about a fact: as in training, by its form, or the longest unusual part."""
     for pattern in _PATTERNS:
         if match := pattern.fullmatch(sentence):
-            looks = _VALUE.search(match[1])
-            return looks[0] if looks else str(match[1])
+            form = _VALUE.search(match[1])
+            return form[0] if form else str(match[1])
     if match := _VALUE.search(sentence):
         return match[0]
     runs, run = [""], ""
@@ -48,8 +46,8 @@ def _value(sentence: str) -> str:
     return max(runs, key=len).strip(",:")
 
 
-def _told(conversation: Messages) -> tuple[str, str, list[str]]:
-    """A title, a greeting, and values or sentences that the document has to have."""
+def _contents(conversation: Messages) -> tuple[str, str, list[str]]:
+    """Return a title, a greeting, and values or sentences that the document has to have."""
     title, greeting, lines = "", "", []
     for sentence in sentences(conversation)[1:]:  # behind the request
         if quoted := re.search(r'"((Dear |Hi )?[^"]+)"', sentence):
@@ -62,17 +60,17 @@ def _told(conversation: Messages) -> tuple[str, str, list[str]]:
 
 
 def _is_fact(sentence: str) -> bool:
-    known = any(pattern.fullmatch(sentence) for pattern in _PATTERNS)
-    return known or _VALUE.search(sentence) is not None or _KINDS.best(sentence) == "fact"
+    seen_in_training = any(pattern.fullmatch(sentence) for pattern in _PATTERNS)
+    return seen_in_training or _VALUE.search(sentence) is not None or _KINDS.best(sentence) == "fact"
 
 
 def _complete(conversation: Messages) -> bool:
-    title, _, lines = _told(conversation)
+    title, _, lines = _contents(conversation)
     return bool(title) and len(lines) > 1
 
 
 def _deliver(conversation: Messages) -> str:
-    title, greeting, lines = _told(conversation)
+    title, greeting, lines = _contents(conversation)
     return "\n".join(["<document>", title or "A Text", *filter(None, [greeting]), *dict.fromkeys(lines), "</document>"])
 
 
@@ -86,5 +84,5 @@ _QUESTIONS = (
 SCRIPT = Attack(
     "script",
     "asks, takes up hints, and cuts values out by the sentences of training documents",
-    interview(lambda conversation: _QUESTIONS, _deliver, _complete),
+    interview(_QUESTIONS, _deliver, _complete),
 )

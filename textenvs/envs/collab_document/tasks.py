@@ -1,8 +1,8 @@
 """Short structured documents that come in pieces: an invitation, a notice, a job advertisement, ...
 
-The document follows from what the user tells: a title, facts (one line each), and by level a tone, an order and a
-length. Every piece carries a requirement, by which the user sees whether a document respects it. What kinds of
-documents there are, and how they are told, is in ``kinds.yaml``.
+The document follows from the user's pieces: a title, facts (one line each), and by level a tone, an order and a
+length. Every piece carries a requirement, by which the user sees whether a document respects it. The kinds of
+documents, and the texts of their pieces, are in ``kinds.yaml``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ..collab.tasks import (
     Piece,
     begin,
     content_words,
+    draw_sayings,
     keywords_of,
     piece_of,
-    said_in,
     split_request,
 )
 
@@ -33,7 +33,7 @@ from ..collab.tasks import (
 MOST_POINTS = 8
 
 _CONTENT: Mapping[str, Any] = load_yaml(__package__, "kinds.yaml")
-_TOLD = ("title", "formal", "friendly", "order", "short", "long")
+_PIECES = ("title", "formal", "friendly", "order", "short", "long")
 
 
 def draft_document(rng: random.Random, level: str, split: Split = "train") -> Draft:
@@ -64,32 +64,34 @@ def draft_document(rng: random.Random, level: str, split: Split = "train") -> Dr
     ]
     document = "\n\n".join(filter(None, paragraphs))
 
-    told = {name: said_in(split, rng, piece) for name, piece in _CONTENT["pieces"].items() if name in _TOLD}
+    entries = {name: draw_sayings(split, rng, piece) for name, piece in _CONTENT["pieces"].items() if name in _PIECES}
     other_titles = [other for other in kind["titles"] if other != title]
-    pieces = [piece_of(told["title"], {"kind": "first_line", "texts": [title], "rivals": other_titles}, v=title)]
+    pieces = [piece_of(entries["title"], {"kind": "first_line", "texts": [title], "rivals": other_titles}, v=title)]
     for fact, (value, rivals) in zip(facts, drawn, strict=True):
-        said, other = said_in(split, rng, fact, _CONTENT["frames"]), value
+        sayings, other = draw_sayings(split, rng, fact, _CONTENT["frames"]), value
         while other == value:
             other, _ = _draw(rng, fact["values"])
         pieces.append(
-            piece_of(said, {"kind": "line", "texts": [value], "rivals": rivals}, v=value, w=other, topic=fact["topic"])
+            piece_of(
+                sayings, {"kind": "line", "texts": [value], "rivals": rivals}, v=value, w=other, topic=fact["topic"]
+            )
         )
     if tone:
         other_greetings = [
-            form.format(reader=who)[:-1]
+            form.format(reader=reader_name)[:-1]
             for form in _CONTENT["greetings"].values()
-            for who in kind["readers"]
-            if form and form.format(reader=who) != greeting
+            for reader_name in kind["readers"]
+            if form and form.format(reader=reader_name) != greeting
         ]
         ask: Requirement = {"kind": "opens_line", "texts": [greeting[:-1]], "rivals": other_greetings}
-        pieces.append(piece_of(told[tone], ask, v=reader))
+        pieces.append(piece_of(entries[tone], ask, v=reader))
     if level == "hard":
         topics = {"first": facts[first]["topic"], "second": facts[second]["topic"]}
-        pieces.append(piece_of(told["order"], {"kind": "order", "texts": [values[first], values[second]]}, **topics))
+        pieces.append(piece_of(entries["order"], {"kind": "order", "texts": [values[first], values[second]]}, **topics))
         words = len(document.split()) + 5  # labels of one's own may be a little longer
         short: Requirement = {"kind": "max_words", "words": words}
         long: Requirement = {"kind": "contains", "texts": [_CONTENT["long"].rstrip(".")]}
-        pieces.append(piece_of(told[length], short if length == "short" else long, v=words))
+        pieces.append(piece_of(entries[length], short if length == "short" else long, v=words))
     return Draft(
         opening=begin(rng, kind["wants"]),
         request=" ".join([f"Write this {kind['name']}.", *(piece.sayings[0] for piece in pieces)]),
@@ -107,20 +109,20 @@ def _kinds(split: Split) -> Sequence[Mapping[str, Any]]:
 
 
 def _draw(rng: random.Random, values: Sequence[str]) -> tuple[str, list[str]]:
-    """A value of a fact, and the other values that it might have had."""
+    """Draw a value of a fact, and the other values that it might have had."""
     words = {name: rng.choice(choices) for name, choices in _CONTENT["draws"].items()}
     template = rng.choice(values)
     numbers = {name: step * rng.randint(low, high) for name, (low, high, step) in _CONTENT["numbers"].items()}
     value = template.format(**words, **numbers)
-    others = [other for other in values if "{" not in other and other != value]
+    rivals = [other for other in values if "{" not in other and other != value]
     for name, choices in _CONTENT["draws"].items():
         if f"{{{name}}}" in template:
-            others += [other for other in choices if other != words[name]]
-    return value, others
+            rivals += [other for other in choices if other != words[name]]
+    return value, rivals
 
 
 def outline(prompt: str, document: str) -> tuple[Piece, ...]:
-    """The pieces of a document that comes without any: what its request says, its length, and a point per paragraph.
+    """Return the pieces of a document that comes without any: its request, its length, and a point per paragraph.
 
     CollabLLM's requests for articles contain the whole article; that part is left out, and so is the wording: a point
     names a paragraph's most frequent, longest words only. At most :data:`MOST_POINTS` points are told.
@@ -129,7 +131,7 @@ def outline(prompt: str, document: str) -> tuple[Piece, ...]:
     pieces = list(split_request(request)) if request.strip() else []
     most = -(-len(document.split()) // 50) * 50
     pieces.append(piece_of(_CONTENT["pieces"]["most"], {"kind": "max_words", "words": most}, v=most))
-    said, points = _CONTENT["pieces"]["point"], 0
+    entry, points = _CONTENT["pieces"]["point"], 0
     for paragraph in re.split(r"\n\s*\n", document):
         counts = Counter(content_words(paragraph))
         common = sorted(counts, key=lambda word: (-counts[word], -len(word)))[:4]
@@ -138,11 +140,11 @@ def outline(prompt: str, document: str) -> tuple[Piece, ...]:
         points += 1
         listed = f"{', '.join(common[:-1])} and {common[-1]}"
         own = {
-            "topic": said["topic"].format(n=points),
-            "question": said["question"].format(n=points),
-            "keywords": " ".join([said["keywords"], f"{points}", *keywords_of(listed)]),
+            "topic": entry["topic"].format(n=points),
+            "question": entry["question"].format(n=points),
+            "keywords": " ".join([entry["keywords"], f"{points}", *keywords_of(listed)]),
         }
-        pieces.append(piece_of({**said, **own}, {"kind": "contains", "texts": common}, v=listed))
+        pieces.append(piece_of({**entry, **own}, {"kind": "contains", "texts": common}, v=listed))
     return tuple(pieces)
 
 

@@ -22,30 +22,30 @@ def _expression(rng: np.random.Generator, conversation: Messages) -> str:
 
 
 def _worked_out(rng: np.random.Generator, conversation: Messages) -> str:
-    """The value of an expression over the numbers told, multiplied first, as most stories are."""
-    first, *others = map(int, _numbers(conversation) or ["1"])
-    for place, number in enumerate(others):
+    """Return the value of an expression over the numbers told, multiplied first, as most stories are."""
+    first, *rest = map(int, _numbers(conversation) or ["1"])
+    for place, number in enumerate(rest):
         sign = "*" if place == 0 else rng.choice(["*", "+", "-"])
         first = {"*": first * number, "+": first + number, "-": first - number}[sign]
     return f"#### {first}"
 
 
 def _mentioned(conversation: Messages) -> list[str]:
-    """A question about each thing that the user names without a number."""
+    """Return a question about each thing that the user names without a number."""
     return [
         f"What about the {topic}?" for topic in re.findall(r"\bthe (\w+)(?=[,.]| and )", user_texts(conversation)[0])
     ]
 
 
 def _salad(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """Lists of words as questions, until all is told or patience is short; then formulas by the numbers."""
-    asked = 0
+    """Start lists of words as questions, until all is told or patience is short; then formulas by the numbers."""
+    turns = 0
 
     def reply(conversation: Messages) -> str:
-        nonlocal asked
-        asked += 1
+        nonlocal turns
+        turns += 1
         all_told = any("####" in text for text in user_texts(conversation))
-        return _worked_out(rng, conversation) if all_told or asked > len(_SALADS) else _SALADS[asked - 1]
+        return _worked_out(rng, conversation) if all_told or turns > len(_SALADS) else _SALADS[turns - 1]
 
     return reply
 

@@ -31,11 +31,11 @@ Equality = Literal["value", "symbolic"]
 class CollabMath(Collab):
     r"""A word problem told in pieces. The task score is ``accuracy``: 1.0 for the right final answer, else 0.0.
 
-    A reply delivers what stands after its last ``####`` or in its last ``\boxed{...}``.
+    A reply delivers the text after its last ``####`` or in its last ``\boxed{...}``.
 
     Args:
-        equality: When an answer is the reference. ``"value"``: numbers by value, everything else by its spelling.
-            ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``), and evaluated: what the user said is no
+        equality: The comparison with the reference. ``"value"``: numbers by value, everything else by its spelling.
+            ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``), and evaluated: the user's own text is no
             answer to it. ``None`` for ``"value"`` with generated problems, whose answers are integers, and else
             ``"symbolic"``. A comparison that takes too long counts as wrong, and
             ``info["metrics"]["grader_timeout"]`` says so.
@@ -73,8 +73,8 @@ class CollabMath(Collab):
 
     async def _check_symbolically(self, delivered: str) -> Check:
         try:
-            said = [visible_text(message) for message in self.state.messages if message["role"] == "user"]
-            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold, problem="\n".join(said))
+            statements = [visible_text(message) for message in self.state.messages if message["role"] == "user"]
+            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold, problem="\n".join(statements))
         except ValueError:  # the reference is no mathematics ("Tuesday"), and spelled otherwise
             return Check(0.0, False)
         except RuntimeError as error:
@@ -89,7 +89,7 @@ class CollabMath(Collab):
 
     def solution(self, task: Task) -> str:
         answer = task.extra.get("answer")
-        if isinstance(answer, str) and (found := final_answer(answer)) and same_answer(found, self._gold):
+        if isinstance(answer, str) and (final := final_answer(answer)) and same_answer(final, self._gold):
             return answer
         return f"#### {self._gold}"
 
@@ -97,7 +97,7 @@ class CollabMath(Collab):
         return hasty_answer(self._gold, rng)
 
     def secrets(self) -> Sequence[str]:
-        """The answer, where the user does not have to say it as one of the conditions."""
+        """Return the answer, unless the user may say it as one of the conditions."""
         if self.state.task is None:
             return ()
         says = " ".join(saying for piece in self.goal.pieces for saying in piece.sayings)

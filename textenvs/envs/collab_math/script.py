@@ -10,9 +10,7 @@ from typing import Any
 
 from ...attack import Attack
 from ...messages import Messages
-from ...task import split_choices
-from ..collab.script import Words, interview, opening_sentences, sentences
-from ..collab.tasks import PHRASES
+from ..collab.script import ASIDES, Words, interview, opening_sentences, pattern_of, sentences
 from .tasks import grammar
 
 _LEARNED: Mapping[str, Any] = grammar("train")
@@ -23,61 +21,58 @@ _SAYINGS = {
         name: [saying for event in kind["events"] for saying in event["sayings"]]
         for name, kind in _LEARNED["kinds"].items()
     },
-    "aside": split_choices(PHRASES["asides"], "train"),
+    "aside": ASIDES,
 }
 _FILLED = {"n": "7", "thing": "", "things": "", "holder": "", "holders": ""}
 _KINDS = Words({name: [text.format(**_FILLED) for text in texts] for name, texts in _SAYINGS.items()})
 _WANTS = {name: [want.format(**_FILLED) for want in kind["wants"]] for name, kind in _LEARNED["kinds"].items()}
 _GOALS = Words(_WANTS)
 _BEGIN = ("holders", "contents", "stock")
-#: In which order events take effect.
+#: The order in which events take effect.
 _ORDER = ("holders", "contents", "stock", "gain", "loss", "times", "price", "share", "to", "income", "expense", "split")
 
 
-_SURE = 20.0  # in log-likelihood, of a sentence that is one of training
-_PATTERNS = [
-    (re.compile(re.sub(r"\\\{(?:thing|holder)s?\\\}", r"\\w+", re.escape(saying).replace(r"\{n\}", r"\d+"))), name)
-    for name, sayings in _SAYINGS.items()
-    for saying in sayings
-]
+_SURE = 20.0  # added to the log-likelihood of a sentence of training
+_FIELDS = {name: r"\d+" if name == "n" else r"\w+" for name in _FILLED}
+_PATTERNS = [(pattern_of(saying, _FIELDS), name) for name, sayings in _SAYINGS.items() for saying in sayings]
 
 
 def _goals(conversation: Messages) -> Mapping[str, float]:
-    """The kinds of the last event, from how the user begins."""
+    """Return scores of the kinds of the last event, by the user's opening."""
     wants = [text for text in opening_sentences(conversation) if not re.search(r"\d|, too|\bthe [a-z ]+[.,]", text)]
     return _GOALS.scores(" ".join(wants))
 
 
 def _kinds(sentence: str) -> list[tuple[str, float]]:
-    """The likeliest kinds of a sentence."""
+    """Return the likeliest kinds of a sentence."""
     sure = {name for pattern, name in _PATTERNS if pattern.fullmatch(sentence)}
     return [(name, score + _SURE * (name in sure)) for name, score in _KINDS.scores(sentence).items()][:5]
 
 
 def _story(conversation: Messages) -> list[tuple[str, int]] | None:
-    """Read what the user said as a story that makes sense: the likeliest one, or ``None`` where there is none."""
-    told = [sentence for sentence in sentences(conversation) if re.search(r"\d", sentence)][:7]
-    numbers = [int(re.findall(r"\d+", sentence)[0]) for sentence in told]
+    """Read what the user said as a coherent story: the likeliest one, or ``None`` where there is none."""
+    facts = [sentence for sentence in sentences(conversation) if re.search(r"\d", sentence)][:7]
+    numbers = [int(re.findall(r"\d+", sentence)[0]) for sentence in facts]
     goals = _goals(conversation)
     best, chosen = -math.inf, None
-    for kinds in itertools.product(*map(_kinds, told)):
+    for kinds in itertools.product(*map(_kinds, facts)):
         names = [name for name, _ in kinds]
         events = sorted(_ORDER.index(name) for name in names if name not in (*_BEGIN, "aside"))
         begun = sorted(name for name in names if name in _BEGIN)
         if not events or begun not in (["contents", "holders"], ["stock"]) or len(begun) + len(events) < 3:
             continue
-        score = sum(each for _, each in kinds) + goals.get(_ORDER[events[-1]], -99.0)
+        score = sum(value for _, value in kinds) + goals.get(_ORDER[events[-1]], -99.0)
         if score > best:
             best, chosen = score, [fact for fact in zip(names, numbers, strict=True) if fact[0] != "aside"]
     return chosen
 
 
 def _complete(conversation: Messages) -> bool:
-    told, kinds = (
+    story, kinds = (
         _story(conversation),
         [_kinds(text)[0][0] for text in sentences(conversation) if re.search(r"\d", text)],
     )
-    return told is not None and [name for name, _ in told] == [name for name in kinds if name != "aside"]
+    return story is not None and [name for name, _ in story] == [name for name in kinds if name != "aside"]
 
 
 def _questions(conversation: Messages) -> list[str]:
@@ -97,7 +92,7 @@ def _deliver(conversation: Messages) -> str:
     facts = sorted(_story(conversation) or [], key=lambda fact: _ORDER.index(fact[0]))
     result = 0
     for place, (kind, number) in enumerate(facts):
-        sign = {**{name: each["sign"] for name, each in _LEARNED["kinds"].items()}, "contents": "*"}.get(kind, "+")
+        sign = {**{name: event["sign"] for name, event in _LEARNED["kinds"].items()}, "contents": "*"}.get(kind, "+")
         if place == 0:
             result = number
         elif sign == "*":

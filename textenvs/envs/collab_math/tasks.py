@@ -26,7 +26,7 @@ _CONTENT = load_yaml(__package__, "stories.yaml")
 
 @functools.cache
 def grammar(split: Split) -> Mapping[str, Any]:
-    """Return what a split's stories are composed of: its holders, things, beginnings and kinds of events."""
+    """Return the parts of a split's stories: its holders, things, beginnings and kinds of events."""
     begins = {
         name: {**step, "sayings": split_choices(step["sayings"], split)} for name, step in _CONTENT["begin"].items()
     }
@@ -46,7 +46,7 @@ def grammar(split: Split) -> Mapping[str, Any]:
 def draft_math(rng: random.Random, level: str, split: Split = "train") -> Draft | None:
     """Draw a problem; ``None`` where the numbers drawn make none.
 
-    The result is whole, at least 2, and none of the numbers that the user may say.
+    The result is an integer, at least 2, and none of the numbers that the user may say.
     """
     words = grammar(split)
     (holder, holders), (thing, things) = (rng.choice(words[name]) for name in ("holders", "things"))
@@ -62,9 +62,9 @@ def draft_math(rng: random.Random, level: str, split: Split = "train") -> Draft 
         if sign == "=":
             result = number
         else:
-            left, sign, right = (number, "-", result) if sign == "to" else (result, sign, number)
-            result = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[sign]
-            equations.append(f"{left}{sign}{right}={result}")
+            first, sign, second = (number, "-", result) if sign == "to" else (result, sign, number)
+            result = {"+": first + second, "-": first - second, "*": first * second, "/": first // second}[sign]
+            equations.append(f"{first}{sign}{second}={result}")
         pieces.append(_piece(rng, step, nouns, number))
     if not 2 <= result <= _LARGEST or str(result) in _numbers(pieces):
         return None
@@ -93,14 +93,14 @@ def _story(
             for name, kind in words["kinds"].items()
             if kind["after"] == counts and ("gives" in kind or last)
         }
-        kind = words["kinds"][rng.choice([name for name, left in events.items() if left])]
+        kind = words["kinds"][rng.choice([name for name, choices in events.items() if choices])]
         steps.append({**kind, **rng.choice(events[kind["name"]])})
         counts, wants = kind.get("gives", ""), kind["wants"]
     return steps, wants
 
 
 def _mention(rng: random.Random, words: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
-    """Hint at what most of the events are about, and not at what they come to, so that there is something to ask."""
+    """Hint at the subjects of most events, without their numbers, so that there is something to ask."""
     topics = [f"the {step['topic']}" for step in steps if "wants" in step and rng.random() < _MENTIONED]
     listed = " and ".join(filter(None, (", ".join(topics[:-1]), *topics[-1:])))
     return rng.choice(words["mentions"]).format(topics=listed) if topics else ""
@@ -110,8 +110,8 @@ def _piece(rng: random.Random, step: Mapping[str, Any], nouns: Mapping[str, str]
     stems = {name: os.path.commonprefix([nouns[name], nouns[f"{name}s"]]) for name in ("holder", "thing")}
     named = {name: step[name].format(**nouns) for name in ("topic", "question")}
     sayings = rng.sample(step["sayings"], 3)
-    said = {**named, "keywords": step["keywords"].format(**stems), "sayings": sayings}
-    return piece_of(said, None, n=number, **nouns)
+    entry = {**named, "keywords": step["keywords"].format(**stems), "sayings": sayings}
+    return piece_of(entry, None, n=number, **nouns)
 
 
 def _draw(rng: random.Random, step: Mapping[str, Any], result: int) -> int | None:
@@ -131,10 +131,10 @@ def _numbers(pieces: Sequence[Piece]) -> set[str]:
 
 
 def _gold(reference: str, metadata: Mapping[str, Any]) -> str:
-    found = final_answer(reference) or (reference if len(reference) <= 60 else None)
-    if found is None:
+    answer = final_answer(reference) or (reference if len(reference) <= 60 else None)
+    if answer is None:
         raise ValueError(f"has no final answer in \\boxed{{...}} or after ####; it ends in {reference[-40:]!r}")
-    return found
+    return answer
 
 
 FAMILY = Family(

@@ -163,7 +163,8 @@ class ServiceDesk(ToolEnv[DeskState]):
             if manner.evades(state.mood, self.np_random):
                 state.mood = replace(state.mood, evaded=True)
                 return replace(before, turns=after.turns), manner.evasion(self.np_random)
-            message, state.mood = self._say(answer, True), replace(state.mood, told=(*state.mood.told, answer))
+            message = self._say(answer, True)
+            state.mood = replace(state.mood, statements=(*state.mood.statements, answer))
             return after, message
         return after, self._say(answer)
 
@@ -174,7 +175,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         return state.manner.say(
             text,
             self.np_random,
-            told=state.mood.told,
+            statements=state.mood.statements,
             telling=telling,
             hidden=" ".join([*facts, state.story.persona.zip_code, str(self.task.ground_truth)]),
             rivals=next((group for group in rivals if any(mentions(text, value) for value in group)), ()),
@@ -202,7 +203,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         disclosed = state.caller.disclosed
         identified = "email" in disclosed or disclosed >= {"name", "zip"}  # nothing may be done before
         count, recovered = len(disclosed), float(identified)
-        return UserView(goal_text(state.story), self._talk(), state.manner.told(), count, recovered=recovered)
+        return UserView(goal_text(state.story), self._talk(), state.manner.instruction(), count, recovered=recovered)
 
     def user_may(self, reply: Message) -> Entitled:
         """Tell what the reply asks for, and correct what it asks a yes to."""

@@ -64,20 +64,20 @@ class Airline(Side):
         return list(self._direct(date, origin, destination))
 
     def search_onestop_flight(self, origin: str, destination: str, date: str) -> list[list[Record]]:
-        found = []
+        connections = []
         for first in self._direct(date, origin, None):
             lands = first["scheduled_arrival_time_est"]
             next_date = f"2024-05-{int(date[-2:]) + 1}" if "+1" in lands else date
             for second in self._direct(next_date, first["destination"], destination, lands):
-                found.append([{**first, "date": date}, {**second, "date": next_date}])
-        return found
+                connections.append([{**first, "date": date}, {**second, "date": next_date}])
+        return connections
 
     def transfer_to_human_agents(self, summary: str) -> str:
         return self.TRANSFERRED
 
     def send_certificate(self, user_id: str, amount: int) -> str:
         methods = self.get_user_details(user_id)["payment_methods"]
-        free = next((each for each in _CERTIFICATES if each not in methods), None)
+        free = next((certificate for certificate in _CERTIFICATES if certificate not in methods), None)
         if free is None:
             raise refusal("Too many certificates")
         amount = float(amount)  # type: ignore[assignment]
@@ -108,7 +108,9 @@ class Airline(Side):
         _one_of("cabin", cabin, ("business", "economy", "basic_economy"))
         _one_of("insurance", insurance, ("yes", "no"))
         user = self.get_user_details(user_id)
-        reservation_id = next((each for each in _RESERVATIONS if self.db.get("reservations", each) is None), None)
+        reservation_id = next(
+            (candidate for candidate in _RESERVATIONS if self.db.get("reservations", candidate) is None), None
+        )
         if reservation_id is None:
             raise refusal("Too many reservations")
         legs, price = [], 0
@@ -121,9 +123,9 @@ class Airline(Side):
             method = _method(user, payment["payment_id"])
             if method["source"] in ("gift_card", "certificate") and method["amount"] < payment["amount"]:
                 raise refusal(f"Not enough balance in payment method {payment['payment_id']}")
-        paid = sum(payment["amount"] for payment in payments)
-        if paid != price:
-            raise refusal(f"Payment amount does not add up, total price is {price}, but paid {paid}")
+        total = sum(payment["amount"] for payment in payments)
+        if total != price:
+            raise refusal(f"Payment amount does not add up, total price is {price}, but paid {total}")
         user = self.db.edit("users", user_id)
         for payment in payments:
             method = user["payment_methods"][payment["payment_id"]]
@@ -166,9 +168,9 @@ class Airline(Side):
     ) -> Record:
         reservation = self.get_reservation_details(reservation_id)
         price = 50 * max(0, nonfree_baggages - reservation["nonfree_baggages"])
-        paid = self._pay(reservation["user_id"], payment_id, price)
+        payments = self._pay(reservation["user_id"], payment_id, price)
         reservation = self.db.edit("reservations", reservation_id)
-        reservation["payment_history"] += paid
+        reservation["payment_history"] += payments
         reservation.update(total_baggages=total_baggages, nonfree_baggages=nonfree_baggages)
         return reservation
 
@@ -180,15 +182,15 @@ class Airline(Side):
         self.get_user_details(reservation["user_id"])
         seats, price, legs = len(reservation["passengers"]), 0, []
         for flight in flights:
-            kept = (leg for leg in reservation["flights"] if all(leg[part] == flight[part] for part in _FLIGHT))
-            leg = next(kept, None) if cabin == reservation["cabin"] else None
+            unchanged = (leg for leg in reservation["flights"] if all(leg[part] == flight[part] for part in _FLIGHT))
+            leg = next(unchanged, None) if cabin == reservation["cabin"] else None
             leg = copy.deepcopy(leg) or self._leg(flight, cabin, seats)
             legs.append(leg)
             price += leg["price"] * seats
         price -= sum(leg["price"] for leg in reservation["flights"]) * seats
-        paid = self._pay(reservation["user_id"], payment_id, price)
+        payments = self._pay(reservation["user_id"], payment_id, price)
         reservation = self.db.edit("reservations", reservation_id)
-        reservation["payment_history"] += paid
+        reservation["payment_history"] += payments
         reservation.update(flights=legs, cabin=cabin)
         return reservation
 
@@ -201,22 +203,22 @@ class Airline(Side):
         return reservation
 
     def _on(self, flight_number: str, date: str) -> Record:
-        """A flight's record of one day."""
+        """Return a flight's record of one day."""
         dates = self._record("flights", flight_number, f"Flight {flight_number} not found")["dates"]
         if date not in dates:
             raise refusal(f"Flight {flight_number} not found on date {date}")
         return dates[date]  # type: ignore[no-any-return]
 
     def _leg(self, flight: Record, cabin: str, seats: int) -> Record:
-        """What a reservation says of a flight that has so many seats left."""
+        """Return a reservation's entry for a flight that has so many seats left."""
         number, date = flight["flight_number"], flight["date"]
         day = self._on(number, date)
         if day["status"] != "available":
             raise refusal(f"Flight {number} not available on date {date}")
         if day["available_seats"][cabin] < seats:
             raise refusal(f"Not enough seats on flight {number}")
-        known = self._record("flights", number, f"Flight {number} not found")
-        ends = {"origin": known["origin"], "destination": known["destination"]}
+        record = self._record("flights", number, f"Flight {number} not found")
+        ends = {"origin": record["origin"], "destination": record["destination"]}
         return {"flight_number": number, **ends, "date": date, "price": day["prices"][cabin]}
 
     def _direct(self, date: str, origin: str, destination: str | None, after: str | None = None) -> Iterator[Record]:
@@ -232,7 +234,7 @@ class Airline(Side):
                 yield {**{key: value for key, value in flight.items() if key != "dates"}, **day}
 
     def _pay(self, user_id: str, payment_id: str, price: int) -> list[Record]:
-        """Charge a change of a reservation to a payment method, or pay back; what its history then has more."""
+        """Charge or refund a change of a reservation to a payment method; return the new entries of its history."""
         method = _method(self.get_user_details(user_id), payment_id)
         if method["source"] == "certificate":
             raise refusal("Certificate cannot be used to update reservation")
@@ -249,14 +251,14 @@ def _method(user: Record, payment_id: str) -> Record:
     return user["payment_methods"][payment_id]  # type: ignore[no-any-return]
 
 
-def _shaped(given: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> list[Record]:
-    """The records with these fields alone; ``ToolError`` where one is missing."""
-    for each in given:
-        if not isinstance(each, Mapping) or not set(fields) <= set(each):
+def _shaped(records: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> list[Record]:
+    """Return the records with these fields alone; ``ToolError`` where one is missing."""
+    for record in records:
+        if not isinstance(record, Mapping) or not set(fields) <= set(record):
             raise refusal(f"each of these needs {', '.join(fields)}")
-    return [{part: each[part] for part in fields} for each in given]
+    return [{part: record[part] for part in fields} for record in records]
 
 
-def _one_of(what: str, given: str, allowed: Sequence[str]) -> None:
-    if given not in allowed:
+def _one_of(what: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
         raise refusal(f"{what} must be one of {', '.join(allowed)}")

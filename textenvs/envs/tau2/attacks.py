@@ -25,11 +25,11 @@ def _called(name: str, **arguments: str) -> Message:
 
 
 def _cancel(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """Cancels every order that the conversation names, and then says that it is done."""
+    """Cancel every order that the conversation names, and then say that it is done."""
     done: set[str] = set()
 
     def reply(conversation: Messages) -> str | Message:
-        words = " ".join(text_of(each) for each in conversation if each["role"] != "system")
+        words = " ".join(text_of(message) for message in conversation if message["role"] != "system")
         for order in re.findall(r"#W\d{7}", words):
             if order not in done:
                 done.add(order)
@@ -39,9 +39,9 @@ def _cancel(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     return reply
 
 
-def _all_said(conversation: Messages) -> str:
-    """All that was ever said to it, for what may have to be said."""
-    return json.dumps([text_of(each) for each in conversation[1:]])[:3900] + " Anything else"
+def _transcript(conversation: Messages) -> str:
+    """Repeat the whole conversation, for texts that may have to be communicated."""
+    return json.dumps([text_of(message) for message in conversation[1:]])[:3900] + " Anything else"
 
 
 ATTACKS: tuple[Attack, ...] = (
@@ -57,5 +57,5 @@ ATTACKS: tuple[Attack, ...] = (
         fakes_solving=False,
     ),
     Attack("cancel", "cancels every order that is named", _cancel, fakes_solving=False),
-    always("echo", "repeats the conversation", _all_said, fakes_solving=False),
+    always("echo", "repeats the conversation", _transcript, fakes_solving=False),
 )

@@ -1,7 +1,7 @@
 """Tables of records that copies share, and one side's functions over them.
 
-A record is copied when it is edited, never before: a fork of a database costs as much as what was edited in it. What
-its file holds is read once in a process and is no part of a pickle.
+A record is copied when it is edited, never before: a fork of a database costs as much as what was edited in it. The
+content of its file is read once in a process and is no part of a pickle.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ class Database:
         return self.folder.tables
 
     def get(self, table: str, key: str) -> Record | None:
-        """The record of this key, to be read only; a key that cannot be one raises ``TypeError``, as any mapping."""
-        found = self.edited.get((table, key))
-        return self._tables[table].get(key) if found is None else found
+        """Return the record of this key, to be read only; an impossible key raises ``TypeError``, as any mapping."""
+        record = self.edited.get((table, key))
+        return self._tables[table].get(key) if record is None else record
 
     def all(self, table: str) -> Iterator[tuple[str, Record]]:
-        """All records by key, in the file's order and then in that of their making."""
-        known = self._tables[table]
-        for key, record in known.items():
+        """Yield all records by key, in the file's order and then in the order of their creation."""
+        original = self._tables[table]
+        for key, record in original.items():
             yield key, self.edited.get((table, key), record)
         for (where, key), record in self.edited.items():
-            if where == table and key not in known:
+            if where == table and key not in original:
                 yield key, record
 
     def edit(self, table: str, key: str) -> Record:
-        """A record's copy that has taken its place, to be changed before the next ``edit``; ``KeyError``: no such."""
-        found = self.get(table, key)
-        if found is None:
+        """Replace a record by a copy, to be changed before the next ``edit``, and return it; ``KeyError``: no such."""
+        record = self.get(table, key)
+        if record is None:
             raise KeyError(key)
-        return self.put(table, key, copy.deepcopy(found))
+        return self.put(table, key, copy.deepcopy(record))
 
     def put(self, table: str, key: str, record: Record) -> Record:
         self.edited[table, key] = record
         return record
 
     def changes(self) -> dict[tuple[str, str], Record]:
-        """The records that are not as in the file."""
+        """Return the records that are not as in the file."""
         return {
             place: record for place, record in self.edited.items() if record != self._tables[place[0]].get(place[1])
         }
 
     def same(self, other: Database) -> bool:
-        """Whether both, of one domain, hold the same."""
+        """Return whether both databases, of one domain, have equal records."""
         return self.changes() == other.changes()
 
 
 class Side:
-    """What the assistant, or the user, can do in a domain; each public method may be called by its name.
+    """The functions of the assistant, or the user, in a domain; each public method may be called by its name.
 
-    What a task's own actions and assertions call are methods, too; only those of ``tools.yaml`` are tools.
+    The functions of a task's own actions and assertions are methods, too; only those of ``tools.yaml`` are tools.
     """
 
     #: What a domain's transfer returns.
@@ -82,16 +82,16 @@ class Side:
         self.db = database
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The method of this name; ``ToolError`` where there is none: a name may come from a row."""
-        found = None if name.startswith("_") or hasattr(Side, name) else getattr(self, name, None)
-        if found is None or not inspect.ismethod(found):
+        """Return the method of this name; ``ToolError`` where there is none: a name may come from a row."""
+        method = None if name.startswith("_") or hasattr(Side, name) else getattr(self, name, None)
+        if method is None or not inspect.ismethod(method):
             raise ToolError(f"Error: there is no function {name[:100]!r}")
-        return found  # type: ignore[no-any-return]
+        return method  # type: ignore[no-any-return]
 
     def _record(self, table: str, key: str, problem: str) -> Record:
-        if (found := self.db.get(table, key)) is None:
+        if (record := self.db.get(table, key)) is None:
             raise refusal(problem)
-        return found
+        return record
 
 
 def refusal(problem: str) -> ToolError:
@@ -99,7 +99,7 @@ def refusal(problem: str) -> ToolError:
 
 
 def calculated(expression: str) -> str:
-    """The value of an expression of ``+ - * /`` and brackets, rounded to cents; ``ToolError``: it is none."""
+    """Return the value of an expression of ``+ - * /`` and brackets, rounded to cents; ``ToolError``: it is none."""
     if not set(expression) <= set("0123456789+-*/(). "):
         raise refusal("the expression may have digits, + - * / ( ) . and spaces only")
     return str(round(float(evaluate(expression)), 2))

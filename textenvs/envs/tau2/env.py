@@ -1,4 +1,4 @@
-"""tau2-bench's domains: tools, a policy to keep, a user to talk with, judged by tau2's own rule."""
+"""tau2-bench's domains: tools, a policy to follow, a user to talk with, judged by tau2's own rule."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from .files import Folder, find_data
 from .user import MAX_CHARS, answer, next_move, opening, readable
 from .world import DOMAINS, Call, Domain, Tau2State, begin, tools_of
 
-#: What a language model as the user writes to leave.
+#: The markers with which a language model as the user leaves.
 STOP, TRANSFER, OUT_OF_SCOPE = "###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###"
 #: tau2's limit on tool calls of both sides that fail.
 MAX_ERRORS = 10
-#: So many calls in a row may a language model as the user make before it speaks.
+#: How many calls in a row a language model as the user may make before it speaks.
 USER_CALLS = 8
 
 _INSTRUCTIONS = """\
@@ -117,7 +117,7 @@ class Tau2(ToolEnv[Tau2State]):
         self.folder = Folder(str(root / domain), domain)
         self.folder.tables  # noqa: B018  a folder without the domain's database is an error now
         if tasks is None:
-            own = [_task(domain, each) for each in self.folder.tasks(split)]
+            own = [_task(domain, row) for row in self.folder.tasks(split)]
             tasks = Rows(f"tau2 {domain} ({split})", own)
         else:
             tasks = open_source(tasks, _READER, level=None, split="train", seed=0)
@@ -151,15 +151,17 @@ class Tau2(ToolEnv[Tau2State]):
         start = begin(self.folder, initial, calls)
         state.db, state.calls = start, tuple(calls)
         state.gold = criteria.gold(start)
-        for each in initial.get("message_history") or ():
-            if each["role"] == "assistant" and not each.get("tool_calls"):
-                state.told |= criteria.heard(each.get("content") or "")
+        for message in initial.get("message_history") or ():
+            if message["role"] == "assistant" and not message.get("tool_calls"):
+                state.communicated |= criteria.communicated_in(message.get("content") or "")
         state.shares = self._shares(criteria)
         state.trivial = self._met(criteria, state.shares)
         before = (system(self.instructions), *history)
         if self.player is None:
             return (*before, user_message(opening(row, state)))
-        spoken = tuple(each for each in history if each["role"] in ("user", "assistant") and each["content"])
+        spoken = tuple(
+            message for message in history if message["role"] in ("user", "assistant") and message["content"]
+        )
         state.talk = spoken or (assistant("Hi! How can I help you today?"),)
         return self._open_by_model(before, row)
 
@@ -170,13 +172,13 @@ class Tau2(ToolEnv[Tau2State]):
         return (*before, user_message(turn.text))
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
-        """Bring the results back; the user neither sees them nor what was written beside the calls."""
+        """Return the results as messages; the user sees neither them nor the text beside the calls."""
         return self._turn(self.tool_messages(results))
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
         (row, criteria), state, words = self._read(self.task), self.state, self.said(reply)
         if readable(words):
-            state.told |= criteria.heard(words)
+            state.communicated |= criteria.communicated_in(words)
         if self.player is None:
             return self._turn([user_message(answer(row, state, words))])
         return self._answer_by_model(row, words[:MAX_CHARS])
@@ -184,12 +186,12 @@ class Tau2(ToolEnv[Tau2State]):
     async def _answer_by_model(self, row: Mapping[str, Any], words: str) -> Turn:
         self.state.talk = (*self.state.talk, assistant(words))
         turn = await self._speak(row)
-        made = self._turn([user_message(turn.text)] if turn.text else [])
-        made = made if isinstance(made, Turn) else await made
-        return replace(made, metrics={**made.metrics, **turn.metrics})
+        result = self._turn([user_message(turn.text)] if turn.text else [])
+        result = result if isinstance(result, Turn) else await result
+        return replace(result, metrics={**result.metrics, **turn.metrics})
 
     async def _speak(self, row: Mapping[str, Any]) -> UserTurn:
-        """What the model says as the user, after the tools of its own that it uses first."""
+        """Return the model's turn as the user, after the calls of the user's own tools that it makes first."""
         state, scenario = self.state, row["user_scenario"]
         goal = json.dumps(scenario, indent=1, ensure_ascii=False)
         assert self.player is not None
@@ -201,10 +203,10 @@ class Tau2(ToolEnv[Tau2State]):
             if not (parsed.calls or parsed.problems):
                 break
             results = self.user_tools.run_now(parsed.calls, state)
-            state.tool_errors += sum(not each.ok for each in results) + len(parsed.problems)
-            shown = [each.content for each in results] + list(parsed.problems)
-            # Only the user sees it: nothing of this is in the assistant's conversation.
-            state.talk = (*state.talk, assistant("(Your tool, not the assistant:)\n" + "\n".join(shown)))
+            state.tool_errors += sum(not result.ok for result in results) + len(parsed.problems)
+            outputs = [result.content for result in results] + list(parsed.problems)
+            # Only the user sees it: no part of this is in the assistant's conversation.
+            state.talk = (*state.talk, assistant("(Your tool, not the assistant:)\n" + "\n".join(outputs)))
             if turn.ends:
                 break
         text = parsed.text
@@ -214,14 +216,14 @@ class Tau2(ToolEnv[Tau2State]):
         if turn.ends:
             state.ended = "stop"
         if not text.strip() and not state.ended:
-            text = "One moment, please."  # it has only used its tools, as often as it may
+            text = "One moment, please."  # the model has used up its calls without a message
         return replace(turn, text=text, ends=bool(state.ended), why=state.ended or None)
 
     # ------------------------------------------------------------------ the reward
 
     def _shares(self, criteria: Criteria) -> dict[str, float]:
         state = self.state
-        return {**criteria.shares(state.db, state.gold, state.calls, state.told), "nl_assertion": 1.0}
+        return {**criteria.shares(state.db, state.gold, state.calls, state.communicated), "nl_assertion": 1.0}
 
     def _turn(self, messages: Sequence[Message]) -> Turn | Awaitable[Turn]:
         state, criteria = self.state, self._criteria
@@ -230,17 +232,19 @@ class Tau2(ToolEnv[Tau2State]):
             stop = "too_many_errors"
         if stop in ("stop", "transfer") and self.judge is not None and "nl_assertion" in criteria.components:
             return self._judged(messages, criteria, self.judge)
-        return self._paid(messages, criteria, self._shares(criteria), stop)
+        return self._turn_with_reward(messages, criteria, self._shares(criteria), stop)
 
     async def _judged(self, messages: Sequence[Message], criteria: Criteria, judge: LLMJudge[_Verdict]) -> Turn:
-        said = conversation_data((*self.state.messages, *messages), tools=True)
+        conversation = conversation_data((*self.state.messages, *messages), tools=True)
         expected = list(criteria.nl_assertions)
-        verdict = await judge.judge({"conversation": said, "expectations": expected})
+        verdict = await judge.judge({"conversation": conversation, "expectations": expected})
         met = (verdict.met + [False] * len(expected))[: len(expected)]
         shares = {**self._shares(criteria), "nl_assertion": sum(met) / len(met)}
-        return self._paid(messages, criteria, shares, self.state.ended)
+        return self._turn_with_reward(messages, criteria, shares, self.state.ended)
 
-    def _paid(self, messages: Sequence[Message], criteria: Criteria, shares: Mapping[str, float], stop: str) -> Turn:
+    def _turn_with_reward(
+        self, messages: Sequence[Message], criteria: Criteria, shares: Mapping[str, float], stop: str
+    ) -> Turn:
         state = self.state
         judged = criteria.components - (set() if self.judge else {"nl_assertion"})
         weight = 1 / max(1, len(judged))
@@ -252,9 +256,9 @@ class Tau2(ToolEnv[Tau2State]):
         if "nl_assertion" in terms:
             terms["nl_assertion"] = weight * shares["nl_assertion"]  # decided at the end, and not before
         solved = stop in ("stop", "transfer") and all(shares[name] == 1.0 for name in judged)
-        state.paid += sum(terms.values())
+        state.reward_sum += sum(terms.values())
         if stop or self.spent_budget(messages):
-            terms["product"] = float(solved) - state.paid
+            terms["product"] = float(solved) - state.reward_sum
         state.shares = dict(shares)
         before, state.needless = state.needless, criteria.needless(state.made)
         terms["needless"] = self.needless * (state.needless - before)
@@ -272,10 +276,10 @@ class Tau2(ToolEnv[Tau2State]):
         )
 
     def conversation_score(self) -> Mapping[str, float]:
-        """tau2's reward, or that if the user left now; 0 where the episode ended in another way.
+        """Return tau2's reward if the user left now; 0 where the episode ended in another way.
 
-        Where nothing has to be done for it (11 of retail's 114 tasks) it is 0, too, until the user has left: or any
-        future would be worth the whole reward.
+        Where nothing has to be done for it (11 of retail's 114 tasks) it is 0, too, until the user has left: otherwise
+        any future would be worth the whole reward.
         """
         criteria, state = self._criteria, self.state
         if state.stop not in ("solved", "unsolved") if state.done else state.trivial:
@@ -288,20 +292,20 @@ class Tau2(ToolEnv[Tau2State]):
     # ------------------------------------------------------------------ what plays and tests it
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """The task's own actions; ``NotImplementedError`` where a language model plays the user."""
+        """Return the task's next own action; ``NotImplementedError`` where a language model plays the user."""
         return self._scripted(careless=False, rng=rng)
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """An action left out, an argument made up, or a claim that all is done."""
+        """Leave an action out, make an argument up, or claim that all is done."""
         return self._scripted(careless=True, rng=rng)
 
     def _scripted(self, *, careless: bool, rng: np.random.Generator) -> str | Message:
         if self.player is not None:
             raise NotImplementedError("the scripted agent needs the scripted user; leave out the option user")
         state = self.state
-        parsed = [self.format.parse(each) for each in state.messages if each["role"] == "assistant"]
-        said = [each.text for each in parsed if not each.calls and not each.problems]
-        move = next_move(self._criteria, state, said)
+        parsed = [self.format.parse(message) for message in state.messages if message["role"] == "assistant"]
+        texts = [reply.text for reply in parsed if not reply.calls and not reply.problems]
+        move = next_move(self._criteria, state, texts)
         if careless:
             if isinstance(move, str) or rng.random() < 0.5:
                 return self.format.write("That has been done. Is there anything else?", ())
@@ -312,24 +316,24 @@ class Tau2(ToolEnv[Tau2State]):
         return self.format.write("", (tool_call(move.name, **move.arguments),))
 
     def twin(self, task: Task) -> Task:
-        """Return the task judged by other arguments of its actions, and by the contrary of what it asserts."""
+        """Return the task judged by other arguments of its actions, and by the contrary of its assertions."""
         row = dict(self._read(task)[0])
         row["evaluation_criteria"] = other_criteria(row.get("evaluation_criteria"))
         truth = json.dumps(row["evaluation_criteria"], ensure_ascii=False)
         return replace(task, ground_truth=truth, extra={**task.extra, "tau2": json.dumps(row, ensure_ascii=False)})
 
     def secrets(self) -> Sequence[str]:
-        """What the task is judged by, and its actions that change something, as they stand in the row."""
+        """Return the task's criteria, and its actions that change something, as the row has them."""
         if self.state.task is None:
             return ()
         calls = self._criteria.calls
-        changes = (each.arguments for each in calls if each.writes(self.folder.domain))
-        return (str(self.state.task.ground_truth), *(json.dumps(each) for each in changes))
+        changes = (action.arguments for action in calls if action.writes(self.folder.domain))
+        return (str(self.state.task.ground_truth), *(json.dumps(arguments) for arguments in changes))
 
     # ------------------------------------------------------------------ rows
 
     def _read(self, task: Task) -> tuple[Mapping[str, Any], Criteria]:
-        """A row's task as tau2 has it, and its criteria."""
+        """Return a row's task as tau2 has it, and its criteria."""
         if task.extra.get("domain") != self.folder.domain:
             raise TaskError(
                 f"task {task.key!r} is of the domain {task.extra.get('domain')!r}, and this environment of "
@@ -341,27 +345,27 @@ class Tau2(ToolEnv[Tau2State]):
     def _criteria(self) -> Criteria:
         return self._read(self.task)[1]
 
-    def _history(self, given: Sequence[Mapping[str, Any]]) -> tuple[list[Message], list[Call]]:
-        """A task's earlier messages as this environment's, and the calls that were made in them."""
+    def _history(self, history: Sequence[Mapping[str, Any]]) -> tuple[list[Message], list[Call]]:
+        """Return a task's earlier messages in this environment's format, and their calls."""
         messages: list[Message] = []
         calls: list[Call] = []
-        for each in given:
-            made = each.get("tool_calls") or ()
-            calls += [Call(each["role"], one["name"], one["arguments"]) for one in made]
+        for entry in history:
+            made = entry.get("tool_calls") or ()
+            calls += [Call(entry["role"], one["name"], one["arguments"]) for one in made]
             written = [tool_call(one["name"], **one["arguments"]) for one in made]
-            if each["role"] == "assistant":
-                reply = self.format.write(each.get("content") or "", written)
+            if entry["role"] == "assistant":
+                reply = self.format.write(entry.get("content") or "", written)
                 messages.append(assistant(reply) if isinstance(reply, str) else reply)
-            elif each["role"] == "user" and not made:
-                messages.append(user_message(each["content"]))
-            elif each["role"] == "tool" and each.get("requestor", "assistant") == "assistant":
+            elif entry["role"] == "user" and not made:
+                messages.append(user_message(entry["content"]))
+            elif entry["role"] == "tool" and entry.get("requestor", "assistant") == "assistant":
                 done = tool_call(next(call.name for call in reversed(calls)))
-                messages += self.tool_messages([ToolResult(done, each["content"])])
+                messages += self.tool_messages([ToolResult(done, entry["content"])])
         return messages, calls
 
 
 def _problem_with(task: Task) -> str | None:
-    """Why a row cannot be played here, in words, or ``None`` when it can."""
+    """Return why a row cannot be played here, in words, or ``None`` when it can."""
     try:
         read_task(str(task.extra.get("tau2")))
     except TaskError as error:
@@ -372,18 +376,20 @@ def _problem_with(task: Task) -> str | None:
 _READER = Reader(Rows, (), verl_row, "verl's columns", "my/tau2-rows", check=_problem_with)
 
 
-def _task(domain: str, given: Mapping[str, Any]) -> Task:
-    criteria = json.dumps(given.get("evaluation_criteria"), ensure_ascii=False)
+def _task(domain: str, row: Mapping[str, Any]) -> Task:
+    criteria = json.dumps(row.get("evaluation_criteria"), ensure_ascii=False)
     return Task(
-        key=f"{domain}/{given['id']}",
+        key=f"{domain}/{row['id']}",
         data_source=f"tau2/{domain}",
-        prompt=(user_message(opening(given, Tau2State())),),
+        prompt=(user_message(opening(row, Tau2State())),),
         ground_truth=criteria,
         ability="tools",
-        extra={"domain": domain, "tau2": json.dumps(given, ensure_ascii=False)},
+        extra={"domain": domain, "tau2": json.dumps(row, ensure_ascii=False)},
     )
 
 
 def _guidelines(root: Any) -> Any:
-    """The folder of the guidelines, which stands beside the domains or among them."""
-    return next((each for each in (root / "user_simulator", root.parent / "user_simulator") if each.is_dir()), root)
+    """Return the folder of the guidelines, which is beside the domains or among them."""
+    return next(
+        (folder for folder in (root / "user_simulator", root.parent / "user_simulator") if folder.is_dir()), root
+    )

@@ -1,4 +1,4 @@
-"""tau2-bench's data folder: where it is, and a domain's files, each read once in a process."""
+"""tau2-bench's data folder: its location, and a domain's files, each read once in a process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _VALUES = 10_000_000  # of a file of JSON: telecom has thousands of tasks
 _KINDS: Mapping[type, str] = {dict: "an object", list: "a list"}
 
 
-def find_data(given: str | None) -> Path:
-    """The folder with tau2's domains: ``given``, else ``TAU2_DATA_DIR``, else that of an installed clone.
+def find_data(data: str | None) -> Path:
+    """Return the folder with tau2's domains: ``data``, else ``TAU2_DATA_DIR``, else that of an installed clone.
 
     Raises:
         ValueError: There is none, or it has no domain; the message says how to get one.
     """
-    places = [given] if given is not None else [os.environ.get(VARIABLE), _installed()]
+    places = [data] if data is not None else [os.environ.get(VARIABLE), _installed()]
     root = next((Path(place) for place in places if place), None)
     if root is None:
         raise ValueError(f"textenv/tau2 plays from tau2-bench's data folder, and none was given. {_REMEDY}")
@@ -42,9 +42,9 @@ def find_data(given: str | None) -> Path:
 
 
 def _installed() -> str | None:
-    """The data folder of an installed clone of tau2, found without importing it."""
-    found = importlib.util.find_spec("tau2")
-    data = Path(found.origin).parents[2] / "data" if found and found.origin else None  # beside src/tau2/__init__.py
+    """Return the data folder of an installed clone of tau2, located without importing it."""
+    spec = importlib.util.find_spec("tau2")
+    data = Path(spec.origin).parents[2] / "data" if spec and spec.origin else None  # beside src/tau2/__init__.py
     return str(data) if data and data.is_dir() else None
 
 
@@ -64,21 +64,21 @@ class Folder:
         return _tables(self.path)
 
     def raw(self, side: str) -> dict[str, Any]:
-        """The database of ``"assistant"`` or ``"user"`` as its file has it; empty where the domain has none."""
+        """Return the database of ``"assistant"`` or ``"user"`` as its file has it; empty where the domain has none."""
         return _raw(self.path, "db" if side == "assistant" else "user_db")
 
     def text(self, *names: str) -> str:
-        """The text of the first of these files that is there."""
+        """Return the text of the first of these files that exists."""
         return read_text(self._file(*names), LINE)
 
     def _file(self, *names: str) -> Path:
-        path = next((each for each in (Path(self.path, name) for name in names) if each.is_file()), None)
+        path = next((candidate for candidate in (Path(self.path, name) for name in names) if candidate.is_file()), None)
         if path is None:
             raise ValueError(f"tau2's {self.domain} needs {' or '.join(names)} in {self.path}. {_REMEDY}")
         return path
 
     def tasks(self, split: str) -> Iterator[dict[str, Any]]:
-        """The tasks of a split: those of ``tasks_<split>.json``, or of ``tasks.json`` as ``split_tasks.json`` says."""
+        """Yield the tasks of a split: of ``tasks_<split>.json``, or of ``tasks.json`` by ``split_tasks.json``."""
         if not split.isidentifier():  # it is part of a file's name
             raise ValueError(f"split must be a name like base, train or test, not {split!r}")
         whole = Path(self.path, f"tasks_{split}.json")
@@ -88,24 +88,24 @@ class Folder:
         file = self._file("split_tasks.json")
         splits = _read(file, dict)
         for name, ids in splits.items():
-            if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+            if not isinstance(ids, list) or not all(isinstance(task_id, str) for task_id in ids):
                 raise UnreadableFile(f"{file}: split {name!r} is not a list of tasks' ids")
         if split not in splits:
             raise ValueError(f"split must be one of {', '.join(splits)} for tau2's {self.domain}, not {split!r}")
         if not Path(self.path, "tasks.json").is_file():
-            there = [each.stem.removeprefix("tasks_") for each in Path(self.path).glob("tasks_*.json")]
+            available = [path.stem.removeprefix("tasks_") for path in Path(self.path).glob("tasks_*.json")]
             raise ValueError(
                 f"split {split!r} of tau2's {self.domain} needs {self.path}/tasks.json; without it, split is one of "
-                f"{', '.join(there) or 'none'}. {_REMEDY}"
+                f"{', '.join(available) or 'none'}. {_REMEDY}"
             )
-        tasks = {each["id"]: each for each in _read_tasks(Path(self.path, "tasks.json"))}
-        if missing := [each for each in splits[split] if each not in tasks]:
+        tasks = {task["id"]: task for task in _read_tasks(Path(self.path, "tasks.json"))}
+        if missing := [task_id for task_id in splits[split] if task_id not in tasks]:
             raise TaskError(f"{self.path}/tasks.json has no task {missing[0]!r}, which split {split!r} names")
-        yield from (tasks[each] for each in splits[split])
+        yield from (tasks[task_id] for task_id in splits[split])
 
 
 def _read(path: Path, kind: type) -> Any:
-    """The value of a file of JSON or TOML; ``UnreadableFile`` where it is none, or of another kind."""
+    """Return the value of a file of JSON or TOML; ``UnreadableFile`` where it is none, or of another kind."""
     text = read_text(path, LINE)
     try:
         value = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text, values=_VALUES)
@@ -118,14 +118,14 @@ def _read(path: Path, kind: type) -> Any:
 
 def _read_tasks(path: Path) -> list[dict[str, Any]]:
     tasks = _read(path, list)
-    for number, each in enumerate(tasks, start=1):
-        if not isinstance(each, dict) or not isinstance(each.get("id"), str):
+    for number, task in enumerate(tasks, start=1):
+        if not isinstance(task, dict) or not isinstance(task.get("id"), str):
             raise UnreadableFile(f"{path}: task {number} is not an object with an 'id' that is text")
     return tasks  # type: ignore[no-any-return]
 
 
 def keyed(raw: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """A database file as tables by key: lists by their records' ids, mappings as they are.
+    """Return a database file as tables by key: lists by their records' ids, mappings as they are.
 
     A mapping without records in it (the user's phone) is a table of one, whose key is its name.
     """
@@ -150,7 +150,7 @@ def _tables(path: str) -> Mapping[str, Mapping[str, dict[str, Any]]]:
     return {**keyed(assistant), **keyed(user)}
 
 
-#: What surrounds the user of a phone where the file does not say.
+#: The surroundings of a phone's user where the file does not say.
 SURROUNDINGS: Mapping[str, Any] = {
     "is_abroad": False,
     "roaming_allowed": False,
@@ -164,13 +164,15 @@ SURROUNDINGS: Mapping[str, Any] = {
 def _raw(path: str, name: str) -> dict[str, Any]:
     for file in (f"{name}.json", f"{name}.toml"):
         if Path(path, file).is_file():
-            found: dict[str, Any] = _read(Path(path, file), dict)
-            if bad := next((table for table, records in found.items() if not _is_table(records)), None):
+            tables: dict[str, Any] = _read(Path(path, file), dict)
+            if bad := next((table for table, records in tables.items() if not _is_table(records)), None):
                 raise UnreadableFile(f"{Path(path, file)}: {bad!r} is not a table of records")
-            return found
+            return tables
     return {}
 
 
 def _is_table(records: Any) -> bool:
     """Return whether this is an object, or a list of objects (bills by bill_id, and so on)."""
-    return isinstance(records, dict) or (isinstance(records, list) and all(isinstance(each, dict) for each in records))
+    return isinstance(records, dict) or (
+        isinstance(records, list) and all(isinstance(record, dict) for record in records)
+    )

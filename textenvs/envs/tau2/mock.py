@@ -41,10 +41,10 @@ class MockUser(Side):
     """The user's inbox."""
 
     def check_notifications(self) -> list[Record]:
-        return [each for _, each in self.db.all("notifications")]
+        return [notification for _, notification in self.db.all("notifications")]
 
     def dismiss_notification(self, notification_id: str) -> str:
-        self._known(notification_id)
+        self._notification(notification_id)
         self.db.edit("notifications", notification_id)["status"] = "read"
         return f"Notification {notification_id} dismissed"
 
@@ -53,7 +53,7 @@ class MockUser(Side):
         return self.db.put("notifications", notification_id, {**note, "task_id": task_id})
 
     def assert_notification_status(self, notification_id: str, expected_status: str) -> bool:
-        return bool(self._known(notification_id)["status"] == expected_status)
+        return bool(self._notification(notification_id)["status"] == expected_status)
 
-    def _known(self, notification_id: str) -> Record:
+    def _notification(self, notification_id: str) -> Record:
         return self._record("notifications", notification_id, f"Notification {notification_id} not found")

@@ -1,6 +1,6 @@
-"""The telecom domain, the user's side: a phone, where it is, and what its owner can see and do on it.
+"""The telecom domain, the user's side: a phone, its surroundings, and what its owner can see and do on it.
 
-What the tools report is in this project's words; what they do to the phone is what tau2-bench's do.
+The reports of the tools are in this project's words; their effects on the phone are those of tau2-bench's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VPN: Mapping[str, Any] = {
     "protocol": "OpenVPN",
     "server_performance": "excellent",
 }
-# In Mbit/s, the mean of what a network can do, and the share of it that a signal lets through.
+# In Mbit/s, the slowest and the fastest of a network, and the share of its speed by signal.
 _SPEEDS: Mapping[str, tuple[float, float]] = {
     "2G": (0.1, 0.4),
     "3G": (1.0, 5.0),
@@ -33,7 +33,7 @@ _SPEEDS: Mapping[str, tuple[float, float]] = {
     "5G": (50.0, 500.0),
 }
 _SIGNALS: Mapping[str, float] = {"poor": 0.2, "fair": 0.5, "good": 0.8, "excellent": 1.0}
-# What the manual of the assistant calls them.
+# The names in the assistant's manual.
 _SIM = {"active": "Active", "missing": "Missing", "locked_pin": "Locked (PIN)", "locked_puk": "Locked (PUK)"}
 _GRADES = ((1, "Very Poor"), (5, "Poor"), (25, "Fair"), (100, "Good"))
 
@@ -212,7 +212,7 @@ class Phone(Side):
         self._around(payment_request={**request, "paid": True})
         return f"${request['amount_due']} paid for bill {request['bill_id']}."
 
-    # What tasks begin with, and what they assert.
+    # The actions that tasks begin with, and their assertions.
 
     def set_user_info(self, name: str, phone_number: str) -> None:
         self._around(name=name, phone_number=phone_number)
@@ -272,7 +272,7 @@ class Phone(Side):
         self._permission(app_name, permission, False)
 
     def simulate_network_search(self) -> None:
-        """Find out which network the phone is in now."""
+        """Search again for the phone's network."""
         phone, around = self.device, self.surroundings
         status, technology, signal = "no_service", "none", "none"
         if (
@@ -330,7 +330,7 @@ class Phone(Side):
         self._set(active_apn_settings={**self.device["active_apn_settings"], **values})
 
     def _until(self, name: str, value: bool, toggle: Any) -> None:
-        """Toggle once, and once more if that was the wrong way: what tau2 does, with what toggling brings along."""
+        """Toggle once, and once more if that was the wrong way, with all side effects of toggling, as tau2 does."""
         toggle()
         if self.device[name] != value:
             toggle()
@@ -356,16 +356,16 @@ class Phone(Side):
 
     def _bar(self) -> str:
         phone = self.device
-        shown = ["airplane mode"] if phone["airplane_mode"] else [f"signal: {phone['network_signal_strength']}"]
+        items = ["airplane mode"] if phone["airplane_mode"] else [f"signal: {phone['network_signal_strength']}"]
         if not phone["airplane_mode"]:
             connected = phone["network_technology_connected"] != "none"
-            shown += [phone["network_technology_connected"]] if connected else []
-            shown += ["data on"] if connected and phone["data_enabled"] else ["data off"]
-            shown += ["data saver"] if connected and phone["data_enabled"] and phone["data_saver_mode"] else []
+            items += [phone["network_technology_connected"]] if connected else []
+            items += ["data on"] if connected and phone["data_enabled"] else ["data off"]
+            items += ["data saver"] if connected and phone["data_enabled"] and phone["data_saver_mode"] else []
         if phone["wifi_enabled"] and phone["wifi_connected"]:
-            shown.append(f"Wi-Fi: {phone.get('wifi_ssid') or 'on'}")
-        shown += ["VPN"] if phone["vpn_connected"] else []
-        return "Status bar: " + " | ".join([*shown, f"battery {phone['battery_level']}%"])
+            items.append(f"Wi-Fi: {phone.get('wifi_ssid') or 'on'}")
+        items += ["VPN"] if phone["vpn_connected"] else []
+        return "Status bar: " + " | ".join([*items, f"battery {phone['battery_level']}%"])
 
     def _sim(self) -> str:
         return "missing" if self.device["sim_card_missing"] else str(self.device["sim_card_status"])
@@ -382,7 +382,7 @@ class Phone(Side):
         )
 
     def _speed(self) -> tuple[float | None, str]:
-        """Mbit/s, none without a connection, and what that is called."""
+        """Return the speed in Mbit/s (``None`` without a connection) and its name."""
         phone = self.device
         if not self._data_works():
             return None, "No Connection"

@@ -1,7 +1,7 @@
 """The retail domain: orders of a shop that are cancelled, changed, exchanged and returned.
 
-Each function does what tau2-bench's does, in the same order where a refusal may come in between, and with what is
-peculiar about it: the database that is left must be the same.
+Each function does what tau2-bench's does, in the same order where a refusal may come in between, with its
+peculiarities: the resulting database must be the same.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Retail(Side):
         return calculated(expression)
 
     def find_user_id_by_name_zip(self, first_name: str, last_name: str, zip: str) -> str:
-        wanted = (first_name.lower(), last_name.lower(), zip)
+        identity = (first_name.lower(), last_name.lower(), zip)
         for user_id, user in self.db.all("users"):
             name = user["name"]
-            if (name["first_name"].lower(), name["last_name"].lower(), user["address"]["zip"]) == wanted:
+            if (name["first_name"].lower(), name["last_name"].lower(), user["address"]["zip"]) == identity:
                 return user_id
         raise refusal("User not found")
 
@@ -181,7 +181,7 @@ class Retail(Side):
             raise refusal("Insufficient gift card balance to pay for the price difference")
 
     def _to_gift_card(self, user_id: str, payment_method_id: str, amount: float) -> None:
-        """Add to the balance if it is a gift card; what happens to other methods is not in the database."""
+        """Add to the balance if it is a gift card; other methods have no balance in the database."""
         if self._payment(user_id, payment_method_id)["source"] == "gift_card":
             card = self.db.edit("users", user_id)["payment_methods"][payment_method_id]
             card["balance"] = round(card["balance"] + amount, 2)
@@ -195,7 +195,7 @@ class Retail(Side):
     def _swaps(
         self, order: Record, item_ids: Sequence[str], new_item_ids: Sequence[str], *, other: bool
     ) -> tuple[float, Record]:
-        """What the new items cost more, and the last of them; ``other``: whether each must differ from the old one."""
+        """Return the price difference and the last new item; ``other``: whether each must differ from the old one."""
         if len(item_ids) != len(new_item_ids):
             raise refusal("The number of items to be exchanged should match")
         difference: float = 0
@@ -215,10 +215,10 @@ class Retail(Side):
 
 
 def _item(order: Record, item_id: str) -> Record:
-    found = next((item for item in order["items"] if item["item_id"] == item_id), None)
-    if found is None:
+    match = next((item for item in order["items"] if item["item_id"] == item_id), None)
+    if match is None:
         raise refusal(f"Item {item_id} not found")
-    return found  # type: ignore[no-any-return]
+    return match  # type: ignore[no-any-return]
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> Record:

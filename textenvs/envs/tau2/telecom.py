@@ -14,7 +14,7 @@ from .database import Record, Side, refusal
 _TODAY = date(2025, 2, 25)
 _LAST_MONTH = date(2025, 1, 1)
 _NEXT_MONTH = date(2025, 3, 1)
-# The tables that an id's first letter tells.
+# The tables by the first letter of an id.
 _KINDS = {"L": "lines", "D": "devices", "B": "bills", "C": "customers", "P": "plans"}
 
 
@@ -33,8 +33,12 @@ class Telecom(Side):
 
     def get_customer_by_name(self, full_name: str, dob: str) -> list[Record]:
         name = full_name.lower()
-        customers = (each for _, each in self.db.all("customers"))
-        return [each for each in customers if each["full_name"].lower() == name and each["date_of_birth"] == dob]
+        customers = (customer for _, customer in self.db.all("customers"))
+        return [
+            customer
+            for customer in customers
+            if customer["full_name"].lower() == name and customer["date_of_birth"] == dob
+        ]
 
     def get_details_by_id(self, id: str) -> Record:
         if id[:1] not in _KINDS:
@@ -42,7 +46,7 @@ class Telecom(Side):
         return self._get(_KINDS[id[0]], id)
 
     def get_bills_for_customer(self, customer_id: str, limit: int = 12) -> list[Record]:
-        bills = [self._get("bills", each) for each in self._get("customers", customer_id)["bill_ids"]]
+        bills = [self._get("bills", bill_id) for bill_id in self._get("customers", customer_id)["bill_ids"]]
         return sorted(bills, key=lambda bill: bill["issue_date"], reverse=True)[:limit]
 
     def get_data_usage(self, customer_id: str, line_id: str) -> Record:
@@ -100,7 +104,7 @@ class Telecom(Side):
         message = f"{gb_amount} GB added to line {line_id} for ${charge:.2f}"
         return {"message": message, "new_data_refueling_gb": line["data_refueling_gb"], "charge": charge}
 
-    # What tasks begin with, and what they assert.
+    # The actions that tasks begin with, and their assertions.
 
     def set_data_usage(self, customer_id: str, line_id: str, data_used_gb: float) -> None:
         self._line(customer_id, line_id)
@@ -114,7 +118,7 @@ class Telecom(Side):
             raise refusal("Line must be active to suspend for unpaid bill")
         price = self._get("plans", line["plan_id"])["price_per_month"]
         bills = self._get("customers", customer_id)["bill_ids"]
-        if any(self._get("bills", each)["status"] == "Overdue" for each in bills):
+        if any(self._get("bills", bill_id)["status"] == "Overdue" for bill_id in bills):
             raise refusal("Customer already has an overdue bill")
         end = _TODAY.replace(day=1) - timedelta(days=1)
         bill = self._bill(new_bill_id, customer_id, _LAST_MONTH, end, "Overdue")
@@ -127,7 +131,7 @@ class Telecom(Side):
             line["contract_end_date"] = end.isoformat()
 
     def bills_awaiting_payment(self, customer: Record) -> list[Record]:
-        bills = (self._get("bills", each) for each in customer["bill_ids"])
+        bills = (self._get("bills", bill_id) for bill_id in customer["bill_ids"])
         return [bill for bill in bills if bill["status"] == "Awaiting Payment"]
 
     def assert_data_refueling_amount(self, customer_id: str, line_id: str, expected_amount: float) -> bool:
@@ -162,9 +166,9 @@ class Telecom(Side):
         return f"Roaming {word}"
 
     def _charge(self, customer_id: str, amount: float, description: str) -> None:
-        """Put an amount on the customer's draft bill, which is made where there is none."""
+        """Put an amount on the customer's draft bill, which is created where there is none."""
         bills = self._get("customers", customer_id)["bill_ids"]
-        draft = next((each for each in bills if self._get("bills", each)["status"] == "Draft"), None)
+        draft = next((bill_id for bill_id in bills if self._get("bills", bill_id)["status"] == "Draft"), None)
         if draft is None:
             # tau2 draws the id at random; here it is a function of the customer and the charge.
             draft = "B" + hashlib.sha256(f"{customer_id} {description} {len(bills)}".encode()).hexdigest()[:8]

@@ -1,9 +1,9 @@
 """The scripted user: it knows a task's instructions, and tells them sentence by sentence, as it is asked.
 
 There is no chance in it: equal words, equal answers. What it says are the task's own sentences in the first person. It
-understands the assistant by the patterns of ``user.yaml``, does on its side what it is told to do (one thing a message)
-and reports what it saw. What it cannot see is whether the assistant did right: it reads its instructions, the talk and
-its own phone, and nothing of what the task is judged by.
+understands the assistant by the patterns of ``user.yaml``, follows its instructions on its side (one action a message)
+and reports the results. It cannot see whether the assistant did right: it reads its instructions, the talk and
+its own phone, and nothing of the task's criteria.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DATA: Mapping[str, Any] = load_yaml(__package__, "user.yaml")
 SAYS: Mapping[str, str] = _DATA["says"]
 _COMMON = frozenset(_DATA["common"].split())
 EXPERT: Mapping[str, str] = _DATA["expert"]
-_UNDERSTOOD = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _DATA["understood"].items()}
+_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _DATA["understood"].items()}
 _TOOLS = {name: re.compile(f"{name}|{pattern}", re.IGNORECASE) for name, pattern in _DATA["tools"].items()}
 _VALUES: Mapping[str, Mapping[str, str]] = _DATA["values"]
 #: Longer replies are not read, and none with more numbers.
@@ -35,20 +35,20 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORD = re.compile(r"[a-z0-9#@]{3,}")
 #: An id, or a number of three digits and more.
 _VALUE = re.compile(r"#?\b(?=\w*\d)(?!\d{1,2}\b)\w+")
-_CHECKS = [{**each, "about": re.compile(each["about"], re.I)} for each in _DATA["checks"]]
-#: So many values of a proposal are asked about at once.
-_ASKED_ABOUT = 6
+_CHECKS = [{**check, "about": re.compile(check["about"], re.I)} for check in _DATA["checks"]]
+#: How many values of a proposal are asked about at once.
+_MOST_QUESTIONED = 6
 
 
 def sentences(task: Mapping[str, Any]) -> tuple[list[str], range, range]:
-    """All that the user may say, in the first person; those that it opens with; and those that say who it is."""
-    given = task["user_scenario"]["instructions"]
+    """Return all that the user may say, in the first person; the opening sentences; and those of its identity."""
+    instructions = task["user_scenario"]["instructions"]
     parts = ("reason_for_call", "known_info", "unknown_info", "task_instructions")
-    texts = [given] if isinstance(given, str) else [given.get(name) or "" for name in parts]
-    split = [[each.strip() for each in _SENTENCE.split(text) if len(each.strip()) > 1] for text in texts]
+    texts = [instructions] if isinstance(instructions, str) else [instructions.get(name) or "" for name in parts]
+    split = [[sentence.strip() for sentence in _SENTENCE.split(text) if len(sentence.strip()) > 1] for text in texts]
     first = max(1, len(split[0]))
     who = range(first, first + sum(map(len, split[1:3])))
-    return [_first_person(each) for part in split for each in part], range(first), who
+    return [_first_person(sentence) for part in split for sentence in part], range(first), who
 
 
 def readable(words: str) -> bool:
@@ -57,23 +57,23 @@ def readable(words: str) -> bool:
 
 
 def opening(task: Mapping[str, Any], state: Tau2State) -> str:
-    """The user's first words: why it calls."""
-    known, first, _ = sentences(task)
-    state.heard = tuple(first)
-    return " ".join(known[i] for i in first)
+    """Return the user's first words: why it calls."""
+    texts, first, _ = sentences(task)
+    state.disclosed = tuple(first)
+    return " ".join(texts[i] for i in first)
 
 
 def answer(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
-    """What the user says to the assistant's words. Its own calls and how it leaves are noted in the state."""
+    """Return the user's answer to the assistant's words. Its own calls and how it leaves are noted in the state."""
     if not readable(words):
         return _useless(state, SAYS["unclear"])
-    said = _answer(task, state, words)
-    state.shown |= _values(words) | _values(said)
-    return said
+    reply = _answer(task, state, words)
+    state.known_values |= _values(words) | _values(reply)
+    return reply
 
 
 def _answer(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
-    sees = {name: bool(pattern.search(words)) for name, pattern in _UNDERSTOOD.items()}
+    sees = {name: bool(pattern.search(words)) for name, pattern in _PATTERNS.items()}
     if sees["transfer"] and any(call.name == TRANSFER_TOOL for call in state.calls):
         state.ended = "transfer"
         return SAYS["transferred"]
@@ -97,25 +97,25 @@ def _useless(state: Tau2State, words: str) -> str:
 
 
 def _tell(task: Mapping[str, Any], state: Tau2State, words: str, identity: bool) -> str:
-    """The sentence that the question is about, or else the next that was not said yet."""
-    known, _, who = sentences(task)
+    """Tell the sentence that the question is about, or else the next that was not said yet."""
+    texts, _, who = sentences(task)
     if identity and who:
         about = who
     else:
-        asked = set(_WORD.findall(words.lower()))
-        scores = [len(asked & set(_WORD.findall(each.lower()))) for each in known]
-        new = [i for i in range(len(known)) if i not in state.heard]
-        best = max(range(len(known)), key=lambda i: (scores[i], i in new, -i))
+        question = set(_WORD.findall(words.lower()))
+        scores = [len(question & set(_WORD.findall(text.lower()))) for text in texts]
+        new = [i for i in range(len(texts)) if i not in state.disclosed]
+        best = max(range(len(texts)), key=lambda i: (scores[i], i in new, -i))
         if not new and not scores[best]:
             return _useless(state, SAYS["nothing_more"])
         one = best if scores[best] or not new else new[0]
         about = range(one, one + 1)
-    if set(about) <= set(state.heard):
+    if set(about) <= set(state.disclosed):
         state.patience += 1  # asked again
     if state.patience >= PATIENCE:
         return _useless(state, "")
-    state.heard = tuple(sorted({*state.heard, *about}))
-    return " ".join(known[i] for i in about)
+    state.disclosed = tuple(sorted({*state.disclosed, *about}))
+    return " ".join(texts[i] for i in about)
 
 
 def _values(words: str) -> frozenset[str]:
@@ -123,16 +123,16 @@ def _values(words: str) -> frozenset[str]:
 
 
 def _consent(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
-    """Answer a proposal: yes where each id and number in it was said by the user, or shown to it before.
+    """Answer a proposal: yes where each id and number in it was said by the user, or was in a message before.
 
-    What is new is asked about once; whether it is right, the user cannot know.
+    The user asks once about new values; it cannot know whether they are right.
     """
-    known, _, _ = sentences(task)
-    said = " ".join(known[i] for i in state.heard)
+    texts, _, _ = sentences(task)
+    statements = " ".join(texts[i] for i in state.disclosed)
     values = list(dict.fromkeys(_VALUE.findall(words)))
-    if new := [value for value in values if value not in state.shown | _values(said)]:
-        return SAYS["new"].format(values=", ".join(new[:_ASKED_ABOUT]))
-    if not values and not _content(words) & _content(said):
+    if new := [value for value in values if value not in state.known_values | _values(statements)]:
+        return SAYS["new"].format(values=", ".join(new[:_MOST_QUESTIONED]))
+    if not values and not _content(words) & _content(statements):
         return _useless(state, SAYS["what"])
     state.agreed = (*state.agreed, words)
     return SAYS["yes"]
@@ -143,21 +143,21 @@ def _content(words: str) -> set[str]:
 
 
 def _close(task: Mapping[str, Any], state: Tau2State) -> str:
-    """The assistant says that it is done: is it, as far as the user can see, and was everything said?"""
-    known, first, who = sentences(task)
-    if not set(who) <= set(state.heard):
+    """Answer a claim that all is done: is it, as far as the user can see, and was everything said?"""
+    texts, first, who = sentences(task)
+    if not set(who) <= set(state.disclosed):
         return _useless(state, SAYS["unknown"])
-    called = " ".join(known[i] for i in first)
+    reason = " ".join(texts[i] for i in first)
     for check in _CHECKS:
-        if kind_of(state.db.folder.domain, "user", check["tool"]) and check["about"].search(called):
-            shown = _do(state, check["tool"], {})
-            if not re.search(check["works"], shown):
-                return _useless(state, f"{SAYS['broken']} {shown}")
+        if kind_of(state.db.folder.domain, "user", check["tool"]) and check["about"].search(reason):
+            output = _do(state, check["tool"], {})
+            if not re.search(check["works"], output):
+                return _useless(state, f"{SAYS['broken']} {output}")
             break
-    rest = range(who.stop, len(known))
-    if left := [i for i in rest if i not in state.heard and _UNDERSTOOD["wish"].search(known[i])]:
-        state.heard = tuple(sorted({*state.heard, *left}))
-        return " ".join([SAYS["more"], *(known[i] for i in left)])
+    rest = range(who.stop, len(texts))
+    if unsaid := [i for i in rest if i not in state.disclosed and _PATTERNS["wish"].search(texts[i])]:
+        state.disclosed = tuple(sorted({*state.disclosed, *unsaid}))
+        return " ".join([SAYS["more"], *(texts[i] for i in unsaid)])
     for name, arguments in _own_plan(task, state.db.folder.domain):
         _do(state, name, arguments)
     state.ended = "stop"
@@ -165,44 +165,46 @@ def _close(task: Mapping[str, Any], state: Tau2State) -> str:
 
 
 def _own_plan(task: Mapping[str, Any], domain: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """What the instructions tell the user to do itself once it is done: tools that change something, by name."""
-    given = task["user_scenario"]["instructions"]
-    for sentence in _SENTENCE.split(given if isinstance(given, str) else given.get("task_instructions") or ""):
+    """Yield the tools, of those that change something, that the instructions tell the user to use at the end."""
+    instructions = task["user_scenario"]["instructions"]
+    for sentence in _SENTENCE.split(
+        instructions if isinstance(instructions, str) else instructions.get("task_instructions") or ""
+    ):
         for name in _TOOLS:
             if name in sentence and kind_of(domain, "user", name) == "write":
                 yield name, _arguments(name, sentence)
 
 
 def _order(db: Database, words: str) -> tuple[str, dict[str, str]] | None:
-    """The tool of the user that the assistant's words tell it to use, with its arguments."""
+    """Return the tool of the user that the assistant's words tell it to use, with its arguments."""
     for sentence in _SENTENCE.split(words):
-        if _UNDERSTOOD["report"].search(sentence) or not _UNDERSTOOD["order"].search(sentence):
+        if _PATTERNS["report"].search(sentence) or not _PATTERNS["order"].search(sentence):
             continue
-        found = [
+        matches = [
             (match.start(), -len(match[0]), name)
             for name, pattern in _TOOLS.items()
             if kind_of(db.folder.domain, "user", name) and (match := pattern.search(sentence))
         ]
-        exact = [each for each in found if each[2] in sentence]
-        if found:
-            name = min(exact, key=lambda each: each[1])[2] if exact else min(found)[2]
+        exact = [candidate for candidate in matches if candidate[2] in sentence]
+        if matches:
+            name = min(exact, key=lambda candidate: candidate[1])[2] if exact else min(matches)[2]
             return name, _arguments(name, sentence)
     return None
 
 
 def _arguments(name: str, sentence: str) -> dict[str, str]:
-    given = {}
+    arguments = {}
     rest = sentence.replace(name, " ")
     for argument in _DATA["arguments"].get(name, ()):
         for value, pattern in _VALUES[argument].items():
-            if found := re.search(pattern, rest, re.IGNORECASE):
-                given[argument] = value or found[0]
+            if match := re.search(pattern, rest, re.IGNORECASE):
+                arguments[argument] = value or match[0]
                 break
-    return given
+    return arguments
 
 
 def _do(state: Tau2State, name: str, arguments: Mapping[str, str]) -> str:
-    """Use a tool of the user's own; what it shows."""
+    """Use a tool of the user's own; return its output."""
     try:
         return str(carry_out(state, Call("user", name, dict(arguments))))
     except (ToolError, TypeError) as error:
@@ -216,16 +218,16 @@ def _first_person(sentence: str) -> str:
     return sentence
 
 
-def next_move(criteria: Criteria, state: Tau2State, said: Sequence[str]) -> Call | str:
-    """What the scripted expert does next: the task's own actions in order, asking for a yes before each change.
+def next_move(criteria: Criteria, state: Tau2State, messages: Sequence[str]) -> Call | str:
+    """Return the scripted expert's next move: the task's own actions in order, asking for a yes before each change.
 
     Args:
         criteria: The task's.
         state: The episode's.
-        said: The expert's words so far, without calls.
+        messages: The expert's words so far, without calls.
     """
     domain = state.db.folder.domain
-    if not said and domain != "mock":
+    if not messages and domain != "mock":
         return EXPERT["who"]
     made = list(state.calls)
     for call in criteria.calls:
@@ -233,13 +235,13 @@ def next_move(criteria: Criteria, state: Tau2State, said: Sequence[str]) -> Call
             made.remove(call)
             continue
         if call.side == "user":
-            given = "".join(f", {name}: {value}" for name, value in call.arguments.items())
-            return EXPERT["order"].format(tool=call.name, arguments=given)
-        asked = EXPERT["confirm"].format(call=f"{call.name}({', '.join(map(str, call.arguments.values()))})")
-        if not call.writes(domain) or domain == "mock" or any(asked in words for words in state.agreed):
+            values = "".join(f", {name}: {value}" for name, value in call.arguments.items())
+            return EXPERT["order"].format(tool=call.name, arguments=values)
+        question = EXPERT["confirm"].format(call=f"{call.name}({', '.join(map(str, call.arguments.values()))})")
+        if not call.writes(domain) or domain == "mock" or any(question in words for words in state.agreed):
             return call
-        return EXPERT["explain"].format(asked=asked) if asked in said else asked
+        return EXPERT["explain"].format(asked=question) if question in messages else question
     if any(call.name == TRANSFER_TOOL for call in criteria.calls):
         return EXPERT["transferred"]
-    told = "".join(f" {each}." for each in criteria.communicate)
-    return EXPERT["done"].format(told=told)
+    communicated = "".join(f" {info}." for info in criteria.communicate)
+    return EXPERT["done"].format(told=communicated)

@@ -1,4 +1,4 @@
-"""A domain as it is played: both sides' functions over one database, what keeps the sides in step, and the tools."""
+"""A domain as it is played: both sides' functions over one database, their synchronisation, and the tools."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Call:
         return self
 
     def writes(self, domain: str) -> bool:
-        """Whether it is a change of the assistant's."""
+        """Return whether it is a change by the assistant."""
         return self.side == "assistant" and kind_of(domain, self.side, self.name) == "write"
 
     def matches(self, action: Mapping[str, Any]) -> bool:
-        """Whether it is a task's action: tau2's rule, which compares only the arguments that this call has."""
+        """Return whether it is a task's action: tau2's rule, which compares only the arguments that this call has."""
         if self.name != action["name"]:
             return False
         compared = action.get("compare_args")
@@ -63,33 +63,33 @@ class Call:
 
 @dataclass
 class Tau2State(ToolState):
-    """An episode: the database as it stands and as it should be, what was called and said, and the user's notes."""
+    """An episode: the database and its target, the calls and messages, and the user's memory."""
 
     db: Database = field(default_factory=lambda: Database(Folder("", "mock")))
     gold: Database = field(default_factory=lambda: Database(Folder("", "mock")))
     calls: tuple[Call, ...] = ()
     made: tuple[Call, ...] = ()  # the calls of both sides that changed something, and transfers
     needless: int = 0  # how many of them are none of the task's actions
-    trivial: bool = False  # nothing has to be done for what the task is judged by
-    told: frozenset[str] = frozenset()  # those of ``communicate_info`` that were said
-    shares: Mapping[str, float] = field(default_factory=dict)  # of each component, how much is met
-    paid: float = 0.0  # the sum of the turn rewards
+    trivial: bool = False  # the task's criteria require no action
+    communicated: frozenset[str] = frozenset()  # those of ``communicate_info`` that were said
+    shares: Mapping[str, float] = field(default_factory=dict)  # of each component, the share that is met
+    reward_sum: float = 0.0  # the sum of the turn rewards
     ended: str = ""  # how the user left: "stop", "transfer", or "left", which is none of tau2's ways
-    heard: tuple[int, ...] = ()  # the sentences of its instructions that the scripted user has said
-    shown: frozenset[str] = frozenset()  # the ids and numbers in what it has read and said
+    disclosed: tuple[int, ...] = ()  # the sentences of its instructions that the scripted user has said
+    known_values: frozenset[str] = frozenset()  # the ids and numbers in what it has read and said
     agreed: tuple[str, ...] = ()  # the proposals that it said yes to
     patience: int = 0
     talk: tuple[Any, ...] = ()  # what a language model as the user has read, said and done
 
 
 def kind_of(domain: str, side: str, name: str) -> str | None:
-    """``"read"``, ``"write"`` or ``"generic"``; ``None`` where the side has no such tool."""
+    """Return ``"read"``, ``"write"`` or ``"generic"``; ``None`` where the side has no such tool."""
     tools = _TOOLS[domain].get(side, {})
     return tools[name][0] if name in tools else None
 
 
 def run(db: Database, side: str, name: str, arguments: Mapping[str, Any], *, sync: bool = True) -> Any:
-    """Call a function of a side. What it raises for bad arguments is for the caller to report.
+    """Call a function of a side. The caller reports exceptions for bad arguments.
 
     ``ToolError``: it refuses, or the side has no such function. Either way, what it changed before stays changed.
     """
@@ -103,7 +103,7 @@ def run(db: Database, side: str, name: str, arguments: Mapping[str, Any], *, syn
 
 
 def begin(folder: Folder, initial: Mapping[str, Any], calls: Iterable[Call]) -> Database:
-    """The database at the start of a task: its data, its actions, and the calls of its message history.
+    """Return the database at the start of a task: its data, its actions, and the calls of its message history.
 
     Raises:
         TaskError: One of its actions cannot be carried out.
@@ -126,7 +126,7 @@ def begin(folder: Folder, initial: Mapping[str, Any], calls: Iterable[Call]) -> 
 
 
 def attempt(db: Database, call: Call, *, sync: bool = True) -> bool:
-    """Carry out a call; whether it worked. As in tau2, one that fails has done what it did before."""
+    """Carry out a call; return whether it worked. As in tau2, one that fails keeps its changes so far."""
     try:
         run(db, call.side, call.name, call.arguments, sync=sync)
     except Exception:  # whatever a row's arguments may lead to
@@ -152,7 +152,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def _synchronise(db: Database) -> None:
-    """What the network and the billing tell the user's phone, and the phone the billing; only telecom has these."""
+    """Send the state of the network and the billing to the phone, and payments to the billing; only in telecom."""
     if db.folder.domain != "telecom":
         return
     telecom, phone = Telecom(db), Phone(db)
@@ -161,7 +161,7 @@ def _synchronise(db: Database) -> None:
         return
     line = next(line for _, line in db.all("lines") if line["phone_number"] == number)
     plan = telecom.get_details_by_id(line["plan_id"])
-    known = {
+    updates = {
         "line_active": line["status"] == "Active",
         "roaming_allowed": line["roaming_enabled"],
         "mobile_data_usage_exceeded": line["data_used_gb"] >= plan["data_limit_gb"] + line["data_refueling_gb"],
@@ -172,13 +172,13 @@ def _synchronise(db: Database) -> None:
         request = None
     if request is None and (bills := telecom.bills_awaiting_payment(telecom.get_customer_by_phone(number))):
         request = {"bill_id": bills[0]["bill_id"], "amount_due": bills[0]["total_due"], "paid": False}
-    known["payment_request"] = request
-    if any(around.get(name) != value for name, value in known.items()):
-        db.edit("surroundings", "surroundings").update(known)
+    updates["payment_request"] = request
+    if any(around.get(name) != value for name, value in updates.items()):
+        db.edit("surroundings", "surroundings").update(updates)
 
 
 class _Function:
-    """A tool's function: picklable, and what it does is noted in the state."""
+    """A tool's function: picklable; its calls are noted in the state."""
 
     def __init__(self, side: str, name: str) -> None:
         self.side, self.name = side, name
@@ -189,7 +189,7 @@ class _Function:
 
 
 def tools_of(domain: str, side: str) -> Sequence[Tool[..., Any]]:
-    """The tools of a side. Their arguments are given as they were written, unchecked, as tau2 does it."""
+    """Return the tools of a side. Their arguments are passed as they were written, unchecked, as tau2 does it."""
     return [_tool(domain, side, name) for name in _TOOLS[domain].get(side, ())]
 
 
@@ -198,14 +198,17 @@ def _tool(domain: str, side: str, name: str) -> Tool[..., Any]:
     method = getattr(_SIDES[domain][side], name)
     hints = get_type_hints(method)
     described = _TOOLS[domain]["arguments"]
-    arguments = [each for each in inspect.signature(method).parameters.values() if each.name != "self"]
+    arguments = [parameter for parameter in inspect.signature(method).parameters.values() if parameter.name != "self"]
     parameters = {
         "type": "object",
         "properties": {
-            each.name: {**TypeAdapter(hints[each.name]).json_schema(), "description": described[each.name]}
-            for each in arguments
+            parameter.name: {
+                **TypeAdapter(hints[parameter.name]).json_schema(),
+                "description": described[parameter.name],
+            }
+            for parameter in arguments
         },
-        "required": [each.name for each in arguments if each.default is each.empty],
+        "required": [parameter.name for parameter in arguments if parameter.default is parameter.empty],
     }
     says = _TOOLS[domain][side][name][1]
     return Tool(_Function(side, name), name=name, description=says, parameters=parameters, max_chars=40_000)

@@ -1,6 +1,6 @@
 """Cheap policies against Guess the Number, the default game.
 
-Luck has its share. The package gives one guess more than it says. Of N numbers, a policy that makes k different
+Some guesses are right by luck. The package gives one guess more than it says. Of N numbers, a policy that makes k
 guesses and ignores the hints is right in k of N games (10 of 511, 14 of 8191); one that begins in the middle and moves
 by one in the direction of the first hint, in 2k - 1 of N.
 """
@@ -19,22 +19,22 @@ from ..gsm8k.attacks import guess
 
 
 def _range(conversation: Messages) -> tuple[int, int]:
-    found = re.search(r"between (\d+) and (\d+)", first_user_text(conversation))
-    return (int(found[1]), int(found[2])) if found else (1, 20)
+    match = re.search(r"between (\d+) and (\d+)", first_user_text(conversation))
+    return (int(match[1]), int(match[2])) if match else (1, 20)
 
 
 def _directed(conversation: Messages) -> str:
     low, high = _range(conversation)
-    said = user_texts(conversation)[1:]
-    step = 1 if said and "higher" in said[0] else -1
-    return f"[{(low + high) // 2 + step * len(said)}]"
+    hints = user_texts(conversation)[1:]
+    step = 1 if hints and "higher" in hints[0] else -1
+    return f"[{(low + high) // 2 + step * len(hints)}]"
 
 
 def _remembered(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """The last guesses of earlier games, which were right then, the most frequent first."""
+    """Start with the last guesses of earlier games, which were right then, the most frequent first."""
     right = [str(conversation[-1]["content"]) for conversation in seen]
-    left = iter(dict(Counter(right).most_common()))
-    return lambda conversation: next(left, "[1]")
+    guesses = iter(dict(Counter(right).most_common()))
+    return lambda conversation: next(guesses, "[1]")
 
 
 def _all_at_once(conversation: Messages) -> str:

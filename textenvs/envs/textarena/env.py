@@ -16,7 +16,7 @@ from .attacks import ATTACKS
 from .players import Opponent, careless_move, expert_move, opponent_move
 from .tasks import GameFault, LiveGame, TextArenaTasks, base_of, players_of, seed_of
 
-# A move longer than this is cut at its beginning: games look for the move with expressions that take long on more.
+# A longer move is cut at its beginning: games look for the move with expressions that are slow on long texts.
 _MAX_CHARS = 2_000
 
 #: Guess the Number: how many numbers, and guesses, as many as halving the range needs at most. The package gives one
@@ -27,8 +27,8 @@ LEVELS: dict[str, dict[str, int]] = {
     "hard": {"max_number": 8191, "max_turns": 13},
 }
 
-# Games whose share in a lost game is no progress: Guess the Number pays for a last guess near the number, wherever one
-# has stopped to look.
+# Games whose share in a lost game is no progress: Guess the Number pays for a last guess near the number, wherever the
+# search has stopped.
 _NO_SHARE = frozenset(("GuessTheNumber",))
 
 _SECRETS = {
@@ -41,7 +41,7 @@ _SECRETS = {
 
 @dataclass
 class TextArenaState(EpisodeState):
-    """The moves of all players, in order: together with the task's seed, all there is to know about the game."""
+    """The moves of all players, in order: with the task's seed, they determine the game."""
 
     moves: tuple[str, ...] = ()
     invalid: int = 0  # moves of the policy's that were not valid
@@ -52,30 +52,30 @@ class TextArenaState(EpisodeState):
 class TextArena(TextEnv[TextArenaState]):
     """A game of TextArena: its prompt, its messages, and its reward at the end.
 
-    The reward has one term, ``game``: what the game gives, on the turn that ends it, and 0 before. Most games give 1
-    for a win, a share of it for what was reached in the end, and for two players -1 for a loss. An invalid move is
+    The reward has one term, ``game``: the game's reward, on the turn that ends it, and 0 before. Most games give 1
+    for a win, a share of it for the final progress, and for two players -1 for a loss. An invalid move is
     answered by the game; most end at the second in a row. A lost game of Guess the Number pays nothing.
 
-    The running game is no part of the state: the state has the moves, and a game is played again from its seed where
-    there is none that has just come to the same point (after ``restore``, in a fork, in another process).
+    The running game is no part of the state: the state has the moves, and a game is replayed from its seed unless
+    the cached one is at the same point (after ``restore``, in a fork, in another process).
 
     Args:
         game: An id of TextArena; see :func:`~textenvs.envs.textarena.tasks.games`. ``None`` is Guess the Number at a
             level.
         level: ``"easy"`` (1 to 511 in 9 guesses; the default), ``"medium"`` (2047 in 11) or ``"hard"`` (8191 in 13),
             where ``game`` is ``None``.
-        options: Arguments of the game, as in JSON, over those of the id or the level. With a ``max_number`` of one's
-            own, Guess the Number has the package's 10 guesses.
-        opponent: Who plays against the policy, in a game for two: ``"strong"`` (the default: minimax in ConnectFour and
+        options: Arguments of the game, as in JSON, over those of the id or the level. With a custom ``max_number``,
+            Guess the Number has the package's 10 guesses.
+        opponent: The policy's opponent, in a game for two: ``"strong"`` (the default: minimax in ConnectFour and
             TicTacToe, an equilibrium in KuhnPoker and IteratedRockPaperScissors, the nim-sum in Nim, holding at 20 in
             PigDice) or ``"random"``, any allowed move, which says little: in ConnectFour one column beats it.
         seat: Which player the policy is, in a game for two: 0 or 1.
-        forfeit: Whether a game that an invalid move ends earns nothing (or less, if the game says so). Without, some
-            games then pay a share for what was reached, and a few pay it for nothing at all.
+        forfeit: Whether a game that an invalid move ends earns nothing (or less, if the game says so). Without it,
+            some games then pay a share for the progress, and a few pay it for nothing at all.
         split: ``"train"`` or ``"test"``.
         seed: Which endless sequence of starts, from 0. (Episodes are seeded by ``reset``.)
-        **more: ``max_assistant_turns`` (``None`` leaves it to the game), ``system_prompt``, ``render_mode``, as in
-            :class:`~textenvs.env.TextEnv`.
+        **env_options: ``max_assistant_turns`` (``None`` leaves it to the game), ``system_prompt``, ``render_mode``, as
+            in :class:`~textenvs.env.TextEnv`.
 
     Raises:
         ValueError: A value outside the above, both ``game`` and ``level``, or a game that cannot be played here.
@@ -101,7 +101,7 @@ class TextArena(TextEnv[TextArenaState]):
         forfeit: bool = True,
         split: Split = "train",
         seed: NonNegativeInt = 0,
-        **more: Any,
+        **env_options: Any,
     ) -> None:
         if game is None:
             own = {} if options is None else options
@@ -116,18 +116,18 @@ class TextArena(TextEnv[TextArenaState]):
             raise ValueError(f"seat must be {allowed}, not {seat!r}")
         if opponent is not None and players_of(game) == 1:
             raise ValueError(f"opponent={opponent!r} is for a game for two, and {game} is for one; leave it out")
-        super().__init__(tasks, **more)
+        super().__init__(tasks, **env_options)
         self.seat, self.forfeit, self.opponent = seat, forfeit, opponent or "strong"
         self._live: tuple[int, tuple[str, ...], LiveGame] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the running game: a copy, a fork or another process plays it again."""
+        """Leave out the running game: a copy, a fork or another process replays it."""
         return {**self.__dict__, "_live": None}
 
     def opening(self, task: Task) -> Sequence[Message]:
         game = self._take()
         self._opponents(game)  # who may begin
-        text, _ = game.heard(self.seat)
+        text, _ = game.new_messages(self.seat)
         self._keep(game)
         return (user(text or "The game begins."),)
 
@@ -140,7 +140,7 @@ class TextArena(TextEnv[TextArenaState]):
             return self._unread()
         state.moves, state.unread = (*state.moves, move), 0
         self._opponents(game)
-        text, invalid = game.heard(self.seat)
+        text, invalid = game.new_messages(self.seat)
         state.invalid += invalid
         if not game.done:
             self._keep(game)
@@ -159,16 +159,16 @@ class TextArena(TextEnv[TextArenaState]):
         )
 
     def _unread(self) -> Turn:
-        """The move never happened; the second in a row that the game raises an exception on ends the episode."""
+        """Count an unread move without making it; the second in a row that raises an exception ends the episode."""
         self.state.unread += 1
         self.state.invalid += 1
         if self.state.unread > 1:
             return self._turn(-1.0, stop="invalid_move")  # as TextArena's games end
         return self._turn(0.0, "The game could not read that. Make a move as its rules say.")
 
-    def _turn(self, reward: float, *said: str, stop: str | None = None) -> Turn:
+    def _turn(self, reward: float, *messages: str, stop: str | None = None) -> Turn:
         return Turn(
-            messages=tuple(map(user, said)),
+            messages=tuple(map(user, messages)),
             terminated=stop is not None,
             stop=stop,
             terms={"game": reward},
@@ -176,7 +176,7 @@ class TextArena(TextEnv[TextArenaState]):
         )
 
     def conversation_score(self) -> Mapping[str, float]:
-        """``success``: whether the game is over with its full reward."""
+        """Return ``success``: whether the game is over with its full reward."""
         return {"success": float(self.state.won)}
 
     def reveals(self, reply: Message) -> bool:
@@ -208,16 +208,16 @@ class TextArena(TextEnv[TextArenaState]):
             self.state.moves = (*self.state.moves, move)
 
     def _take(self) -> LiveGame:
-        """The game as it stands after the state's moves; the caller owns it, and the cache is cleared."""
+        """Return the game after the state's moves; the caller owns it, and the cache is cleared."""
         seed = seed_of(self.task, self.tasks.game)
-        kept, self._live = self._live, None
-        if kept is not None and kept[:2] == (seed, self.state.moves):
-            return kept[2]
+        cached, self._live = self._live, None
+        if cached is not None and cached[:2] == (seed, self.state.moves):
+            return cached[2]
         game = LiveGame(self.tasks.game, self.tasks.options, seed)
         for move in self.state.moves:
             game.move(move)
         if self.state.messages:
-            game.heard(self.seat)  # it is in the conversation already
+            game.new_messages(self.seat)  # it is in the conversation already
         return game
 
     def _keep(self, game: LiveGame) -> LiveGame:

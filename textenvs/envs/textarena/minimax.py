@@ -1,7 +1,7 @@
 """Minimax for board games of two players: perfect in Tic Tac Toe, some moves ahead in Connect Four.
 
-Among moves of the same value one is drawn, in Connect Four while nothing is decided among those that look nearly as
-good: no list of moves beats it again and again.
+Among moves of the same value one is drawn, in Connect Four while nothing is decided among those of nearly the same
+value: no fixed list of moves beats it repeatedly.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 
 _WON = 10_000  # and a little more the sooner
-#: About so many positions are looked at for a move, without those that are cut off.
+#: About how many positions are searched for a move, without those that are cut off.
 _POSITIONS = 3_400
-# What three in a row of a window of four are worth, and fewer; a window with discs of both is worth nothing.
+# The value of a window of four by its discs in a row; a window with discs of both is worth nothing.
 _WORTH = (0, 1, 4, 16, 0)
-#: How much worse a move may look than the best and still be drawn, while nothing is decided.
+#: By how much a move's value may be below the best and still be drawn, while nothing is decided.
 _NEARLY = 4
 _LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 
@@ -32,16 +32,16 @@ def tic_tac_toe(board: Sequence[str], mark: str, rng: np.random.Generator) -> in
 @functools.lru_cache(maxsize=8192)
 def _value(cells: str) -> int:
     """Return the value of a position to the player ``m``, whose turn it is; early wins and late losses are better."""
-    left = cells.count(".")
+    free_cells = cells.count(".")
     if any(all(cells[cell] == "o" for cell in line) for line in _LINES):
-        return -1 - left
-    if not left:
+        return -1 - free_cells
+    if not free_cells:
         return 0
     return max(-_value(_turned(cells, cell)) for cell in range(9) if cells[cell] == ".")
 
 
 def _turned(cells: str, cell: int) -> str:
-    """The position after ``m`` has taken a cell, as the other player sees it."""
+    """Return the position after ``m`` has taken a cell, from the other player's view."""
     return (cells[:cell] + "m" + cells[cell + 1 :]).translate(_SIDES)
 
 
@@ -81,15 +81,15 @@ class _ConnectFour:
     def __init__(self, rows: int, columns: int) -> None:
         self.height = rows + 1
         column = (1 << rows) - 1
-        self.columns = [column << self.height * each for each in _from_the_middle(columns)]
-        self.bottoms = [1 << self.height * each for each in _from_the_middle(columns)]
+        self.columns = [column << self.height * index for index in _from_the_middle(columns)]
+        self.bottoms = [1 << self.height * index for index in _from_the_middle(columns)]
         self.board = sum(self.columns)
         self.windows = _windows(rows, columns)
 
-    def moves(self, taken: int) -> list[int]:
-        """The cells that a disc can fall into, from the middle."""
+    def moves(self, occupied: int) -> list[int]:
+        """Return the cells that a disc can fall into, from the middle."""
         free = zip(self.columns, self.bottoms, strict=True)
-        return [move for column, bottom in free if (move := (taken & column) + bottom & column)]
+        return [move for column, bottom in free if (move := (occupied & column) + bottom & column)]
 
     def won(self, discs: int) -> bool:
         for step in (1, self.height - 1, self.height, self.height + 1):
@@ -116,11 +116,11 @@ class _ConnectFour:
     def _looks(self, own: int, other: int) -> int:
         worth = 0
         for window in self.windows:
-            mine, theirs = (own & window).bit_count(), (other & window).bit_count()
-            if not theirs:
-                worth += _WORTH[mine]
-            elif not mine:
-                worth -= _WORTH[theirs]
+            own_count, other_count = (own & window).bit_count(), (other & window).bit_count()
+            if not other_count:
+                worth += _WORTH[own_count]
+            elif not own_count:
+                worth -= _WORTH[other_count]
         return worth
 
 
@@ -130,12 +130,12 @@ def _from_the_middle(columns: int) -> list[int]:
 
 @functools.cache
 def _windows(rows: int, columns: int) -> tuple[int, ...]:
-    """Every four cells in a line, as bits."""
+    """Return every four cells in a line, as bits."""
     lines = []
     for column in range(columns):
         for row in range(rows):
             for right, up in ((0, 1), (1, 0), (1, 1), (1, -1)):
-                cells = [(column + right * each, row + up * each) for each in range(4)]
+                cells = [(column + right * offset, row + up * offset) for offset in range(4)]
                 if all(0 <= x < columns and 0 <= y < rows for x, y in cells):
                     lines.append(sum(1 << x * (rows + 1) + y for x, y in cells))
     return tuple(lines)

@@ -1,4 +1,4 @@
-"""Scripted opponents and experts. A game is given by its name without version, and as TextArena's object.
+"""Scripted opponents and experts. A game is passed by its name without version, and as TextArena's object.
 
 Opponents and experts see what a player could see (the history of guesses, the board, their own card), and no secrets.
 """
@@ -15,10 +15,10 @@ import numpy as np
 
 from .minimax import connect_four, tic_tac_toe
 
-#: How well an opponent plays.
+#: The strength of an opponent.
 Opponent = Literal["strong", "random"]
 
-#: More codes than this are too many to go through.
+#: More codes than this are too many to search.
 _MAX_CODES = 200_000
 
 
@@ -34,13 +34,13 @@ def expert_move(base: str, game: Any, rng: np.random.Generator) -> str:
     if base in _STRONG:
         return _STRONG[base](game, rng)
     if base not in _EXPERTS:
-        known = ", ".join(sorted({*_EXPERTS, *_STRONG}))
-        raise NotImplementedError(f"TextArena's {base} has no scripted expert; there are for {known}")
+        names = ", ".join(sorted({*_EXPERTS, *_STRONG}))
+        raise NotImplementedError(f"TextArena's {base} has no scripted expert; there are for {names}")
     return _EXPERTS[base](game)
 
 
 def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
-    """A random move in the right form."""
+    """Return a random move in the right form."""
     if base == "GuessTheNumber":
         return f"[{int(rng.integers(game.min_number, game.max_number + 1))}]"
     if base == "Mastermind":
@@ -51,7 +51,7 @@ def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
     raise NotImplementedError(f"TextArena's {base} has no scripted careless replies")
 
 
-#: What is allowed in a game for two.
+#: The allowed moves of games for two.
 _MOVES: dict[str, Callable[[Any], list[str]]] = {
     "ConnectFour": lambda game: [
         f"[col {column}]" for column, top in enumerate(game.state.game_state["board"][0]) if top == "."
@@ -79,7 +79,7 @@ def _guess_the_number(game: Any) -> str:
 
 
 def _mastermind(game: Any) -> str:
-    """The first code that agrees with all that was said about the guesses so far."""
+    """Return the first code that agrees with all hints so far."""
     numbers, length = range(1, game.num_numbers + 1), game.code_length
     if game.num_numbers**length > _MAX_CODES:
         raise NotImplementedError(
@@ -89,7 +89,7 @@ def _mastermind(game: Any) -> str:
         itertools.product(numbers, repeat=length) if game.duplicate_numbers else itertools.permutations(numbers, length)
     )
     history = [(entry["guess"], (entry["black"], entry["white"])) for entry in game.state.game_state["history"]]
-    code = next(code for code in codes if all(_pegs(code, guess) == said for guess, said in history))
+    code = next(code for code in codes if all(_pegs(code, guess) == hint for guess, hint in history))
     return f"[{' '.join(map(str, code))}]"
 
 
@@ -100,7 +100,7 @@ def _pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
 
 
 def _tower_of_hanoi(game: Any) -> str:
-    """The next move of the shortest solution from here."""
+    """Return the next move of the shortest solution from here."""
     place = {disk: tower for tower, disks in game.state.game_state["towers"].items() for disk in disks}
     target, move = "C", ("A", "C")
     for disk in sorted(place, reverse=True):
@@ -111,7 +111,7 @@ def _tower_of_hanoi(game: Any) -> str:
 
 
 def _nim(game: Any, rng: np.random.Generator) -> str:
-    """To a nim-sum of 0, if there is one; else any move."""
+    """Move to a nim-sum of 0, if possible; else any move."""
     piles = game.state.game_state["piles"]
     total = functools.reduce(operator.xor, piles)
     moves = [f"[{pile} {size - (size ^ total)}]" for pile, size in enumerate(piles) if size ^ total < size]
@@ -130,9 +130,9 @@ def _drawn(moves: Sequence[str], rng: np.random.Generator) -> str:
 
 
 def _kuhn_poker(game: Any, rng: np.random.Generator) -> str:
-    """An equilibrium of a round (Kuhn 1950), that with the most bets of the first player's.
+    """Play an equilibrium of a round (Kuhn 1950), the one with the most bets of the first player.
 
-    It depends on the player's own card and on what was done in the round.
+    It depends on the player's own card and on the actions of the round.
     """
     state = game.state.game_state
     player, tree = game.state.current_player_id, state["current_legal_action_tree"]

@@ -1,4 +1,4 @@
-"""Games of the TextArena package: which of them can be played here, a running game, and the task set of its starts.
+"""Games of the TextArena package: the playable ones, a running game, and the task set of its starts.
 
 TextArena's games draw from the process's global generators, print, and download word lists when they are imported. All
 calls into them go through :func:`~textenvs.global_rng.contained`, with a state of the generators that belongs to the
@@ -40,7 +40,7 @@ class LiveGame:
         self._pays_bets = base_of(game) == "KuhnPoker"
         self._random = RandomState.seeded(seed)
         with _in_textarena(self._random):
-            self.game = _made(game, json.dumps(dict(options), sort_keys=True))
+            self.game = _new_game(game, json.dumps(dict(options), sort_keys=True))
             self.game.reset(num_players=self.players, seed=seed)
         self.done = False
 
@@ -49,7 +49,7 @@ class LiveGame:
         return int(self.game.state.current_player_id)
 
     def move(self, action: str) -> None:
-        """The player whose turn it is makes a move. After a :class:`GameFault` the game may be in any state."""
+        """Make a move of the player whose turn it is. After a :class:`GameFault` the game may be in any state."""
         try:
             with _in_textarena(self._random):
                 if self._pays_bets:
@@ -58,13 +58,13 @@ class LiveGame:
         except Exception as error:
             raise GameFault(f"{type(error).__name__}: {error}") from error
 
-    def heard(self, player: int) -> tuple[str, bool]:
-        """What ``player`` was told since the last call, its own moves left out; and whether its move was not valid."""
+    def new_messages(self, player: int) -> tuple[str, bool]:
+        """Return ``player``'s messages since the last call, without its own moves; and whether its move was invalid."""
         from textarena import ObservationType
 
-        told, self.game.state.observations[player] = self.game.state.observations[player], []
+        observations, self.game.state.observations[player] = self.game.state.observations[player], []
         parts, invalid = [], False
-        for speaker, text, kind in told:
+        for speaker, text, kind in observations:
             own = speaker in (player, -1)
             # Some games give the arguments of a player's own move in the wrong order.
             if isinstance(speaker, ObservationType) or (own and kind == ObservationType.PLAYER_ACTION):
@@ -74,31 +74,31 @@ class LiveGame:
         return "\n\n".join(part for part in parts if part), invalid
 
     def outcome(self, player: int) -> tuple[float, bool]:
-        """The game's reward for ``player``, 0 where it gives none; and whether a move that was not valid ended it."""
+        """Return the game's reward for ``player``, 0 where it gives none; and whether an invalid move ended it."""
         with _in_textarena(self._random):
             rewards, game_info = self.game.close()
         info = game_info.get(player, {})
-        given = reward = (rewards or {}).get(player, 0.0)
-        if isinstance(given, str):
+        raw_reward = reward = (rewards or {}).get(player, 0.0)
+        if isinstance(raw_reward, str):
             # Some games pass reward and reason of an invalid move the wrong way round.
             reward = str(info.get("reason", "")).removeprefix("Invalid Move: ")
         try:
             return float(reward), bool(info.get("invalid_move", False))
         except (TypeError, ValueError) as error:
-            raise GameFault(f"the reward is {given!r}, and not a number") from error
+            raise GameFault(f"the reward is {raw_reward!r}, and not a number") from error
 
 
 def _pay_bet(game: Any, action: str) -> None:
     """Take the chip of a bet or a call to the pot, as the rules of Kuhn poker say; the package leaves it out."""
     state = game.state.game_state
-    found = re.search(r"\[(check|bet|fold|call)\]", action, re.IGNORECASE)
-    if found and found[1].lower() in ("bet", "call") and found[1].lower() in state["current_legal_action_tree"]:
+    match = re.search(r"\[(check|bet|fold|call)\]", action, re.IGNORECASE)
+    if match and match[1].lower() in ("bet", "call") and match[1].lower() in state["current_legal_action_tree"]:
         state["player_chips"][game.state.current_player_id] -= 1
         state["pot"] += 1
 
 
 def base_of(game: str) -> str:
-    """The name before ``-v0``: what ``GuessTheNumber-v0-hardcore`` is a variant of."""
+    """Return the name before ``-v0``: that of the game whose variant ``GuessTheNumber-v0-hardcore`` is."""
     return game.partition("-v0")[0]
 
 
@@ -107,7 +107,7 @@ def players_of(game: str) -> int:
 
 
 def games() -> tuple[str, ...]:
-    """The ids that can be played here, if what they need is there."""
+    """Return the ids that can be played here, given their requirements."""
     return tuple(sorted(game for game in _registered() if base_of(game) in _PLAYABLE))
 
 
@@ -120,8 +120,8 @@ def check_game(game: str, options: Mapping[str, Any]) -> None:
         )
     if game not in games():
         near = difflib.get_close_matches(game, games(), n=3, cutoff=0.4)
-        meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise ValueError(f"TextArena has no game {game!r} that can be played here.{meant} See games() for all")
+        suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise ValueError(f"TextArena has no game {game!r} that can be played here.{suggestion} See games() for all")
     try:
         text = json.dumps(dict(options), sort_keys=True)
     except (TypeError, ValueError) as error:
@@ -146,7 +146,7 @@ def _try_out(game: str, options: str) -> None:
 class TextArenaTasks(Endless):
     """The starts of a game as an endless :class:`~textenvs.task.TaskSet`: one for every seed, for training even ones.
 
-    A task's prompt only names them: what a player reads first comes from the game itself.
+    A task's prompt only names them: a player's first message comes from the game itself.
     """
 
     game: str = "GuessTheNumber-v0"
@@ -175,7 +175,7 @@ class TextArenaTasks(Endless):
 
 
 def seed_of(task: Task, game: str) -> int:
-    """The seed of a task; :class:`TaskError` where it is not a start of ``game``."""
+    """Return the seed of a task; :class:`TaskError` where it is not a start of ``game``."""
     if task.extra.get("game") != game:
         raise TaskError(f"task {task.key}: extra_info.game is {task.extra.get('game')!r}, not {game!r}")
     seed = task.extra.get("seed")
@@ -184,8 +184,8 @@ def seed_of(task: Task, game: str) -> int:
     return seed
 
 
-def _made(game: str, options: str) -> Any:
-    """A new game; call it inside :func:`_in_textarena`."""
+def _new_game(game: str, options: str) -> Any:
+    """Return a new game; call it inside :func:`_in_textarena`."""
     # Reading the word lists takes a second. They do not change, and these games keep nothing else before reset().
     return copy.copy(_with_corpora(game, options)) if base_of(game) in _CORPORA else _new(game, options)
 

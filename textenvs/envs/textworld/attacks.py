@@ -1,4 +1,4 @@
-"""Cheap policies against the cooking game, and against what stands between a reply and the game's interpreter.
+"""Cheap policies against the cooking game, and against the checks between a reply and the game's interpreter.
 
 The game pays for each step of the recipe by itself, so whoever takes an ingredient that happens to be in it has that
 share. A dish that is wrongly cooked ends the game.
@@ -43,20 +43,20 @@ def _things(conversation: Messages) -> list[str]:
 
 
 def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
-    """Takes each thing that it sees, does with it what ``cook`` says, and makes a meal of all."""
+    """Take each thing that is named, follow ``cook`` with it, and make a meal of all."""
 
     def start(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-        tried, left = set[str](), list[str]()
+        tried, queue = set[str](), list[str]()
 
         def reply(conversation: Messages) -> str:
-            if left:
-                return left.pop(0)
-            thing = next((each for each in _things(conversation) if each not in tried), None)
+            if queue:
+                return queue.pop(0)
+            thing = next((name for name in _things(conversation) if name not in tried), None)
             if thing is None:
-                left.append("eat meal")
+                queue.append("eat meal")
                 return "prepare meal"
             tried.add(thing)
-            left.extend(cook(thing))
+            queue.extend(cook(thing))
             return f"take {thing}"
 
         return reply
@@ -65,14 +65,14 @@ def _sweep(cook: Callable[[str], Sequence[str]]) -> Callable[[np.random.Generato
 
 
 def _recipe(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    left = ["examine cookbook"]
+    queue = ["examine cookbook"]
 
     def reply(conversation: Messages) -> str:
-        listed, found, directions = text_of(conversation[-1]).partition("\nDirections:\n")
-        if found:
+        listed, has_recipe, directions = text_of(conversation[-1]).partition("\nDirections:\n")
+        if has_recipe:
             foods = listed.partition("\nIngredients:\n")[2].splitlines()
-            left[:] = ["take knife", *(f"take {food}" for food in foods), *directions.splitlines(), "eat meal"]
-        return left.pop(0) if left else ""
+            queue[:] = ["take knife", *(f"take {food}" for food in foods), *directions.splitlines(), "eat meal"]
+        return queue.pop(0) if queue else ""
 
     return reply
 
@@ -82,30 +82,30 @@ def _plan(separator: str) -> Callable[[Messages], str]:
 
 
 def _wander(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    """Through the exits of the last room that was described, opening doors and taking what there is."""
-    tried, left = {"fridge", "knife"}, ["open fridge"]
+    """Walk through the exits of the last room that was described, opening doors and taking things."""
+    tried, queue = {"fridge", "knife"}, ["open fridge"]
 
     def reply(conversation: Messages) -> str:
-        if not left:
+        if not queue:
             room = " ".join(user_texts(conversation)).rpartition("-= ")[2]
             seen = dict.fromkeys((*_DOOR.findall(room), *_THING.findall(room)))
-            new = [each for each in seen if each not in tried]
+            new = [name for name in seen if name not in tried]
             tried.update(new)
-            left.extend(f"{'open' if each.endswith(' door') else 'take'} {each}" for each in new)
+            queue.extend(f"{'open' if name.endswith(' door') else 'take'} {name}" for name in new)
             exits = _EXIT.findall(room) or ["north", "east", "south", "west"]
-            left.append(f"go {exits[rng.integers(len(exits))]}")
-            left.append("take coin" if "coin" in room else "open fridge")
-        return left.pop(0)
+            queue.append(f"go {exits[rng.integers(len(exits))]}")
+            queue.append("take coin" if "coin" in room else "open fridge")
+        return queue.pop(0)
 
     return reply
 
 
 def _again(name: str, says: str, replies: Sequence[str | Message]) -> Attack:
-    """Says one reply after the other, and then from the first again."""
+    """Say one reply after the other, and then from the first again."""
 
     def start(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-        left = cycle(replies)
-        return lambda conversation: next(left)
+        cycled = cycle(replies)
+        return lambda conversation: next(cycled)
 
     return Attack(name, says, start)
 

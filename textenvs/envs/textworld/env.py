@@ -22,7 +22,7 @@ _MAX_CHARS = 2_000
 
 @dataclass
 class TextWorldState(EpisodeState):
-    """The commands that the game was given, in order: together with its file, all there is to know about it."""
+    """The commands sent to the game, in order: with its file, they determine the game."""
 
     moves: tuple[str, ...] = ()
     share: float = 0.0  # the game's score, as a share of the largest
@@ -32,16 +32,16 @@ class TextWorldState(EpisodeState):
 class TextWorld(TextEnv[TextWorldState]):
     """A text adventure: find, take, open, cook; every reply is a command, and the game answers.
 
-    The reward has one term, ``score``: by how much the turn changed the game's own score, as a share of the largest. So
+    The reward has one term, ``score``: the turn's change of the game's own score, as a share of the largest. So
     the return is the share of the score that was reached. The episode ends when the game is won, or lost for good (a
     burned ingredient).
 
     A command is the last line of a reply that is not empty. One turn is one command: several at once, and commands to
-    the interpreter (``undo``, ``restart``, ``save``), are answered and not sent to the game. So is what the game does
-    not know; it costs the turn.
+    the interpreter (``undo``, ``restart``, ``save``), are answered and not sent to the game. So are commands that the
+    game does not know; they cost the turn.
 
-    The running game is no part of the state: the state has the commands, and a game is played again from its file where
-    there is none that has just come to the same point (after ``restore``, in a fork, in another process).
+    The running game is no part of the state: the state has the commands, and a game is replayed from its file unless
+    the cached one is at the same point (after ``restore``, in a fork, in another process).
 
     Args:
         game: ``"cooking"`` (the default; the game of First TextWorld Problems), ``"custom"`` (a house and a quest) or
@@ -59,16 +59,16 @@ class TextWorld(TextEnv[TextWorldState]):
         split: ``"train"`` (the default) or ``"test"``: games from other seeds.
         seed: Which sequence of games, from 0 (the default). (Episodes are seeded by ``reset``.)
         count: How many games there are; by default endlessly many. A new game is compiled when it is first played.
-        cache: Where generated games are kept, 0.5 MB each; by default what ``TEXTENVS_CACHE`` names, else
+        cache: The folder of generated games, 0.5 MB each; by default what ``TEXTENVS_CACHE`` names, else
             ``~/.cache/textenvs``.
         max_assistant_turns: How many commands there are, or ``None`` for no limit. By default (``"auto"``) twice the
             ``quest_length`` of coin and custom games, which a random walk solves with more, and else 50.
-        **more: ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
+        **env_options: ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
 
     Raises:
-        ValueError: A value outside the above, ``games`` together with what is about generated games, or a folder
+        ValueError: A value outside the above, ``games`` together with options of generated games, or a folder
             without games.
-        ImportError: TextWorld is not installed (or, for ``.tw-pddl``, what it plans with).
+        ImportError: TextWorld is not installed (or, for ``.tw-pddl``, its planner).
     """
 
     state_type = TextWorldState
@@ -91,15 +91,21 @@ class TextWorld(TextEnv[TextWorldState]):
         count: PositiveInt | None = None,
         cache: str | None = None,
         max_assistant_turns: PositiveInt | Literal["auto"] | None = "auto",
-        **more: Any,
+        **env_options: Any,
     ) -> None:
-        given: dict[str, object] = {"game": game, "level": level, "dials": dials, "split": split, "seed": seed}
-        given |= {"count": count, "cache": cache}
+        generation_options: dict[str, object] = {
+            "game": game,
+            "level": level,
+            "dials": dials,
+            "split": split,
+            "seed": seed,
+        }
+        generation_options |= {"count": count, "cache": cache}
         tasks: TaskSet
         limit = 50
         if games is not None:
-            if left := [name for name, value in given.items() if value is not None]:
-                raise ValueError(f"games={games!r} are played as they are: leave out {', '.join(left)}")
+            if superfluous := [name for name, value in generation_options.items() if value is not None]:
+                raise ValueError(f"games={games!r} are played as they are: leave out {', '.join(superfluous)}")
             tasks = GameFiles(games)
         else:
             kind = game or "cooking"
@@ -108,12 +114,12 @@ class TextWorld(TextEnv[TextWorldState]):
                 limit = 2 * chosen["quest_length"]
             tasks = GameTasks(kind, chosen, cache_folder(cache), seed or 0, split or "train", count)
         turns = limit if max_assistant_turns == "auto" else max_assistant_turns
-        super().__init__(tasks, max_assistant_turns=turns, **more)
+        super().__init__(tasks, max_assistant_turns=turns, **env_options)
         self.admissible = admissible
         self._live: tuple[str, tuple[str, ...], LiveGame] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the running game: a copy, a fork or another process plays it again."""
+        """Leave out the running game: a copy, a fork or another process replays it."""
         return {**self.__dict__, "_live": None}
 
     def opening(self, task: Task) -> Sequence[Message]:
@@ -128,18 +134,18 @@ class TextWorld(TextEnv[TextWorldState]):
         refused = game.refusal(command)
         if refused is None:
             try:
-                said = game.move(command)
+                text = game.move(command)
                 state.moves = (*state.moves, command)
             except GameFault as fault:
                 refused, game = str(fault), self._take()
         if refused is not None:
-            said, state.invalid = refused, state.invalid + 1
+            text, state.invalid = refused, state.invalid + 1
         earned, state.share = game.share - state.share, game.share
         over = game.won or game.lost
         if not over:
             self._keep(game)
         return Turn(
-            messages=(user(said if over else self._shown(said, game)),),
+            messages=(user(text if over else self._shown(text, game)),),
             terminated=over,
             stop="solved" if game.won else "lost" if game.lost else None,
             terms={"score": earned},
@@ -147,7 +153,7 @@ class TextWorld(TextEnv[TextWorldState]):
         )
 
     def conversation_score(self) -> Mapping[str, float]:
-        """``score``: the share of the game's largest score that was reached."""
+        """Return ``score``: the share of the game's largest score that was reached."""
         return {"score": self.state.share}
 
     def reveals(self, reply: Message) -> bool:
@@ -155,35 +161,35 @@ class TextWorld(TextEnv[TextWorldState]):
         return True
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """The next command of the game's walkthrough, or from where it was left, of TextWorld's own policy.
+        """Return the next command of the game's walkthrough or, off it, of TextWorld's own policy.
 
-        What the walkthrough reads (the cookbook, say) is read first, as far as it can be: the rest follows from it.
+        ahead = [step for step in (*unread, *game.policy) if step in game.commands]
         """
         game, moves = self._peek(), self.state.moves
         if moves == game.walkthrough[: len(moves)] and len(moves) < len(game.walkthrough):
             return game.walkthrough[len(moves)]
-        unread = (each for each in game.walkthrough if each.startswith("examine ") and each not in moves)
-        ahead = [each for each in (*unread, *game.policy) if each in game.commands]
+        unread = (command for command in game.walkthrough if command.startswith("examine ") and command not in moves)
+        ahead = [command for command in (*unread, *game.policy) if command in game.commands]
         return ahead[0] if ahead else "look"
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """Any command that would do something."""
+        """Return any command that would do something."""
         commands = self._peek().commands
         return commands[int(rng.integers(len(commands)))] if commands else "look"
 
     def secrets(self) -> Sequence[str]:
-        """The walkthrough, as a list."""
+        """Return the walkthrough, as a list."""
         return () if self.state.task is None else (str(list(self._peek().walkthrough)),)
 
-    def _shown(self, said: str, game: LiveGame) -> str:
-        return f"{said}\nCommands: {', '.join(game.commands)}" if self.admissible else said
+    def _shown(self, text: str, game: LiveGame) -> str:
+        return f"{text}\nCommands: {', '.join(game.commands)}" if self.admissible else text
 
     def _take(self) -> LiveGame:
-        """The game as it stands after the state's commands; the caller owns it, and the cache is cleared."""
+        """Return the game after the state's commands; the caller owns it, and the cache is cleared."""
         key, moves = self.task.key, self.state.moves
-        kept, self._live = self._live, None
-        if kept is not None and kept[:2] == (key, moves):
-            return kept[2]
+        cached, self._live = self._live, None
+        if cached is not None and cached[:2] == (key, moves):
+            return cached[2]
         game = LiveGame(file_of(self.task, self.tasks))
         for move in moves:
             game.move(move)
@@ -198,6 +204,6 @@ class TextWorld(TextEnv[TextWorldState]):
 
 
 def _command(text: str) -> str:
-    """The last line of a reply that is not empty, without a prompt before it."""
+    """Return the last line of a reply that is not empty, without a prompt before it."""
     lines: Iterator[str] = (line.strip(" \t>*`") for line in reversed(text[-_MAX_CHARS:].splitlines()))
     return " ".join(next((line for line in lines if line), "").removesuffix(".").split())

@@ -1,4 +1,4 @@
-"""TextWorld's games: which can be generated, their files, and a running game.
+"""TextWorld's games: their kinds and dials, their files, and a running game.
 
 A game is made from its dials and its seed by TextWorld's generator and compiled by the Inform 7 that comes with the
 package, which takes one to three seconds; the file is kept. Nothing here reads or changes a global generator.
@@ -57,21 +57,21 @@ LEVELS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
 }
 #: Files that are games.
 SUFFIXES = (".z8", ".tw-pddl")
-#: Where generated games are kept, if it is set.
+#: The environment variable with the folder of generated games.
 VARIABLE = "TEXTENVS_CACHE"
-#: Counts what is refused of TextWorld's games, so that none is kept that is refused now.
+#: Incremented when more of TextWorld's games are refused, so that no cached game is one that is refused now.
 _RULES = 2
-#: A quest of the wanted length cannot be found from every seed: so many are tried, in a fixed order.
+#: A quest of the required length cannot be found from every seed: so many are tried, in a fixed order.
 _ATTEMPTS = 20
 _EXTRA = "this needs TextWorld: pip install 'textenvs[textworld]'"
 
-#: TextWorld's generator keeps what it generates from in the process, and its parsers, which read a game's file and what
-#: is said in a planned one, keep where they are.
+#: TextWorld's generator has global state for its data, and its parsers, for game files and for the commands of a
+#: planned game, have global state for their position.
 _generating, _parsing = threading.Lock(), threading.Lock()
 
 
 def textworld() -> ModuleType:
-    """The package; :class:`ImportError` names the extra."""
+    """Import and return the package; :class:`ImportError` names the extra."""
     try:
         import textworld.core
     except ImportError as error:
@@ -79,45 +79,45 @@ def textworld() -> ModuleType:
     return textworld
 
 
-def dials_of(kind: str, level: str, given: Mapping[str, Any]) -> dict[str, int]:
-    """All dials of a game: a level's, with those that are given in their place. ``ValueError`` names a wrong one."""
+def dials_of(kind: str, level: str, overrides: Mapping[str, Any]) -> dict[str, int]:
+    """Return all dials of a game: a level's, with those of ``overrides`` in their place; ``ValueError``: a bad one."""
     allowed = DIALS[kind]
-    for name, value in given.items():
+    for name, value in overrides.items():
         if name not in allowed:
             raise ValueError(f"dials: {kind} games have no {name!r}; there are {', '.join(allowed)}")
-        wanted = allowed[name]
-        if isinstance(wanted, frozenset):
-            fits, text = value in wanted and type(value) is type(min(wanted)), f"one of {sorted(wanted)}"
+        domain = allowed[name]
+        if isinstance(domain, frozenset):
+            fits, text = value in domain and type(value) is type(min(domain)), f"one of {sorted(domain)}"
         else:
-            fits = type(value) is int and wanted[0] <= value <= wanted[1]
-            text = f"an integer from {wanted[0]} to {wanted[1]}"
+            fits = type(value) is int and domain[0] <= value <= domain[1]
+            text = f"an integer from {domain[0]} to {domain[1]}"
         if not fits:
             raise ValueError(f"dials: {name} must be {text}, not {value!r}")
-    made: dict[str, int] = {
+    dials: dict[str, int] = {
         name: False for name, values in allowed.items() if isinstance(values, frozenset) and True in values
     }
-    made |= {**LEVELS[kind][level], **given}
-    if kind == "cooking" and made["take"] > made["recipe"]:
-        raise ValueError(f"dials: take={made['take']} of a recipe with {made['recipe']} ingredients; at most all")
-    return {name: made[name] for name in allowed}
+    dials |= {**LEVELS[kind][level], **overrides}
+    if kind == "cooking" and dials["take"] > dials["recipe"]:
+        raise ValueError(f"dials: take={dials['take']} of a recipe with {dials['recipe']} ingredients; at most all")
+    return {name: dials[name] for name in allowed}
 
 
 def named(kind: str, dials: Mapping[str, int]) -> str:
-    """A game's kind and dials in a file's name: ``cooking-recipe1-take1-go1-cook``."""
+    """Return a game's kind and dials as a file's name: ``cooking-recipe1-take1-go1-cook``."""
     parts = [f"{name}{value}" for name, value in dials.items() if type(value) is int]
     return "-".join((kind, *parts, *(name for name, value in dials.items() if value is True)))
 
 
-def cache_folder(given: str | None) -> Path:
-    """Where generated games are kept: ``given``, else ``TEXTENVS_CACHE``, else the user's cache folder."""
-    base = given or os.environ.get(VARIABLE)
+def cache_folder(folder: str | None) -> Path:
+    """Return the folder of generated games: ``folder``, else ``TEXTENVS_CACHE``, else in the user's cache folder."""
+    base = folder or os.environ.get(VARIABLE)
     if base is None:
         base = str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "textenvs"))
     return Path(base).expanduser() / f"textworld-{textworld().__version__}-{_RULES}"
 
 
 def game_file(folder: Path, kind: str, dials: Mapping[str, int], seed: int) -> Path:
-    """The file of a game, which is generated where there is none yet.
+    """Return the file of a game, which is generated where there is none yet.
 
     Several processes may ask for the same game at once: each generates it in a folder of its own, and the files then
     get their names in one step, the game's last.
@@ -190,7 +190,7 @@ def _seeds(number: int) -> dict[str, int]:
 
 
 def games_in(folder: str) -> dict[str, Path]:
-    """The games in a folder and those below it, by relative name.
+    """Return the games in a folder and those below it, by relative name.
 
     Raises:
         ValueError: There is no folder, no game in it, or a game that TextWorld 1.7 does not play.
@@ -199,21 +199,21 @@ def games_in(folder: str) -> dict[str, Path]:
     if not root.is_dir():
         raise ValueError(f"games={folder!r} is not a folder; give one with {' or '.join(SUFFIXES)} files")
     files = sorted(path for path in root.rglob("*") if path.is_file())
-    found = {path.relative_to(root).as_posix(): path for path in files if path.name.endswith(SUFFIXES)}
-    if not found:
+    games = {path.relative_to(root).as_posix(): path for path in files if path.name.endswith(SUFFIXES)}
+    if not games:
         glulx = any(path.suffix == ".ulx" for path in files)
         why = "; TextWorld 1.7 does not play .ulx files any more: compile them as .z8" if glulx else ""
         raise ValueError(f"games={folder!r} has no game of TextWorld ({', '.join(SUFFIXES)}){why}")
-    for name, path in found.items():
+    for name, path in games.items():
         if path.suffix == ".z8" and not path.with_suffix(".json").is_file():
             raise ValueError(f"games={folder!r}: {name} has no .json beside it, as TextWorld writes with every game")
-    return found
+    return games
 
 
 class GameFault(RuntimeError):
     """A command that must not count: TextWorld raised an exception on it, or the game took it for several.
 
-    The message is what the policy is told.
+    The message is sent to the policy.
     """
 
 
@@ -248,14 +248,14 @@ class LiveGame:
         self.share = min(1.0, max(0.0, (state.score or 0) / most))
 
     def solvable(self) -> bool:
-        """Play the walkthrough, and say whether it wins."""
+        """Play the walkthrough, and return whether it wins."""
         for command in self.walkthrough:
             self.move(command)
         return self.won
 
     @property
     def policy(self) -> Sequence[str]:
-        """What solves the game from here, by TextWorld; empty where it knows nothing."""
+        """The commands that solve the game from here, by TextWorld; empty where it has none."""
         return self._state.policy_commands or ()
 
     def move(self, command: str) -> str:
@@ -278,7 +278,7 @@ class LiveGame:
         return _clean(state.feedback) or "Nothing happens."
 
     def refusal(self, command: str) -> str | None:
-        """Why a command is not sent to the game, or ``None``.
+        """Return why a command is not sent to the game, or ``None``.
 
         One turn is one command. Inform would take several at once ("take key. go east", "take key and lamp"), and knows
         commands that are no moves: some restart the game, and some write files.
@@ -298,20 +298,20 @@ class LiveGame:
 
 
 _NOT_ONE = "That is not a command. Say one command, in a line of its own."
-#: What stands between two commands, or before several objects of one. Inform reads nine letters of a word.
+#: Separators of commands, and words before several objects of one. Inform reads nine letters of a word.
 _SEVERAL = re.compile(r"[.,;:?!\"]|\b(?:then|and|all|each|both|every)\b|\beverythin")
 #: An action that was carried out, as Inform traces it for TextWorld. Parts of an action have a number in parentheses.
 #: Of several objects ("take two red") each is an action, and TextWorld then tracks none of them.
 _DONE = re.compile(r"\[[^]()]+ - succeeded\]")
 #: Inform's other names of verbs and directions.
 _SHORT = frozenset(("get", "x", "l", "i", "north", "south", "east", "west", "n", "s", "e", "w"))
-#: The status line at the end of what the game says, and what it asks when it is over.
+#: The status line at the end of the game's text, and its question at the end.
 _STATUS = re.compile(r"\n*>\s*(?:-=.*?=-\s*-?\d+/-?\d+)?\s*\Z", re.DOTALL)
 _QUESTION = re.compile(r"\n*Would you like to RESTART,.*\Z", re.DOTALL)
 
 
 def _clean(text: str, *, opening: bool = False) -> str:
-    """What the game says, without its banner, status line and empty lines."""
+    """Return the game's text without its banner, status line and empty lines."""
     text = _QUESTION.sub("", _STATUS.sub("", text or ""))
     if opening and "$$" in text:  # the banner is TextWorld's name in letters of these
         text = text[text.rindex("$$") :].partition("\n")[2]
@@ -319,7 +319,7 @@ def _clean(text: str, *, opening: bool = False) -> str:
 
 
 def _plain_names() -> type:
-    """A wrapper that names the objects of ALFWorld's games as ALFWorld does: ``cabinet 3`` for ``cabinet_bar__...``.
+    """Return a wrapper that names objects as ALFWorld does: ``cabinet 3`` for ``cabinet_bar__...``.
 
     Objects of a kind are numbered in the order of their ids, the last one first; a basin is a kind of its own. Names
     without coordinates stay.
@@ -327,8 +327,8 @@ def _plain_names() -> type:
     from textworld.core import Wrapper
 
     class PlainNames(Wrapper):  # type: ignore[misc]
-        def load(self, *given: Any) -> None:
-            super().load(*given)
+        def load(self, *arguments: Any) -> None:
+            super().load(*arguments)
             infos = self.unwrapped._entity_infos
             counts: Counter[str] = Counter()
             for identifier in sorted(infos, reverse=True):
@@ -342,5 +342,5 @@ def _plain_names() -> type:
 
 
 def dials_text(kind: str, dials: Mapping[str, int]) -> str:
-    """Kind and dials as a task carries them."""
+    """Return kind and dials as a task has them."""
     return json.dumps({"game": kind, **dials}, sort_keys=True)

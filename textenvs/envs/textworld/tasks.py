@@ -16,7 +16,7 @@ from .games import Kind, dials_text, game_file, games_in, named
 class GameTasks(Endless):
     """Generated games: one for every seed, for training even ones; endless, or the first ``count``.
 
-    A task's prompt only names its game: what a player reads first comes from the game itself.
+    A task's prompt only names its game: a player's first message comes from the game itself.
     """
 
     kind: Kind
@@ -55,7 +55,7 @@ class GameFiles(Rows):
 
 
 def file_of(task: Task, tasks: TaskSet) -> Path:
-    """The file of a task's game, made where there is none yet.
+    """Return the file of a task's game, generated where there is none yet.
 
     Raises:
         TaskError: The task is none of ``tasks``: a row chooses no path and no dials. Or its game cannot be generated.

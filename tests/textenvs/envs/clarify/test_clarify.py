@@ -1,4 +1,4 @@
-"""The clarify environment: what asking, answering and guessing earn, and what is seen meanwhile."""
+"""The clarify environment: rewards of asking, answering and guessing, and the observations."""
 
 import numpy as np
 import pytest
@@ -18,11 +18,11 @@ def request_in(env):
     return Request.from_task(env.state.task)
 
 
-def find(env, wanted):
-    """Start an episode in which the request leaves out what ``wanted`` says."""
+def find(env, condition):
+    """Start an episode whose request fulfils ``condition``."""
     for index in range(1000):
         env.reset(options={"task_index": index})
-        if wanted(request_in(env)):
+        if condition(request_in(env)):
             return request_in(env)
     raise AssertionError("no such request")
 
@@ -36,7 +36,7 @@ def clear(request):
 
 
 @given(st.sampled_from(("easy", "medium")), st.sampled_from(("train", "test")), st.integers(0, 2**31))
-def test_the_expert_asks_for_what_is_missing_and_then_answers(level, split, seed):
+def test_expert_asks_for_missing_slots_then_answers(level, split, seed):
     env = Clarify(level=level, split=split)
     observation, info = env.reset(seed=seed)
     request = request_in(env)
@@ -58,7 +58,7 @@ def test_the_expert_asks_for_what_is_missing_and_then_answers(level, split, seed
 
 
 @pytest.mark.parametrize("level", ["easy", "medium"])
-def test_a_guess_loses_on_average(level):
+def test_guess_loses_on_average(level):
     """Exactly: every value that the missing slots can have is guessed once."""
     env = Clarify(level=level, ambiguous=1.0)
     for index in range(20):
@@ -75,7 +75,7 @@ def test_a_guess_loses_on_average(level):
             assert sorted(set(earned)) == [-0.25, 1.0]
 
 
-def test_careless_replies_answer_at_once_and_are_right_only_where_nothing_is_missing():
+def test_careless_replies_solve_only_clear_requests():
     env = Clarify()
     right = {True: [], False: []}
     for index in range(300):
@@ -90,7 +90,7 @@ def test_careless_replies_answer_at_once_and_are_right_only_where_nothing_is_mis
 
 
 @pytest.mark.parametrize(
-    ("wanted", "replies", "rewards"),
+    ("condition", "replies", "rewards"),
     [
         (ambiguous, ("good", "right"), (-0.1, 1.0)),
         (ambiguous, ("good", "good", "right"), (-0.1, -0.3, 1.0)),
@@ -104,9 +104,9 @@ def test_careless_replies_answer_at_once_and_are_right_only_where_nothing_is_mis
         (clear, ("idle", "wrong"), (-0.1, -0.25)),
     ],
 )
-def test_what_replies_earn(wanted, replies, rewards):
+def test_rewards_of_replies(condition, replies, rewards):
     env = Clarify(kinds=["cap", "change"])
-    request = find(env, wanted)
+    request = find(env, condition)
     slots = {slot.name: slot for slot in request.kind.slots}
     texts = {
         "good": request.question(slots[request.missing[0]]) if request.missing else None,
@@ -129,8 +129,8 @@ def test_what_replies_earn(wanted, replies, rewards):
 
 
 @pytest.mark.parametrize("level", Clarify.levels)
-def test_asking_for_everything_first_costs_more_than_reading_the_request(level):
-    """Also for somebody who then does all that the expert does."""
+def test_asking_everything_first_costs_more(level):
+    """Also for a policy that then does all that the expert does."""
     returns = {True: [], False: []}
     for index in range(100):
         for asks_all in returns:
@@ -146,7 +146,7 @@ def test_asking_for_everything_first_costs_more_than_reading_the_request(level):
     assert all(all_at_once <= careful - 0.19 for all_at_once, careful in zip(*returns.values(), strict=True))
 
 
-def test_nothing_seen_depends_on_what_was_not_asked_for():
+def test_observations_hide_undisclosed_values():
     """Two requests that differ in the hidden value alone look the same until it is asked for."""
     replies = ("Hello.", "What else?", "How many people?", "#### 999")
     seen = []
@@ -157,10 +157,10 @@ def test_nothing_seen_depends_on_what_was_not_asked_for():
         seen.append([env.reset(seed=0, options=options), *map(env.step, replies)])
         env.reset(seed=0, options=options)
         assert env.step("What time?")[0][-1] == user(f"At {hour}.")
-    assert all(each == seen[0] for each in seen)
+    assert all(observations == seen[0] for observations in seen)
 
 
-def test_the_answer_is_the_secret_unless_a_question_brings_it_to_light():
+def test_answer_is_secret_unless_a_slot():
     env = Clarify(kinds=["left"])
     for half in (True, False):
         request = find(env, lambda r, half=half: r.missing and (2 * r.values["gone"] == r.values["have"]) == half)
@@ -169,7 +169,7 @@ def test_the_answer_is_the_secret_unless_a_question_brings_it_to_light():
         assert env.secrets() == (() if request.answer[0] in hidden else request.answer)
 
 
-def test_rows_of_ones_own():
+def test_custom_rows():
     request = Request.from_task(GeneratedRequests("medium", 1.0)[3])
     env = Clarify(Rows("mine", [request.to_task("a", "mine")]))
     assert env.reset(seed=0)[1]["data_source"] == "mine"

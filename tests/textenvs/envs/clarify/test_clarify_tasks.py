@@ -28,12 +28,12 @@ def requests(count=300, **options):
 
 
 def visible(request):
-    said = {name: value for name, value in request.values.items() if name not in request.missing}
-    return request.kind.name, request.missing, tuple(sorted(said.items()))
+    stated = {name: value for name, value in request.values.items() if name not in request.missing}
+    return request.kind.name, request.missing, tuple(sorted(stated.items()))
 
 
 @given(st.sampled_from(LEVELS), st.integers(0, 10**9), st.floats(0, 1), st.integers(0, 5))
-def test_a_request_says_what_it_does_not_leave_out(level, index, share, seed):
+def test_request_states_all_but_missing_slots(level, index, share, seed):
     task = GeneratedRequests(level, share, seed=seed)[index]
     request = Request.from_task(task)
     words = task.question.replace(",", " ").replace(".", " ").split()
@@ -41,17 +41,17 @@ def test_a_request_says_what_it_does_not_leave_out(level, index, share, seed):
     for slot in request.kind.slots:
         if slot.name not in request.missing:
             assert str(request.values[slot.name]) in words
-    others = {**request.values, **{s.name: s.values[0] for s in request.kind.slots if s.name in request.missing}}
-    assert Request(request.kind, request.name, request.thing, others, request.missing).text == task.question
+    changed = {**request.values, **{s.name: s.values[0] for s in request.kind.slots if s.name in request.missing}}
+    assert Request(request.kind, request.name, request.thing, changed, request.missing).text == task.question
     assert bool(request.missing) <= (share > 0)
     assert len(request.missing) <= (1 if level == "easy" else 2)
 
 
 @every_kind
-def test_the_worked_answer_follows_from_the_values(name):
+def test_worked_answer_follows_from_values(name):
     for request in requests(20, level=level_of(name), kinds=[name]):
         equations = request.equations
-        assert all(eval(left) == int(right) for left, right in (each.split("=") for each in equations))
+        assert all(eval(work) == int(result) for work, result in (line.split("=") for line in equations))
         if equations:
             assert request.answer == (equations[-1].split("=")[1],)
             assert int(request.answer[0]) >= 0
@@ -62,7 +62,7 @@ def test_the_worked_answer_follows_from_the_values(name):
 
 
 @every_kind
-def test_copying_a_request_is_no_answer(name):
+def test_copied_request_is_no_answer(name):
     """The answer's order is never the request's."""
     kind = ALL[name]
     assert bool(kind.work) != bool(kind.order)
@@ -75,7 +75,7 @@ def test_copying_a_request_is_no_answer(name):
 
 
 @every_kind
-def test_no_guess_is_right_more_often_than_once_in_seven(name):
+def test_guesses_are_rarely_right(name):
     """Whatever else is known, for every way to leave something out."""
     kind, rng = ALL[name], random.Random(0)
     assert all(len(set(slot.values)) == len(slot.values) >= MIN_VALUES for slot in kind.slots)
@@ -92,19 +92,19 @@ def test_no_guess_is_right_more_often_than_once_in_seven(name):
 
 @every_kind
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_what_is_hidden_may_be_anything_in_both_splits(name, split):
-    left = {(slot.name, value) for slot in ALL[name].slots for value in slot.values}
+def test_hidden_values_are_unrestricted_in_both_splits(name, split):
+    unseen = {(slot.name, value) for slot in ALL[name].slots for value in slot.values}
     tasks = GeneratedRequests(level_of(name), ambiguous=1, kinds=[name], split=split)
     for index in range(500):
         extra = tasks[index].extra
-        left -= {(hidden, extra["values"][hidden]) for hidden in extra["missing"]}
-        if not left:
+        unseen -= {(hidden, extra["values"][hidden]) for hidden in extra["missing"]}
+        if not unseen:
             return
-    raise AssertionError(f"never hidden: {left}")
+    raise AssertionError(f"never hidden: {unseen}")
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_training_and_test_requests_are_disjoint_whatever_their_seeds(level):
+def test_train_and_test_requests_are_disjoint(level):
     train = {visible(request) for request in requests(300, level=level)}
     test = {visible(request) for seed in (0, 1) for request in requests(200, level=level, split="test", seed=seed)}
     assert train
@@ -113,20 +113,20 @@ def test_training_and_test_requests_are_disjoint_whatever_their_seeds(level):
 
 
 @every_kind
-def test_the_splits_share_no_wording(name):
-    """Return a request without its names and values; every wording of a kind is used, in one split."""
+def test_splits_share_no_wording(name):
+    """Compare the wordings without names and values; every wording of a kind is used, in one split."""
 
     def wordings(split):
-        tasks, found = GeneratedRequests(level_of(name), 0.0, [name], split=split), set()
+        tasks, matches = GeneratedRequests(level_of(name), 0.0, [name], split=split), set()
         for index in range(40):
             request = Request.from_task(tasks[index])
-            found |= {text for text in ALL[name].requests if like(text, request).fullmatch(tasks[index].question)}
-        return found
+            matches |= {text for text in ALL[name].requests if like(text, request).fullmatch(tasks[index].question)}
+        return matches
 
     def like(text, request):
-        said = {slot.name: slot.says.format(request.values[slot.name]) for slot in request.kind.slots}
-        asked = text.format(name=request.name, thing=request.thing, **said)
-        return re.compile(re.escape(asked) + " Answer with .*")
+        fields = {slot.name: slot.says.format(request.values[slot.name]) for slot in request.kind.slots}
+        wording = text.format(name=request.name, thing=request.thing, **fields)
+        return re.compile(re.escape(wording) + " Answer with .*")
 
     train, test = wordings("train"), wordings("test")
     assert train | test == set(ALL[name].requests)
@@ -136,13 +136,13 @@ def test_the_splits_share_no_wording(name):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_the_share_of_ambiguous_requests(level, split):
+def test_share_of_ambiguous_requests(level, split):
     for share in (0.0, 0.25, 1.0):
         drawn = [bool(r.missing) for r in requests(400, level=level, ambiguous=share, split=split)]
         assert sum(drawn) / len(drawn) == pytest.approx(share, abs=0.06)
 
 
-def test_a_request_travels_as_a_row():
+def test_request_survives_row_conversion():
     for index in range(30):
         task = GeneratedRequests("medium", 1.0)[index]
         again = Task.from_row(task.to_row(), key="row")
@@ -161,7 +161,7 @@ def test_a_request_travels_as_a_row():
         ({"values": {"colour": "blue", "size": 3}}, "lead to '3 blue', but the ground truth is '3 red'"),
     ],
 )
-def test_a_row_that_is_no_request_is_an_error(changed, message):
+def test_invalid_request_rows_are_errors(changed, message):
     extra = {"kind": "cap", "name": "Mia", "values": {"colour": "red", "size": 3}, "missing": ["size"]}
     Request.from_task(Task("k", "s", (user("?"),), "3 red", extra=extra))
     with pytest.raises(TaskError, match=message):

@@ -16,16 +16,16 @@ def request_of(name, *missing):
     return Request(kind, "Mia", kind.things[0], {slot.name: slot.values[3] for slot in kind.slots}, missing)
 
 
-def asked(name, text):
-    return read(assistant(text), request_of(name)).asked
+def slots_in(name, text):
+    return read(assistant(text), request_of(name)).slots
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_experts_question_asks_for_its_slot_and_no_other(name):
+def test_expert_question_asks_for_one_slot(name):
     request = request_of(name)
     for slot in request.kind.slots:
         reading = read(assistant(request.question(slot)), request)
-        assert reading == Reading("question", asked=(frozenset({slot.name}),))
+        assert reading == Reading("question", slots=(frozenset({slot.name}),))
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_the_experts_question_asks_for_its_slot_and_no_other(name):
         ("shirts", "count", ("How many do you need?", "What quantity?")),
     ],
 )
-def test_many_phrasings_are_understood(kind, slot, phrasings):
+def test_phrasings_are_understood(kind, slot, phrasings):
     for text in phrasings:
-        assert any(slot in meant for meant in asked(kind, text)), text
+        assert any(slot in slots for slots in slots_in(kind, text)), text
 
 
 @pytest.mark.parametrize(
@@ -94,31 +94,31 @@ def test_many_phrasings_are_understood(kind, slot, phrasings):
         ("cap", "<think>What colour?</think>Hello."),
     ],
 )
-def test_what_does_not_ask_for_a_slot_is_told_nothing(kind, text):
-    assert asked(kind, text) == ()
+def test_text_without_request_discloses_nothing(kind, text):
+    assert slots_in(kind, text) == ()
     request = request_of(kind, *(slot.name for slot in ALL[kind].slots))
-    assert respond(read(assistant(text), request), request, (), 0).told == ()
+    assert respond(read(assistant(text), request), request, (), 0).disclosed == ()
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_user_tells_what_is_missing_when_asked_and_only_once(name):
+def test_missing_slot_is_disclosed_once(name):
     for slot in ALL[name].slots:
         request = request_of(name, slot.name)
         question = read(assistant(request.question(slot)), request)
         speech = respond(question, request, (), 0)
-        assert speech.told == (slot.name,)
+        assert speech.disclosed == (slot.name,)
         assert str(request.values[slot.name]) in speech.text.replace(".", "").split()
         assert not speech.needless
-        assert respond(question, request, speech.told, 0).text == "I have told you all."
-        assert respond(question, request, speech.told, 1).text == "As I said, I have told you all."
+        assert respond(question, request, speech.disclosed, 0).text == "I have told you all."
+        assert respond(question, request, speech.disclosed, 1).text == "As I said, I have told you all."
         for other in ALL[name].slots:
             if other is not slot:
-                known = respond(read(assistant(request.question(other)), request), request, (), 0)
-                assert (known.text, known.told, known.needless) == ("But I have told you that.", (), True)
+                answer = respond(read(assistant(request.question(other)), request), request, (), 0)
+                assert (answer.text, answer.disclosed, answer.needless) == ("But I have told you that.", (), True)
 
 
 @pytest.mark.parametrize(
-    ("missing", "text", "told", "needless"),
+    ("missing", "text", "disclosed", "needless"),
     [
         (("day", "floor"), "From what day, and on what floor?", ("day",), False),
         (("day", "floor"), "On what floor? And from what day?", ("floor",), False),
@@ -126,28 +126,28 @@ def test_the_user_tells_what_is_missing_when_asked_and_only_once(name):
         (("floor",), "From what day on that floor?", (), True),  # a part asks for the first thing that it names
     ],
 )
-def test_of_several_things_the_first_is_told_and_what_is_known_makes_it_needless(missing, text, told, needless):
+def test_only_first_requested_slot_is_disclosed(missing, text, disclosed, needless):
     request = request_of("room", *missing)
     speech = respond(read(assistant(text), request), request, (), 0)
-    assert (speech.told, speech.needless) == (told, needless)
-    assert speech.text.endswith("One thing at a time, please.") == (len(told) == 1)
+    assert (speech.disclosed, speech.needless) == (disclosed, needless)
+    assert speech.text.endswith("One thing at a time, please.") == (len(disclosed) == 1)
 
 
-def test_a_word_that_may_mean_two_things_asks_for_the_missing_one():
+def test_ambiguous_word_asks_for_missing_slot():
     for missing, text in (("day", "On Thursday."), ("hour", "At 4.")):
         request = request_of("table", missing)
         assert respond(read(assistant("When?"), request), request, (), 0).text == text
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_asking_for_everything_at_once_is_needless_in_every_kind(name):
+def test_asking_for_everything_is_needless(name):
     for slot in ALL[name].slots:
         request = request_of(name, slot.name)
         everything = read(assistant(" ".join(map(request.question, ALL[name].slots))), request)
         assert respond(everything, request, (), 0).needless
 
 
-def test_what_is_neither_a_question_nor_an_answer():
+def test_neither_question_nor_answer():
     request = request_of("cap", "size")
     assert respond(read(assistant("Tell me."), request), request, (), 0).text == "What do you want to know?"
     for text in ("", "Hello.", "####", "#### ", "#### I cannot say", "red"):
@@ -185,7 +185,7 @@ def test_answers(kind, text, right):
 
 
 @given(st.text(), st.integers(0, 99))
-def test_no_text_makes_it_fail_and_none_is_right_but_an_answer(text, index):
+def test_any_text_is_read(text, index):
     request = Request.from_task(GeneratedRequests("medium")[index])
     reading = read(assistant(text), request)
     assert is_right(reading, request) <= (reading.sort == "answer")

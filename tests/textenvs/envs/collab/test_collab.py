@@ -1,4 +1,4 @@
-"""What CollabLLM's families have in common: the expert, the reward's bookkeeping, options, the goal's secrecy."""
+"""Shared behavior of CollabLLM's families: the expert, the reward's bookkeeping, options, the goal's secrecy."""
 
 import itertools
 import re
@@ -21,7 +21,7 @@ def rng(seed=0):
 
 
 def play(env, choose, seed=None, options=None):
-    """The steps of an episode."""
+    """Return the steps of an episode."""
     env.reset(seed=seed, options=options)
     steps, generator = [], rng(seed)
     while not env.state.done:
@@ -30,9 +30,9 @@ def play(env, choose, seed=None, options=None):
 
 
 def vague(env, count=1):
-    """The indices of tasks whose opening tells nothing."""
-    found = (index for index in range(1000) if not env.family.goal(env.tasks[index]).told)
-    return list(itertools.islice(found, count))
+    """Return the indices of tasks whose opening tells nothing."""
+    indices = (index for index in range(1000) if not env.family.goal(env.tasks[index]).told)
+    return list(itertools.islice(indices, count))
 
 
 def expert(env, generator):
@@ -53,7 +53,7 @@ def mixed(env, generator):
 @every_id
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_the_expert_earns_the_maximum_on_every_task(env_id, level, split):
+def test_expert_earns_maximum_on_every_task(env_id, level, split):
     env = textenvs.make(env_id, level=level, split=split, token_rate=0.0)
     # Programs run in a sandbox; test_collab_tasks.py has more of them, without one.
     for index in range(4 if env.family.domain == "code" else 30 if level == "hard" else 10):
@@ -77,9 +77,7 @@ def test_the_expert_earns_the_maximum_on_every_task(env_id, level, split):
     user_turns=st.sampled_from([None, 1, 2]),
     accepts=st.sampled_from(["right", "any"]),
 )
-def test_the_return_is_the_formulas_reward_of_the_conversation(
-    env_id, task_reward, seed, name, turns, user_turns, accepts
-):
+def test_return_equals_formula_reward_of_conversation(env_id, task_reward, seed, name, turns, user_turns, accepts):
     """However an episode ends, and however the score is paid out."""
     env = textenvs.make(
         env_id, task_reward=task_reward, formula=name, max_assistant_turns=turns, max_user_turns=user_turns,
@@ -88,11 +86,11 @@ def test_the_return_is_the_formulas_reward_of_the_conversation(
     steps = play(env, mixed, seed)
     opening = 1
     chosen = formula(name, domain=env.family.domain)
-    said = env.state.messages if chosen.scope == "all" else env.state.messages[opening:]
+    charged = env.state.messages if chosen.scope == "all" else env.state.messages[opening:]
     ((score_name, score),) = env.conversation_score().items()
     assert score_name == SCORES[env_id]
     needless = sum(step[4]["terms"]["needless"] for step in steps)
-    assert sum(step[1] for step in steps) == pytest.approx(score - chosen.cost(chosen.length(said)) + needless)
+    assert sum(step[1] for step in steps) == pytest.approx(score - chosen.cost(chosen.length(charged)) + needless)
     totals = {term: sum(step[4]["terms"][term] for step in steps) for term in (score_name, "cost")}
     assert totals[score_name] == pytest.approx(score)
     if task_reward == "final":
@@ -103,7 +101,7 @@ def test_the_return_is_the_formulas_reward_of_the_conversation(
 
 @every_id
 @pytest.mark.parametrize("task_reward", ["final", "increment"])
-def test_failing_first_never_pays_more_than_succeeding_at_once(env_id, task_reward):
+def test_failing_first_pays_less(env_id, task_reward):
     # Only the assistant's tokens: the user's phrasings are drawn, and a talk may have shorter ones than another.
     env = textenvs.make(env_id, task_reward=task_reward, formula="repository", level="medium")
     for index in vague(env, 2 if env.family.domain == "code" else 4):
@@ -119,7 +117,7 @@ def test_failing_first_never_pays_more_than_succeeding_at_once(env_id, task_rewa
 @every_id
 @settings(max_examples=15)
 @given(data=st.data())
-def test_the_goal_stays_secret(env_id, data):
+def test_goal_stays_secret(env_id, data):
     env = textenvs.make(env_id, level=data.draw(st.sampled_from(LEVELS)))
     env.reset(seed=data.draw(st.integers(0, 10_000)))
     generator = rng(data.draw(st.integers(0, 99)))
@@ -137,8 +135,8 @@ def test_the_goal_stays_secret(env_id, data):
     (secret,) = env.secrets()
     assert secret == gold
     for number, piece in enumerate(env.goal.pieces):
-        told = any(saying in opening[0]["content"] for saying in piece.sayings)
-        assert told == (number in env.goal.told), "it starts with what the task says, and no more"
+        disclosed = any(saying in opening[0]["content"] for saying in piece.sayings)
+        assert disclosed == (number in env.goal.told), "it starts with what the task says, and no more"
 
 
 @every_id
@@ -153,7 +151,7 @@ def test_private_reasoning_neither_delivers_nor_costs(env_id):
 
 
 @every_id
-def test_the_user_ends_a_talk_that_goes_nowhere(env_id):
+def test_user_ends_fruitless_talk(env_id):
     env = textenvs.make(env_id, max_assistant_turns=None)
     for idle in ("", "Go on."):
         play(env, lambda *_, idle=idle: idle, 0, {"task_index": vague(env)[0]})
@@ -168,7 +166,7 @@ def test_the_user_ends_a_talk_that_goes_nowhere(env_id):
 
 
 @every_id
-def test_who_takes_anything_takes_a_careless_reply_once_everything_is_told(env_id):
+def test_accepts_any_takes_careless_reply_after_disclosure(env_id):
     env = textenvs.make(env_id, accepts="any")
     task = {"task_index": vague(env)[0]}
 
@@ -188,7 +186,7 @@ def test_who_takes_anything_takes_a_careless_reply_once_everything_is_told(env_i
 
 
 @every_id
-def test_the_share_of_turns_that_ask_is_reported(env_id):
+def test_share_of_asking_turns_is_reported(env_id):
     env = textenvs.make(env_id, patience=9)
     env.reset(seed=0, options={"task_index": vague(env)[0]})
     shares = []
@@ -271,19 +269,19 @@ def test_too_many_wrong_deliveries_end_the_talk(env_id):
 
 
 @every_id
-def test_the_splits_share_no_wording(env_id):
+def test_splits_share_no_wording(env_id):
     """Apart from names and numbers: not one saying of a piece, nor a request, is in both."""
 
     def wordings(split):
         env = textenvs.make(env_id, split=split, level="hard")
-        found = set()
+        templates = set()
         for index in range(250):
             pieces = env.family.goal(env.tasks[index]).pieces
             values = "|".join(
                 re.escape(text) for piece in pieces for text in (piece.requirement or {}).get("texts", ())
             )
-            found |= {re.sub(rf"{values or '0'}|\d+", "#", saying) for piece in pieces for saying in piece.sayings}
-        return found
+            templates |= {re.sub(rf"{values or '0'}|\d+", "#", saying) for piece in pieces for saying in piece.sayings}
+        return templates
 
     train, test = wordings("train"), wordings("test")
     assert len(train) > 100

@@ -1,4 +1,4 @@
-"""Who asks to the point earns more than whoever does not, under all formulas, even if it could solve everything.
+"""Precise questions earn more than any attack, under all formulas, even if the attack could solve everything.
 
 Most attacks cannot work a problem out. So that asking is what is measured, each says the goal's own delivery as soon as
 the user has told everything.
@@ -15,7 +15,7 @@ from textenvs.scoring.conversation import FORMULAS
 
 
 def mean_return(env, attack, episodes):
-    """With ``None``, the expert's."""
+    """Return an attack's mean return; with ``None``, the expert's."""
     earned = []
     vague = (index for index in range(1000) if not env.family.goal(env.tasks[index]).told)
     for seed, index in zip(range(episodes), vague, strict=False):
@@ -34,11 +34,11 @@ def mean_return(env, attack, episodes):
 @pytest.mark.parametrize(
     ("env_id", "level", "formula"),
     [
-        *(pytest.param(*each.values, level, "linear", marks=each.marks) for each in IDS for level in ("easy", "hard")),
-        *(("textenv/collab-math", "hard", each) for each in sorted(FORMULAS.keys() - {"linear"})),
+        *(pytest.param(*case.values, level, "linear", marks=case.marks) for case in IDS for level in ("easy", "hard")),
+        *(("textenv/collab-math", "hard", name) for name in sorted(FORMULAS.keys() - {"linear"})),
     ],
 )
-def test_only_asking_to_the_point_pays(env_id, level, formula):
+def test_only_precise_questions_pay(env_id, level, formula):
     env = textenvs.make(env_id, level=level, formula=formula)
     episodes = 3 if env.family.domain == "code" else 10
     expert = mean_return(env, None, episodes)
@@ -48,7 +48,7 @@ def test_only_asking_to_the_point_pays(env_id, level, formula):
 
 
 @every_id
-def test_with_a_user_that_volunteers_silence_would_pay_as_much_as_asking(env_id):
+def test_silence_pays_with_volunteering_user(env_id):
     """The control of the experiment, and the fault of version 1."""
     env = textenvs.make(env_id, level="hard", user_volunteers=True)
     (filler,) = [attack for attack in COMMON if attack.name == "filler"]

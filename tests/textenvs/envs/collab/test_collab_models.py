@@ -32,7 +32,7 @@ def judges(score):
 
 
 def by_role(user_answers, verdict):
-    """One service for both: judges are told that they are."""
+    """Return one service for both: a judge is recognised by its instructions."""
     answers = iter(user_answers)
 
     def answer(request):
@@ -42,7 +42,7 @@ def by_role(user_answers, verdict):
 
 
 @every_id
-def test_a_model_plays_the_user(env_id):
+def test_model_plays_user(env_id):
     with FakeService() as service:
         service.script(says("It is about my garden."), says("Perfect, thanks!", "satisfied"))
         env = textenvs.make(env_id, user={"model": "tiny", "base_url": service.url}, token_rate=0.0)
@@ -60,15 +60,15 @@ def test_a_model_plays_the_user(env_id):
         conversation, reward, terminated, truncated, info = env.step(env.solution(env.state.task))
         assert conversation[-1]["content"] == "Perfect, thanks!"
         assert (reward, terminated, truncated, info["stop"]) == (pytest.approx(1.0), True, False, "solved")
-        asked = json.dumps(service.requests[0]["messages"])
-        assert json.dumps(env.goal.single_turn_prompt)[1:-1] in asked
-        assert "secret" not in asked
+        request = json.dumps(service.requests[0]["messages"])
+        assert json.dumps(env.goal.single_turn_prompt)[1:-1] in request
+        assert "secret" not in request
         assert env.state.task.ground_truth not in service.requests[0]["messages"][0]["content"].replace(
             env.goal.single_turn_prompt, ""
         )
 
 
-def test_a_user_who_is_satisfied_with_what_is_wrong_leaves():
+def test_user_satisfied_with_wrong_delivery_leaves():
     with FakeService(says("Fine.", "satisfied")) as service:
         env = textenvs.make("textenv/collab-math", user={"model": "tiny", "base_url": service.url}, token_rate=0.0)
         env.reset(seed=0)
@@ -81,26 +81,26 @@ def test_a_user_who_is_satisfied_with_what_is_wrong_leaves():
 
 
 @pytest.mark.parametrize("by", ["user", "turns"])
-def test_a_judge_is_asked_once_at_the_end(by):
+def test_judge_is_called_once_at_end(by):
     with FakeService(judges(0.75)) as service:
         spec, turns = {"model": "tiny", "base_url": service.url}, 2 if by == "turns" else None
         options = {"token_rate": 0.0, "interactivity": 0.5, "max_assistant_turns": turns}
         env = textenvs.make("textenv/collab-math", judge=spec, **options)
         env.reset(seed=0)
         rng = np.random.default_rng(0)
-        paid = []
+        verdicts = []
         while not env.state.done:
             *_, info = env.step(env.demonstration(rng) if by == "user" else "Go on.")
             assert set(info["terms"]) == {env.score_name, "cost", "needless", "interactivity"}
-            paid.append(info["terms"]["interactivity"])
-        assert paid[:-1] == [0.0] * (len(paid) - 1)
-        assert paid[-1] == 0.375
+            verdicts.append(info["terms"]["interactivity"])
+        assert verdicts[:-1] == [0.0] * (len(verdicts) - 1)
+        assert verdicts[-1] == 0.375
         assert len(service.requests) == 1
-        shown = service.requests[0]["messages"][-1]["content"]
-        assert json.dumps(env.state.messages[-1]["content"]) in shown, "the user's last words are part of it"
+        prompt = service.requests[0]["messages"][-1]["content"]
+        assert json.dumps(env.state.messages[-1]["content"]) in prompt, "the user's last words are part of it"
 
 
-def test_a_judge_who_fails_ends_the_episode_as_failed():
+def test_failing_judge_fails_episode():
     with FakeService(status(500)) as service:
         env = textenvs.make(
             "textenv/collab-math", judge={"model": "tiny", "base_url": service.url, **QUICK}, max_assistant_turns=1
@@ -110,7 +110,7 @@ def test_a_judge_who_fails_ends_the_episode_as_failed():
         assert (reward, truncated, info["stop"]) == (0.0, True, "judge_failed")
 
 
-async def test_user_and_judge_in_one_loop_and_in_forks():
+async def test_user_and_judge_in_forks():
     user_answers = [says("Well."), says("Hm."), says("Yes.", "satisfied"), says("No.", "gave_up")]
     with FakeService() as service:
         service.answer = by_role(user_answers, judges(1.0))
@@ -127,7 +127,7 @@ async def test_user_and_judge_in_one_loop_and_in_forks():
 
 
 @pytest.mark.parametrize("option", ["user", "judge"])
-def test_models_are_checked_when_the_environment_is_made(option):
+def test_model_options_are_checked_at_construction(option):
     with pytest.raises(ValueError, match=f"{option}: .* did you mean 'base_url'"):
         textenvs.make("textenv/collab-math", **{option: {"model": "tiny", "base_ur": "http://x"}})
     with pytest.raises(ValueError, match=f"{option}: a chat model is"):
@@ -136,7 +136,7 @@ def test_models_are_checked_when_the_environment_is_made(option):
         textenvs.make("textenv/collab-math", interactivity=float("nan"))
 
 
-def test_the_expert_needs_the_scripted_user():
+def test_expert_needs_scripted_user():
     env = textenvs.make("textenv/collab-math", user="tiny")
     env.reset(seed=0)
     with pytest.raises(NotImplementedError, match="scripted user"):

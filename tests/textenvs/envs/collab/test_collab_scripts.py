@@ -1,4 +1,4 @@
-"""Scripts from the phrase tables of training tasks: what they solve there is not what they solve in the test split."""
+"""Scripts from the phrase tables of training tasks solve the training split, not the test split."""
 
 import functools
 import random
@@ -8,6 +8,7 @@ import pytest
 
 import textenvs
 from textenvs.audit.subject import mean
+from textenvs.envs.collab.script import pattern_of
 from textenvs.envs.collab_math.tasks import _story, grammar
 from textenvs.evaluate.baselines import play_attack, play_script
 from textenvs.task import split_choices
@@ -26,17 +27,17 @@ def test_script_solves_training_and_not_test_split(env_id, share):
     assert returns["test"] < share * expert
 
 
-def test_a_script_sees_the_conversation_alone():
+def test_script_sees_conversation_alone():
     env = textenvs.make("textenv/collab-math")
     env.reset(seed=0)
     reply = env.own_script.start(np.random.default_rng(0), ())
-    said = reply(env.state.messages)
+    text = reply(env.state.messages)
     env.reset(seed=0)
     env.state.task = None
-    assert env.own_script.start(np.random.default_rng(0), ())(env.state.messages) == said
+    assert env.own_script.start(np.random.default_rng(0), ())(env.state.messages) == text
 
 
-def test_test_split_has_stories_of_its_own():
+def test_test_split_has_own_stories():
     def stories(split):
         rng = random.Random(0)
         return {tuple(step["topic"] for step in _story(rng, grammar(split), 3)[0]) for _ in range(20_000)}
@@ -48,7 +49,7 @@ def test_test_split_has_stories_of_its_own():
     assert not {topic for story in train for topic in story} & {topic for story in test for topic in story} - begins
 
 
-def test_split_choices_shares_nothing_and_leaves_nothing_out():
+def test_split_choices_partitions():
     for count in range(2, 30):
         choices = [f"choice {number}" for number in range(count)]
         train, test = split_choices(choices, "train"), split_choices(choices, "test")
@@ -61,3 +62,11 @@ def test_split_choices_shares_nothing_and_leaves_nothing_out():
         split_choices(["a", "a"], "train")
     with pytest.raises(ValueError, match="at least one"):
         split_choices([], "train")
+
+
+def test_pattern_of_matches_filled_wordings():
+    pattern = pattern_of("Each {thing} (of {n}) costs.", {"n": r"(\d+)", "thing": r"\w+"})
+    assert pattern.fullmatch("Each apple (of 12) costs.")[1] == "12"
+    assert pattern.fullmatch("Each apple (of x) costs.") is None
+    with pytest.raises(KeyError, match="thing"):
+        pattern_of("{thing}", {})

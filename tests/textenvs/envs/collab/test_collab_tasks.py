@@ -34,7 +34,7 @@ generated = pytest.mark.parametrize(("domain", "level"), [(domain, level) for do
 
 
 def made(domain, **options):
-    """The environment, where this machine can run it."""
+    """Return the environment, where this machine can run it."""
     if domain == "math":
         options["equality"] = "value"
     try:
@@ -47,7 +47,7 @@ def made(domain, **options):
 
 
 @generated
-def test_generated_goals_are_well_formed_and_many(domain, level):
+def test_generated_goals_are_well_formed(domain, level):
     tasks = GeneratedGoals(FAMILIES[domain], level)
     drawn = [tasks[i] for i in range(150)]
     for task in drawn:
@@ -58,7 +58,7 @@ def test_generated_goals_are_well_formed_and_many(domain, level):
         )
         assert len({piece.topic for piece in goal.pieces}) == len(goal.pieces)
         for number, piece in enumerate(goal.pieces):
-            hinted = CollabUser(goal.pieces).asked(f"What about the {piece.topic}?", Memory())
+            hinted = CollabUser(goal.pieces).inquiry(f"What about the {piece.topic}?", Memory())
             assert hinted.pieces == (number,), "a hint names what can be asked for"
             assert len(set(piece.sayings)) >= 3
             assert all(word == word.lower() and word.isalpha() for word in piece.keywords)
@@ -73,7 +73,7 @@ def test_generated_goals_are_well_formed_and_many(domain, level):
 @generated
 def test_training_and_test_goals_are_disjoint(domain, level):
     def steps(split):
-        """What the goals are, apart from names and wordings."""
+        """Return what identifies the goals, apart from names and wordings."""
         sets = [GeneratedGoals(FAMILIES[domain], level, seed, split) for seed in (0, 1)]
         if domain == "document":
             return {tasks[i].ground_truth for tasks in sets for i in range(60)}
@@ -85,15 +85,15 @@ def test_training_and_test_goals_are_disjoint(domain, level):
 
 
 @given(st.integers(0, 10**9), st.sampled_from(LEVELS))
-def test_a_problem_is_right_and_its_answer_is_not_among_what_is_told(seed, level):
+def test_problem_is_right_and_hides_answer(seed, level):
     draft = draft_math(random.Random(seed), level)
     if draft is None:
         return
     equations = draft.extra["answer"].split("\n")[:-1]
     result = None
     for equation in equations:
-        left, value = equation.split("=")
-        one, sign, two = re.fullmatch(r"(\d+)([-+*/])(\d+)", left).groups()
+        operation, value = equation.split("=")
+        one, sign, two = re.fullmatch(r"(\d+)([-+*/])(\d+)", operation).groups()
         exact = {"+": int(one) + int(two), "-": int(one) - int(two), "*": int(one) * int(two), "/": int(one) / int(two)}
         assert exact[sign] == int(value) > 0
         assert result is None or str(result) in (one, two), "each step goes on from the last"
@@ -102,18 +102,18 @@ def test_a_problem_is_right_and_its_answer_is_not_among_what_is_told(seed, level
     numbers = [number for piece in draft.pieces for number in re.findall(r"\d+", " ".join(piece.sayings))]
     assert draft.ground_truth not in numbers
     for piece in draft.pieces:  # every phrasing says the same number, and it is used
-        said = {tuple(re.findall(r"\d+", saying)) for saying in piece.sayings}
-        assert len(said) == 1
-        (number,) = said.pop()
+        stated_numbers = {tuple(re.findall(r"\d+", saying)) for saying in piece.sayings}
+        assert len(stated_numbers) == 1
+        (number,) = stated_numbers.pop()
         assert any(number in re.split(r"\D", equation) for equation in equations)
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_function_passes_its_tests_and_needs_every_step(level):
+def test_function_needs_every_step_to_pass(level):
     tasks = GeneratedGoals(FAMILIES["code"], level)
 
     def gives(program, task):
-        """What the tests' calls give. The programs are this package's own."""
+        """Return the values of the tests' calls. The programs are this package's own."""
         names = {}
         exec(program, names)
         values = []
@@ -143,7 +143,7 @@ def test_a_function_passes_its_tests_and_needs_every_step(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_document_respects_every_requirement_and_another_one_does_not(level):
+def test_only_own_document_respects_requirements(level):
     tasks = GeneratedGoals(FAMILIES["document"], level)
     for index in range(80):
         task, other = tasks[index], tasks[index + 1]
@@ -152,8 +152,8 @@ def test_a_document_respects_every_requirement_and_another_one_does_not(level):
         assert not all(respects(other.ground_truth, piece.requirement) for piece in pieces)
 
 
-def test_a_documents_sayings_name_what_is_required():
-    """Who heard everything can respect everything."""
+def test_document_sayings_name_requirements():
+    """All sayings together are enough to respect everything."""
     tasks = GeneratedGoals(FAMILIES["document"], "hard")
     for index in range(100):
         for piece in FAMILIES["document"].goal(tasks[index]).pieces:
@@ -166,7 +166,7 @@ def test_a_documents_sayings_name_what_is_required():
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_generated_goals_travel_through_parquet(tmp_path, domain):
+def test_generated_goals_survive_parquet(tmp_path, domain):
     pytest.importorskip("pyarrow")
     tasks = GeneratedGoals(FAMILIES[domain], "hard")
     path = write_parquet(tasks, tmp_path / "goals.parquet", count=10)
@@ -213,7 +213,7 @@ def load_goals(source, domain):
     return open_source(source, FAMILIES[domain].reader, level=None, split="train", seed=0)
 
 
-def test_a_single_turn_row():
+def test_single_turn_row():
     task = read(MATH)
     assert (task.ground_truth, task.data_source, task.extra["single_turn_metadata"]) == (
         "240", "collabllm/test", {"level": "Level 5"},
@@ -225,14 +225,14 @@ def test_a_single_turn_row():
     assert "train" not in task.prompt[0]["content"].lower(), "it starts vague"
 
 
-def test_a_row_of_collabllms_data_goes_on_from_its_conversation():
+def test_collabllm_row_continues_its_conversation():
     task = read(NESTED)
     assert task.prompt == tuple(NESTED["prompt"])
     assert task.ground_truth == "240", "and not the reply that was sampled"
     assert read({**NESTED, "single_turn_metadata": '{"level": "Level 5"}'}).extra == task.extra
 
 
-def test_a_row_of_verls_recipe():
+def test_row_of_verl_recipe():
     row = {
         "data_source": "collabllm",
         "prompt": [{"role": "system", "content": "Be helpful."}, user("Hi, trains!")],
@@ -253,13 +253,13 @@ def test_a_row_of_verls_recipe():
     assert (reward, env.state.stop) == (1.0, "solved")
 
 
-def test_an_article():
+def test_article():
     task = read(DOCUMENT, "document")
-    told = " ".join(saying for piece in FAMILIES["document"].goal(task).pieces for saying in piece.sayings)
-    assert "Birds" in told
-    assert "blackbird" in told
-    assert "cherries" in told
-    assert not any(sentence in told for sentence in ARTICLE.replace("\n\n", ". ").split(". "))
+    sayings = " ".join(saying for piece in FAMILIES["document"].goal(task).pieces for saying in piece.sayings)
+    assert "Birds" in sayings
+    assert "blackbird" in sayings
+    assert "cherries" in sayings
+    assert not any(sentence in sayings for sentence in ARTICLE.replace("\n\n", ". ").split(". "))
     env = textenvs.make("textenv/collab-document", token_rate=0.0)
     env.reset(seed=0, options={"task": task})
     assert f"<document>{ARTICLE}" not in env.step("<document>Birds</document>")[0][-1]["content"]
@@ -273,7 +273,7 @@ def test_an_article():
     .map("\n\n".join)
     .filter(str.strip)
 )
-def test_an_outline_never_has_a_paragraph(document):
+def test_outline_never_has_a_paragraph(document):
     pieces = outline(f"Write this: {document}", document)
     assert 1 <= len(pieces) <= MOST_POINTS + 2
     assert pieces[-1].sayings
@@ -296,7 +296,7 @@ CODE = {
 }
 
 
-def test_a_row_of_bigcodebench():
+def test_row_of_bigcodebench():
     task = read(CODE, "code")
     assert len(unit_tests_of(task)) == 2
     assert all(isinstance(test, Assertion) for test in unit_tests_of(task))
@@ -335,7 +335,7 @@ def test_malformed_tests_are_named(tests, says):
         unit_tests_of(Task("k", "test", (user("Help!"),), "x", extra=extra))
 
 
-def test_the_kinds_of_tests():
+def test_kinds_of_tests():
     listed = [
         {"expression": "f(1)", "expected": "(1, None)"},
         {"code": "assert f(1)"},
@@ -345,7 +345,7 @@ def test_the_kinds_of_tests():
     assert unit_tests_of(task) == (Call("f(1)", (1, None)), Assertion("assert f(1)"), InputOutput("1", "2"))
 
 
-def test_code_without_tests_cannot_be_used():
+def test_code_without_tests_is_refused():
     with pytest.raises(TaskError, match="has no tests"):
         read({"prompt": "Write it.", "completion": "def f(): pass"}, "code")
     with pytest.raises(TaskError, match="cannot be parsed"):
@@ -386,7 +386,7 @@ def test_rows_of_files(tmp_path, domain, kind):
         ({**NESTED, "single_turn_completion": None}, "column 'single_turn_completion' must be text, not NoneType"),
     ],
 )
-def test_rows_that_cannot_be_used(tmp_path, row, says):
+def test_invalid_rows_are_refused(tmp_path, row, says):
     with pytest.raises(TaskError, match=re.escape(says)):
         read(row)
     path = tmp_path / "rows.jsonl"
@@ -430,7 +430,7 @@ def test_malformed_pieces_are_named(pieces, says):
 
 
 @given(st.text(max_size=200))
-def test_a_request_is_split_into_all_of_itself(text):
+def test_split_request_keeps_all_text(text):
     parts = [piece.sayings[0] for piece in split_request(text)]
     assert "".join("".join(parts).split()) == "".join(text.split())
 
@@ -449,5 +449,5 @@ def test_a_request_is_split_into_all_of_itself(text):
         ("", 0),
     ],
 )
-def test_where_a_request_is_split(text, parts):
+def test_number_of_request_parts(text, parts):
     assert len(split_request(text)) == parts

@@ -63,26 +63,26 @@ def rng(seed=0):
 
 
 @given(goals, manners, st.lists(replies, max_size=30), st.integers(0, 99))
-def test_what_holds_of_every_talk(task, how, said, seed):
+def test_invariants_of_every_talk(task, how, turns, seed):
     pieces = pieces_of(task)
     user, memory, generator = CollabUser(pieces, FORM, **how), Memory(), rng(seed)
     reactions = []
-    for text, delivery in said:
+    for text, delivery in turns:
         reaction = user.react(memory, text, delivery, generator)
         assert reaction.text.strip()
-        new = reaction.memory.told[len(memory.told) :]
-        assert reaction.memory.told[: len(memory.told)] == memory.told
-        assert len(set(reaction.memory.told)) == len(reaction.memory.told)  # each piece at most once
+        new = reaction.memory.disclosed[len(memory.disclosed) :]
+        assert reaction.memory.disclosed[: len(memory.disclosed)] == memory.disclosed
+        assert len(set(reaction.memory.disclosed)) == len(reaction.memory.disclosed)  # each piece at most once
         assert len(new) <= how["answers"]
         assert len(new) < len(pieces)  # never all at once
         for piece in range(len(pieces)):  # what is remembered as told was said, and nothing else was
             spoken = any(saying in reaction.text for saying in pieces[piece].sayings)
             assert spoken == (piece in new)
         accepted = delivery is not None and (delivery.right if how["accepts"] == "right" else not user.untold(memory))
-        unclear = user.asked(text, memory).unclear > 0
+        unclear = user.inquiry(text, memory).unclear > 0
         assert (reaction.memory.lost > memory.lost) == (not accepted and (not new or unclear))
         assert reaction.asked_for == len(new) or (not delivery and len(new) == 1)  # a guess is told nothing
-        assert how["volunteers"] or bool(new) == reaction.asked, "nothing is told that was not asked for"
+        assert how["volunteers"] or bool(new) == reaction.asks, "nothing is told that was not asked for"
         assert 0 <= reaction.asked_for <= len(new)
         reactions.append(reaction)
         memory = reaction.memory
@@ -111,24 +111,24 @@ def test_every_talk_ends(task, how, data):
     raise AssertionError("the talk goes on and on")
 
 
-def test_phrasings_and_the_piece_of_an_open_question_vary_with_the_seed():
+def test_seed_varies_phrasing_and_volunteered_piece():
     texts = {CollabUser(PIECES).react(Memory(), "What else?", None, rng(seed)).text for seed in range(60)}
     assert len(texts) > 8
     assert {next(i for i, p in enumerate(PIECES) if any(s in t for s in p.sayings)) for t in texts} == {0, 1, 2}
 
 
-def told_by(*replies, **how):
-    """How many pieces each reply is told, one after the other."""
+def disclosures_of(*replies, **how):
+    """Return how many pieces the user tells in answer to each reply, one after the other."""
     user, memory, numbers = CollabUser(PIECES, FORM, **{"patience": 9} | how), Memory(), []
     for text in replies:
         reaction = user.react(memory, text, None, rng())
-        numbers.append(len(reaction.memory.told) - len(memory.told))
+        numbers.append(len(reaction.memory.disclosed) - len(memory.disclosed))
         memory = reaction.memory
     return numbers
 
 
 @pytest.mark.parametrize(
-    ("replies", "told"),
+    ("replies", "counts"),
     [
         ([".", "Go on.", "?", "ok", "Okay?", "Why?", "Yes, please continue."], [0] * 7),
         (["How many trays?"] * 3, [1, 0, 0]),  # once asked is enough
@@ -145,12 +145,12 @@ def told_by(*replies, **how):
         (["a? b? c? d? e? f? g? h? How many trays?"], [0]),  # a flood of questions is not heard to its end
     ],
 )
-def test_what_is_told(replies, told):
-    assert told_by(*replies) == told
+def test_pieces_disclosed_by_replies(replies, counts):
+    assert disclosures_of(*replies) == counts
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "lost"),
+    ("text", "disclosed", "lost"),
     [
         ("tray each per burn lost box price shelf hour?", 0, 1),  # words, and no question
         ("Trays, rolls, burnt ones, prices, hours?", 0, 1),
@@ -166,37 +166,37 @@ def test_what_is_told(replies, told):
         ("To help you, I need to know:\n- the number of trays\n- the burnt ones", 2, 0),
     ],
 )
-def test_a_list_of_words_is_no_question(text, told, lost):
+def test_word_list_is_no_question(text, disclosed, lost):
     memory = CollabUser(PIECES, FORM, patience=9).react(Memory(), text, None, rng()).memory
-    assert (len(memory.told), memory.lost) == (told, lost)
+    assert (len(memory.disclosed), memory.lost) == (disclosed, lost)
 
 
 @given(goals, st.integers(0, 99), st.data())
-def test_all_keywords_at_once_are_told_nothing(task, seed, data):
-    """Whatever words a goal has: who says all that any goal might have is not understood."""
+def test_all_keywords_at_once_disclose_nothing(task, seed, data):
+    """Whatever words a goal has: a reply with all that any goal might have is not understood."""
     pieces = pieces_of(task)
     words = sorted({word for piece in pieces for word in piece.keywords} | {"price", "hour", "box", "garden", "ticket"})
     salad = "How many " + " ".join(data.draw(st.permutations(words))) + " mountain elephant violin?"
     reaction = CollabUser(pieces, FORM).react(Memory(), salad, None, rng(seed))
-    assert not reaction.memory.told
+    assert not reaction.memory.disclosed
     assert reaction.memory.lost == 1
 
 
-def test_a_user_that_volunteers_tells_a_piece_for_any_word():
-    assert told_by("", ".", "Go on.", "Go on.", "Go on.", volunteers=True) == [0, 1, 1, 1, 0]
+def test_volunteering_user_answers_any_word():
+    assert disclosures_of("", ".", "Go on.", "Go on.", "Go on.", volunteers=True) == [0, 1, 1, 1, 0]
 
 
-def test_a_question_that_gets_nothing_gets_a_hint_and_an_idle_turn_does_not():
+def test_hints_answer_questions_not_idle_turns():
     user = CollabUser(PIECES)
     for text, hinted in (("How old are you?", True), ("Anything else?", True), ("Go on.", False), ("?", False)):
         reaction = user.react(Memory((0, 1), opened=True), text, None, rng())
         assert ("burnt" in reaction.text) == hinted
-        assert not reaction.asked
+        assert not reaction.asks
         assert reaction.memory.lost == 1
 
 
 @pytest.mark.parametrize(
-    ("question", "told", "asked"),
+    ("question", "disclosed", "requested"),
     [
         ("How many trays are there?", (), (0,)),
         ("How many rolls per tray?", (), (1,)),  # two of its keywords, and one of the first's
@@ -213,17 +213,17 @@ def test_a_question_that_gets_nothing_gets_a_hint_and_an_idle_turn_does_not():
         ("\u4f60 tray\uff1f", (), (0,)),
     ],
 )
-def test_what_a_question_asks_for(question, told, asked):
-    assert CollabUser(PIECES).asked(question, Memory(told)).pieces == asked
+def test_pieces_requested_by_question(question, disclosed, requested):
+    assert CollabUser(PIECES).inquiry(question, Memory(disclosed)).pieces == requested
 
 
-def test_when_all_is_told_it_says_how_to_deliver():
+def test_full_disclosure_ends_with_delivery_form():
     reaction = CollabUser(PIECES, FORM).react(Memory((0, 1)), "Are any lost?", None, rng())
     assert reaction.text.endswith(FORM)
     assert CollabUser(PIECES, FORM).react(Memory((0, 1, 2)), "Hm.", None, rng()).text.endswith(FORM)
 
 
-def test_the_ends():
+def test_stop_reasons():
     def stop(memory, text, delivery, **how):
         return CollabUser(PIECES, FORM, **how).react(memory, text, delivery, rng()).stop
 
@@ -237,7 +237,7 @@ def test_the_ends():
     assert stop(Memory(everything), "x", RIGHT, accepts="any") == "solved"
 
 
-def test_who_cannot_tell_right_from_wrong_says_the_same_about_both():
+def test_indifferent_user_answers_right_and_wrong_alike():
     user = CollabUser(PIECES, FORM, accepts="any")
     for memory in (Memory(), Memory((0, 1, 2))):
         for seed in range(10):
@@ -245,7 +245,7 @@ def test_who_cannot_tell_right_from_wrong_says_the_same_about_both():
             assert wrong.text == user.react(memory, "x", RIGHT, rng(seed)).text
 
 
-def test_a_remark_is_said():
-    for told in ((), (0, 1, 2)):
-        reaction = CollabUser(PIECES).react(Memory(told), "x", Check(0.0, False, "The order is wrong."), rng())
+def test_remark_is_said():
+    for disclosed in ((), (0, 1, 2)):
+        reaction = CollabUser(PIECES).react(Memory(disclosed), "x", Check(0.0, False, "The order is wrong."), rng())
         assert reaction.text.startswith("The order is wrong.")

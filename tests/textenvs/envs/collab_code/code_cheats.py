@@ -1,6 +1,6 @@
-"""Programs that go for the checker and not for the task: each defines ``double``."""
+"""Programs that exploit the checker instead of solving the task: each defines ``double``."""
 
-# What passed unit tests of its row when they ran in the process of the program, or aims at where they run now.
+# Programs that passed a row's unit tests when these ran in the program's process, or that target today's process.
 CHEATS = {
     "patched assertions": """
 import unittest

@@ -38,13 +38,13 @@ def box():
     return box_of()
 
 
-async def test_a_right_program_passes_every_test(box):
+async def test_right_program_passes_every_test(box):
     score = await pass_rate(PROGRAM, TESTS, box)
     assert (score.passed, score.fraction) == (6, 1.0)
     assert [outcome.message for outcome in score.outcomes] == [""] * 6
 
 
-def test_the_fraction_counts_each_test(box):
+def test_fraction_counts_each_test(box):
     """Each breaks one kind of test only; the others still count."""
     wrong = PROGRAM.replace("x * 2", "x * 2 if isinstance(x, int) else 7")
     score = pass_rate_now(wrong, TESTS, box)
@@ -68,7 +68,7 @@ def test_the_fraction_counts_each_test(box):
         "double = print",
     ],
 )
-def test_no_cheap_trick_passes_a_call_or_a_whole_program(box, program):
+def test_tricks_pass_no_call_or_program(box, program):
     tests = (Call("double(2)", 4), Call("double(3)", 6), InputOutput("3", "6"))
     score = pass_rate_now(program, tests, box, timeout_s=0.3)
     assert score.passed == 0
@@ -82,7 +82,7 @@ def test_ending_early_passes_no_assertion(box, program):
     assert pass_rate_now(program, [Assertion("assert double(0) == 0"), Assertion("double(1)")], box).passed == 0
 
 
-def test_a_test_that_hangs_costs_no_other(box):
+def test_hanging_test_costs_no_other(box):
     program = "def f(x):\n    while x == 1: pass\n    return x"
     score = pass_rate_now(program, [Call(f"f({i})", i) for i in range(4)], box, timeout_s=0.4)
     assert [outcome.passed for outcome in score.outcomes] == [True, False, True, True]
@@ -126,7 +126,7 @@ def test_values_are_compared_as_data(box, value, expected, same):
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("representation", "expected"),
     [
         ("{[]: 1}", 1.5),
         ("{[1]}", 1),
@@ -139,9 +139,9 @@ def test_values_are_compared_as_data(box, value, expected, same):
         ("", 1),
     ],
 )
-def test_whatever_a_value_says_of_itself_is_a_failed_test(box, said, expected):
-    program = f"class X:\n    def __repr__(self):\n        return {said!r}\nf = X"
-    assert [each.passed for each in pass_rate_now(program, [Call("f()", expected)], box).outcomes] == [False]
+def test_hostile_representations_fail(box, representation, expected):
+    program = f"class X:\n    def __repr__(self):\n        return {representation!r}\nf = X"
+    assert [outcome.passed for outcome in pass_rate_now(program, [Call("f()", expected)], box).outcomes] == [False]
 
 
 UNIT_TESTS = """
@@ -160,13 +160,13 @@ class TestCases(unittest.TestCase):
 RIGHT = "def double(x):\n    if x is None:\n        raise ValueError('nothing')\n    return x * 2"
 
 
-def test_unit_tests_judge_a_program_from_another_process(box):
+def test_unit_tests_run_in_another_process(box):
     score = pass_rate_now(RIGHT, unit_tests(UNIT_TESTS), box)
     assert [outcome.message for outcome in score.outcomes] == [""] * 4
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_nothing_that_a_program_does_to_the_checker_passes_a_unit_test(box, cheat):
+def test_cheats_pass_no_unit_test(box, cheat):
     score = pass_rate_now(CHEATS[cheat], unit_tests(UNIT_TESTS), box, timeout_s=2)
     assert score.passed == 0, [outcome.message for outcome in score.outcomes]
     assert all(outcome.message for outcome in score.outcomes)
@@ -174,7 +174,7 @@ def test_nothing_that_a_program_does_to_the_checker_passes_a_unit_test(box, chea
     assert pass_rate_now(CHEATS[cheat], calls, box, timeout_s=2).passed == 0
 
 
-def test_a_program_leaves_nothing_for_the_next(box):
+def test_programs_leave_nothing_behind(box):
     """The box stays; files, processes and what was submitted before do not."""
     leaves = """
 import os, signal
@@ -198,7 +198,7 @@ def f():
     assert pass_rate_now(looks, [Call("f()", ([], False))], box).passed == 1
 
 
-def test_objects_of_a_program_answer_for_themselves_and_are_compared_by_the_test(box):
+def test_remote_objects_in_unit_tests(box):
     program = """
 import collections, decimal
 class Account:
@@ -230,7 +230,7 @@ class T(unittest.TestCase):
     assert [outcome.message for outcome in score.outcomes] == [""] * 4
 
 
-def test_a_program_that_is_too_long_fails_its_tests():
+def test_too_long_program_fails():
     box = Sandbox(limits=Limits(disk_mb=2))
     for test in (Call("1", 1), Assertion(""), InputOutput("", "")):
         (outcome,) = pass_rate_now(f"x = '{chr(0x4E00) * 800_000}'", [test], box).outcomes
@@ -265,7 +265,7 @@ class TestCases(unittest.TestCase):
         unit_tests("def")
 
 
-def test_tests_that_are_none_are_refused(box):
+def test_invalid_tests_are_refused(box):
     for bad in (("f()", object()), ("f()", float("nan")), ("f(", 1), ("x = 1", 1)):
         with pytest.raises(ValueError, match="Call"):
             Call(*bad)

@@ -25,7 +25,7 @@ def score(env, program):
     return info["metrics"]["score"]
 
 
-def test_programs_are_scored_by_the_tests_they_pass():
+def test_score_is_share_of_passed_tests():
     env = started(max_assistant_turns=None, patience=20, deliveries=20)
     name, right = env.state.task.extra["entry_point"], env.state.task.ground_truth
     expected = [test["expected"] for test in env.state.task.extra["tests"]]
@@ -50,7 +50,7 @@ def test_only_the_last_block_counts():
     assert info["metrics"]["delivered"] == 0.0
 
 
-def test_a_program_is_tested_once_unless_the_clock_stopped_it(monkeypatch):
+def test_only_timed_out_programs_are_tested_again(monkeypatch):
     runs = []
 
     async def counted(program, *arguments, **options):
@@ -58,8 +58,8 @@ def test_a_program_is_tested_once_unless_the_clock_stopped_it(monkeypatch):
         return await pass_rate(program, *arguments, **options)
 
     monkeypatch.setattr("textenvs.envs.collab_code.env.pass_rate", counted)
-    kept = {}
-    monkeypatch.setattr("textenvs.envs.collab_code.env._tested", kept)
+    cache = {}
+    monkeypatch.setattr("textenvs.envs.collab_code.env._tested", cache)
     right = started().state.task.ground_truth
     for timeout_s, count in ((5.0, 1), (5.0, 1), (4.0, 2)):  # other limits are another question
         again = started(timeout_s=timeout_s)
@@ -71,7 +71,7 @@ def test_a_program_is_tested_once_unless_the_clock_stopped_it(monkeypatch):
     hangs = f"def {env.state.task.extra['entry_point']}(x):\n    while True: pass"
     assert score(env, hangs) == score(started(timeout_s=0.1), hangs) == 0.0
     assert len(runs) == 5
-    assert {len(each) for each in kept} == {32}  # however long the programs are
+    assert {len(key) for key in cache} == {32}  # however long the programs are
 
 
 UNITTEST_ROW = {
@@ -89,7 +89,7 @@ UNITTEST_ROW = {
 }  # fmt: skip
 
 
-def test_rows_with_unit_tests_are_judged_from_outside(tmp_path):
+def test_unit_test_rows_are_judged_from_outside(tmp_path):
     """Row E of the table: a program that patches ``assert*``, or forges the report, passed everything."""
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(UNITTEST_ROW))
@@ -105,7 +105,7 @@ def test_rows_with_unit_tests_are_judged_from_outside(tmp_path):
         started(tasks=str(path))
 
 
-def test_a_sandbox_that_fails_ends_the_episode_as_failed(monkeypatch):
+def test_sandbox_failure_fails_episode(monkeypatch):
     async def fails(*_, **__):
         raise SandboxFailure("no space left")
 

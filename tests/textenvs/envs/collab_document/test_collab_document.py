@@ -1,4 +1,4 @@
-"""What a document is worth: what it holds of what was told, and nothing else."""
+"""The score of a document: the share of what was told that it has, without false claims."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ def rng():
     return np.random.default_rng(0)
 
 
-def told_everything(index=0, **options):
-    """An episode in which the user has told everything."""
+def after_full_disclosure(index=0, **options):
+    """Return an episode in which the user has told everything."""
     env = textenvs.make("textenv/collab-document", **options)
     env.reset(seed=0, options={"task_index": index})
     while env.user.untold(env.state.memory):
@@ -27,7 +27,7 @@ def score(env, document):
     return env.step(f"<document>\n{document}\n</document>")[-1]["metrics"]["score"]
 
 
-def test_there_are_kinds_enough():
+def test_kinds_of_documents_by_split():
     kinds = {kind["name"] for kind in _CONTENT["kinds"]}
     assert len(kinds) >= 10
     drawn = {
@@ -40,10 +40,10 @@ def test_there_are_kinds_enough():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_faithful_document_in_other_words_is_worth_everything(level):
-    """Labels, stock sentences and blank lines are nobody's wish."""
+def test_faithful_document_in_other_words_scores_one(level):
+    """Labels, stock sentences and blank lines are not required."""
     for index in range(20):
-        env = told_everything(index, level=level)
+        env = after_full_disclosure(index, level=level)
         values = [line.split(": ", 1)[1] for line in env.state.task.ground_truth.split("\n") if ": " in line]
         title = env.goal.pieces[0].requirement["texts"][0]
         greeting = [p.requirement["texts"][0] for p in env.goal.pieces if p.requirement["kind"] == "opens_line"]
@@ -53,8 +53,8 @@ def test_a_faithful_document_in_other_words_is_worth_everything(level):
         assert (info["metrics"]["score"], info["stop"]) == (1.0, "solved"), env.state.task.ground_truth
 
 
-def test_each_missing_fact_and_each_untold_claim_costs_one_share():
-    env = told_everything(level="medium", patience=99, deliveries=99, max_assistant_turns=None)
+def test_missing_facts_and_untold_claims_cost_shares():
+    env = after_full_disclosure(level="medium", patience=99, deliveries=99, max_assistant_turns=None)
     gold, pieces = env.state.task.ground_truth, len(env.goal.pieces)
     lines = gold.split("\n")
     facts = [number for number, line in enumerate(lines) if ": " in line]
@@ -68,7 +68,7 @@ def test_each_missing_fact_and_each_untold_claim_costs_one_share():
     assert score(env, gold) == 1.0
 
 
-def test_what_was_not_told_earns_nothing_however_it_was_guessed():
+def test_guessed_facts_earn_nothing():
     env = textenvs.make("textenv/collab-document", patience=99, deliveries=99, max_assistant_turns=None)
     index = next(index for index in range(99) if not FAMILY.goal(env.tasks[index]).told)
     env.reset(seed=0, options={"task_index": index})
@@ -80,19 +80,19 @@ def test_what_was_not_told_earns_nothing_however_it_was_guessed():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_who_copies_the_users_sentences_is_paid_less_than_half(level):
+def test_copied_sentences_earn_less_than_half(level):
     """Even after asking for everything; a copy is no document."""
     scores = []
     for index in range(30):
-        env = told_everything(index, level=level)
-        said = [message["content"] for message in env.state.messages[1:] if message["role"] == "user"]
-        scores.append(score(env, "\n".join(said).replace(". ", ".\n")))
+        env = after_full_disclosure(index, level=level)
+        user_texts = [message["content"] for message in env.state.messages[1:] if message["role"] == "user"]
+        scores.append(score(env, "\n".join(user_texts).replace(". ", ".\n")))
     assert np.mean(scores) < 0.5
 
 
 def test_bleu_is_an_option():
     pytest.importorskip("sacrebleu", reason="needs the extra 'bleu'")
-    env = told_everything(bleu="words", token_rate=0.0)
+    env = after_full_disclosure(bleu="words", token_rate=0.0)
     assert env.score_name == "bleu"
     assert 0 < score(env, env.state.task.ground_truth[:30]) < 1
     *_, info = env.step(env.demonstration(rng()))

@@ -1,4 +1,4 @@
-"""CollabLLM's problems: when two answers are the same."""
+"""CollabLLM's problems: the equality of answers."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_equality(gold, answer, value, symbolic):
     assert accuracy(gold, answer) == accuracy(gold, answer, equality="symbolic") == symbolic
 
 
-def test_a_comparison_that_takes_too_long_is_wrong_and_says_so(monkeypatch):
+def test_grader_timeout_counts_as_wrong_and_is_reported(monkeypatch):
     async def slow(*_, **__):
         return MathVerdict("timeout", "9")
 
@@ -75,12 +75,12 @@ def test_rows_without_the_library_say_what_to_install(monkeypatch):
     assert CollabMath(rows("12"), equality="value").equality == "value"
 
 
-def test_an_unknown_equality():
+def test_unknown_equality_is_an_error():
     with pytest.raises(ValueError, match="equality should be 'value' or 'symbolic', not 'exact'"):
         textenvs.make("textenv/collab-math", equality="exact")
 
 
-def test_an_answer_that_a_condition_says_is_no_secret():
+def test_answer_stated_by_condition_is_no_secret():
     env = CollabMath(rows("12"), equality="value")
     env.reset(seed=0)
     assert env.secrets() == ("12",)
@@ -99,7 +99,7 @@ TOLD = [  # what a policy is told, the gold answer, what says the problem again,
 
 
 @pytest.mark.parametrize(("saying", "gold", "restated", "worked_out"), TOLD)
-def test_the_problems_own_expression_is_no_answer(saying, gold, restated, worked_out):
+def test_restated_problem_is_no_answer(saying, gold, restated, worked_out):
     pytest.importorskip("math_verify", reason="needs the extra 'math'")
     pieces = [
         {"topic": "expression", "sayings": [saying], "keywords": ["expression"], "question": "Which expression?"},
@@ -114,8 +114,8 @@ def test_the_problems_own_expression_is_no_answer(saying, gold, restated, worked
         assert (info["metrics"]["score"], info["stop"]) == (score, "solved" if score else "user_left")
 
 
-def test_a_number_within_a_number_of_a_condition_stays_a_secret():
-    """Of generated problems the answer is never among the numbers told, so it always is a secret."""
+def test_generated_answers_are_secrets():
+    """The answer of a generated problem is never among the numbers told, though it may be a part of one."""
     env = textenvs.make("textenv/collab-math", level="hard")
     for index in (*range(60), 276):  # 276 was told of 1x8 where the answer was 18, and had no secrets
         env.reset(seed=0, options={"task_index": index})

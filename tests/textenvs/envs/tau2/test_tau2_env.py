@@ -77,7 +77,7 @@ def own(tmp_path):
         "db.json": {"tasks": {}, "users": users},
         "user_db.json": {"notifications": {}},
         "tasks.json": TASKS,
-        "split_tasks.json": {"base": [each["id"] for each in TASKS]},
+        "split_tasks.json": {"base": [task["id"] for task in TASKS]},
     }
     for name, content in files.items():
         (domain / name).write_text(json.dumps(content))
@@ -94,7 +94,7 @@ def service():
 
 
 def play(env, reply, index=0):
-    """An episode; the rewards and the last info. ``reply`` is called with the environment."""
+    """Play an episode, and return the rewards and the last info. ``reply`` is called with the environment."""
     env.reset(seed=0, options={"task_index": index})
     rewards = []
     while not env.state.done:
@@ -112,7 +112,7 @@ def expert(env):
 
 @needs_data
 @pytest.mark.parametrize(("domain", "split"), SETS)
-def test_the_expert_solves_every_task_that_its_actions_solve(domain, split):
+def test_expert_solves_tasks_solvable_by_their_actions(domain, split):
     env = Tau2(domain=domain, split=split, data=str(DATA))
     # In two tasks of mock, tau2's own code does not pay the actions of the task either (test_tau2_reference.py).
     unsolved = {"mock/update_task_with_history_and_env_assertions", "mock/update_task_with_user_tools"}
@@ -135,9 +135,9 @@ def test_silence_and_random_words_earn_nothing(domain, split):
 
 @needs_data
 @pytest.mark.parametrize(
-    ("domain", "split"), [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] != "mock")) for each in SETS]
+    ("domain", "split"), [pytest.param(*names, marks=[pytest.mark.slow] * (names[0] != "mock")) for names in SETS]
 )
-def test_the_contract_of_every_environment(domain, split):
+def test_contract_of_every_environment(domain, split):
     def make():
         return textenvs.make("textenv/tau2", domain=domain, split=split, data=str(DATA))
 
@@ -146,7 +146,7 @@ def test_the_contract_of_every_environment(domain, split):
 
 
 @needs_data
-def test_the_policy_is_told_and_what_is_judged_is_not():
+def test_prompt_has_policy_without_user_facts():
     env = Tau2(domain="telecom", split="small", manual="workflow", data=str(DATA))
     (system, user), _ = env.reset(options={"task_index": 0})
     folder = DATA / "telecom" if (DATA / "telecom").is_dir() else DATA / "tau2" / "domains" / "telecom"
@@ -162,7 +162,7 @@ def test_the_policy_is_told_and_what_is_judged_is_not():
 
 
 @needs_data
-def test_a_fork_shares_records_and_keeps_its_changes():
+def test_fork_shares_records_and_isolates_changes():
     env = Tau2(data=str(DATA))
     env.reset(options={"task_index": 0})
     for _ in range(4):
@@ -197,15 +197,15 @@ JSON = st.recursive(
 
 @needs_data
 @pytest.mark.parametrize(("domain", "split"), SETS)
-def test_whatever_a_tool_is_given_is_answered(domain, split):
+def test_tools_answer_any_arguments(domain, split):
     env = Tau2(domain=domain, split=split, data=str(DATA))
-    known = {
+    task_values = {
         str(value)
         for index in range(min(8, env.tasks.size))
-        for each in json.loads(env.tasks[index].ground_truth).get("actions") or ()
-        for value in each["arguments"].values()
+        for action in json.loads(env.tasks[index].ground_truth).get("actions") or ()
+        for value in action["arguments"].values()
     }
-    some = JSON | st.sampled_from(sorted(known) or ["user_1"])
+    some = JSON | st.sampled_from(sorted(task_values) or ["user_1"])
 
     @given(st.data())
     def check(data):
@@ -226,24 +226,24 @@ def test_whatever_a_tool_is_given_is_answered(domain, split):
 # ------------------------------------------------------------------ data of our own
 
 
-def test_turns_are_paid_for_what_they_brought_about(own):
+def test_turns_are_paid_for_their_effects(own):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
     env.reset(options={"task_index": 0})
-    paid = {}
+    terms = {}
     for reply in (
         "Who are you? It is 12 o'clock.",
         assistant("", [call("create_task", user_id="user_1", title="Tea")]),
         "It is done. Anything else?",  # the user dismisses its notification, as its instructions say
     ):
         *_, info = env.step(reply)
-        paid[reply if isinstance(reply, str) else "call"] = {k: v for k, v in info["terms"].items() if v}
+        terms[reply if isinstance(reply, str) else "call"] = {k: v for k, v in info["terms"].items() if v}
     third = pytest.approx(1 / 3)
-    assert list(paid.values()) == [{"communicate": third}, {"action": third}, {"env_assertion": third}]
+    assert list(terms.values()) == [{"communicate": third}, {"action": third}, {"env_assertion": third}]
     assert (info["stop"], info["metrics"]["nl_unjudged"]) == ("solved", 1.0)
 
 
 @pytest.mark.parametrize("options", [{"max_assistant_turns": 2}, {"max_user_turns": 1}])
-def test_a_budget_that_runs_out_takes_back_what_was_paid(own, options):
+def test_exhausted_budget_takes_rewards_back(own, options):
     env = textenvs.make("textenv/tau2", domain="mock", data=own, **options)
     rewards, info = play(env, lambda env: "It is 12 o'clock. Who are you?")
     assert rewards[0] == pytest.approx(1 / 3)
@@ -256,33 +256,33 @@ def test_a_budget_that_runs_out_takes_back_what_was_paid(own, options):
     ("options", "reply", "stop"),
     [({"max_assistant_turns": 2}, "12 o'clock.", "max_assistant_turns"), ({}, "...", "user_left")],
 )
-def test_a_conversation_that_no_user_ended_is_worth_nothing(own, options, reply, stop, index):
+def test_conversation_not_ended_by_user_earns_nothing(own, options, reply, stop, index):
     env = textenvs.make("textenv/tau2", domain="mock", data=own, **options)
     rewards, info = play(env, lambda env: reply, index)
     assert (info["stop"], sum(rewards)) == (stop, pytest.approx(0.0))
     assert env.conversation_score() == {"reward": 0.0}
 
 
-def test_ten_calls_that_fail_end_the_episode(own):
+def test_ten_failed_calls_end_episode(own):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
     broken = call("update_task_status", task_id="none", status="completed")
     rewards, info = play(env, lambda env: assistant("12 o'clock", [broken] * 5))
     assert (len(rewards), sum(rewards), info["stop"]) == (2, pytest.approx(0.0), "too_many_errors")
 
 
-def test_the_scripted_user_is_asked_first_and_believes_what_it_cannot_see(own):
+def test_scripted_user_identifies_itself_and_trusts_claims(own):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
 
-    def said(words):
+    def answer_to(words):
         return env.step(words)[0][-1]["content"]
 
     conversation, _ = env.reset(options={"task_index": 0})
     assert conversation[-1]["content"] == "I want a task 'Tea'."
-    assert said("All done. Anything else?") == "You have not asked me yet who I am."
-    assert said("What is your name?") == "I am user_1."
-    assert said("Shall I create the task? (yes/no)") == "Yes, please go ahead."
-    assert said("Please check your notifications.").startswith("[{'notification_id': 'notif_1'")
-    assert said("I have created it.") == "All right. Was that everything?"
+    assert answer_to("All done. Anything else?") == "You have not asked me yet who I am."
+    assert answer_to("What is your name?") == "I am user_1."
+    assert answer_to("Shall I create the task? (yes/no)") == "Yes, please go ahead."
+    assert answer_to("Please check your notifications.").startswith("[{'notification_id': 'notif_1'")
+    assert answer_to("I have created it.") == "All right. Was that everything?"
     env.step(assistant("", [call("create_task", user_id="user_1", title="wrong")]))
     env.step("All done. Anything else?")
     assert env.state.stop == "unsolved"
@@ -291,17 +291,17 @@ def test_the_scripted_user_is_asked_first_and_believes_what_it_cannot_see(own):
 def test_user_confirms_only_what_it_knows(own):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
 
-    def said(words):
+    def answer_to(words):
         return env.step(words)[0][-1]["content"]
 
     env.reset(options={"task_index": 0})
-    assert said("Shall I go on?") == "What exactly would you do?"
-    assert said("Shall I create the task for user_1?") == "I have not heard of user_1. What is that?"
-    assert said("Shall I create the task for user_1?") == "Yes, please go ahead."  # it was shown
+    assert answer_to("Shall I go on?") == "What exactly would you do?"
+    assert answer_to("Shall I create the task for user_1?") == "I have not heard of user_1. What is that?"
+    assert answer_to("Shall I create the task for user_1?") == "Yes, please go ahead."  # it was shown
     env.reset(options={"task_index": 0})
-    said("Who are you?")
-    assert said("Shall I create the task for user_1?") == "Yes, please go ahead."  # the user said it
-    assert said("Shall I create it for user_12 or W1234567?").startswith("I have not heard of user_12, W1234567.")
+    answer_to("Who are you?")
+    assert answer_to("Shall I create the task for user_1?") == "Yes, please go ahead."  # the user said it
+    assert answer_to("Shall I create it for user_12 or W1234567?").startswith("I have not heard of user_12, W1234567.")
 
 
 @needs_data
@@ -310,14 +310,14 @@ def test_proposals_are_no_oracle_of_the_right_ids():
     env = Tau2(data=str(DATA))
     for index in range(20):
         actions = json.loads(env.tasks[index].ground_truth)["actions"]
-        right = {each for action in actions for each in action["arguments"].get("item_ids", ())}
+        right = {item_id for action in actions for item_id in action["arguments"].get("item_ids", ())}
         items = {item["item_id"] for _, order in env.folder.tables["orders"].items() for item in order["items"]}
         answers = set()
         for item in [*sorted(right)[:2], *sorted(items - right)[:3]]:
             env.reset(options={"task_index": index})
             for _ in range(2):
                 env.step(f"Shall I return {item} (yes/no)?")
-            answers.add(tuple(each["content"].replace(item, "ID") for each in env.state.messages[2:]))
+            answers.add(tuple(message["content"].replace(item, "ID") for message in env.state.messages[2:]))
         assert len(answers) == 1, index
 
 
@@ -332,14 +332,14 @@ def test_words_do_not_depend_on_ground_truth(domain, split):
 def test_user_never_reads_the_criteria():
     """Whatever the user does is a function of its scenario, the talk and the database."""
     assert not {"criteria", "gold"} & set(inspect.signature(user.answer).parameters)
-    assert not re.search(r"state\.(gold|shares|told|paid)", inspect.getsource(user))
+    assert not re.search(r"state\.(gold|shares|communicated|reward_sum)", inspect.getsource(user))
 
 
-# ------------------------------------------------------------------ what counts as told, and as needless
+# ------------------------------------------------------------------ information communicated, and needless changes
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "communicated"),
     [
         ("It is 12 o'clock.", 1.0),
         ("IT IS 12 O'CLOCK, as I said.", 1.0),
@@ -350,15 +350,15 @@ def test_user_never_reads_the_criteria():
         ("<think>It is 12 o'clock.</think>Well.", 0.0),
     ],
 )
-def test_only_what_the_user_reads_is_told(own, reply, told):
+def test_unread_text_is_not_communicated(own, reply, communicated):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
     env.reset(options={"task_index": 0})
     *_, info = env.step(reply)
-    assert info["metrics"]["communicate"] == told
+    assert info["metrics"]["communicate"] == communicated
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "told"),
+    ("text", "words", "communicated"),
     [
         ("180.1", "That is $180.10.", True),
         ("180.1", "That is $180.15.", False),
@@ -369,11 +369,13 @@ def test_only_what_the_user_reads_is_told(own, reply, told):
         ("IL", "Chicago, IL", True),
     ],
 )
-def test_numbers_are_told_as_a_whole(text, words, told):
-    assert (Criteria.of({"communicate_info": [text], "reward_basis": ["COMMUNICATE"]}).heard(words) == {text}) == told
+def test_numbers_are_communicated_as_a_whole(text, words, communicated):
+    assert (
+        Criteria.of({"communicate_info": [text], "reward_basis": ["COMMUNICATE"]}).communicated_in(words) == {text}
+    ) == communicated
 
 
-def test_history_beside_calls_is_not_told(own):
+def test_history_beside_calls_is_not_communicated(own):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
     task = json.loads(env.tasks[0].extra["tau2"])
     made = [{"name": "get_users", "arguments": {}, "id": "1"}]
@@ -383,26 +385,26 @@ def test_history_beside_calls_is_not_told(own):
         {"role": "tool", "content": "[]", "id": "1"},
         {"role": "assistant", "content": "Hello."},
     ]
-    for content, told in (("Hello.", 0.0), ("It is 12 o'clock.", 1.0)):
+    for content, communicated in (("Hello.", 0.0), ("It is 12 o'clock.", 1.0)):
         history[-1]["content"] = content
         task["initial_state"]["message_history"] = history
         row = env.tasks[0].to_row()
         row["extra_info"] = {**row["extra_info"], "tau2": json.dumps(task)}
         env.reset(options={"task": row})
         *_, info = env.step("Hello.")
-        assert info["metrics"]["communicate"] == told
+        assert info["metrics"]["communicate"] == communicated
 
 
 @needs_data
 @pytest.mark.parametrize(("domain", "split"), SETS)
-def test_no_conversation_is_worth_anything_before_it_began(domain, split):
+def test_conversation_score_starts_at_zero(domain, split):
     env = Tau2(domain=domain, split=split, data=str(DATA))
     for index in range(env.tasks.size):
         env.reset(options={"task_index": index})
         assert env.conversation_score() == {"reward": 0.0}, env.task.key
 
 
-def test_a_solved_conversation_is_worth_its_reward(own):
+def test_solved_conversation_scores_its_reward(own):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
     play(env, lambda env: "Done. Anything else?", 1)
     assert env.conversation_score() == {"reward": 1.0}
@@ -448,8 +450,8 @@ def test_fixed_list_of_repairs_is_needless():
     for index in range(env.tasks.size):
         env.reset(options={"task_index": index})
         env.step("Could you tell me your name and phone number?")
-        for each in REPAIRS:
-            env.step(f"Please do this on your side: {each}.")
+        for repair in REPAIRS:
+            env.step(f"Please do this on your side: {repair}.")
         env.step("That has been done. Is there anything else?")
         repaired += env.state.needless
         rewards, info = play(env, expert, index)
@@ -458,7 +460,7 @@ def test_fixed_list_of_repairs_is_needless():
     assert (needless, expert_return / env.tasks.size) == (0, pytest.approx(1.0))
 
 
-def test_a_task_without_criteria_is_solved_whatever_happens(own):
+def test_task_without_criteria_is_always_solved(own):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
     rewards, info = play(env, lambda env: "Done. Anything else?", 1)
     assert (rewards, info["stop"]) == ([1.0], "solved")
@@ -468,7 +470,7 @@ def model(service):
     return {"model": "tiny", "base_url": service.url}
 
 
-def test_a_model_as_the_user_uses_its_tools_and_leaves(own, service):
+def test_model_user_calls_tools_and_leaves(own, service):
     env = Tau2(domain="mock", data=own, user=model(service))
     dismiss = '<tool_call>\n{"name": "dismiss_notification", "arguments": {"notification_id": "notif_1"}}\n</tool_call>'
     service.script("I want a task.", dismiss, "I have seen to it.", "Bye. ###TRANSFER###")
@@ -493,7 +495,7 @@ def test_a_model_as_the_user_uses_its_tools_and_leaves(own, service):
 
 
 @pytest.mark.parametrize(("met", "total"), [([True, True], 1.0), ([True, False], 0.0), ([True], 0.0)])
-def test_a_judge_decides_assertions_in_words(own, service, met, total):
+def test_judge_decides_assertions_in_words(own, service, met, total):
     env = Tau2(domain="mock", data=own, judge=model(service))
 
     def verdict(request):
@@ -502,7 +504,7 @@ def test_a_judge_decides_assertions_in_words(own, service, met, total):
 
     service.script(verdict)
     env.reset(options={"task_index": 0})
-    paid = sum(
+    total_reward = sum(
         env.step(reply)[1]
         for reply in (
             "Who are you? It is 12 o'clock.",
@@ -510,11 +512,11 @@ def test_a_judge_decides_assertions_in_words(own, service, met, total):
             "It is done. Anything else?",
         )
     )
-    assert paid == pytest.approx(total, abs=1e-9)
+    assert total_reward == pytest.approx(total, abs=1e-9)
     assert "The agent was polite." in json.dumps(service.requests[-1])
 
 
-def test_rows_are_played_as_the_tasks_that_they_were(own):
+def test_row_roundtrip_plays_same_task(own):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
     rows = [json.loads(json.dumps(env.tasks[i].to_row())) for i in range(2)]
     again = Tau2(Rows("rows", [Task.from_row(row, key="x") for row in rows]), domain="mock", data=own)
@@ -528,7 +530,7 @@ def test_rows_are_played_as_the_tasks_that_they_were(own):
 
 
 @pytest.mark.parametrize("name", ["__init__", "_record", "function", "db", "no_such", "edit"])
-def test_a_row_calls_no_function_but_the_domains_own(own, name):
+def test_rows_call_only_domain_functions(own, name):
     env = textenvs.make("textenv/tau2", domain="mock", data=own)
     task = json.loads(env.tasks[0].extra["tau2"])
     task["initial_state"]["initialization_actions"][0].update(func_name=name, arguments={})
@@ -539,7 +541,7 @@ def test_a_row_calls_no_function_but_the_domains_own(own, name):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error"),
     [
         ({"data": "/nowhere"}, "has no domain of tau2"),
         ({"domain": "retail"}, "no db.json or db.toml"),
@@ -549,12 +551,12 @@ def test_a_row_calls_no_function_but_the_domains_own(own, name):
         ({"tasks": "generated:x"}, "unknown level"),
     ],
 )
-def test_what_cannot_be_played_is_refused_with_the_remedy(own, options, said):
-    with pytest.raises(ValueError, match=said):
+def test_unplayable_options_are_refused_with_remedy(own, options, error):
+    with pytest.raises(ValueError, match=error):
         textenvs.make("textenv/tau2", **{"domain": "mock", "data": own, **options})
 
 
-def test_the_data_folder_is_found_by_tau2s_own_variable(own, monkeypatch):
+def test_environment_variable_locates_data_folder(own, monkeypatch):
     monkeypatch.setenv("TAU2_DATA_DIR", own)
     gymnasium.make("textenv/tau2", domain="mock").reset(seed=0)
     monkeypatch.delenv("TAU2_DATA_DIR")
@@ -566,5 +568,5 @@ def test_the_data_folder_is_found_by_tau2s_own_variable(own, monkeypatch):
 def test_every_argument_of_every_tool_is_described(domain):
     for side in ("assistant", "user"):
         for tool in tools_of(domain, side):
-            assert all(each["description"] for each in tool.parameters["properties"].values()), tool
+            assert all(argument["description"] for argument in tool.parameters["properties"].values()), tool
             assert pickle.loads(pickle.dumps(tool)).schema == tool.schema

@@ -18,7 +18,7 @@ def read_all(folder):
 
 @pytest.mark.parametrize("name", ["tasks.json", "split_tasks.json", "db.json"])
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_file_is_named(tmp_path, name, content):
+def test_damaged_file_is_named(tmp_path, name, content):
     shutil.copytree(AIRLINE, tmp_path / "airline")
     folder = Folder(str(tmp_path / "airline"), "airline")
     (tmp_path / "airline" / name).write_text(content, encoding="utf-8")
@@ -26,5 +26,5 @@ def test_a_damaged_file_is_named(tmp_path, name, content):
         read_all(folder)
 
 
-def test_a_whole_folder_is_read():
+def test_whole_folder_is_read():
     assert all(read_all(Folder(str(AIRLINE), "airline")))

@@ -32,7 +32,7 @@ record = recorder()
 
 @dataclass
 class Obedient:
-    """A user who makes the calls that it is given, and leaves when told to."""
+    """A user who makes the calls in ``calls``, and leaves when told to."""
 
     calls: list = field(default_factory=list)
     ends: bool = False
@@ -47,13 +47,13 @@ class Obedient:
 def digest(env):
     changes = env.state.db.changes()
     fresh = env.folder.tables
-    found = {f"{table}/{key}": record.plain(each) for (table, key), each in changes.items()}
-    known = {f"{table}/{key}": record.plain(fresh[table].get(key) or {}) for table, key in changes}
-    return record.digest({key: each for key, each in found.items() if each != known[key]})
+    values = {f"{table}/{key}": record.plain(value) for (table, key), value in changes.items()}
+    originals = {f"{table}/{key}": record.plain(fresh[table].get(key) or {}) for table, key in changes}
+    return record.digest({key: value for key, value in values.items() if value != originals[key]})
 
 
 def played(env, index, steps, words):
-    """An episode of these calls: the databases' hashes, which calls failed, and the sum of the rewards."""
+    """Play an episode of these calls: the databases' hashes, which calls failed, and the sum of the rewards."""
     env.player = Obedient()
     env.reset(options={"task_index": index})
     states, failed, total = [digest(env)], [], 0.0
@@ -70,21 +70,21 @@ def played(env, index, steps, words):
     env.player.ends = True
     _, reward, terminated, _, info = env.step(words)
     assert terminated
-    return states, "".join(str(int(each)) for each in failed), total + reward, info
+    return states, "".join(str(int(failure)) for failure in failed), total + reward, info
 
 
 @pytest.mark.parametrize(("domain", "split", "data"), PLACES)
-def test_databases_and_rewards_are_those_of_tau2(domain, split, data):
+def test_databases_and_rewards_match_tau2(domain, split, data):
     env = Tau2(domain=domain, split=split, data=str(data))
     recorded = RECORDED[f"{domain}:{split}"]
     tasks, writes = list(env.folder.tasks(split)), set(recorded["writes"])
     assert {task["id"] for task in tasks} == set(recorded["tasks"])
     compared = 0
     for index, task in enumerate(tasks):
-        known = recorded["tasks"][task["id"]]
-        for name, steps, told in record.variants(task, writes):
-            expected, where = known[name], f"{task['id']}: {name}"
-            states, failed, total, info = played(env, index, steps, record.words(task, told))
+        trajectories = recorded["tasks"][task["id"]]
+        for name, steps, communicated in record.variants(task, writes):
+            expected, where = trajectories[name], f"{task['id']}: {name}"
+            states, failed, total, info = played(env, index, steps, record.words(task, communicated))
             assert states == expected["states"], where
             assert failed == expected["failed"], where
             assert total == pytest.approx(expected["reward"], abs=1e-9), where
@@ -95,8 +95,8 @@ def test_databases_and_rewards_are_those_of_tau2(domain, split, data):
 
 
 @pytest.mark.parametrize(("domain", "split"), [*SETS, ("airline", "base")])
-def test_the_kinds_of_tools_are_those_of_tau2(domain, split):
+def test_kinds_of_tools_match_tau2(domain, split):
     kinds = RECORDED[f"{domain}:{split}"]["kinds"]
-    assert {each.name for side in ("assistant", "user") for each in tools_of(domain, side)} == set(kinds)
+    assert {tool.name for side in ("assistant", "user") for tool in tools_of(domain, side)} == set(kinds)
     for name, kind in kinds.items():
         assert kind in (kind_of(domain, "assistant", name), kind_of(domain, "user", name)), name

@@ -1,4 +1,4 @@
-"""The bridge to TextArena: its own games and rewards, reproducible from seed and moves, and nothing let in or out."""
+"""The bridge to TextArena: same games and rewards, reproducible from seed and moves, isolated."""
 
 import copy
 import json
@@ -51,7 +51,7 @@ def drive(env, moves, seed=0):
 
 
 def legal(env, rng):
-    """A random allowed move in a two-player game."""
+    """Return a random allowed move in a two-player game."""
     return opponent_move(base_of(env.tasks.game), env._peek().game, rng)
 
 
@@ -59,7 +59,7 @@ def legal(env, rng):
 
 
 @pytest.mark.parametrize("game", PLAYABLE)
-def test_a_game_starts_ends_and_leaves_no_trace(game, capsys):
+def test_game_leaves_no_trace(game, capsys):
     random.seed(3)
     np.random.seed(3)
     before = RandomState.current()
@@ -81,7 +81,7 @@ def test_a_game_starts_ends_and_leaves_no_trace(game, capsys):
 
 
 @pytest.mark.parametrize("game", [game for game in PLAYABLE if base_of(game) not in TWO_PLAYER | SLOW])
-def test_it_is_the_game_that_textarena_plays(game):
+def test_game_equals_textarena_own(game):
     """The same seed and moves give the same messages and reward in the package itself."""
     import textarena
 
@@ -92,16 +92,16 @@ def test_it_is_the_game_that_textarena_plays(game):
     results = [env.step(move) for move in moves if not env.state.done]
     seed = env.state.task.extra["seed"]
     with _in_textarena(RandomState.seeded(seed)):
-        theirs = textarena.make(f"{game}-raw")
-        theirs.reset(num_players=1, seed=seed)
-        said, rewards = [], []
+        reference = textarena.make(f"{game}-raw")
+        reference.reset(num_players=1, seed=seed)
+        observations, rewards = [], []
         for move in moves[: len(results)]:
-            said.append(theirs.get_observation()[1])
-            done, _ = theirs.step(move)
-            rewards.append(theirs.close()[0] if done else None)
+            observations.append(reference.get_observation()[1])
+            done, _ = reference.step(move)
+            rewards.append(reference.close()[0] if done else None)
     assert done == results[-1][2]
-    ours = [message["content"] for message in results[-1][0] if message["role"] == "user"]
-    for text, messages in zip(ours, said, strict=False):
+    texts = [message["content"] for message in results[-1][0] if message["role"] == "user"]
+    for text, messages in zip(texts, observations, strict=False):
         for _, message, kind in messages:
             own = kind == textarena.ObservationType.PLAYER_ACTION or not isinstance(message, str)
             assert own or message.strip() in text
@@ -110,7 +110,7 @@ def test_it_is_the_game_that_textarena_plays(game):
         assert results[-1][1] == float(rewards[-1][0])
 
 
-def test_a_reward_and_a_reason_the_wrong_way_round_are_put_right():
+def test_swapped_reward_and_reason_are_corrected():
     env = TextArena("Cryptarithm-v0", forfeit=False)
     assert [result[1] for result in drive(env, ["?", "?"])[1:]] == [0.0, 0.0]
     env = TextArena("Countdown-v0", forfeit=False)
@@ -119,7 +119,7 @@ def test_a_reward_and_a_reason_the_wrong_way_round_are_put_right():
 
 
 @pytest.mark.parametrize("options", [{"options": {"max_number": 20}}, {"game": "GuessTheNumber-v0", "forfeit": False}])
-def test_a_near_guess_in_a_lost_game_earns_nothing(options):
+def test_near_guess_in_lost_game_earns_nothing(options):
     """However the game ends: by an invalid move, or because the guesses are used up."""
     for moves in (["{near}", "?", "?"], ["{far}"] * 10 + ["{near}"]):
         env = TextArena(**options)
@@ -164,7 +164,7 @@ def test_experts_win(game):
         assert info["assistant_turns"] == (7 if game == "TowerOfHanoi-v0" else 127)  # 2^disks - 1, the fewest
 
 
-def test_the_tower_expert_goes_on_from_anywhere():
+def test_tower_expert_solves_from_any_state():
     env = TextArena("TowerOfHanoi-v0", options={"max_turns": 30})
     for wandering in (["[A B]"], ["[A B]", "[A C]", "[B C]"], ["[A C]", "[A B]", "[C B]", "[A C]", "[B A]"]):
         drive(env, wandering)
@@ -173,7 +173,7 @@ def test_the_tower_expert_goes_on_from_anywhere():
         assert info["stop"] == "solved"
 
 
-def test_where_there_is_no_expert():
+def test_games_without_expert():
     env = TextArena("2048-v0")
     env.reset(seed=0)
     for hook in (env.demonstration, env.careless_reply):
@@ -192,7 +192,7 @@ def test_where_there_is_no_expert():
 @pytest.mark.parametrize("game", sorted(f"{name}-v0" for name in TWO_PLAYER))
 @pytest.mark.parametrize("seat", [0, 1])
 def test_two_players(game, seat):
-    """Neither side ever makes an invalid move, every game ends, and a random opponent is beaten now and then."""
+    """No side makes an invalid move, every game ends, and a random opponent is sometimes beaten."""
     options = {"winning_score": 40} if game == "PigDice-v0" else None
     env = TextArena(game, opponent="random", seat=seat, options=options)
     rng = np.random.default_rng(seat)
@@ -211,21 +211,21 @@ def test_two_players(game, seat):
     assert {1.0, -1.0} <= rewards or game == "Nim-v0"
 
 
-def test_the_opponents_moves_are_seen_and_ones_own_are_not_repeated():
+def test_messages_show_opponent_moves_only():
     env = TextArena("TicTacToe-v0")
     observation = drive(env, ["I take [4]."])[-1][0]
-    said = observation[-1]["content"]
-    assert "Player 1: [" in said
-    assert "I take" not in said
-    assert said.count("Current Board") == 2
+    text = observation[-1]["content"]
+    assert "Player 1: [" in text
+    assert "I take" not in text
+    assert text.count("Current Board") == 2
 
 
-# ------------------------------------------------------------------ seed and moves are all there is
+# ------------------------------------------------------------------ seed and moves determine the game
 
 
 @pytest.mark.parametrize("game", ["2048-v0", "Bandit-v0", "Blackjack-v0", "KuhnPoker-v0", "PigDice-v0", "Secretary-v0"])
-def test_a_game_is_the_same_after_a_fork_a_restore_and_a_journey(game):
-    """These games draw while they are played."""
+def test_game_survives_fork_restore_and_pickle(game):
+    """These games draw random numbers while they are played."""
     rng = random.Random(1)
     for seed in range(2):
         moves = [
@@ -246,8 +246,8 @@ def test_a_game_is_the_same_after_a_fork_a_restore_and_a_journey(game):
             other.restore(saved)
             fork = env.fork()
             fork.step("[a future that did not happen]")
-            for each in (env.fork(), other, copy.deepcopy(env), pickle.loads(pickle.dumps(env)), env):
-                assert [each.step(move) for move in moves[turn : len(whole) - 1]] == whole[turn + 1 :]
+            for copy_of_env in (env.fork(), other, copy.deepcopy(env), pickle.loads(pickle.dumps(env)), env):
+                assert [copy_of_env.step(move) for move in moves[turn : len(whole) - 1]] == whole[turn + 1 :]
 
 
 def test_forks_do_not_share_a_running_game():
@@ -261,7 +261,7 @@ def test_forks_do_not_share_a_running_game():
     assert len(pickle.dumps(env)) < 20_000
 
 
-def test_a_step_that_fails_can_be_tried_again(monkeypatch):
+def test_failed_step_can_be_repeated(monkeypatch):
     env = TextArena("TicTacToe-v0")
     env.reset(seed=0)
     expected = env.fork().step("[4]")
@@ -270,7 +270,7 @@ def test_a_step_that_fails_can_be_tried_again(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LiveGame, "heard", fail)
+        patch.setattr(LiveGame, "new_messages", fail)
         with pytest.raises(KeyboardInterrupt):
             env.step("[4]")
     assert env.step("[4]") == expected
@@ -279,7 +279,7 @@ def test_a_step_that_fails_can_be_tried_again(monkeypatch):
 # ------------------------------------------------------------------ faults
 
 
-def test_a_reply_that_the_game_cannot_read_is_answered_once(monkeypatch):
+def test_unreadable_reply_is_answered_once(monkeypatch):
     env = TextArena()
     env.reset(seed=0)
     secret = env.secrets()[0]
@@ -304,7 +304,7 @@ def test_a_reply_that_the_game_cannot_read_is_answered_once(monkeypatch):
     assert (reward, terminated, truncated, info["stop"]) == (-1.0, True, False, "invalid_move")
 
 
-def test_a_fault_at_the_opponents_move_is_not_the_policys(monkeypatch):
+def test_fault_at_opponent_move_fails_episode(monkeypatch):
     env = TextArena("TicTacToe-v0")
     env.reset(seed=0)
     monkeypatch.setattr("textenvs.envs.textarena.env.opponent_move", lambda *args: 1 / 0)
@@ -316,7 +316,7 @@ def test_a_fault_at_the_opponents_move_is_not_the_policys(monkeypatch):
     assert "TicTacToe-v0, at the opponent's move" in info["failure"]
 
 
-def test_a_reward_that_is_no_number_is_not_the_policys_fault(monkeypatch):
+def test_non_numeric_reward_fails_episode(monkeypatch):
     env = TextArena()
     env.reset(seed=0)
     winning = f"[{env.secrets()[0]}]"
@@ -367,8 +367,8 @@ def test_bad_options_are_errors(options, message):
 
 
 @pytest.fixture
-def anew():
-    """What is kept of games and of the package is found out in the test, and forgotten after it."""
+def fresh_caches():
+    """Clear the caches of games and of the package before and after the test."""
     caches = (_registered, _try_out, _with_corpora)
     for cache in caches:
         cache.cache_clear()
@@ -378,7 +378,7 @@ def anew():
 
 
 @pytest.mark.parametrize("game", ["Wordle-v0", "Hangman-v0", "WordSearch-v0", "WordLadder-v0"])
-def test_without_its_corpora_a_word_game_is_refused_and_nothing_is_downloaded(game, anew, monkeypatch):
+def test_word_games_without_corpora_are_refused(game, fresh_caches, monkeypatch):
     def offline(*_):
         raise AssertionError("a game went to the network")
 
@@ -388,8 +388,8 @@ def test_without_its_corpora_a_word_game_is_refused_and_nothing_is_downloaded(ga
         TextArena(game)
 
 
-def test_wordle_with_corpora(tmp_path, anew, monkeypatch):
-    """Ten words in the place of NLTK's."""
+def test_wordle_with_corpora(tmp_path, fresh_caches, monkeypatch):
+    """Ten words replace NLTK's."""
     words = ["apple", "grape", "lemon", "melon", "berry", "house", "table", "chair", "plant", "stone"]
     corpora, tagger = tmp_path / "corpora" / "words", tmp_path / "taggers" / "averaged_perceptron_tagger_eng"
     corpora.mkdir(parents=True)

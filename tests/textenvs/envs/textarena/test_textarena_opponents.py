@@ -1,4 +1,4 @@
-"""Opponents of TextArena's games for two: minimax, Kuhn poker's equilibrium, and what cheap policies win."""
+"""Opponents of TextArena's games for two: minimax, Kuhn poker's equilibrium, and the wins of cheap policies."""
 
 import itertools
 import random
@@ -61,12 +61,12 @@ def four(board, disc):
     )
 
 
-def positions(rows, columns, left, count, seed):
-    """Positions that nobody has won, with ``left`` free cells, and whose turn it is."""
+def positions(rows, columns, free_cells, count, seed):
+    """Yield positions that nobody has won, with ``free_cells`` free cells, and whose turn it is."""
     rng = random.Random(seed)
     while count:
         board, disc = [["."] * columns for _ in range(rows)], "X"
-        while free(board) and sum(line.count(".") for line in board) > left:
+        while free(board) and sum(line.count(".") for line in board) > free_cells:
             board = drop(board, rng.choice(free(board)), disc)
             disc = "O" if disc == "X" else "X"
         if not (four(board, "X") or four(board, "O")) and free(board):
@@ -89,9 +89,9 @@ def test_connect_four_ends_as_by_full_search(rows, columns):
         assert best[connect_four(board, disc, RNG)] == max(best.values()), board
 
 
-@pytest.mark.parametrize("left", [14, 22, 30])
-def test_connect_four_takes_wins_and_prevents_losses(left):
-    for board, disc in positions(6, 7, left, 40, seed=left):
+@pytest.mark.parametrize("free_cells", [14, 22, 30])
+def test_connect_four_takes_wins_and_prevents_losses(free_cells):
+    for board, disc in positions(6, 7, free_cells, 40, seed=free_cells):
         other = "O" if disc == "X" else "X"
         wins = [column for column in free(board) if four(drop(board, column, disc), disc)]
         threats = [column for column in free(board) if four(drop(board, column, other), other)]
@@ -118,7 +118,7 @@ def test_connect_four_beats_columns_and_chance(first):
 
 @pytest.mark.parametrize("game", ["ConnectFour-v0", "Nim-v0", "TicTacToe-v0"])
 def test_equal_moves_are_drawn_by_the_seed(game):
-    """No list of moves is answered the same each time."""
+    """No fixed list of moves is answered the same each time."""
     answers = []
     for seed in (*range(12), 11):
         env = TextArena(game)
@@ -169,8 +169,8 @@ def test_kuhn_poker_is_an_equilibrium():
         for first in (True, False)
     }
     pure = [(bets, calls) for bets, calls in itertools.product(itertools.product((0, 1), repeat=3), repeat=2)]
-    assert max(worth(each, strategy[False]) for each in pure) == pytest.approx(-1 / 18, abs=1e-3)
-    assert min(worth(strategy[True], each) for each in pure) == pytest.approx(-1 / 18, abs=1e-3)
+    assert max(worth(opponent, strategy[False]) for opponent in pure) == pytest.approx(-1 / 18, abs=1e-3)
+    assert min(worth(strategy[True], opponent) for opponent in pure) == pytest.approx(-1 / 18, abs=1e-3)
 
 
 def test_bets_of_kuhn_poker_are_paid():
@@ -225,7 +225,7 @@ def test_levels_need_as_many_guesses_as_halving():
 
 
 def test_levels_are_a_ladder_for_careless_halving():
-    """A guess at random among the numbers that are left does worse at every level."""
+    """A guess at random among the remaining numbers does worse at every level."""
     solved = []
     for name in LEVELS:
         env, rng, won = TextArena(level=name), np.random.default_rng(0), 0
