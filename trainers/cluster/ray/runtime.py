@@ -1,4 +1,4 @@
-"""Ray for the time of a run: joined or started, with a placement group for each pool of the plan."""
+"""Ray during a run: joined or started, with a placement group for each pool of the plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CAUSE = 2  # lines at the end of a traceback that comes with them
 
 
 def import_ray() -> Any:
-    """Ray. Raises ``ImportError``: it is not installed; the message names the extra."""
+    """Return the module ``ray``. Raises ``ImportError``: it is not installed; the message names the extra."""
     try:
         import ray
         import ray.exceptions
@@ -30,8 +30,8 @@ def import_ray() -> Any:
     return ray
 
 
-def said(error: BaseException) -> str:
-    """The beginning of what Ray says, in one line; of a traceback in it, the end."""
+def error_summary(error: BaseException) -> str:
+    """Return the beginning of Ray's error message in one line; of a traceback in it, the end."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for at, line in enumerate(lines[:_LINES]):
         before, trace, _ = line.partition("Traceback (most recent call last)")
@@ -40,11 +40,11 @@ def said(error: BaseException) -> str:
             break
     else:
         lines = lines[:_LINES]
-    return " ".join(each for each in lines if each) or type(error).__name__
+    return " ".join(part for part in lines if part) or type(error).__name__
 
 
 class RayCluster:
-    """Ray, and where a plan's actors go there; a context manager. A Ray that this process uses already stays as it is.
+    """Ray, and the placement groups of a plan; a context manager. Reuses a Ray that this process is connected to.
 
     ``address`` is the cluster to join; ``None`` is what RAY_ADDRESS says, else a Ray of our own, never one that merely
     happens to run on this machine. Our own has ``num_cpus``; ``None`` is what the machine has, or the plan needs, where
@@ -154,7 +154,7 @@ class RayCluster:
 
 
 def captures(options: Mapping[str, Any]) -> bool:
-    """Whether Nsight waits for cudaProfilerStart: a rank then says what is captured."""
+    """Return whether Nsight waits for cudaProfilerStart, so that a rank selects the captured ranges."""
     return options.get("capture-range") == "cudaProfilerApi"
 
 
@@ -163,7 +163,7 @@ def nsight_of(options: Mapping[str, Any], steps: Sequence[int]) -> dict[str, str
 
     Nsight ends a process after its first range by default; where ranges (``steps``) are captured, it must let it live.
     """
-    given = dict(options)
+    merged = dict(options)
     if captures(options):
-        given = {"capture-range-end": f"repeat-shots:{len(steps)}", "kill": "none"} | given
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+        merged = {"capture-range-end": f"repeat-shots:{len(steps)}", "kill": "none"} | merged
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in merged.items()}
