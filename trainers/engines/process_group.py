@@ -22,7 +22,7 @@ from torch import Tensor
 #: (``gloo`` or ``nccl``) and ``timeout_s`` (of joining, and of each operation) of the group.
 Group = Mapping[str, Any]
 
-_LONGEST_NAP_S = 0.005  # between two looks at what is under way
+_LONGEST_NAP_S = 0.005  # between two polls of running work
 _ON_ERRORS, _MAKING = "TORCH_NCCL_ASYNC_ERROR_HANDLING", threading.Lock()
 
 
@@ -32,7 +32,7 @@ def make_group(group: Group, rank: int, store: dist.Store | None = None) -> dist
     # sides of a group must be made in the same way.
     from torch.distributed.distributed_c10d import Backend, PrefixStore, _new_process_group_helper, _world, rendezvous
 
-    # Rank 0 decides that one is late; until it has told the others, they wait.
+    # Rank 0 decides that a rank is late; the others wait longer, for its decision.
     timeout, name, size = timedelta(seconds=group["timeout_s"] * (2 if rank else 1)), group["name"], group["size"]
     if store is None:
         host = f"[{group['address']}]" if ":" in group["address"] else group["address"]  # of IPv6
@@ -42,7 +42,7 @@ def make_group(group: Group, rank: int, store: dist.Store | None = None) -> dist
         made, _ = _new_process_group_helper(
             size, rank, [], Backend(group["backend"]), PrefixStore(name, store), group_name=name, timeout=timeout
         )
-    _world.pg_group_ranks[made] = {each: each for each in range(size)}
+    _world.pg_group_ranks[made] = {member: member for member in range(size)}
     return made
 
 
@@ -54,12 +54,12 @@ def _nccl_that_ends_alone() -> Iterator[None]:
     with its trainer.
     """
     with _MAKING:
-        given = os.environ.get(_ON_ERRORS)  # which a group reads while it is made
-        os.environ[_ON_ERRORS] = given or "2"
+        previous = os.environ.get(_ON_ERRORS)  # which a group reads while it is made
+        os.environ[_ON_ERRORS] = previous or "2"
         try:
             yield
         finally:
-            if given is None:
+            if previous is None:
                 del os.environ[_ON_ERRORS]
 
 
@@ -82,8 +82,8 @@ class _Link:
 class Sender:
     """Rank 0 of any number of groups, each with the workers of one engine.
 
-    A group that fails is given up and concerns no other one. One that was given up (:meth:`give_up`, from any thread)
-    or that is late is waited for no more, whatever its backend is at.
+    A failed group is given up and does not affect the others. A group that was given up (:meth:`give_up`, from any
+    thread) or that is late is no longer waited for, whatever state its backend is in.
     """
 
     def __init__(self) -> None:
@@ -106,14 +106,14 @@ class Sender:
         def join() -> None:
             try:
                 link.joined = make_group(group, 0, store)
-                if link.error is not None:  # nobody waits for it any more
+                if link.error is not None:  # the group was given up
                     last: list[dist.ProcessGroup | None] = [link.joined]
                     link.joined = None
                     destroy(last)
             except Exception as error:  # whatever torch raises
                 link.error = link.error or f"joining failed: {error!r}"
 
-        threading.Thread(target=join, name="weights", daemon=True).start()  # nobody waits for it at the end
+        threading.Thread(target=join, name="weights", daemon=True).start()  # the process does not wait for it at exit
         return group
 
     def give_up(self, name: str, why: str) -> None:
@@ -146,7 +146,7 @@ class Sender:
                     link.error = repr(error)
 
     def failed(self, name: str) -> str | None:
-        """Why a group has failed, which is then left; ``None`` where it has not."""
+        """Return why a group has failed, and leave it; ``None`` if it has not failed."""
         error = self._links[name].error
         if error is not None:
             self.leave(name)
@@ -168,7 +168,7 @@ class Sender:
 
 
 def destroy(last: list[dist.ProcessGroup | None]) -> None:
-    """Leave a group; ``last`` has the last reference to it, which is kept until what is under way in it has ended."""
+    """Leave a group; ``last`` has the last reference, which is held until running operations have ended."""
     group = last.pop()
     if group is not None:
         with contextlib.suppress(Exception):  # whatever is under way in it
