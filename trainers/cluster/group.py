@@ -93,7 +93,7 @@ class RayRanks:
     def __init__(self, cluster: RayCluster, nsight: Mapping[str, str] | None = None, silence: float = 30.0) -> None:
         self._ray, self._silence = cluster.ray, silence
         seats = cluster.plan.learner
-        # An actor with a group of its own for pulses has one thread for everything else.
+        # An actor with a concurrency group for heartbeats has one thread for all other calls.
         actor = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"pulse": 1})(_Rank)
         under = {"runtime_env": {"nsight": dict(nsight)}} if nsight else {}
         options = [cluster.options(seat) | under for seat in seats]
@@ -159,7 +159,7 @@ class RayRanks:
             try:
                 answers.append(self._ray.get(ref, timeout=self._silence))
             except self._ray.exceptions.GetTimeoutError as error:
-                raise RankError(f"{self.name(rank)} gave no sign of life for {self._silence:g} s") from error
+                raise RankError(f"{self.name(rank)} sent no heartbeat for {self._silence:g} s") from error
             except self._ray.exceptions.RayError as error:
                 raise RankError(f"{self.name(rank)} died: {error_summary(error)}") from error
             if isinstance(answers[-1], Failure):

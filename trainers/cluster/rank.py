@@ -93,7 +93,7 @@ class Watch:
             return None  # the cause may still arrive within the grace period
         silent = [rank for rank in sorted(self._pending) if now - self._last_heartbeat[rank] >= self._silence]
         if silent:
-            return Verdict("broken", ranks=tuple(silent), message=f"gave no sign of life for {self._silence:g} s")
+            return Verdict("broken", ranks=tuple(silent), message=f"sent no heartbeat for {self._silence:g} s")
         return self._stalled(now)
 
     def _stalled(self, now: float) -> Verdict | None:

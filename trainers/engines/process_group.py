@@ -18,8 +18,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-#: What workers join with, as JSON: ``address`` and ``port`` of rank 0's store, and ``name``, ``size``, ``backend``
-#: (``gloo`` or ``nccl``) and ``timeout_s`` (of joining, and of each operation) of the group.
+#: The arguments of workers that join, as JSON: ``address`` and ``port`` of rank 0's store, and ``name``, ``size``,
+#: ``backend`` (``gloo`` or ``nccl``) and ``timeout_s`` (of joining, and of each operation) of the group.
 Group = Mapping[str, Any]
 
 _LONGEST_NAP_S = 0.005  # between two polls of running work
@@ -64,7 +64,7 @@ def _nccl_that_ends_alone() -> Iterator[None]:
 
 
 def broadcast(group: dist.ProcessGroup, tensors: Sequence[Tensor]) -> None:
-    """Take part in sending from rank 0 to all others, in order; all tensors are under way at once."""
+    """Take part in a broadcast from rank 0 to all other ranks, in order; all tensors are sent concurrently."""
     for work in [dist.broadcast(tensor, src=0, group=group, async_op=True) for tensor in tensors]:
         work.wait()
 
@@ -93,7 +93,7 @@ class Sender:
         return name in self._links
 
     def open(self, address: str, size: int, backend: str, timeout_s: float) -> Group:
-        """Open a new group, and begin to wait for its workers; returns what these join with.
+        """Open a new group, and start to wait for its workers; return the arguments that these join with.
 
         ``address`` is this machine's, as the workers reach it; ``timeout_s`` is for joining, and for each bucket.
         """
@@ -125,7 +125,7 @@ class Sender:
             self._wait(link, lambda link=link: link.joined is not None, "join")  # type: ignore[misc]
 
     def send(self, tensors: Mapping[str, Sequence[Tensor]], meanwhile: Callable[[], None]) -> None:
-        """Broadcast tensors, by the group's name, to groups that have not failed; ``meanwhile`` is called under way."""
+        """Broadcast tensors, by the group's name, to groups that have not failed; ``meanwhile`` is called during it."""
         under_way: list[tuple[_Link, list[Any], Sequence[Tensor]]] = []
         for link, values in ((self._links[name], values) for name, values in tensors.items()):
             if link.error is None:
@@ -154,7 +154,7 @@ class Sender:
 
     def leave(self, name: str) -> None:
         if (link := self._links.pop(name, None)) is not None:
-            # The last reference goes in that thread: where something is under way, its end is waited for.
+            # The last reference is dropped in that thread, which waits for running operations.
             last, link.joined = [link.joined], None
             threading.Thread(target=destroy, args=(last,), name="weights", daemon=True).start()
 
@@ -171,5 +171,5 @@ def destroy(last: list[dist.ProcessGroup | None]) -> None:
     """Leave a group; ``last`` has the last reference, which is held until running operations have ended."""
     group = last.pop()
     if group is not None:
-        with contextlib.suppress(Exception):  # whatever is under way in it
+        with contextlib.suppress(Exception):  # errors of running operations
             dist.destroy_process_group(group)

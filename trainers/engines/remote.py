@@ -249,7 +249,7 @@ class RemoteEngine(ABC):
                     await self._changed.wait()
                 self._check_alive()
                 self._work = self._spawn(self._apply(weights, version, mode))
-                # Cancelling or the server's death ends the waiting, not the work.
+                # Cancellation or the server's death ends the waiting, not the work.
                 await self._while_alive(asyncio.shield(self._work))
         finally:
             announced.close()
@@ -371,7 +371,7 @@ class RemoteEngine(ABC):
 
     def _check_alive(self) -> None:
         if self._end is not None:
-            raise EngineDeadError(str(self._end)) from self._end.__cause__  # one each: raising one writes into it
+            raise EngineDeadError(str(self._end)) from self._end.__cause__  # a new one: raising writes into it
 
     def _finish(self, error: EngineDeadError, cause: BaseException | None = None) -> None:
         """Mark the server as dead, with the first reason; all waiters get it."""

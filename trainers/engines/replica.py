@@ -50,18 +50,18 @@ class Replica:
     def __init__(self, index: int, engine: Engine) -> None:
         self.index, self.engine = index, engine
         self.state: Literal["up", "restarting", "gone"] = "up"
-        self.cause: BaseException | None = None  #: why it is not up, or was not the last time
+        self.cause: BaseException | None = None  #: cause of the last loss
         self.calls: dict[asyncio.Task[Any], float] = {}  #: requests in flight, with the times at which they began
         self.draining: set[asyncio.Task[Any]] = set()  #: those that an update in mode ``wait`` waits for
-        self.update: asyncio.Task[None] | None = None  #: new weights that are on their way
+        self.update: asyncio.Task[None] | None = None  #: the running update of the weights
         self.probing = False
-        self.active = 0.0  #: when it was last seen to make something, or to answer (event loop's clock)
-        self.faults = 0  #: bad replies since the last good one, that another replica did better
+        self.active = 0.0  #: time of the last progress or answer (event loop's clock)
+        self.faults = 0  #: bad replies since the last good one, where another replica succeeded
         self.restarts = 0  #: restarts since the last good reply
         self.wasted = 0.0  #: tokens of attempts that were lost
-        self.lost: asyncio.Future[EngineError] | None = None  #: what all that is in flight on this engine ends with
-        self._delivered = 0  # tokens that callers received, of all engines that were here
-        self._offset: defaultdict[str, float] = defaultdict(float)  # what counts beside the present engine's counters
+        self.lost: asyncio.Future[EngineError] | None = None  #: the error of all work in flight, once it is lost
+        self._delivered = 0  # tokens that callers received, from all engines of this place
+        self._offset: defaultdict[str, float] = defaultdict(float)  # added to the present engine's counters
         self._ended = 0
         self._seen: tuple[float, ...] = ()
 

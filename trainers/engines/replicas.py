@@ -73,7 +73,7 @@ class Replicas:
         #: Prompt and new tokens together are at most this: the least of the replicas.
         self.max_context = min(engine.max_context for engine in engines)
         self._restart, self._limits = restart, limits or Limits()
-        self._weights: Any = None  # for replicas that come later
+        self._weights: Any = None  # for replicas that are restarted later
         self._counters = Counter(
             requests=0, retries=0, faults=0, probes=0, replicas_lost=0, replicas_restarted=0, updates_failed=0
         )
@@ -81,13 +81,13 @@ class Replicas:
         self._changed = asyncio.Event()  # replaced at every change of a replica's state
         self._background: dict[asyncio.Task[Any], bool] = {}  # and whether `close` cancels it
         self._watching = self._asleep = self._closed = False
-        self._waiting: set[int] = set()  # replicas that can have the next weights alone
+        self._waiting: set[int] = set()  # replicas that can only get the next weights
 
     # The protocol
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """See :meth:`trainers.engines.base.Engine.generate`; where every attempt failed, the last one's error."""
-        # Of the vocabulary, the engine knows.
+        # The engine checks the vocabulary.
         prompt = check_request(token_ids, sampling, vocab_size=2**62, max_context=self.max_context, reports_kept=True)
         self._check_open()
         self._counters["requests"] += 1
@@ -219,7 +219,7 @@ class Replicas:
             self._spawn(self._close_engine(replica.engine))
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._limits.close_timeout
-        while self._background and (remaining := deadline - clock()) > 0:  # what ends may leave something to close
+        while self._background and (remaining := deadline - clock()) > 0:  # ending tasks may start others
             await asyncio.wait(self._background, timeout=remaining)
 
     # Requests
@@ -292,19 +292,15 @@ class Replicas:
         assert lost is not None
         try:
             # A source that sends to all at once waits for the requests of each; a stall is noticed by the watcher.
-            while (
-                (draining := set().union(*(sibling.draining for sibling in updated)))
-                and not task.done()
-                and not lost.done()
-            ):
+            while (draining := set().union(*(r.draining for r in updated))) and not task.done() and not lost.done():
                 waited: list[asyncio.Future[Any]] = [task, lost, *draining]
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-                await asyncio.sleep(0)  # those that ended take themselves off
+                await asyncio.sleep(0)  # ended requests remove themselves
             async with asyncio.timeout(self._limits.update_timeout) as clock:
                 await replica.result(task)
         except TimeoutError as error:
             return TimeoutError(f"it took longer than {self._limits.update_timeout:g} s") if clock.expired() else error
-        except Exception as error:  # whatever it is, this replica's weights cannot be relied on
+        except Exception as error:  # after any error, this replica's weights are unreliable
             return error
         finally:
             replica.update = None
@@ -326,10 +322,10 @@ class Replicas:
         limits, now = self._limits, asyncio.get_running_loop().time()
         idle = replica.idle(now)
         if replica.update is not None and not replica.draining:
-            replica.active = now  # new weights may take their time; the update has a limit of its own
+            replica.active = now  # updates are slow, and have their own timeout
         elif replica.probing:
             pass
-        elif replica.draining:  # it would keep a probe waiting
+        elif replica.draining:  # a probe would wait for these requests
             if idle >= limits.stall_timeout:
                 self._take_out(replica, _stalled(replica, idle))
         elif idle >= (limits.stall_timeout - limits.probe_timeout if replica.calls else limits.probe_interval):
@@ -346,7 +342,7 @@ class Replicas:
             replica.active = clock()
             return
         except TimeoutError:
-            if (idle := replica.idle(clock())) < clock() - began:  # it did something meanwhile
+            if (idle := replica.idle(clock())) < clock() - began:  # it made progress meanwhile
                 return
             error = _stalled(replica, idle)
         except EngineError as problem:
@@ -364,13 +360,13 @@ class Replicas:
         log.warning("%s is taken out, with %d requests in flight: %s", replica, len(replica.calls), error)
         self._router.down(replica.index)
         replica.retire(error, restarts=self._restart is not None)
-        # Begun here: what replaces it ends with this, and the engine must be closed in any case.
+        # Started here: the replacement ends with this object, but the engine must be closed in any case.
         self._spawn(self._replace(replica, self._spawn(self._close_engine(replica.engine))), ends=True)
         self._change()
 
     async def _replace(self, replica: Replica, closing: asyncio.Task[None]) -> None:
         """Put a new engine in the place of a lost one, if there is a way to."""
-        await asyncio.wait([closing], timeout=self._limits.close_timeout)  # it may hold memory that the next one needs
+        await asyncio.wait([closing], timeout=self._limits.close_timeout)  # it may hold memory that its successor needs
         lost = replica.cause
         while replica.state == "restarting":
             if replica.restarts >= self._limits.max_restarts:
@@ -420,7 +416,7 @@ class Replicas:
                     if engine.version == self.version:
                         asleep = False
                         async with asyncio.timeout(self._limits.update_timeout):
-                            while asleep != self._asleep:  # as the others are, which may change meanwhile
+                            while asleep != self._asleep:  # as its siblings are, which may change meanwhile
                                 await getattr(engine, "wake" if asleep else "sleep")()
                                 asleep = not asleep
                         replica.adopt(engine, asyncio.get_running_loop().time())

@@ -34,7 +34,7 @@ _CHILDREN_S = 2.0  # likewise its children, after it
 _TAIL_LINES, _ERROR_LINES = 15, 5  # of the log, in an error message
 _ERROR = re.compile(r"\b\w+(?:Error|Exception|Interrupt)\b: .*")
 
-# Outlives this process if that is killed, and then ends the server, which may be any program.
+# A guard that outlives this process if that is killed, and then ends the server.
 _GUARD = """
 import os, signal, sys, time
 parent, group = map(int, sys.argv[1:])
@@ -65,7 +65,7 @@ class ServerProcess:
         handle, log = tempfile.mkstemp(prefix="server-", suffix=".log")
         self.log = Path(log)
         try:
-            # A session of its own: Ctrl-C is for this process, which then stops the server and all that it started.
+            # In its own session: Ctrl-C reaches this process alone, which then stops the server and its children.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -104,7 +104,7 @@ class ServerProcess:
     def tail(self) -> str:
         """Return the first errors in the log, its last lines, and its path."""
         lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        # Others follow from the first error, so the end alone may not show it.
+        # Later errors follow from the first one, so the end alone may not show it.
         errors = list(dict.fromkeys(match[0] for line in lines[:-_TAIL_LINES] if (match := _ERROR.search(line))))
         header = ["errors in its log:", *errors[:_ERROR_LINES]] if errors else []
         return "\n    ".join([*header, f"the end of {self.log}:", *lines[-_TAIL_LINES:]])
@@ -119,7 +119,7 @@ class ServerProcess:
 def _stop(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes]) -> None:
     guard.kill()
     guard.wait()
-    # To the server alone, which ends its children: these remove their shared memory, which a signal would prevent.
+    # Signal the server alone, which ends its children: these then remove their shared memory.
     process.terminate()
     _signal_group(process.pid, signal.SIGCONT)  # a stopped process receives nothing else
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -127,7 +127,7 @@ def _stop(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes]) -> N
         deadline = time.monotonic() + _CHILDREN_S
         while time.monotonic() < deadline and _signal_group(process.pid, 0):
             time.sleep(0.05)
-    _signal_group(process.pid, signal.SIGKILL)  # the children too, which a killed parent leaves behind
+    _signal_group(process.pid, signal.SIGKILL)  # also children that a killed parent left
     process.wait()
 
 
@@ -192,7 +192,7 @@ class ServerOptions:
             raise ValueError(f"there is no Python at {self.python}; {make}")
 
 
-# Uvicorn drops idle connections after 5 s. One that we give up earlier is never dropped under a request.
+# Uvicorn drops idle connections after 5 s. Connections that are closed earlier are never dropped during a request.
 _KEEPALIVE_S = 2.0
 
 
@@ -225,8 +225,8 @@ class Client:
     ) -> Answer:
         """Send one request, ``body`` as JSON; raises UnreachableError where no answer comes.
 
-        Without a ``timeout`` (seconds for all of it) it waits as long as the connection stands. ``alone`` is on a
-        connection of its own, for what must not be asked twice: a server may close a kept one just when it is reused.
+        Without a ``timeout`` (seconds for all of it) it waits as long as the connection stands. ``alone`` uses a
+        new connection, for requests that must not be repeated: a server may close a kept one just when it is reused.
         """
         limit = self._aiohttp.ClientTimeout(total=timeout)
         try:
@@ -249,7 +249,7 @@ class Client:
         if alone not in self._sessions:
             http = self._aiohttp
             keep = {"force_close": True} if alone else {"keepalive_timeout": _KEEPALIVE_S}
-            # A proxy for the outside world, as the environment may name one, has no business here: trust_env is off.
+            # A proxy of the environment must not be used for these requests: trust_env is off.
             self._sessions[alone] = http.ClientSession(
                 connector=http.TCPConnector(limit=0, **keep), headers=self._headers
             )

@@ -119,7 +119,7 @@ class TorchEngine:
             target=_serve, args=(self._scheduler, self._mailbox, threads), name="torch-engine", daemon=True
         )
         self._thread.start()
-        # The thread must not outlive the engine, nor be in the middle of a step when the interpreter goes.
+        # The thread must not outlive the engine, nor be in a step when the interpreter exits.
         self._stop = weakref.finalize(self, _stop, self._mailbox, self._thread)
 
     @property
@@ -221,14 +221,14 @@ class _Mailbox:
                 future.set_result(outcome)
 
     def end(self, reason: str, cause: BaseException | None = None) -> None:
-        """Refuse new commands and fail everything that is waited for. Only the first reason counts."""
+        """Refuse new commands and fail all pending ones. Only the first reason counts."""
         with self._changed:
             if self._end is None:
                 self._end = EngineDeadError(reason)
                 self._end.__cause__ = cause
             outcomes = []
             for item in self._futures:
-                error = EngineDeadError(str(self._end))  # one each: raising an exception writes a traceback into it
+                error = EngineDeadError(str(self._end))  # one for each: raising writes a traceback into it
                 error.__cause__ = self._end.__cause__
                 outcomes.append((item, error))
             self._changed.notify()

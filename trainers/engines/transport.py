@@ -267,7 +267,7 @@ async def collect(source: WeightSource, wants: Wants) -> dict[str, Tensor]:
             collected.update(dict.fromkeys(names[name], value))
 
     if wrong := differing(await source.deliver(replace(wants, rule=rule), take), sums.result()):
-        raise EngineError(f"weights were damaged on their way: the checksums of {', '.join(wrong[:3])} differ")
+        raise EngineError(f"weights were damaged in transit: the checksums of {', '.join(wrong[:3])} differ")
     return collected
 
 
@@ -278,7 +278,7 @@ def attending(weights: Weights) -> contextlib.AbstractContextManager[None]:
 
 
 def plan_of(specs: Sequence[TensorSpec], max_bytes: int) -> list[list[TensorSpec]]:
-    """Cut into buckets of at most ``max_bytes``; a larger tensor is a bucket of its own."""
+    """Cut into buckets of at most ``max_bytes``; a larger tensor is its own bucket."""
     plan: list[list[TensorSpec]] = []
     size = 0
     for spec in specs:

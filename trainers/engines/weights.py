@@ -231,10 +231,8 @@ class Checksums:
 
     def _hash(self, held: str, parts: list[list[Tensor | bytes]]) -> None:
         for digest, part in zip(self._hashes[held], parts, strict=True):
-            for block in part:
-                raw = (
-                    block if isinstance(block, bytes) else block.contiguous().reshape(-1).view(torch.uint8).numpy().data
-                )
+            for item in part:
+                raw = item if isinstance(item, bytes) else item.contiguous().reshape(-1).view(torch.uint8).numpy().data
                 digest.update(raw)
 
     def _held(self, name: str, value: Tensor) -> tuple[str, int, list[list[Tensor | bytes]]]:

@@ -82,7 +82,7 @@ class FunctionPool(AbstractContextManager["FunctionPool"]):
 
     def _ask(self, question: Mapping[str, Any]) -> float:
         try:
-            # A row may hold what has no JSON. What comes back is JSON, and never unpickled.
+            # A row may hold values without a JSON form. Answers are JSON, and never unpickled.
             answer = self._pool.ask(base64.b64encode(pickle.dumps(question)).decode(), self.timeout_s)
         except TimeoutError:
             raise ScoreError(f"{self.name} took longer than {self.timeout_s:g} s", "timeout") from None
@@ -95,8 +95,8 @@ class FunctionPool(AbstractContextManager["FunctionPool"]):
     def _start(self) -> Worker:
         prints, pipe = os.dup(2), subprocess.PIPE  # where the function prints is where this process reports errors
         try:
-            # -P: the folder of that program is not a place to import from.
-            # A session of its own: what it starts is killed with it, and Ctrl-C is for the parent alone.
+            # -P: do not import from the program's folder.
+            # In its own session: its children are killed with it, and Ctrl-C reaches the parent alone.
             process = subprocess.Popen(
                 [sys.executable, "-P", str(_PROGRAM), str(self.path), self.name, str(prints)],
                 stdin=pipe,

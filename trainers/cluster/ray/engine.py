@@ -42,7 +42,7 @@ from trainers.rewards.backends.classifier import Classifier, WorkerLostError
 
 _STATS_S = 0.5  # largest age of the numbers, and delay in noticing a death
 _CLOSE_S = 10.0
-_CALLS = 100_000  # the engine has limits of its own
+_CALLS = 100_000  # no limit here: the engine has its own
 
 _Asking = asyncio.Queue[tuple[str, Receiver, asyncio.Future[Sums]]]
 MakeEngine = Callable[[], Engine | Awaitable[Engine]]

@@ -16,8 +16,8 @@ from trainers.cluster.plan import Plan, Seat
 
 log = logging.getLogger("trainers")
 
-_LINES = 3  # of Ray's words on a death
-_CAUSE = 2  # lines at the end of a traceback that comes with them
+_LINES = 3  # of Ray's message about a death
+_CAUSE = 2  # lines at the end of a traceback in the message
 
 
 def import_ray() -> Any:
@@ -46,10 +46,10 @@ def error_summary(error: BaseException) -> str:
 class RayCluster:
     """Ray, and the placement groups of a plan; a context manager. Reuses a Ray that this process is connected to.
 
-    ``address`` is the cluster to join; ``None`` is what RAY_ADDRESS says, else a Ray of our own, never one that merely
-    happens to run on this machine. Our own has ``num_cpus``; ``None`` is what the machine has, or the plan needs, where
-    that is more. Ray's ``timeline`` is written to that file at the end; ``timeout`` is in seconds, for the placement
-    groups. Raises ImportError: there is no Ray here; PlanError: the cluster has not what the plan needs.
+    ``address`` is the cluster to join; ``None`` is RAY_ADDRESS, else a new Ray, never one that merely happens to run
+    on this machine. A new Ray has ``num_cpus``; ``None`` is the maximum of the machine's CPUs and the plan's. Ray's
+    ``timeline`` is written to that file at the end; ``timeout`` is in seconds, for the placement groups. Raises
+    ImportError: Ray is not installed; PlanError: the cluster lacks resources of the plan.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RayCluster:
             self._owned = True
             options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
             if self._address == "local":
-                # Workers import what this process can, and here is where that is.
+                # Workers import the same packages as this process.
                 paths = os.pathsep.join(path for path in sys.path if path)
                 options |= {
                     "num_cpus": self._num_cpus or max(os.cpu_count() or 1, int(-(-self.plan.cpus // 1))),
@@ -96,7 +96,7 @@ class RayCluster:
         if self._timeline is not None:
             try:
                 self.ray.timeline(filename=str(self._timeline))
-            except Exception as problem:  # whatever Ray raises: the run is over, and was not for this
+            except Exception as problem:  # any error of Ray: the run has ended anyway
                 log.warning("Ray's timeline was not written to %s: %s", self._timeline, problem)
         self._leave()
 
