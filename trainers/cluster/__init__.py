@@ -1,1 +1,1 @@
-"""Where the parts of a run are: the plan, a learner of many ranks, and Ray."""
+"""Placement of a run: the plan, a learner of many ranks, and Ray."""

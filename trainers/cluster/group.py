@@ -1,9 +1,9 @@
-"""A learner of many ranks behind the methods of one: who uses it does not know.
+"""A learner of many ranks behind the interface of a single learner.
 
 Every call goes to all ranks, which are Ray actors, with the same arguments (through the object store, once a machine);
-rank 0's result comes back. A rank that raises, dies or hangs is found by :mod:`.rank`. Where all ranks raised the same
-way the group goes on, as a Learner would; else it is ended, and every later call says why. Weights never come here:
-rank 0 sends them to the engines' workers (:class:`RankSource`), and this process only orders the steps.
+rank 0's result comes back. :mod:`.rank` detects a rank that raises, dies or hangs. If all ranks raise the same error,
+the group stays usable, as a Learner would; otherwise it is ended, and every later call raises the reason. Weights do
+not pass through this process: rank 0 sends them to the engines' workers (:class:`RankSource`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from trainers.cluster.rank import Failure, Heartbeat, RankHost, Verdict, Watch
-from trainers.cluster.ray.runtime import RayCluster, import_ray, said
+from trainers.cluster.ray.runtime import RayCluster, error_summary, import_ray
 from trainers.engines.base import SourceLostError, SupersededError
 from trainers.engines.process_group import Group
 from trainers.engines.transport import Receiver, Wants, WeightSource, collect, exchange, in_thread, plan_of, retrieved
@@ -37,11 +37,11 @@ from trainers.learner.fsdp import OtherRankError
 from trainers.learner.weight_stream import Which
 from trainers.trajectory import Trajectory
 
-_LOOK_S = 0.2  # a rank's silence is noticed so much later at most
-_GRACE_S = 3.0  # after a rank's error: the others' errors, or the death that was behind it, are not far
-_SENT_S = 0.05  # between two looks at a snapshot that is being sent
+_LOOK_S = 0.2  # between two polls: the largest delay in noticing a rank's silence
+_GRACE_S = 3.0  # after a rank's error: time for the other ranks' errors, or for the death that caused it, to arrive
+_SENT_S = 0.05  # between two polls of a snapshot that is being sent
 _PULSE_S = 1.0
-_BUCKET_BYTES = 2**26  # of weights that come to this process
+_BUCKET_BYTES = 2**26  # of weights that this process receives
 
 
 class RankError(RuntimeError):
@@ -50,18 +50,18 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a rank did."""
+    """An event of one rank."""
 
     rank: int
     kind: Literal["done", "failed", "pulse", "gone"]
-    number: int  #: of the call that it belongs to; any for ``gone``
+    number: int  #: number of the call that it belongs to; arbitrary for ``gone``
     #: rank 0's result (``done``), a :class:`~trainers.cluster.rank.Failure` (``failed``), a
-    #: :class:`~trainers.cluster.rank.Heartbeat` (``pulse``), or how it went, in words (``gone``)
+    #: :class:`~trainers.cluster.rank.Heartbeat` (``pulse``), or how the rank died, in words (``gone``)
     value: Any = None
 
 
 class _Rank:
-    """The actor."""
+    """The Ray actor of one rank."""
 
     def __init__(self, rank: int, count: int) -> None:
         ray = import_ray()
@@ -71,16 +71,16 @@ class _Rank:
         return self._host.address, os.getpid(), import_ray().get_gpu_ids()
 
     def run(self, order: tuple[str, tuple[Any, ...], dict[str, Any]]) -> Any:
-        """What :class:`RankHost` makes of an order; of ranks but the first, only whether it failed."""
+        """Carry out an order with :class:`RankHost`; ranks other than 0 return only a failure, or ``None``."""
         result = self._host.run(*order)
         return result if self._host.rank == 0 or isinstance(result, Failure) else None
 
     def pulse(self) -> Heartbeat:
-        """In another thread than ``run``, as ``aside``."""
+        """Return the heartbeat; runs in another thread than ``run``, as ``aside`` does."""
         return self._host.pulse()
 
     def aside(self, method: str, *args: Any) -> Any:
-        """A method of the host; an exception becomes a :class:`Failure`."""
+        """Call a method of the host; an exception becomes a :class:`Failure`."""
         try:
             return getattr(self._host, method)(*args)
         except Exception as error:
@@ -93,23 +93,23 @@ class RayRanks:
     def __init__(self, cluster: RayCluster, nsight: Mapping[str, str] | None = None, silence: float = 30.0) -> None:
         self._ray, self._silence = cluster.ray, silence
         seats = cluster.plan.learner
-        # An actor with a group of its own for pulses has one thread for everything else.
+        # An actor with a concurrency group for heartbeats has one thread for all other calls.
         actor = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"pulse": 1})(_Rank)
         under = {"runtime_env": {"nsight": dict(nsight)}} if nsight else {}
         options = [cluster.options(seat) | under for seat in seats]
-        self._actors = [actor.options(**each).remote(n, len(seats)) for n, each in enumerate(options)]
+        self._actors = [actor.options(**seat_options).remote(n, len(seats)) for n, seat_options in enumerate(options)]
         try:
-            self.info = self._ray.get([each.info.remote() for each in self._actors], timeout=cluster.timeout)
+            self.info = self._ray.get([rank.info.remote() for rank in self._actors], timeout=cluster.timeout)
         except self._ray.exceptions.RayError as error:
             self.kill()
             hint = "; cluster.nsight needs Nsight Systems (nsys) on every machine of the cluster" if nsight else ""
-            raise RankError(f"the learner's actors did not start: {said(error)}{hint}") from error
+            raise RankError(f"the learner's actors did not start: {error_summary(error)}{hint}") from error
         self.count = len(seats)
         self._number = 0
         self._answers: dict[Any, int] = {}
         self._pulses: dict[Any, int] = {}
-        self._asked = [0.0] * len(seats)
-        self.groups: set[str] = set()  # of rank 0 with engines' workers
+        self._last_pulse = [0.0] * len(seats)
+        self.groups: set[str] = set()  # process groups of rank 0 and engines' workers
 
     def name(self, rank: int) -> str:
         address, pid, _ = self.info[rank]
@@ -124,8 +124,8 @@ class RayRanks:
     def poll(self, timeout: float) -> list[Event]:
         now = time.monotonic()
         for rank in self._answers.values():
-            if rank not in self._pulses.values() and now - self._asked[rank] >= _PULSE_S:
-                self._asked[rank] = now
+            if rank not in self._pulses.values() and now - self._last_pulse[rank] >= _PULSE_S:
+                self._last_pulse[rank] = now
                 pulse = self._actors[rank].pulse.options(concurrency_group="pulse").remote()
                 self._pulses[pulse] = rank
         waited = [*self._answers, *self._pulses]
@@ -142,33 +142,33 @@ class RayRanks:
         rank = self._answers.pop(ref) if answer else self._pulses.pop(ref)
         try:
             value = self._ray.get(ref)
-        except self._ray.exceptions.RayTaskError as error:  # an argument that cannot be read there
+        except self._ray.exceptions.RayTaskError as error:  # the rank cannot read an argument
             return Event(rank, "failed", self._number, Failure(None, str(error)))
         except self._ray.exceptions.RayError as error:
-            return Event(rank, "gone", self._number, f"died: {said(error)}")
+            return Event(rank, "gone", self._number, f"died: {error_summary(error)}")
         if not answer:
             return Event(rank, "pulse", self._number, value)
         return Event(rank, "failed" if isinstance(value, Failure) else "done", self._number, value)
 
     def aside(self, method: str, *args: Any, ranks: Sequence[int] = (0,)) -> list[Any]:
-        """Have ranks do something short beside what they are at; RankError where one is gone, or what one raised."""
+        """Run something short on ranks beside their current call. Raises RankError if a rank died, or its own error."""
         group = {"concurrency_group": "pulse"}
-        asked = {rank: self._actors[rank].aside.options(**group).remote(method, *args) for rank in ranks}
+        refs = {rank: self._actors[rank].aside.options(**group).remote(method, *args) for rank in ranks}
         answers = []
-        for rank, ref in asked.items():
+        for rank, ref in refs.items():
             try:
                 answers.append(self._ray.get(ref, timeout=self._silence))
             except self._ray.exceptions.GetTimeoutError as error:
-                raise RankError(f"{self.name(rank)} gave no sign of life for {self._silence:g} s") from error
+                raise RankError(f"{self.name(rank)} sent no heartbeat for {self._silence:g} s") from error
             except self._ray.exceptions.RayError as error:
-                raise RankError(f"{self.name(rank)} died: {said(error)}") from error
+                raise RankError(f"{self.name(rank)} died: {error_summary(error)}") from error
             if isinstance(answers[-1], Failure):
                 raise answers[-1].error or RankError(f"{self.name(rank)} raised:\n{answers[-1].text}")
         return answers
 
     def kill(self) -> None:
         for actor in self._actors:
-            with contextlib.suppress(Exception):  # Ray may be gone itself
+            with contextlib.suppress(Exception):  # Ray itself may have ended
                 self._ray.kill(actor, no_restart=True)
 
     def close(self) -> None:
@@ -178,8 +178,8 @@ class RayRanks:
 class LearnerGroup:
     """A :class:`~trainers.learner.learner.Learner` on several ranks; its methods and arguments are a Learner's.
 
-    ``silence`` and ``stall`` are seconds without a sign of life, and at one place, after which a rank is taken to be
-    lost; ``critic`` and ``reference`` are not ``None`` where the ranks have one. Raises as Learner, and RankError: a
+    A rank counts as lost after ``silence`` seconds without a heartbeat, or ``stall`` seconds without progress.
+    ``critic`` and ``reference`` are not ``None`` if the ranks have one. Raises the errors of Learner, and RankError: a
     rank died or hung while it started.
     """
 
@@ -241,14 +241,15 @@ class LearnerGroup:
         self._do("save", Path(path).absolute(), extra)
 
     def prepare_save(self, extra: Mapping[str, Any] | None = None) -> Callable[[str | Path], None]:
-        """See :meth:`trainers.learner.learner.Learner.prepare_save`: the ranks take copies now, each of its own part.
+        """Copy the state now, each rank its own part; see :meth:`trainers.learner.learner.Learner.prepare_save`.
 
-        What is returned lets the ranks write them beside other work, and returns when all have; for a thread.
+        The returned function lets the ranks write the copies beside other work, and returns when all have written;
+        call it in a thread.
         """
         return self._prepare("prepare_save", extra)
 
     def prepare_export(self, tokenizer: Any) -> Callable[[str | Path], None]:
-        """As :meth:`prepare_save`, for :meth:`export_hf`."""
+        """Do what :meth:`prepare_save` does for :meth:`export_hf`."""
         return self._prepare("prepare_export", tokenizer)
 
     def load(self, path: str | Path) -> Any:
@@ -261,13 +262,13 @@ class LearnerGroup:
         return RankSource(self, number, specs, snapshot=snapshot)
 
     def weights(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-        """See :meth:`trainers.learner.learner.Learner.weights`; they come here from rank 0."""
+        """See :meth:`trainers.learner.learner.Learner.weights`; rank 0 sends them to this process."""
         source = self.publication("weights", dtype)
-        with ThreadPoolExecutor(1) as thread:  # this one may have an event loop that runs
+        with ThreadPoolExecutor(1) as thread:  # the current thread may run an event loop
             return thread.submit(lambda: asyncio.run(collect(source, Wants(bucket_bytes=_BUCKET_BYTES)))).result()
 
     async def send(self, number: int, order: tuple[Any, ...], *, snapshot: bool) -> Mapping[str, Sums | str]:
-        """Have the ranks send; SupersededError: these weights are gone. SourceLostError: they cannot, and why."""
+        """Have the ranks send. SupersededError: newer weights replaced these. SourceLostError: sending failed."""
         try:
             if not snapshot:
                 return await in_thread(lambda: self._do("publish", number, *order))
@@ -280,24 +281,24 @@ class LearnerGroup:
             raise
         except Exception as error:
             cause = error
-            if snapshot and not isinstance(error, RankError):  # what a survivor says is often not the cause
+            if snapshot and not isinstance(error, RankError):  # a survivor's error is often not the cause
                 with contextlib.suppress(Exception):
                     try:
                         await in_thread(lambda: self.ranks.aside("pulse", ranks=range(self.count)))
                     except RankError as death:
                         cause = death
-            if isinstance(cause, RankError):  # one is gone: the others would hold their receivers until these are late
+            if isinstance(cause, RankError):  # the other ranks would block their receivers until the timeout
                 self.end(f"while sending weights, {cause}")
             raise SourceLostError(f"the learner could not send its weights: {cause}") from cause
 
-    # ------------------------------------------------------------------ a group's own
+    # ------------------------------------------------------------------ methods of the group
 
     def capture(self, on: bool) -> None:
         """Begin or end what Nsight captures; see :meth:`trainers.cluster.rank.RankHost.capture`."""
         self._do("capture", on)
 
     def check_folder(self, folder: Path) -> None:
-        """Raise ``ValueError`` where a rank does not see what is written to a folder here, as checkpoints need it."""
+        """Raise ``ValueError`` if a rank cannot see the files that this process writes to ``folder``."""
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".seen-by-ranks-") as file:
@@ -344,8 +345,8 @@ class LearnerGroup:
                 for event in self.ranks.poll(_LOOK_S):
                     now = time.monotonic()
                     if event.kind == "gone":
-                        watch.gone(event.rank, f"{self.ranks.name(event.rank)} {event.value}")
-                    elif event.number != self._number:  # a pulse of a call that is over
+                        watch.lost(event.rank, f"{self.ranks.name(event.rank)} {event.value}")
+                    elif event.number != self._number:  # a pulse of an earlier call
                         continue
                     elif event.kind == "pulse":
                         watch.pulse(event.rank, event.value, now)
@@ -365,23 +366,23 @@ class LearnerGroup:
         self.ranks.kill()
 
     def _problem(self, method: str, verdict: Verdict, failures: Mapping[int, Failure]) -> BaseException:
-        """The error to raise; where the group is broken, it is ended."""
+        """Return the error to raise; end the group if it is broken."""
         failure = None if verdict.rank is None else failures[verdict.rank]
         if verdict.kind == "raised":
-            # Prefer the error of the rank that failed: those that only repeat it may answer first.
-            own = (rank for rank, each in failures.items() if not isinstance(each.error, OtherRankError))
+            # Prefer the error of the rank that failed: ranks that only repeat it may answer first.
+            own = (rank for rank, candidate in failures.items() if not isinstance(candidate.error, OtherRankError))
             cause = next(own, next(iter(failures)))
             return _with_traceback(failures[cause], self.ranks.name(cause))
         names = ", ".join(self.ranks.name(rank) for rank in verdict.ranks)
-        said = verdict.said if names in verdict.said else f"{names} {verdict.said}"
-        self.end(f"in {method}, {said}")
+        message = verdict.message if names in verdict.message else f"{names} {verdict.message}"
+        self.end(f"in {method}, {message}")
         if failure is not None:
-            # Of its own type, so that who knows what to do about a full disk or a diverged loss still does.
+            # Keep the error's type: callers handle a full disk or a diverged loss by it.
             error = _with_traceback(failure, names)
             error.add_note("The other ranks were stopped.")
             return error
         error = RankError(f"the learner has ended: {self._ended}")
-        for rank, other in failures.items():  # what followed from it
+        for rank, other in failures.items():  # consequences of it
             error.add_note(f"{self.ranks.name(rank)} then raised:\n{other.text}")
         return error
 
@@ -389,8 +390,8 @@ class LearnerGroup:
 class RankSource(WeightSource):
     """The weights of a learner on Ray: all ranks read them together, and rank 0 sends them.
 
-    Receivers who ask at the same time are served in one round, each through a process group of its own. ``snapshot``:
-    the ranks have a copy, and may train on.
+    Receivers that request weights at the same time are served in one round, each through its own process group. With
+    ``snapshot`` the ranks send a copy, and can continue training.
     """
 
     def __init__(self, learner: LearnerGroup, number: int, specs: Sequence[TensorSpec], *, snapshot: bool) -> None:
@@ -416,7 +417,7 @@ class RankSource(WeightSource):
         return await done
 
     def _begin(self) -> None:
-        """Begin a round, where everybody who will come is here."""
+        """Begin a round if all announced receivers are waiting."""
         self._waiting = {done: receiver for done, receiver in self._waiting.items() if not done.done()}
         if self._round is None and self._waiting and len(self._waiting) >= self._announced:
             waiting, self._waiting = self._waiting, {}
@@ -425,7 +426,7 @@ class RankSource(WeightSource):
     async def _play(self, waiting: Mapping[asyncio.Future[Sums], Receiver]) -> None:
         try:
             wants = {done: receiver.wants for done, receiver in waiting.items()}
-            limit = min(each.bucket_bytes for each in wants.values())
+            limit = min(want.bucket_bytes for want in wants.values())
             members: dict[str, tuple[Receiver, Group]] = {}
             names: dict[asyncio.Future[Sums], str] = {}
             for done, receiver in waiting.items():
@@ -433,17 +434,17 @@ class RankSource(WeightSource):
                 members[group["name"]] = receiver, group
                 names[done] = group["name"]
                 done.add_done_callback(partial(self._withdrawn, receiver))
-            to = {names[done]: each for done, each in wants.items()}
+            to = {names[done]: want for done, want in wants.items()}
             sending = self._learner.send(self._number, (limit, to), snapshot=self._snapshot)
             outcome = await exchange(sending, members, plan_of(self.specs, limit), self._give_up)
             for done, name in names.items():
-                found = outcome[name]
+                result = outcome[name]
                 if done.done():
                     continue
-                if isinstance(found, Exception):
-                    done.set_exception(found)
+                if isinstance(result, Exception):
+                    done.set_exception(result)
                 else:
-                    done.set_result(found)
+                    done.set_result(result)
         except BaseException as error:
             for done in waiting:
                 if not done.done():
@@ -455,11 +456,11 @@ class RankSource(WeightSource):
             self._begin()
 
     async def _group(self, receiver: Receiver, wants: Wants) -> Group:
-        """The one that the receiver is in, where rank 0 is this learner's; else a new one."""
+        """Return the receiver's group if rank 0 of this learner is in it; otherwise open a new one."""
         group, ranks = receiver.group, self._learner.ranks
         if group is not None and group["name"] in ranks.groups:
             return group
-        # Rank 0 must be late before it is taken to stand still itself.
+        # Rank 0's timeout must expire before rank 0 itself counts as stalled.
         order = (wants.address, 1 + wants.workers, wants.backend, min(wants.timeout_s, self._learner.stall / 2))
         (group,) = await in_thread(lambda: ranks.aside("open_group", *order))
         ranks.groups.add(group["name"])

@@ -1,4 +1,4 @@
-"""The memory that a run needs, and whether it is there: in bytes on each GPU (or in each process on CPUs). Pure.
+"""Memory estimates of a run, compared with the memory available: in bytes per GPU (or per process on CPUs). Pure.
 
 What is certain (:data:`CERTAIN`) must fit. The whole estimate, of which activations and idle KV slots are the uncertain
 part, may be a fifth above what there is. Conventions:
@@ -10,10 +10,10 @@ part, may be a fifth above what there is. Conventions:
   nothing. With ``trainer.offload`` none of it is on a GPU;
 * parameters in use are gathered in the dtype of the computation: those outside the blocks, and two blocks at once; one
   CPU rank in bfloat16 has rounded copies of all, unless it computes activations again or compiles;
-* activations of a micro-batch: what a layer with gated units keeps for the backward pass (:func:`_kept`), or where the
-  number of units is not known, 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with tensor
-  parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the attention
-  matrix); with gradient checkpointing that of one layer, and the inputs of all (unless
+* activations of a micro-batch: what a layer with gated units stores for backward (:func:`_activation_bytes`), or
+  where the number of units is not known, 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with
+  tensor parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the
+  attention matrix); with gradient checkpointing that of one layer, and the inputs of all (unless
   ``model.enable_activation_offload``); and float32 logits of as many positions as the learner computes at once
   (:func:`trainers.learner.logprobs.positions_at_once`), twice;
 * on CPUs the driver's float32 model, Python itself, and a copy of what is published count, too: for embedded engines in
@@ -50,24 +50,24 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Machine:
-    """What the plan is for: this machine, or one that is not here (:meth:`described`)."""
+    """The machine that a plan is for: this one, or a described one (:meth:`described`)."""
 
-    gpus: int = 0  #: that torch sees here, or that each of the machines has
-    gpu_bytes: int | None = None  #: memory of the smallest; ``None`` where it is not known
-    gpu_free: int | None = None  #: what is free on the fullest, likewise
-    ram_bytes: int | None = None  #: what processes can still take of the main memory, likewise
-    world: int = 1  #: processes that were started together, as by torchrun: ranks of a learner that is in this process
-    nodes: int | None = None  #: machines that are not here; ``None`` is this one, to which Ray may add others
+    gpus: int = 0  #: GPUs that torch sees on this machine, or of each described machine
+    gpu_bytes: int | None = None  #: memory of the smallest GPU; ``None`` if unknown
+    gpu_free: int | None = None  #: free memory of the fullest GPU; ``None`` if unknown
+    ram_bytes: int | None = None  #: main memory that processes can still allocate; ``None`` if unknown
+    world: int = 1  #: processes started together, as by torchrun: ranks of a learner in this process
+    nodes: int | None = None  #: described machines; ``None`` is this machine, to which Ray may add others
 
     @classmethod
     def described(cls, text: str) -> Machine:
-        """``GPUS@GIB``, or ``NODESxGPUS@GIB``: so many GPUs each, of so much memory; PlanError where it is neither."""
-        found = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)@([1-9]\d*(?:\.\d+)?)", text)
-        if found is None:
+        """Parse ``GPUS@GIB`` or ``NODESxGPUS@GIB``: GPUs of a machine and memory of a GPU. Raises PlanError."""
+        match = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)@([1-9]\d*(?:\.\d+)?)", text)
+        if match is None:
             raise PlanError(
                 f"--plan-for {text}: it must be GPUS@GIB (4@80: 4 GPUs of 80 GiB), or NODESxGPUS@GIB (2x8@80)"
             )
-        return cls(int(found[2]), int(float(found[3]) * _GIB), nodes=int(found[1] or 1))
+        return cls(int(match[2]), int(float(match[3]) * _GIB), nodes=int(match[1] or 1))
 
     @property
     def says(self) -> str:
@@ -75,17 +75,17 @@ class Machine:
 
 
 def available(root: Path = Path("/")) -> int | None:
-    """Bytes that processes of this machine, or of this container, can still take; ``None`` where no file says so.
+    """Return the bytes that processes of this machine or container can still allocate; ``None`` if unknown.
 
-    The least of ``MemAvailable`` and, for each control group from this process's own upwards, its limit less what it
-    uses (page cache that can be dropped does not count as used). ``proc`` and ``sys`` are in ``root``.
+    The minimum of ``MemAvailable`` and, for each control group from this process's own upwards, its limit less its
+    usage (page cache that can be dropped does not count as used). ``proc`` and ``sys`` are in ``root``.
     """
-    found = list(_of_groups(root))
+    limits = list(_of_groups(root))
     for line in _read(root / "proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
-            found.append(int(rest.split()[0]) * 1024)
-    return max(0, min(found)) if found else None
+            limits.append(int(rest.split()[0]) * 1024)
+    return max(0, min(limits)) if limits else None
 
 
 def _of_groups(root: Path) -> Iterator[int]:
@@ -100,7 +100,7 @@ def _of_groups(root: Path) -> Iterator[int]:
             continue
         # In a container the path may be the host's; the container's own limit is then at the base.
         own = base / path.strip("/")
-        for folder in [each for each in (own, *own.parents) if each.is_relative_to(base)]:
+        for folder in [parent for parent in (own, *own.parents) if parent.is_relative_to(base)]:
             limit, used = _read(folder / names[0]).strip(), _read(folder / names[1]).strip()
             if limit.isdigit() and used.isdigit():
                 yield int(limit) - int(used) + _dropped(folder, names[2])
@@ -126,19 +126,19 @@ _UNEVEN = 1.5
 
 
 def surplus_groups(config: PPOConfig) -> int:
-    """Groups that ``rollout.oversampling_factor`` adds to a batch."""
+    """Return the groups that ``rollout.oversampling_factor`` adds to a batch."""
     return ceil((config.rollout.oversampling_factor - 1.0) * config.rollout.groups_per_batch - 1e-9)
 
 
 def training_episodes(config: PPOConfig) -> int:
-    """Episodes of training that staleness allows in flight: the capacity of the ``GroupScheduler``."""
+    """Return the episodes of training that staleness allows in flight: the capacity of the ``GroupScheduler``."""
     rollout = config.rollout
     groups = (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(config)
     return groups * (rollout.n + (config.algorithm.adv_estimator in NEEDS_GREEDY))
 
 
 def episodes(config: PPOConfig) -> int:
-    """Episodes in flight at most, those of validation among them."""
+    """Return the maximum of episodes in flight, with those of validation."""
     limit, training = config.rollout.max_running, training_episodes(config)
     if not isinstance(limit, int):  # `auto` looks for a number up to there
         return training
@@ -146,7 +146,7 @@ def episodes(config: PPOConfig) -> int:
 
 
 def futures(config: PPOConfig) -> int:
-    """Futures of the multiturn-aware reward that are played at once: a turn's for every episode of training."""
+    """Return the maximum of concurrent futures of the multiturn-aware reward: a turn's for each training episode."""
     section = config.multiturn_reward
     if not section.enable or section.window == 0:
         return 0
@@ -155,7 +155,7 @@ def futures(config: PPOConfig) -> int:
 
 
 def slots(config: PPOConfig) -> int:
-    """KV slots of each replica: ``engine.max_slots``, or one for each episode and future that may be in flight."""
+    """Return the KV slots of a replica: ``engine.max_slots``, or one for each episode and future in flight."""
     if config.engine.max_slots is not None:
         return config.engine.max_slots
     requests, engines = episodes(config) + futures(config), config.engine.engines
@@ -181,7 +181,7 @@ CERTAIN = frozenset(
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the memory of a model depends on."""
+    """The sizes of a model that determine its memory."""
 
     parameters: int  #: all, tied ones once
     layers: int  #: blocks
@@ -209,7 +209,7 @@ def estimate(
     gpu_bytes: int | None,
     served: Sequence[tuple[int, int]] = (),
 ) -> Iterator[tuple[str, str, int]]:
-    """Rows ``(who, what, bytes)``; ``shards`` ranks share the learner's parameters, beside tensor parallelism.
+    """Yield rows ``(who, what, bytes)``; ``shards`` ranks share the learner's parameters, beside tensor parallelism.
 
     ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, where it is known; ``served`` are the bytes of
     each user's and judge's weights, and of its keys and values, where its model is a folder.
@@ -219,7 +219,7 @@ def estimate(
         yield from _of_engine(config, shape, device, engine_gpus, gpu_bytes)
     if served:
         yield SERVED, "weights", sum(weights for weights, _ in served)
-        yield SERVED, "keys and values", sum(kept for _, kept in served)
+        yield SERVED, "keys and values", sum(cache for _, cache in served)
 
 
 def _number_size(config: PPOConfig) -> int:
@@ -238,12 +238,12 @@ def _of_learner(
     trained = 1 + (config.algorithm.adv_estimator in NEEDS_CRITIC)
     frozen = int(config.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
-    learned, more, kept = held, 0, 4
+    learned, adapters, parameter_bytes = held, 0, 4
     if config.model.lora_rank:
-        learned = more = _adapter_parameters(config.model, shape) // shards
-        frozen, kept = 0, size
+        learned = adapters = _adapter_parameters(config.model, shape) // shards
+        frozen, parameter_bytes = 0, size
     if not (config.trainer.offload and device == "cuda"):
-        yield "learner", "parameters", (trained + frozen) * kept * held + trained * 4 * more
+        yield "learner", "parameters", (trained + frozen) * parameter_bytes * held + trained * 4 * adapters
         yield "learner", "gradients", trained * 4 * learned
         yield "learner", "optimizer", trained * 8 * learned
     if device == "cpu":
@@ -253,11 +253,11 @@ def _of_learner(
             yield "learner", "weights on their way", size * shape.parameters
         yield "learner", "Python and its libraries", _LIBRARIES
     if _rounds(config, device, ranks):
-        rounded = more if config.model.lora_rank else shape.parameters
+        rounded = adapters if config.model.lora_rank else shape.parameters
         yield "learner", "rounded parameters", size * (trained + frozen) * rounded
     elif ranks > 1 or config.trainer.offload or size == 2:
         yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
-    a_layer, inputs = tokens * _kept(config, shape, device, ranks), size * tokens * shape.hidden * layers
+    a_layer, inputs = tokens * _activation_bytes(config, shape, device, ranks), size * tokens * shape.hidden * layers
     activations = a_layer * layers
     if config.model.enable_gradient_checkpointing:
         activations = a_layer + (0 if config.model.enable_activation_offload else inputs)
@@ -266,14 +266,14 @@ def _of_learner(
 
 
 def _rounds(config: PPOConfig, device: str, ranks: int) -> bool:
-    """Whether the learner computes with rounded copies (:mod:`trainers.learner.cpu`), where others have FSDP2."""
+    """Return whether the learner computes with rounded copies (:mod:`trainers.learner.cpu`) instead of FSDP2."""
     again = config.model.enable_gradient_checkpointing or config.trainer.use_torch_compile
     alone = device == "cpu" and ranks == 1 and config.trainer.fsdp != "always"
     return alone and _number_size(config) == 2 and not again
 
 
-def _kept(config: PPOConfig, shape: ModelShape, device: str, ranks: int) -> float:
-    """Bytes a token that one layer keeps for the backward pass."""
+def _activation_bytes(config: PPOConfig, shape: ModelShape, device: str, ranks: int) -> float:
+    """Return the bytes per token that one layer stores for the backward pass."""
     size, tensor = _number_size(config), config.trainer.tensor_parallel_size
     if not shape.intermediate:
         return (10 + 24 / tensor) * size / 2 * shape.hidden
@@ -292,10 +292,10 @@ def _of_engine(
     engine, size = config.engine, _number_size(config)
     if engine.name == "vllm" and device == "cuda":
         if gpu_bytes is not None:
-            taken = int(engine.vllm.gpu_memory_utilization * gpu_bytes)
+            reserved = int(engine.vllm.gpu_memory_utilization * gpu_bytes)
             if engine.kv_cache_gib is not None:
-                taken = max(taken, size * shape.parameters // gpus + int(engine.kv_cache_gib * _GIB))
-            yield "engine", "weights, keys and values", taken
+                reserved = max(reserved, size * shape.parameters // gpus + int(engine.kv_cache_gib * _GIB))
+            yield "engine", "weights, keys and values", reserved
         return
     share = _sglang_share(engine.sglang.server_args) if engine.name == "sglang" and device == "cuda" else None
     if share is not None and gpu_bytes is not None:
@@ -306,16 +306,16 @@ def _of_engine(
     room = default_kv_bytes(gpu_bytes if device == "cuda" else None)
     if engine.kv_cache_gib is not None:
         room = int(engine.kv_cache_gib * 2**30)
-    wanted = slots(config) * context
+    needed = slots(config) * context
     if engine.name == "vllm":  # which takes it at once
-        wanted = room
+        needed = room
     elif engine.name == "torch":
-        wanted = min(wanted, max(room, context))
-    yield "engine", "keys and values", wanted
+        needed = min(needed, max(room, context))
+    yield "engine", "keys and values", needed
 
 
 def _sglang_share(words: Sequence[str]) -> float | None:
-    """The share of a GPU's memory that a server takes, where its command line says so."""
+    """Return the share of a GPU's memory that a server's command line requests; ``None`` without the option."""
     name = "--mem-fraction-static"
     if (text := last_of(words, name)) is None:
         return None
@@ -329,7 +329,7 @@ def _sglang_share(words: Sequence[str]) -> float | None:
 
 
 def last_of(words: Sequence[str], *names: str) -> str | None:
-    """What a command line says of an option, the last time."""
+    """Return the last value of an option in a command line; ``None`` without the option."""
     value = None
     for at, word in enumerate(words):
         name, equals, rest = word.partition("=")
@@ -339,15 +339,15 @@ def last_of(words: Sequence[str], *names: str) -> str | None:
 
 
 def _adapter_parameters(model: ModelSection, shape: ModelShape) -> int:
-    """Of the adapters of one model; what names no layer of it is said when the model is loaded."""
+    """Count the parameters of a model's adapters; loading the model reports modules that match no layer."""
     every = isinstance(model.target_modules, str)
-    wanted = {name for name, _ in shape.linear} if every else set(model.target_modules)
-    return model.lora_rank * sum(size for name, size in shape.linear if name in wanted - set(model.exclude_modules))
+    targets = {name for name, _ in shape.linear} if every else set(model.target_modules)
+    return model.lora_rank * sum(size for name, size in shape.linear if name in targets - set(model.exclude_modules))
 
 
-# ------------------ whether it is there
+# ------------------ comparison with the memory available
 
-#: The error that the estimate is allowed.
+#: Tolerance of the estimate.
 MARGIN = 1.2
 _LISTED = 3  # parts that are named
 
@@ -355,35 +355,35 @@ Rows = Sequence[tuple[str, str, int]]
 
 
 def shortages(rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine) -> Iterator[str]:
-    """What does not fit, in words: for each place its needs, the largest of them, and the keys that lower these.
+    """Yield a message for each place whose needs do not fit, with the largest needs and the keys that lower them.
 
     ``rows`` are ``(who, what, bytes)``, on one GPU or in one process; ``ranks`` are the learner's on this ``machine``.
     """
-    for place, there, needs in _places(rows, config, device, ranks, machine):
-        if there is None:
+    for place, capacity, needs in _places(rows, config, device, ranks, machine):
+        if capacity is None:
             continue
         certain = sum(size for who, what, size in needs if (who, what) in CERTAIN)
         most = sum(size for _, _, size in needs)
-        if certain > there or most > MARGIN * there:
-            least = f"at least {certain / _GIB:.1f} GiB" if certain > there else f"about {most / _GIB:.1f} GiB"
+        if certain > capacity or most > MARGIN * capacity:
+            least = f"at least {certain / _GIB:.1f} GiB" if certain > capacity else f"about {most / _GIB:.1f} GiB"
             yield (
                 f"{' and '.join(dict.fromkeys(who for who, _, _ in needs))} need {least} {place} "
-                f"{there / _GIB:.1f}{_largest(needs, config, device, machine)}"
+                f"{capacity / _GIB:.1f}{_largest(needs, config, device, machine)}"
             )
 
 
 def tight(rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine) -> Iterator[str]:
-    """A note where the estimate fits, but by less than its error."""
-    for place, there, needs in _places(rows, config, device, ranks, machine):
+    """Yield a note for each place where the estimate fits by less than its tolerance."""
+    for place, capacity, needs in _places(rows, config, device, ranks, machine):
         most = sum(size for _, _, size in needs)
-        if there is not None and most > there / MARGIN:
-            yield f"memory may run short: {most / _GIB:.1f} GiB are estimated {place} {there / _GIB:.1f}"
+        if capacity is not None and most > capacity / MARGIN:
+            yield f"memory may run short: {most / _GIB:.1f} GiB are estimated {place} {capacity / _GIB:.1f}"
 
 
 def _places(
     rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine
 ) -> Iterator[tuple[str, int | None, Rows]]:
-    """Each place whose memory is shared: in words, the bytes that it has, and all that is there."""
+    """Yield each place whose memory is shared: a phrase, its capacity in bytes, and the rows that need it."""
     local = config.cluster.nnodes == 1 and config.ray_init.address is None  # or Ray may have other machines
     engines = _engines_at_once(config, device, machine)
     if device == "cpu":
@@ -393,20 +393,20 @@ def _places(
             whole = [(who, what, size * (1 if what in once else counts[who])) for who, what, size in rows]
             yield "of memory, and what this machine has available is", machine.ram_bytes, whole
         return
-    there = machine.gpu_free if local and machine.gpu_free is not None else machine.gpu_bytes
-    said = "on each GPU, whose free memory is" if local and machine.gpu_free is not None else "on each GPU, which has"
+    capacity = machine.gpu_free if local and machine.gpu_free is not None else machine.gpu_bytes
+    phrase = "on each GPU, whose free memory is" if local and machine.gpu_free is not None else "on each GPU, which has"
     rows = [(who, what, size * (engines if who == "engine" else 1)) for who, what, size in rows]
     together = config.cluster.colocate and not (config.engine.name == "vllm" and config.engine.vllm.sleep_mode)
     if together:
-        yield said, there, rows
+        yield phrase, capacity, rows
         return
     for name in dict.fromkeys(who for who, _, _ in rows if who != SERVED):
         also = SERVED if name == "learner" or config.cluster.colocate else name  # the driver's GPU has these as well
-        yield said, there, [row for row in rows if row[0] in (name, also)]
+        yield phrase, capacity, [row for row in rows if row[0] in (name, also)]
 
 
 def _engines_at_once(config: PPOConfig, device: str, machine: Machine) -> int:
-    """Replicas that are at the fullest place: in this machine's memory, or on one GPU."""
+    """Return the replicas at the fullest place: in this machine's memory, or on one GPU."""
     engine, cluster = config.engine, config.cluster
     if device == "cpu":
         return engine.engines
@@ -442,13 +442,13 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
     if what == "weights, keys and values" and engine.name == "sglang":
         return "less with a smaller --mem-fraction-static in engine.sglang.server_args"
     if what == "weights, keys and values":
-        more = "" if engine.kv_cache_gib is None else f" and engine.kv_cache_gib (now {engine.kv_cache_gib:g})"
+        also = "" if engine.kv_cache_gib is None else f" and engine.kv_cache_gib (now {engine.kv_cache_gib:g})"
         share = engine.vllm.gpu_memory_utilization
-        return f"less with a smaller engine.vllm.gpu_memory_utilization (now {share:g}){more}"
+        return f"less with a smaller engine.vllm.gpu_memory_utilization (now {share:g}){also}"
     if what == "activations":
         tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch})"
-        more = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"
-        return f"less with a smaller {tokens}{more}"
+        also = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"
+        return f"less with a smaller {tokens}{also}"
     if who == "engine" or what in ("weights as loaded", "weights on their way", "rounded parameters"):
         half = "model.dtype=bfloat16, or " if config.model.dtype == "float32" else ""
         return f"less with {half}a smaller model.path"

@@ -1,6 +1,6 @@
-"""Which part of a run is where, and whether that fits: decided before anything starts. Pure: numbers in, numbers out.
+"""The placement of a run's parts, and whether it fits, decided before anything starts. Pure functions of numbers.
 
-A *place* is what actors or processes take on one machine (Ray's bundle); places that belong together are a *pool*.
+A *place* is the resources of actors or processes on one machine (Ray's bundle); a *pool* is a group of places.
 With ``cluster.colocate`` learner and engines share the places of one pool, otherwise each has its own; counted
 environments on Ray always have one. The workers of a reward model share the learner's places, have a pool of their own,
 or (``reward_model.learner_spans_pool``) the last of the learner's places, and leave the others to the engines. Memory
@@ -29,7 +29,7 @@ PoolName = Literal["learner", "engines", "shared", "environments", "rewards"]
 
 @dataclass(frozen=True)
 class Place:
-    """What one place has."""
+    """The resources of one place."""
 
     cpus: float
     gpus: int = 0
@@ -46,7 +46,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Seat:
-    """Where an actor is, and what it takes; an engine that uses the GPUs of learner ranks takes none."""
+    """The place of an actor, and its resources; an engine that uses the GPUs of learner ranks takes none."""
 
     pool: PoolName
     place: int  #: number of its place there
@@ -56,7 +56,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Workers:
-    """Where the workers of one reward model are."""
+    """The places of the workers of one reward model."""
 
     model: str
     seats: tuple[Seat, ...]
@@ -65,7 +65,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything is."""
+    """The places of all parts of a run."""
 
     backend: Literal["local", "ray"]
     device: Literal["cpu", "cuda"]
@@ -117,33 +117,33 @@ def make_plan(
     _check_sizes(config, device, per_node, width, ranks, replicas)
     shards = 1 if serving else _check_cut(config, machine, shape)
 
-    each, gpu = float(cluster.cpus_per_actor), int(device == "cuda")
+    cpus_each, gpu = float(cluster.cpus_per_actor), int(device == "cuda")
     learner_pool: PoolName = "shared" if cluster.colocate else "learner"
     engine_pool: PoolName = "shared" if cluster.colocate else "engines"
     # The GPUs that a server shares with ranks are one place, for Ray alone decides which places are on one machine.
     shared = width if cluster.colocate and gpu else 1
-    learner = tuple(Seat(learner_pool, rank // shared, each, gpu) for rank in range(ranks))
+    learner = tuple(Seat(learner_pool, rank // shared, cpus_each, gpu) for rank in range(ranks))
     groups: tuple[tuple[int, ...], ...] = ((),) * replicas
     if cluster.colocate:
         if gpu and on_ray:
             groups = tuple(tuple(range(i * width, (i + 1) * width)) for i in range(replicas))
-        engines = tuple(Seat(engine_pool, i, each, 0) for i in range(replicas))
+        engines = tuple(Seat(engine_pool, i, cpus_each, 0) for i in range(replicas))
     else:
-        engines = tuple(Seat(engine_pool, i, each, gpu * width) for i in range(replicas))
+        engines = tuple(Seat(engine_pool, i, cpus_each, gpu * width) for i in range(replicas))
     environments: tuple[Seat, ...] = ()
     if config.env.backend == "ray" and cluster.cpus_per_env:
         assert config.env.workers is not None
         # Training and validation have environments of their own, and so has each component of a mixture.
         count = 2 * config.env.workers * max(1, len(config.env.mixture))
         environments = tuple(Seat("environments", i, cluster.cpus_per_env) for i in range(count))
-    rewards = tuple(_reward_seats(config, learner, each, gpu))
+    rewards = tuple(_reward_seats(config, learner, cpus_each, gpu))
     scoring = tuple(seat for workers in rewards for seat in workers.seats)
     seats = (*(learner + engines + scoring if on_ray else ()), *environments)
     pools = tuple(_pools(seats))
     memory: tuple[tuple[str, str, int], ...] = ()
-    here = _ranks(config, machine)
+    local_ranks = _ranks(config, machine)
     if shape is not None:
-        sizes = {"ranks": here, "shards": shards, "engine_gpus": width}
+        sizes = {"ranks": local_ranks, "shards": shards, "engine_gpus": width}
         memory = tuple(estimate(config, shape, device=device, gpu_bytes=machine.gpu_bytes, served=served, **sizes))
     plan = Plan(
         "ray" if on_ray else "local",
@@ -157,7 +157,7 @@ def make_plan(
         environments,
         rewards,
         memory=memory,
-        notes=() if serving else (*_notes(config, groups), *tight(memory, config, device, here, machine)),
+        notes=() if serving else (*_notes(config, groups), *tight(memory, config, device, local_ranks, machine)),
     )
     cpus = config.ray_init.num_cpus
     if cpus is not None and plan.cpus > cpus:
@@ -165,13 +165,13 @@ def make_plan(
             f"ray_init.num_cpus={cpus}, but {_cpus_in_words(plan)}: {plan.cpus:g}. Give Ray at least "
             f"{ceil(plan.cpus)}, or take fewer"
         )
-    for shortage in shortages(memory, config, device, here, machine):
+    for shortage in shortages(memory, config, device, local_ranks, machine):
         raise PlanError(shortage)
     return plan
 
 
 def with_replicas(config: PPOConfig, count: int) -> PPOConfig:
-    """The configuration with a number of engines, as a plan has counted them (``len(plan.engines)``)."""
+    """Return the configuration with a number of engines, as a plan counts them (``len(plan.engines)``)."""
     return config.model_copy(update={"engine": config.engine.model_copy(update={"replicas": max(1, count)})})
 
 
@@ -186,19 +186,19 @@ def _room_for_engines(config: PPOConfig, device: str, per_node: int, serving: bo
         return 1 if engine.name == "torch" else per_node // engine.tensor_parallel_size
     if not cluster.colocate:
         return (cluster.nnodes * per_node - ranks) // engine.tensor_parallel_size
-    spanning = [each for each in reward_models(config).values() if each.learner_spans_pool]
+    spanning = [section for section in reward_models(config).values() if section.learner_spans_pool]
     return (ranks - sum(map(reward_workers, spanning))) // engine.tensor_parallel_size
 
 
 def reward_models(config: PPOConfig) -> dict[str, RewardModelSection]:
-    """The reward models that are enabled, by the keys that they are configured under."""
+    """Return the enabled reward models by their configuration keys."""
     sections = {"reward_model": config.reward_model}
     sections |= {f"reward_models.{name}": section for name, section in config.reward_models.items()}
     return {key: section for key, section in sections.items() if section.enable}
 
 
 def reward_workers(section: RewardModelSection) -> int:
-    """Workers of a reward model that this run starts: 0 where it runs elsewhere."""
+    """Return the number of workers of a reward model that this run starts: 0 if it runs elsewhere."""
     if section.kind != "classifier":
         return 0
     return (
@@ -207,7 +207,7 @@ def reward_workers(section: RewardModelSection) -> int:
 
 
 def _reward_seats(config: PPOConfig, learner: tuple[Seat, ...], cpus: float, gpu: int) -> Iterator[Workers]:
-    """Where the workers of each reward model are, and the ranks whose GPUs they use."""
+    """Yield the places of each reward model's workers, and the ranks whose GPUs they use."""
     first = 0
     for section in reward_models(config).values():
         count = reward_workers(section)
@@ -227,33 +227,37 @@ def _reward_seats(config: PPOConfig, learner: tuple[Seat, ...], cpus: float, gpu
 
 
 def _own_pool(config: PPOConfig) -> tuple[str, RewardModelSection] | None:
-    """The key and the section of the reward model that has places of its own; there is one at most."""
-    return next(((key, each) for key, each in reward_models(config).items() if each.enable_resource_pool), None)
+    """Return the key and section of the reward model with its own pool; at most one has it."""
+    return next(
+        ((key, section) for key, section in reward_models(config).items() if section.enable_resource_pool), None
+    )
 
 
 def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
-    wanted = config.cluster.n_gpus_per_node
+    configured = config.cluster.n_gpus_per_node
     if device == "cpu":
-        if wanted:
-            raise PlanError(f"cluster.n_gpus_per_node={wanted}, but model.device=cpu uses none; leave it out, or cuda")
+        if configured:
+            raise PlanError(
+                f"cluster.n_gpus_per_node={configured}, but model.device=cpu uses none; leave it out, or cuda"
+            )
         return 0
     local = config.cluster.backend == "local"
     key, section = _own_pool(config) or ("", None)
     own = 0 if section is None or section.learner_spans_pool else section.n_gpus_per_node
-    if wanted is None and own and machine.gpus <= own:
+    if configured is None and own and machine.gpus <= own:
         raise PlanError(
             f"{key}.n_gpus_per_node={own} is for a pool beside the others, and {machine.says}: none would be left"
         )
-    count = machine.gpus - own if wanted is None else wanted
+    count = machine.gpus - own if configured is None else configured
     if count == 0:
         raise PlanError(
             "model.device=cuda needs GPUs, and there are none "
-            + ("here" if wanted is None else "with cluster.n_gpus_per_node=0")
+            + ("here" if configured is None else "with cluster.n_gpus_per_node=0")
             + ("" if local else "; say how many each machine of the cluster has: cluster.n_gpus_per_node=N")
         )
     if (local or machine.nodes) and count + own > machine.gpus:
-        more = f" and {key}.n_gpus_per_node={own}" if own else ""
-        raise PlanError(f"cluster.n_gpus_per_node={count}{more}, but {machine.says}; at most that many do")
+        pool_gpus = f" and {key}.n_gpus_per_node={own}" if own else ""
+        raise PlanError(f"cluster.n_gpus_per_node={count}{pool_gpus}, but {machine.says}; at most that many do")
     if machine.nodes and config.cluster.nnodes > machine.nodes:
         raise PlanError(
             f"cluster.nnodes={config.cluster.nnodes}, but --plan-for has {machine.nodes}; at most that many do"
@@ -282,10 +286,10 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
             "would do"
         )
     engines = replicas * width
-    said = f"cluster.nnodes={cluster.nnodes} times cluster.n_gpus_per_node={per_node} is {total} GPUs"
+    totals = f"cluster.nnodes={cluster.nnodes} times cluster.n_gpus_per_node={per_node} is {total} GPUs"
     if cluster.colocate:
         if ranks > total:
-            raise PlanError(f"{said}, and cluster.learner_ranks={ranks} need one each; at most {total} do")
+            raise PlanError(f"{totals}, and cluster.learner_ranks={ranks} need one each; at most {total} do")
         if engines > ranks and cluster.backend == "ray":
             raise PlanError(
                 f"engine.replicas={replicas} of {width} GPUs each are {engines}, and with cluster.colocate=true they "
@@ -300,12 +304,12 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
         )
     if not ranks and engines > total:
         raise PlanError(
-            f"{said}, and engine.replicas={replicas} of {width} GPUs each need {engines}; at most {total // width} "
+            f"{totals}, and engine.replicas={replicas} of {width} GPUs each need {engines}; at most {total // width} "
             "replicas do"
         )
     if ranks + engines > total:
         raise PlanError(
-            f"{said}; cluster.learner_ranks={ranks} and engine.replicas={replicas} of {width} GPUs each need "
+            f"{totals}; cluster.learner_ranks={ranks} and engine.replicas={replicas} of {width} GPUs each need "
             f"{ranks + engines} with cluster.colocate=false; share them (cluster.colocate=true), or take fewer"
         )
 
@@ -332,7 +336,7 @@ def _check_workers(key: str, section: RewardModelSection, config: PPOConfig, dev
 
 
 def _check_cut(config: PPOConfig, machine: Machine, shape: ModelShape | None) -> int:
-    """Whether the learner's ranks and its model can be cut as `trainer` says; over how many ranks it is sharded."""
+    """Check the parallel sizes of `trainer` against ranks and model; return the ranks that it is sharded over."""
     from trainers.learner.parallel import check_sizes
 
     ranks, parallel = _ranks(config, machine), parallel_of(config.trainer)
@@ -361,13 +365,13 @@ def parallel_of(run: RunSection) -> Parallel:
 
 def _pools(seats: Sequence[Seat]) -> Iterator[Pool]:
     for name in dict.fromkeys(seat.pool for seat in seats):
-        mine = [seat for seat in seats if seat.pool == name]
+        own = [seat for seat in seats if seat.pool == name]
         places = tuple(
             Place(
-                sum(seat.cpus for seat in mine if seat.place == number),
-                sum(seat.gpus for seat in mine if seat.place == number),
+                sum(seat.cpus for seat in own if seat.place == number),
+                sum(seat.gpus for seat in own if seat.place == number),
             )
-            for number in range(max(seat.place for seat in mine) + 1)
+            for number in range(max(seat.place for seat in own) + 1)
         )
         yield Pool(name, places, "SPREAD" if name == "environments" else "PACK")
 
@@ -376,8 +380,8 @@ def _cpus_in_words(plan: Plan) -> str:
     parts = []
     if plan.backend == "ray":
         ranks = f"{len(plan.learner)} learner ranks and " if plan.learner else ""
-        each = (*plan.learner, *plan.engines)[0].cpus
-        parts += [f"{ranks}{len(plan.engines)} engines with cluster.cpus_per_actor={each:g} take"]
+        cpus = (*plan.learner, *plan.engines)[0].cpus
+        parts += [f"{ranks}{len(plan.engines)} engines with cluster.cpus_per_actor={cpus:g} take"]
     if plan.backend == "ray" and plan.rewards:
         seats = [seat for workers in plan.rewards for seat in workers.seats]
         parts.append(f"{_some(len(seats), 'worker')} of reward models {seats[0].cpus:g} each")
@@ -410,7 +414,7 @@ def _notes(config: PPOConfig, shared: Sequence[tuple[int, ...]]) -> Iterator[str
         yield "trainer.default_local_dir must be on a file system that all machines share"
 
 
-# ------------------ in words
+# ------------------ description
 
 
 def describe(plan: Plan) -> str:
@@ -436,11 +440,11 @@ def describe(plan: Plan) -> str:
             + (f", on the GPUs of ranks {', '.join('+'.join(map(str, g)) for g in plan.engine_gpus)}" if shared else "")
         )
     lines += [_rewards_in_words(workers, plan) for workers in plan.rewards]
-    each = "GPU" if plan.device == "cuda" else "process"
+    unit = "GPU" if plan.device == "cuda" else "process"
     for who in dict.fromkeys(who for who, _, _ in plan.memory):
         rows = [(what, size) for w, what, size in plan.memory if w == who]
         parts = ", ".join(f"{what} {_bytes(size)}" for what, size in rows)
-        where = "in this process" if who == SERVED else f"each {each}"
+        where = "in this process" if who == SERVED else f"each {unit}"
         lines.append(f"memory of the {who}, {where}, estimated: {_bytes(sum(s for _, s in rows))} ({parts})")
     return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
 

@@ -1,4 +1,4 @@
-"""One rank of a learner: it joins the others, builds its Learner, and does what it is told. See :mod:`.group`."""
+"""One rank of a learner: it joins the process group, builds its Learner, and carries out orders. See :mod:`.group`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A sign of life."""
+    """A heartbeat of a rank: its place in the code, and for how long."""
 
     still: float  #: seconds for which the rank's thread has stood at the same place
     waiting: bool  #: whether that place is inside a collective operation, where it waits for other ranks
@@ -28,37 +28,37 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a call ended."""
+    """The outcome of a call."""
 
-    #: ``done``; ``raised``: by all ranks, which can go on; ``broken``: the group is of no use any more
+    #: ``done``; ``raised``: by all ranks, the group stays usable; ``broken``: the group is unusable
     kind: Literal["done", "raised", "broken"]
-    rank: int | None = None  #: whose error it is, for ``raised``, and for ``broken`` where an error is the cause
-    ranks: tuple[int, ...] = ()  #: whose fault it is, where it is broken
-    said: str = ""  #: what happened to them, in words, for ``broken``
+    rank: int | None = None  #: the rank that raised, for ``raised``, and for ``broken`` if an error is the cause
+    ranks: tuple[int, ...] = ()  #: the ranks that caused it, for ``broken``
+    message: str = ""  #: what happened to these ranks, for ``broken``
 
 
 class Watch:
-    """What becomes of one call that ``ranks`` ranks carry out together, from ``now`` (s) on: a pure state machine.
+    """A pure state machine that decides how one call of ``ranks`` ranks ends; the call starts at ``now`` (s).
 
-    Ranks wait for each other inside a call, so what is seen first is often not the cause: a survivor's broken
+    Ranks wait for each other inside a call, so the first symptom is often not the cause: a survivor's broken
     connection arrives before the news of the death that broke it. The rules, in order:
 
-    1. A rank that is gone ends the call, and is its cause.
-    2. All have answered: the call is done; or raised, where *every* rank raised (they are at the same point, so they
-       can go on); or the group is broken, because some have done what others have not.
-    3. ``grace`` seconds after the first error, with others still at work: broken, by the rank that failed first.
-    4. A rank that gives no sign of life for ``silence`` seconds: broken, by it.
-    5. A rank that stands still for ``stall`` seconds, or is later than another by that: broken. The cause are those
-       that do not wait for others, where there are any.
+    1. A rank that died ends the call, and is the cause.
+    2. All have answered: the call is done; or raised, if *every* rank raised (all are at the same point, so the
+       group stays usable); or broken, because some ranks succeeded and others did not.
+    3. ``grace`` seconds after the first error, with ranks still running: broken, caused by the rank that failed first.
+    4. A rank without a heartbeat for ``silence`` seconds: broken, caused by that rank.
+    5. A rank without progress for ``stall`` seconds, or later than another rank by that: broken. The causes are the
+       ranks that do not wait for other ranks, if there are any.
     """
 
     def __init__(self, ranks: int, now: float, *, silence: float, stall: float, grace: float) -> None:
         self._silence, self._stall, self._grace = silence, stall, grace
-        self._heard = dict.fromkeys(range(ranks), now)
+        self._last_heartbeat = dict.fromkeys(range(ranks), now)
         self._pending = set(range(ranks))
         self._pulses: dict[int, Heartbeat] = {}
         self._failed: dict[int, float] = {}  # in the order of time
-        self._gone: dict[int, str] = {}
+        self._lost: dict[int, str] = {}
         self._first: float | None = None  # when the first rank had done it
 
     def answered(self, rank: int, now: float, *, raised: bool) -> None:
@@ -68,32 +68,32 @@ class Watch:
         elif self._first is None:
             self._first = now
 
-    def gone(self, rank: int, how: str) -> None:
-        self._gone.setdefault(rank, how)
+    def lost(self, rank: int, how: str) -> None:
+        self._lost.setdefault(rank, how)
 
     def pulse(self, rank: int, pulse: Heartbeat, now: float) -> None:
-        self._heard[rank] = now
+        self._last_heartbeat[rank] = now
         self._pulses[rank] = pulse
 
     def verdict(self, now: float) -> Verdict | None:
-        """How the call ended; ``None`` while it may go well."""
-        if self._gone:
-            return Verdict("broken", ranks=tuple(self._gone), said="; ".join(dict.fromkeys(self._gone.values())))
+        """Return the outcome of the call; ``None`` while it is undecided."""
+        if self._lost:
+            return Verdict("broken", ranks=tuple(self._lost), message="; ".join(dict.fromkeys(self._lost.values())))
         if not self._pending:
             if not self._failed:
                 return Verdict("done")
             first = next(iter(self._failed))
-            if len(self._failed) == len(self._heard):
+            if len(self._failed) == len(self._last_heartbeat):
                 return Verdict("raised", rank=first)
-            return Verdict("broken", rank=first, ranks=(first,), said="raised, and others did not")
+            return Verdict("broken", rank=first, ranks=(first,), message="raised, and others did not")
         if self._failed:
             first = next(iter(self._failed))
             if now - self._failed[first] >= self._grace:
-                return Verdict("broken", rank=first, ranks=(first,), said="raised, and others wait for it")
-            return None  # what held this one up is about to be known
-        silent = [rank for rank in sorted(self._pending) if now - self._heard[rank] >= self._silence]
+                return Verdict("broken", rank=first, ranks=(first,), message="raised, and others wait for it")
+            return None  # the cause may still arrive within the grace period
+        silent = [rank for rank in sorted(self._pending) if now - self._last_heartbeat[rank] >= self._silence]
         if silent:
-            return Verdict("broken", ranks=tuple(silent), said=f"gave no sign of life for {self._silence:g} s")
+            return Verdict("broken", ranks=tuple(silent), message=f"sent no heartbeat for {self._silence:g} s")
         return self._stalled(now)
 
     def _stalled(self, now: float) -> Verdict | None:
@@ -104,20 +104,20 @@ class Watch:
             return None
         guilty = [rank for rank in pending if rank not in seen or not self._pulses[rank].waiting] or pending
         places = [f"rank {rank} {self._pulses[rank].where}" for rank in guilty if rank in seen]
-        said = f"made no progress for {self._stall:g} s" + (f" ({'; '.join(places)})" if places else "")
-        return Verdict("broken", ranks=tuple(guilty), said=said)
+        message = f"made no progress for {self._stall:g} s" + (f" ({'; '.join(places)})" if places else "")
+        return Verdict("broken", ranks=tuple(guilty), message=message)
 
 
 # Where a thread of a rank stands while it waits for other ranks. FSDP's hooks are in the same package, but they end
-# before the layers compute, so only what is innermost counts.
+# before the layers compute, so only the innermost frames count.
 _COLLECTIVE = (os.path.join("torch", "distributed", ""), os.path.join("torch", "_ops.py"))
 _INNERMOST = 3
-_NO_LIMIT = timedelta(days=1)  # of a collective operation: who watches the ranks knows better which of them hangs
+_NO_LIMIT = timedelta(days=1)  # of a collective operation: Watch decides which rank hangs
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a rank raised."""
+    """An exception that a rank raised."""
 
     error: BaseException | None  #: the exception, where it can be pickled
     text: str  #: its traceback
@@ -133,7 +133,7 @@ class Failure:
 
 
 class RankHost:
-    """What lives in rank ``rank`` of ``count``; ``address`` is its machine's, as the others know it."""
+    """The process state of rank ``rank`` of ``count``; ``address`` is its machine's, as other ranks reach it."""
 
     def __init__(self, rank: int, count: int, address: str = "127.0.0.1") -> None:
         self.rank, self.count, self.address = rank, count, address
@@ -151,7 +151,7 @@ class RankHost:
         self._watched = _Watched()
 
     def open(self) -> tuple[str, int] | None:
-        """Let rank 0 say where the others find it. The system chooses the port, so nobody else can take it."""
+        """Open the store on rank 0 and return its address. The system chooses a free port, without a race."""
         if self.rank != 0 or self.count == 1:
             return None
         from torch.distributed import TCPStore
@@ -162,7 +162,10 @@ class RankHost:
     def build(
         self, where: tuple[str, int] | None, timeout: float, model: Any, settings: Mapping[str, Any]
     ) -> dict[str, bool]:
-        """Join the others, at what rank 0's :meth:`open` returned, and make the Learner; says what it has."""
+        """Join the process group at the address that rank 0's :meth:`open` returned, and build the Learner.
+
+        Returns whether it has a critic and a reference.
+        """
         import torch.distributed as dist
 
         from trainers.engines.process_group import Sender
@@ -184,7 +187,7 @@ class RankHost:
         return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
 
     def capture(self, on: bool) -> None:
-        """Begin or end what a profiler around this process captures (Nsight, waiting for cudaProfilerStart)."""
+        """Start or stop the capture of a profiler around this process (Nsight, waiting for cudaProfilerStart)."""
         import torch
 
         if not torch.cuda.is_available():
@@ -192,33 +195,33 @@ class RankHost:
                 "cluster.nsight.capture-range=cudaProfilerApi needs GPUs, and this rank has none; leave it out to "
                 "profile all of its life"
             )
-        torch.cuda.synchronize()  # what was begun before belongs to what is before
+        torch.cuda.synchronize()  # work launched earlier stays outside the capture
         (torch.cuda.profiler.start if on else torch.cuda.profiler.stop)()
 
     def all_see(self, file: str, content: str) -> list[bool]:
-        """Whether a file is there with this content, for each rank: whether it shares the folder with who wrote it."""
+        """Return for each rank whether it sees a file with this content, so shares the writer's file system."""
         import torch.distributed as dist
 
         try:
-            mine = Path(file).read_text() == content
+            own = Path(file).read_text() == content
         except OSError:
-            mine = False
-        everyone = [mine] * self.count
+            own = False
+        everyone = [own] * self.count
         if self.count > 1:
-            dist.all_gather_object(everyone, mine)
+            dist.all_gather_object(everyone, own)
         return everyone
 
     def prepare(self, number: int, method: str, *args: Any) -> None:
-        """Take a copy of what is to be written, by one of the Learner's methods that prepare, under a number."""
+        """Copy the state to write, by one of the Learner's ``prepare_*`` methods, and store it under a number."""
         self._prepared[number] = getattr(self.learner, method)(*args)
 
     def write_prepared(self, number: int, path: Path) -> None:
-        """Begin to write what was prepared, in a thread beside the one that learns; all ranks in the same order."""
+        """Start writing a prepared copy in a background thread; all ranks in the same order."""
         write = self._prepared.pop(number)
         self._writing.start(lambda: write(path), "prepared")
 
     def is_written(self) -> bool:
-        """Whether the threads of all ranks are done; all ranks ask together. What went wrong is raised once."""
+        """Return whether the writing threads of all ranks are done; a collective call. Raises a thread's error once."""
         import torch.distributed as dist
 
         busy = [self._writing.busy] * self.count
@@ -232,7 +235,7 @@ class RankHost:
     # ------------------------------------------------------------------ weights for engines
 
     def publication(self, number: int, which: Any, dtype: Any, snapshot: bool, limit: float) -> Any:
-        """Make weights ready to leave, until the next of their kind; all ranks together. Returns what will come.
+        """Prepare weights for publication until the next ones of their kind; a collective call. Returns their specs.
 
         ``limit``: seconds that ranks wait for each other. See :class:`~trainers.learner.weight_stream.WeightStream`.
         """
@@ -247,7 +250,7 @@ class RankHost:
         return self._sender.open(address or self.address, size, backend, timeout_s)
 
     def give_up(self, name: str, why: str) -> None:
-        """Wait no more for a group; on rank 0, in any thread."""
+        """Stop waiting for a group; on rank 0, in any thread."""
         self._sender.give_up(name, why)
 
     def publish(self, number: int, bucket_bytes: int, to: Mapping[str, Any], *, apart: bool = False) -> Any:
@@ -262,14 +265,14 @@ class RankHost:
         try:
             return send(self._sender, to, plan_of(stream.specs, bucket_bytes), tensors) if self.rank == 0 else None
         finally:
-            deque(tensors, maxlen=0)  # to the end, whatever happens: all ranks read together
+            deque(tensors, maxlen=0)  # always exhaust it: reading is a collective operation
 
     def start_publishing(self, *order: Any) -> None:
-        """As :meth:`publish`, of a snapshot: in a thread beside the one that learns; :meth:`published` has the end."""
+        """Start :meth:`publish` of a snapshot in a background thread; :meth:`published` returns the result."""
         from trainers.learner.checkpoint import Background
 
-        def work() -> None:  # the round before is waited for here: the thread of pulses must not wait
-            with contextlib.suppress(Exception):  # of a round that failed: the driver has it from rank 0
+        def work() -> None:  # wait for the previous round here: the heartbeat thread must not block
+            with contextlib.suppress(Exception):  # of a failed round: rank 0 has reported it to the driver
                 before.wait()
             self._sent = self.publish(*order, apart=True)
 
@@ -277,7 +280,7 @@ class RankHost:
         self._sending.start(work, "weights")
 
     def published(self) -> Any:
-        """What the thread has sent; ``None`` while it sends. What went wrong in it is raised once."""
+        """Return the result of the sending thread; ``None`` while it sends. Raises the thread's error once."""
         if self._sending.busy:
             return None
         self._sending.wait()
@@ -289,16 +292,16 @@ class RankHost:
             try:
                 owner = self if hasattr(type(self), method) else self.learner
                 return getattr(owner, method)(*args, **kwargs)
-            except BaseException as error:  # even SystemExit: the rank answers
+            except BaseException as error:  # even SystemExit: the rank must reply
                 return Failure.of(error)
 
     def pulse(self) -> Heartbeat:
-        """How it goes; from another thread than :meth:`run`'s."""
+        """Return the heartbeat; called from another thread than :meth:`run`'s."""
         return self._watched.look()
 
 
 class _Watched:
-    """The thread that is inside, seen from another one."""
+    """A context manager whose thread can be observed from another thread."""
 
     def __init__(self) -> None:
         self._thread: int | None = None

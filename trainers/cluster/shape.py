@@ -1,4 +1,4 @@
-"""What the plan needs to know that no configuration says: the machine, and the shape of the model."""
+"""Inputs of the plan beside the configuration: the machine, and the shape of the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def this_machine() -> Machine:
 
 
 def shape_of(section: ModelSection) -> ModelShape | None:
-    """The shape of the policy, of its configuration alone; ``None`` where it is not on this disk, or PlanError."""
+    """Return the policy's shape from its configuration; ``None`` if it is not on this disk. Raises PlanError."""
     if section.path == "tiny":
         with torch.device("meta"):  # no memory, no numbers
             return shape_of_model(tiny.build_model(section.vocab_size, **tiny.shape_of(section)))
@@ -41,12 +41,12 @@ def shape_of(section: ModelSection) -> ModelShape | None:
                 AutoConfig.from_pretrained(path, trust_remote_code=False), trust_remote_code=False
             )
         return shape_of_model(model)
-    except Exception:  # loading the model will say what is wrong with it
+    except Exception:  # loading the model reports the error
         return None
 
 
 def shape_of_model(model: Any) -> ModelShape:
-    """The same of a model, whose parameters need no memory."""
+    """Return the shape of a model, whose parameters may be on the meta device."""
     text = model.config.get_text_config()
     heads = text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads

@@ -36,23 +36,23 @@ UpdateMode = Literal["keep", "wait", "abort"]
 
 
 class EngineError(RuntimeError):
-    """The engine cannot go on, or this request cannot be served by it; says which."""
+    """The engine cannot continue, or cannot serve this request; the message says which."""
 
 
 class EngineDeadError(EngineError):
-    """The engine is gone: every request in flight fails with this within seconds, and no new one is accepted."""
+    """The engine is dead: every request in flight fails with this within seconds, and no new one is accepted."""
 
 
 class PartialUpdateError(EngineError):
-    """A part of the engine could not take new weights and was taken out (which, and why); the rest has them."""
+    """A part of the engine failed to take new weights and was removed (the message says why); the rest has them."""
 
 
 class SupersededError(EngineError):
-    """These weights are gone, because the learner has trained on; the next ones will come."""
+    """These weights no longer exist, because the learner has trained further; the next ones will come."""
 
 
 class SourceLostError(EngineError):
-    """Who has the weights could not send them, which is no fault of the engine's; the message says why."""
+    """The owner of the weights could not send them; the engine is not at fault. The message says why."""
 
 
 class RequestError(EngineError, ValueError):
@@ -61,7 +61,7 @@ class RequestError(EngineError, ValueError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample. Raises ``ValueError``: a value outside its range."""
+    """Sampling parameters. Raises ``ValueError``: a value outside its range."""
 
     temperature: float = 1.0  #: 0 decodes greedily
     top_p: float = 1.0  #: keep the smallest set of tokens with at least this probability; 1 keeps all
@@ -83,14 +83,14 @@ class Sampling:
             ("min_p", 0.0 <= self.min_p <= 1.0, "in [0, 1]"),
             ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
         )
-        for name, good, wanted in checks:
+        for name, good, requirement in checks:
             if not good:
-                raise ValueError(f"sampling {name} must be {wanted}, not {getattr(self, name)!r}")
+                raise ValueError(f"sampling {name} must be {requirement}, not {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What an engine made of one request; ``n`` tokens, possibly none (an abort before the first)."""
+    """The result of one request: ``n`` tokens, possibly none (an abort before the first)."""
 
     token_ids: NDArray[np.int32]  #: ``[n]``
     logprobs: NDArray[np.float32]  #: ``[n]``; see the module's convention
@@ -103,7 +103,7 @@ class Generation:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-#: Numbers of ``stats`` that say how things are now; all others count since the start, and only grow.
+#: Gauges of ``stats``, which describe the present; all others are counters since the start.
 GAUGES = frozenset({"running", "waiting", "kv_use", "idle_sessions"})
 
 
@@ -117,19 +117,19 @@ class Engine(Protocol):
 
     @property
     def max_context(self) -> int:
-        """Prompt and new tokens together may not exceed this."""
+        """The maximum of prompt and new tokens together."""
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """Continue ``token_ids``. Cancelling the awaiting task aborts the request and frees what it held.
 
-        Raises RequestError: the request is invalid. EngineDeadError: the engine is gone.
+        Raises RequestError: the request is invalid. EngineDeadError: the engine is dead.
         """
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Take new weights.
 
         They are a mapping of parameter names to tensors in the model's own naming (``state_dict``), or for
-        out-of-process engines whatever their publisher makes. ``version`` is greater than the current one. Under the
+        out-of-process engines the form of their publisher. ``version`` is greater than the current one. Under the
         mode ``keep`` requests in flight take the new weights (their KV is recomputed); ``wait``: those in flight
         finish first, new ones wait; ``abort``: those in flight end now, with ``finish_reason="abort"`` and the tokens
         they have. Raises ``ValueError``: names or shapes do not fit, or the version does not grow; the old weights then
@@ -153,9 +153,9 @@ class Engine(Protocol):
 
 
 async def probe(engine: Engine) -> int:
-    """Have an engine compute a token, or call its own ``probe``; raises ``EngineError`` where it does not compute.
+    """Have an engine compute a token, or call its own ``probe``; raises ``EngineError`` if it does not compute.
 
-    Returns how many of the tokens that ``stats`` counts were computed for this.
+    Returns the number of tokens in ``stats`` that were computed for this.
     """
     if (own := getattr(engine, "probe", None)) is not None:
         tokens: int = await own()
@@ -166,7 +166,7 @@ async def probe(engine: Engine) -> int:
 
 
 def default_kv_bytes(gpu: int | None) -> int:
-    """Room for keys and values where none is given: a quarter of a GPU's (free) memory, and 1 GiB on a CPU."""
+    """Return the default memory for keys and values: a quarter of a GPU's (free) memory, and 1 GiB on a CPU."""
     return 2**30 if gpu is None else gpu // 4
 
 
@@ -176,7 +176,7 @@ def check_mode(mode: str) -> None:
 
 
 def check_sizes(config: Any, max_context: int, stop_token_ids: Sequence[int]) -> None:
-    """Raises ``ValueError``: the model has fewer positions, or the stop tokens are outside its vocabulary."""
+    """Check sizes. ``ValueError``: the model has fewer positions, or the stop tokens are outside its vocabulary."""
     if not 2 <= max_context <= config.max_position_embeddings:
         raise ValueError(
             f"max_context must be from 2 to the model's {config.max_position_embeddings}, not {max_context}"
@@ -186,7 +186,7 @@ def check_sizes(config: Any, max_context: int, stop_token_ids: Sequence[int]) ->
 
 
 def check_unused(unused_token_ids: Sequence[int], vocab_size: int) -> None:
-    """Raises ``ValueError``: an id is outside the vocabulary, or no other is left."""
+    """Check the ids. ``ValueError``: one is outside the vocabulary, or no other id remains."""
     unused = set(unused_token_ids)
     if unused and not 0 <= min(unused) <= max(unused) < vocab_size:
         raise ValueError(f"unused_token_ids must be ids below {vocab_size}, not {min(unused)} to {max(unused)}")
@@ -200,11 +200,11 @@ MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the
 def check_request(
     token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int, max_context: int, reports_kept: bool = False
 ) -> NDArray[np.int32]:
-    """The prompt, int32 ``[n]``, ``n >= 1``; or RequestError; ``reports_kept``: the engine can ``return_kept``."""
+    """Return the prompt, int32 ``[n]``, ``n >= 1``; RequestError. ``reports_kept``: it supports ``return_kept``."""
     ids = np.asarray(token_ids)
     if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
         raise RequestError(f"token_ids must be a non-empty flat sequence of integers, not {ids.dtype} {ids.shape}")
-    # A list is searched where it stands: for a few hundred entries Python is faster at it than NumPy.
+    # A list is searched in place: for a few hundred entries Python is faster than NumPy.
     some: Any = token_ids if isinstance(token_ids, list) else ids.tolist()
     stops = sampling.stop_token_ids or (0,)
     for name, low, high in (("token id", min(some), max(some)), ("stop token id", min(stops), max(stops))):

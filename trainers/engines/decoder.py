@@ -1,4 +1,4 @@
-"""What the torch engine computes: the forward pass over a flat batch of tokens, and the draw from its logits.
+"""The computation of the torch engine: the forward pass over a flat batch of tokens, and sampling from its logits.
 
 Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer sees padding. Attention works
 on *groups* of requests with similar lengths. Keys and values live in one tensor a layer, ``[blocks * SIZE, 2 *
@@ -12,7 +12,7 @@ is a view with its name: all that a weight update needs. Other families than :da
 own modules, on the same blocks (:mod:`.module_decoder`).
 
 The randomness of a token is a hash of the request's seed and the token's position in the context, so it depends neither
-on the batch nor on chunks nor on earlier draws; a generation that was cut short goes on as it would have.
+on the batch nor on chunks nor on earlier draws; a resumed generation continues as it would have.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from trainers.engines.weights import Named, check_names, check_weights, some
 
 
 def is_faster(device: torch.device, dtype: torch.dtype, threads: int) -> bool:
-    """Whether both kernels exist for these, and are the faster way."""
+    """Return whether both kernels exist for these, and are faster than gathering."""
     return device.type == "cpu" and dtype in (torch.float32, torch.float64) and threads > 1
 
 
@@ -59,12 +59,12 @@ class CellAttention:
         self._table = cells * 2 * kv_heads
         self._index = torch.int32 if self._table < 2**31 else torch.int64  # half as much to read
         self._of_head = torch.arange(kv_heads, dtype=self._index).repeat_interleave(heads // kv_heads)[:, None]
-        with warnings.catch_warnings():  # "in beta state", said once a process, by whoever makes the first
+        with warnings.catch_warnings():  # torch warns once per process of the "beta state"
             warnings.simplefilter("ignore")
             self.reads(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
 
     def reads(self, cells: Tensor, positions: Tensor) -> Tensor:
-        """What the requests read; the same for all layers.
+        """Return the table entries that the requests read; the same for all layers.
 
         ``cells`` (int64 ``[R, keys]``) says where the cache has each position of a request, ``positions`` (int64
         ``[R]``) those of their queries. The answer is sparse, ``[R * heads, rows of the table]`` with ``keys`` entries
@@ -83,7 +83,7 @@ class CellAttention:
         )
 
     def attend(self, q: Tensor, cache: Tensor, reads: Tensor) -> Tensor:
-        """Queries ``[R, heads, head_dim]`` to what they find, ``[R, heads * head_dim]``; ``reads`` as given before.
+        """Attend with queries ``[R, heads, head_dim]``, to ``[R, heads * head_dim]``; ``reads`` is of :meth:`reads`.
 
         The cache is contiguous, ``[cells, 2 * kv_heads, head_dim]``; the queries need not be.
         """
@@ -93,14 +93,14 @@ class CellAttention:
         scores = torch.sparse.sampled_addmm(reads, queries, table.t(), alpha=scale).values().view(len(queries), -1)
         cells = reads.col_indices().view(scores.shape)
         values = table[self._kv_heads :]  # the value of a key's head stands so many rows further
-        found = F.embedding_bag(cells, values, mode="sum", per_sample_weights=scores.softmax(-1))
-        return found.view(len(q), -1)
+        attended = F.embedding_bag(cells, values, mode="sum", per_sample_weights=scores.softmax(-1))
+        return attended.view(len(q), -1)
 
 
 FAMILIES = ("qwen2", "qwen3", "llama")
 SIZE = 16  #: positions of a block of keys and values
 
-#: How to draw in a row; see :class:`trainers.engines.base.Sampling`. Aligned, so that a column can be a tensor.
+#: Sampling parameters of a row; see :class:`trainers.engines.base.Sampling`. Aligned, so that a column can be a tensor.
 ROW = np.dtype(
     [
         ("temperature", np.float32),
@@ -154,7 +154,7 @@ class FlatBatch:
     last: Tensor  # int64, the last token of each request, in the order in which they were given
 
 
-#: What a layer has, and the model's modules that it is fused of.
+#: The parts of a layer, and the model's modules that each is fused from.
 _LAYER = {
     "attention_norm": ("input_layernorm",),
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -171,7 +171,7 @@ class Decoder:
     """A causal language model, of one of :data:`FAMILIES`, over ``blocks`` blocks of keys and values.
 
     The weights of ``model``, a transformers model with a language-model head, are copied to ``device`` and ``dtype``,
-    by default the model's own. How many ``threads`` it will be run with on a CPU decides how it attends.
+    by default the model's own. The number of CPU ``threads`` selects the attention method.
 
     Raises ``ValueError``: an unsupported feature of the architecture; says which are supported.
     """
@@ -201,7 +201,7 @@ class Decoder:
         self.parameters: dict[str, Tensor] = {}
         self._num_layers: int = config.num_hidden_layers
         self._cache: list[Tensor] = []
-        self._freed: list[tuple[torch.UntypedStorage, int]] = []  # of the weights, and what each is to have again
+        self._freed: list[tuple[torch.UntypedStorage, int]] = []  # of the weights, with the size to restore
         self._cells: CellAttention | None = None
         self._take_model(model, torch.get_num_threads() if threads is None else threads)
 
@@ -217,14 +217,14 @@ class Decoder:
 
     @property
     def _kv(self) -> list[Tensor]:
-        """``[blocks * SIZE, keys and values of all heads, head_dim]`` of each layer."""
+        """Keys and values of each layer, ``[blocks * SIZE, keys and values of all heads, head_dim]``."""
         if not self._cache:
             cells = (self.blocks * SIZE, 2 * self._kv_heads, self._head_dim)
             self._cache = [_zeros(cells, self.device, self.dtype) for _ in range(self._num_layers)]
         return self._cache
 
     def free_cache(self) -> None:
-        """Give the memory of all keys and values back; the next step takes it again, with zeros."""
+        """Release the memory of all keys and values; the next step allocates it again, with zeros."""
         self._cache = []
 
     # Weights
@@ -238,14 +238,14 @@ class Decoder:
         if isinstance(source, AdapterSource):
             source = source.merged(self.device)
         assert isinstance(source, LocalSource)
-        check_names({name: torch.Size(each.shape) for each in source.specs for name in each.names}, shapes, self._tied)
+        check_names({name: torch.Size(spec.shape) for spec in source.specs for name in spec.names}, shapes, self._tied)
         return source.read()
 
     def free_weights(self) -> None:
-        """Give the memory of all weights back; nothing can be computed until :meth:`load_weights`."""
+        """Release the memory of all weights; nothing can be computed until :meth:`load_weights`."""
         if self.has_weights:
             storages = [value.untyped_storage() for value in self.parameters.values()]  # views share one
-            self._freed = [(each, each.nbytes()) for each in {each.data_ptr(): each for each in storages}.values()]
+            self._freed = [(part, part.nbytes()) for part in {part.data_ptr(): part for part in storages}.values()]
             for storage, _ in self._freed:
                 storage.resize_(0)
 
@@ -266,12 +266,12 @@ class Decoder:
     @torch.no_grad()
     def _take_weights(self, model: PreTrainedModel) -> None:
         source = model.state_dict()
-        left = dict(source)
+        unused = dict(source)
 
         def fuse(*names: str) -> Any:
-            if names[0] not in left:
+            if names[0] not in unused:
                 return None
-            parts = [left.pop(name) for name in names]
+            parts = [unused.pop(name) for name in names]
             fused = torch.cat([part.to(self.device, self.dtype) for part in parts])  # cat always copies
             for name, view in zip(names, fused.split([len(part) for part in parts]), strict=True):
                 self.parameters[name] = view
@@ -279,7 +279,7 @@ class Decoder:
 
         self._embedding = fuse("model.embed_tokens.weight")
         if self._tied:
-            left.pop("lm_head.weight", None)
+            unused.pop("lm_head.weight", None)
             self._head = self.parameters["lm_head.weight"] = self._embedding
         else:
             self._head = fuse("lm_head.weight")
@@ -291,16 +291,16 @@ class Decoder:
             }
             for index in range(model.config.num_hidden_layers)
         ]
-        if left:
+        if unused:
             raise ValueError(
-                f"the torch engine does not know what to do with the model's {some('weights', sorted(left))}"
+                f"the torch engine does not know what to do with the model's {some('weights', sorted(unused))}"
                 "merge adapters and undo quantisation before serving the model"
             )
         self.read_weights(source)
 
     @torch.no_grad()
     def _rotary_tables(self, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
-        """``[max_context, 1, head_dim]`` each; the sine carries the sign: rotating is a roll and two products."""
+        """Return cosines and sines, each ``[max_context, 1, head_dim]``; the sine carries the sign of the rotation."""
         rotary: Any = model.get_submodule("model.rotary_emb")
         like = torch.zeros((), device=model.device, dtype=torch.float32)
         cos, sin = rotary(like, torch.arange(self.max_context, device=model.device)[None])
@@ -371,9 +371,9 @@ class Decoder:
         if queries == 1 and self._cells is not None:
             cells = (blocks[:, :, None] * SIZE + np.arange(SIZE)).reshape(size, -1)[:, :keys]
             return _Group(begin, end, (size, 1), keys, reads=self._cells.reads(self._put(cells), self._put(positions)))
-        found = self._put(blocks.reshape(-1))
+        block_ids = self._put(blocks.reshape(-1))
         if queries == 1:
-            return _Group(begin, end, (size, 1), keys, found, self._put(positions[:, None]))
+            return _Group(begin, end, (size, 1), keys, block_ids, self._put(positions[:, None]))
         offsets = np.arange(size) * queries - (counts.cumsum() - counts)
         place = np.arange(len(positions)) + np.repeat(offsets, counts)
         query = np.zeros(size * queries, np.int64)
@@ -383,7 +383,7 @@ class Decoder:
             end,
             (size, queries),
             keys,
-            blocks=found,
+            blocks=block_ids,
             queries=self._put(query.reshape(size, queries)),
             place=self._put(place) if len(place) < len(query) else None,
         )
@@ -436,8 +436,8 @@ class Decoder:
             q = q.view(rows, kv_heads, -1, dim)
         else:
             q = q.view(rows, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, dim)
-        found = cache.view(self.blocks, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
-        kv = found[:, : group.keys].transpose(1, 2)
+        gathered = cache.view(self.blocks, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
+        kv = gathered[:, : group.keys].transpose(1, 2)
         bias = self._bias(group, window)
         out = F.scaled_dot_product_attention(q, kv[:, :kv_heads], kv[:, kv_heads:], attn_mask=bias, scale=scale)
         if queries > 1:
@@ -461,7 +461,7 @@ class Decoder:
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeros, not empty: masked positions get weight 0, and 0 * NaN of uninitialised memory would be NaN."""
+    """Allocate zeros: masked positions get weight 0, and 0 * NaN of uninitialised memory would be NaN."""
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
     # From the system itself: the C library's heap may have a large piece left, which it would fill with zeros at once.
@@ -482,13 +482,13 @@ def _head_dim(config: Any) -> int:
 
 
 def is_fused(config: Any, max_context: int) -> bool:
-    """Whether :class:`Decoder` computes this model: its family, where no window is shorter than the context."""
+    """Return whether :class:`Decoder` computes this model: its family, without windows below the context."""
     slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
     return config.model_type in FAMILIES and not (slides and config.sliding_window < max_context)
 
 
 def check_supported(config: Any) -> None:
-    """Raises ``ValueError``: the model has no attention, or its angles depend on more than the position."""
+    """Check the model. ``ValueError``: it has no attention, or its angles depend on more than the position."""
     if not hasattr(config, "num_attention_heads"):
         raise unsupported(f"model type {config.model_type!r}, which has no attention")
     ropes = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
@@ -502,14 +502,14 @@ def unsupported(what: str) -> ValueError:
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of ``x`` reaches every bit of the result."""
+    """Apply SplitMix64's finaliser (Steele, Lea, Flood, 2014): every bit of ``x`` reaches every bit of the result."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number in ``[0, 1)`` for each pair, float64 ``[n]``: the position-th output of SplitMix64 from a mixed seed.
+    """Draw a number in ``[0, 1)`` for each pair, float64 ``[n]``: SplitMix64's position-th output from a mixed seed.
 
     They are multiples of ``2**-52``, so that a product with a positive total stays below that total.
     """
@@ -544,14 +544,14 @@ def sample(
         return tokens, logprob, torch.zeros_like(logprob), tokens.new_zeros(0, 2)
 
     weights = logprobs.exp()  # of the draw: probabilities, 0 where cut
-    left = torch.zeros(0, 2, dtype=torch.int64, device=device)
+    reported_pairs = torch.zeros(0, 2, dtype=torch.int64, device=device)
     cut = ((rows["top_k"] > 0) | (rows["top_p"] < 1) | (rows["min_p"] > 0)) & ~greedy
     if cut.any():
         which = put(np.flatnonzero(cut))
-        kept = _cut(weights[which], *(put(rows[cut][name]) for name in ("top_k", "top_p", "min_p")))
-        weights = weights.index_copy(0, which, kept)
+        remaining = _cut(weights[which], *(put(rows[cut][name]) for name in ("top_k", "top_p", "min_p")))
+        weights = weights.index_copy(0, which, remaining)
         if (reported := rows["return_kept"] & cut).any():
-            left = ((weights > 0) & put(reported)[:, None]).nonzero()
+            reported_pairs = ((weights > 0) & put(reported)[:, None]).nonzero()
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
     # The first token whose cumulative weight exceeds the draw, so never one of weight 0.
@@ -564,7 +564,7 @@ def sample(
         sampled = torch.where(put(cut), logprob - total.squeeze(1).log().float(), sampled)
     if greedy.any():
         sampled = sampled.masked_fill(put(greedy), 0.0)
-    return tokens, logprob, sampled, left
+    return tokens, logprob, sampled, reported_pairs
 
 
 def _cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What oneDNN keeps of the products that a process on the CPU has made."""
+"""Limits of oneDNN's cache of kernels on the CPU."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def keep_few_kernels() -> None:
     that comes to half a GiB, in pieces all over the heap. A pass of a model's layers needs about thirty.
     """
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-    mine = [name for name in names if name not in os.environ]
-    os.environ.update(dict.fromkeys(mine, "64"))
+    unset = [name for name in names if name not in os.environ]
+    os.environ.update(dict.fromkeys(unset, "64"))
     square = torch.ones(64, 64, dtype=torch.bfloat16)
-    torch.mm(square, square)  # they read it now
-    for name in mine:  # processes that are started later are not to have it
+    torch.mm(square, square)  # they read it at their first use
+    for name in unset:  # child processes must not inherit it
         del os.environ[name]

@@ -44,7 +44,7 @@ class ModuleDecoder(Decoder):
 
     @torch.no_grad()
     def _try_out(self) -> None:
-        """Two tokens in the first block: whether every layer asks for attention as this supports it."""
+        """Compute two tokens, to check that every layer uses the attention interface as this class supports it."""
         config, rows, ids = self._module.config, np.zeros(1, np.int64), np.zeros((1, self.max_context), np.int32)
         table = np.zeros((1, blocks_for(self.max_context)), np.int64)
         self.logits(rows, rows, rows + 2, ids, table)
@@ -66,15 +66,15 @@ class ModuleDecoder(Decoder):
         return output.logits[0].float()
 
     def attend(self, layer: int, qkv: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
-        """Attention of one layer: ``[1, n, heads, head_dim]`` of queries, keys, values ``[1, heads, n, head_dim]``."""
+        """Compute one layer's attention: ``[1, n, heads, head_dim]`` from q, k, v ``[1, heads, n, head_dim]``."""
         self._attended.append(layer)
         query, key, value = qkv
-        wanted = (self._kv_heads, self._head_dim)
+        expected = (self._kv_heads, self._head_dim)
         lacks = [f"{name} of attention" for name in ("softcap", "s_aux") if options.get(name) is not None]
         lacks += [
-            f"{name} of {(part.shape[1], part.shape[3])} heads and numbers instead of {wanted}"
+            f"{name} of {(part.shape[1], part.shape[3])} heads and numbers instead of {expected}"
             for name, part in (("keys", key), ("values", value))
-            if (part.shape[1], part.shape[3]) != wanted
+            if (part.shape[1], part.shape[3]) != expected
         ]
         if lacks:
             raise unsupported(f"{lacks[0]}, which model type {self._module.config.model_type!r} has")
@@ -82,7 +82,7 @@ class ModuleDecoder(Decoder):
         cache.index_copy_(0, batch.cells, torch.cat([key[0], value[0]]).transpose(0, 1))
         flat = query[0].transpose(0, 1)
         scale, window = options.get("scaling"), options.get("sliding_window")
-        parts = [self._attend(flat[each.begin : each.end], cache, each, scale, window) for each in batch.groups]
+        parts = [self._attend(flat[group.begin : group.end], cache, group, scale, window) for group in batch.groups]
         return torch.cat(parts).view(1, *flat.shape)
 
 

@@ -18,11 +18,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-#: What workers join with, as JSON: ``address`` and ``port`` of rank 0's store, and ``name``, ``size``, ``backend``
-#: (``gloo`` or ``nccl``) and ``timeout_s`` (of joining, and of each operation) of the group.
+#: The arguments of workers that join, as JSON: ``address`` and ``port`` of rank 0's store, and ``name``, ``size``,
+#: ``backend`` (``gloo`` or ``nccl``) and ``timeout_s`` (of joining, and of each operation) of the group.
 Group = Mapping[str, Any]
 
-_LONGEST_NAP_S = 0.005  # between two looks at what is under way
+_LONGEST_NAP_S = 0.005  # between two polls of running work
 _ON_ERRORS, _MAKING = "TORCH_NCCL_ASYNC_ERROR_HANDLING", threading.Lock()
 
 
@@ -32,7 +32,7 @@ def make_group(group: Group, rank: int, store: dist.Store | None = None) -> dist
     # sides of a group must be made in the same way.
     from torch.distributed.distributed_c10d import Backend, PrefixStore, _new_process_group_helper, _world, rendezvous
 
-    # Rank 0 decides that one is late; until it has told the others, they wait.
+    # Rank 0 decides that a rank is late; the others wait longer, for its decision.
     timeout, name, size = timedelta(seconds=group["timeout_s"] * (2 if rank else 1)), group["name"], group["size"]
     if store is None:
         host = f"[{group['address']}]" if ":" in group["address"] else group["address"]  # of IPv6
@@ -42,7 +42,7 @@ def make_group(group: Group, rank: int, store: dist.Store | None = None) -> dist
         made, _ = _new_process_group_helper(
             size, rank, [], Backend(group["backend"]), PrefixStore(name, store), group_name=name, timeout=timeout
         )
-    _world.pg_group_ranks[made] = {each: each for each in range(size)}
+    _world.pg_group_ranks[made] = {member: member for member in range(size)}
     return made
 
 
@@ -54,17 +54,17 @@ def _nccl_that_ends_alone() -> Iterator[None]:
     with its trainer.
     """
     with _MAKING:
-        given = os.environ.get(_ON_ERRORS)  # which a group reads while it is made
-        os.environ[_ON_ERRORS] = given or "2"
+        previous = os.environ.get(_ON_ERRORS)  # which a group reads while it is made
+        os.environ[_ON_ERRORS] = previous or "2"
         try:
             yield
         finally:
-            if given is None:
+            if previous is None:
                 del os.environ[_ON_ERRORS]
 
 
 def broadcast(group: dist.ProcessGroup, tensors: Sequence[Tensor]) -> None:
-    """Take part in sending from rank 0 to all others, in order; all tensors are under way at once."""
+    """Take part in a broadcast from rank 0 to all other ranks, in order; all tensors are sent concurrently."""
     for work in [dist.broadcast(tensor, src=0, group=group, async_op=True) for tensor in tensors]:
         work.wait()
 
@@ -82,8 +82,8 @@ class _Link:
 class Sender:
     """Rank 0 of any number of groups, each with the workers of one engine.
 
-    A group that fails is given up and concerns no other one. One that was given up (:meth:`give_up`, from any thread)
-    or that is late is waited for no more, whatever its backend is at.
+    A failed group is given up and does not affect the others. A group that was given up (:meth:`give_up`, from any
+    thread) or that is late is no longer waited for, whatever state its backend is in.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Sender:
         return name in self._links
 
     def open(self, address: str, size: int, backend: str, timeout_s: float) -> Group:
-        """Open a new group, and begin to wait for its workers; returns what these join with.
+        """Open a new group, and start to wait for its workers; return the arguments that these join with.
 
         ``address`` is this machine's, as the workers reach it; ``timeout_s`` is for joining, and for each bucket.
         """
@@ -106,14 +106,14 @@ class Sender:
         def join() -> None:
             try:
                 link.joined = make_group(group, 0, store)
-                if link.error is not None:  # nobody waits for it any more
+                if link.error is not None:  # the group was given up
                     last: list[dist.ProcessGroup | None] = [link.joined]
                     link.joined = None
                     destroy(last)
             except Exception as error:  # whatever torch raises
                 link.error = link.error or f"joining failed: {error!r}"
 
-        threading.Thread(target=join, name="weights", daemon=True).start()  # nobody waits for it at the end
+        threading.Thread(target=join, name="weights", daemon=True).start()  # the process does not wait for it at exit
         return group
 
     def give_up(self, name: str, why: str) -> None:
@@ -125,7 +125,7 @@ class Sender:
             self._wait(link, lambda link=link: link.joined is not None, "join")  # type: ignore[misc]
 
     def send(self, tensors: Mapping[str, Sequence[Tensor]], meanwhile: Callable[[], None]) -> None:
-        """Broadcast tensors, by the group's name, to groups that have not failed; ``meanwhile`` is called under way."""
+        """Broadcast tensors, by the group's name, to groups that have not failed; ``meanwhile`` is called during it."""
         under_way: list[tuple[_Link, list[Any], Sequence[Tensor]]] = []
         for link, values in ((self._links[name], values) for name, values in tensors.items()):
             if link.error is None:
@@ -146,7 +146,7 @@ class Sender:
                     link.error = repr(error)
 
     def failed(self, name: str) -> str | None:
-        """Why a group has failed, which is then left; ``None`` where it has not."""
+        """Return why a group has failed, and leave it; ``None`` if it has not failed."""
         error = self._links[name].error
         if error is not None:
             self.leave(name)
@@ -154,7 +154,7 @@ class Sender:
 
     def leave(self, name: str) -> None:
         if (link := self._links.pop(name, None)) is not None:
-            # The last reference goes in that thread: where something is under way, its end is waited for.
+            # The last reference is dropped in that thread, which waits for running operations.
             last, link.joined = [link.joined], None
             threading.Thread(target=destroy, args=(last,), name="weights", daemon=True).start()
 
@@ -168,8 +168,8 @@ class Sender:
 
 
 def destroy(last: list[dist.ProcessGroup | None]) -> None:
-    """Leave a group; ``last`` has the last reference to it, which is kept until what is under way in it has ended."""
+    """Leave a group; ``last`` has the last reference, which is held until running operations have ended."""
     group = last.pop()
     if group is not None:
-        with contextlib.suppress(Exception):  # whatever is under way in it
+        with contextlib.suppress(Exception):  # errors of running operations
             dist.destroy_process_group(group)

@@ -1,8 +1,8 @@
-"""An inference server behind the engine protocol: requests, updates, and what becomes of both when the server goes.
+"""An inference server behind the engine protocol: requests, updates, and the server's failure.
 
-What a server is sent, its kind knows (:mod:`.vllm`, :mod:`.sglang`); :mod:`.weight_update` brings weights there.
-Requests that come after an update was asked for see the new weights alone; a cancelled request is aborted on the
-server; whoever waits hears of a dead or hung server within seconds. What takes its place is the matter of
+The kinds of servers (:mod:`.vllm`, :mod:`.sglang`) define their requests; :mod:`.weight_update` sends weights.
+Requests that come after a requested update see the new weights alone; a cancelled request is aborted on the
+server; all waiters are notified of a dead or hung server within seconds. It is replaced by
 :class:`trainers.engines.replicas.Replicas`.
 """
 
@@ -54,18 +54,18 @@ _Result = TypeVar("_Result")
 log = logging.getLogger("trainers")
 
 _TRIES = 3  # of a request whose connection broke while the server lives
-_TICK_S = 0.25  # between two looks at the process
+_TICK_S = 0.25  # between two checks of the process
 
 
 @dataclass(eq=False)
 class Flight:
-    """A request on its way."""
+    """A request in flight."""
 
     prompt: NDArray[np.int32]
     sampling: Sampling
     rid: str = ""  # the server's name for it
     seed: int | None = None  # that the server is given
-    begun: bool = False  # whether the server may know it
+    begun: bool = False  # whether the server may have received it
     cancelled: bool = False
     may_abort: bool = False  # an update in mode abort ends it
     task: asyncio.Task[Generation] | None = None
@@ -73,7 +73,7 @@ class Flight:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server made of one request; a log-probability and the server's name for its weights for each token."""
+    """A server's reply to one request; for each token its log-probability and the server's label of its weights."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
@@ -133,7 +133,7 @@ class RemoteEngine(ABC):
         self._options, self._weights = options, weights
         self._flights: set[Flight] = set()
         self._updating = asyncio.Lock()  # one update at a time, in order
-        self._updates_asked = 0  # new requests wait while there are any
+        self._pending_updates = 0  # new requests wait while there are any
         self._work: asyncio.Task[None] | None = None  # an update on the server; continues without a waiter
         self._changed = asyncio.Event()  # replaced at every change; see _change
         self._connecting: asyncio.Task[None] | None = None
@@ -161,18 +161,18 @@ class RemoteEngine(ABC):
         apart = options.base_url is not None or first_gpu > 0  # else it has this process's GPU
         self._updater = self.updater_class(self._client, options, parameters, folder, apart=apart)
 
-    # What is different from server to server
+    # Specific to each server
 
     @abstractmethod
     def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
-        """The command line of a server, and what its environment has beside this process's own."""
+        """Return the command line of a server, and additions to its environment."""
 
     @abstractmethod
     async def _meet(self, answer: Any) -> None:
-        """Find out from its first health check what the server is; EngineError where it cannot do what is wanted."""
+        """Read the server's properties after its first health check; EngineError if it cannot serve this engine."""
 
     def _check_sampling(self, sampling: Sampling) -> None:  # noqa: B027
-        """Refuse what this server cannot do, with RequestError."""
+        """Refuse sampling that this server does not support, with RequestError."""
 
     @abstractmethod
     async def _ask(self, flight: Flight, made: Sequence[int], stops: Sequence[int], room: int) -> Reply:
@@ -180,16 +180,16 @@ class RemoteEngine(ABC):
 
     @abstractmethod
     def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason | None:
-        """Why the request is over, ``None`` where it is not; ``stopped`` by a stop token, with ``room`` tokens left."""
+        """Return the finish reason, ``None`` if unfinished; ``stopped`` by a stop token, ``room`` tokens remaining."""
 
     @abstractmethod
     def _withdraw(self, flight: Flight) -> None:
-        """Nobody waits for a request any more that has begun."""
+        """Abort a request that has begun and has no waiter any more."""
 
     # The protocol
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start; how many requests run, the aborted ones until the server has confirmed it."""
+        """Return counters since the start, and running requests; aborted ones run until the server has confirmed it."""
         waiting = sum(not flight.begun for flight in self._flights)
         gauges = {"running": len(self._flights) - waiting, "waiting": waiting}
         return {name: float(n) for name, n in {**self._counters, **gauges}.items()}
@@ -203,7 +203,7 @@ class RemoteEngine(ABC):
         self._check_alive()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """See :meth:`trainers.engines.base.Engine.generate`; EngineError where the server refuses or talks nonsense."""
+        """See :meth:`trainers.engines.base.Engine.generate`; EngineError: a refusal or an invalid answer."""
         prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self.max_context)
         await self.ready()
         self._check_sampling(sampling)
@@ -232,7 +232,7 @@ class RemoteEngine(ABC):
         if not isinstance(weights, Mapping | WeightSource | AdapterSource):
             raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
         self._check_alive()
-        self._updates_asked += 1
+        self._pending_updates += 1
         announced = contextlib.ExitStack()
         announced.enter_context(attending(weights))
         try:
@@ -249,11 +249,11 @@ class RemoteEngine(ABC):
                     await self._changed.wait()
                 self._check_alive()
                 self._work = self._spawn(self._apply(weights, version, mode))
-                # Cancelling or the server's death ends the waiting, not the work.
+                # Cancellation or the server's death ends the waiting, not the work.
                 await self._while_alive(asyncio.shield(self._work))
         finally:
             announced.close()
-            self._updates_asked -= 1
+            self._pending_updates -= 1
             self._change()
 
     async def release(self, session: str) -> None:  # noqa: B027
@@ -292,7 +292,7 @@ class RemoteEngine(ABC):
         versions: list[int] = []
         cached, reason = 0, None
         try:
-            while self._updates_asked or (self._work is not None and not self._work.done()):
+            while self._pending_updates or (self._work is not None and not self._work.done()):
                 self._check_alive()
                 await self._changed.wait()
             self._check_alive()
@@ -322,7 +322,7 @@ class RemoteEngine(ABC):
         )
 
     async def _post(self, path: str, body: Callable[[], Any], flight: Flight) -> Any:
-        """The answer to a request for tokens; asks again, with a new ``body``, where a connection broke."""
+        """Return the answer to a request for tokens; retries, with a new ``body``, if a connection broke."""
         for attempt in range(_TRIES):
             try:
                 answer = await self._client.request("POST", path, body())
@@ -340,7 +340,7 @@ class RemoteEngine(ABC):
         return answer.body
 
     async def _apply(self, weights: Weights, version: int, mode: UpdateMode) -> None:
-        """All of an update that must not be left in the middle."""
+        """Apply the part of an update that must not be interrupted."""
         for flight in self._flights:
             flight.may_abort |= mode == "abort"
         try:
@@ -357,7 +357,7 @@ class RemoteEngine(ABC):
             self.version = version
             self._counters["updates"] += 1
 
-    # The server's life
+    # The server's health
 
     @property
     def _name(self) -> str:
@@ -366,15 +366,15 @@ class RemoteEngine(ABC):
 
     @property
     def _tail(self) -> str:
-        """The end of its log on lines of its own, where the process is ours."""
+        """The end of its log on separate lines, if this engine started the process."""
         return "" if self._server is None else f"\n{self._server.tail()}"
 
     def _check_alive(self) -> None:
         if self._end is not None:
-            raise EngineDeadError(str(self._end)) from self._end.__cause__  # one each: raising one writes into it
+            raise EngineDeadError(str(self._end)) from self._end.__cause__  # a new one: raising writes into it
 
     def _finish(self, error: EngineDeadError, cause: BaseException | None = None) -> None:
-        """The server is dead, for the reason that is given first; everybody who waits hears why."""
+        """Mark the server as dead, with the first reason; all waiters get it."""
         if self._end is None:
             error.__cause__ = cause or error.__cause__
             self._end = error
@@ -394,7 +394,7 @@ class RemoteEngine(ABC):
             task.cancel()
 
     async def _connect(self) -> None:
-        """Wait for the server, read what it is, begin to watch it."""
+        """Wait for the server, read its properties, start to watch it."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._options.start_timeout_s
         try:
@@ -442,19 +442,19 @@ class RemoteEngine(ABC):
             self._finish(error)
 
     async def _suspect(self, error: BaseException) -> None:
-        """Something failed: find out whether the server is dead; if it is, raises EngineDeadError."""
+        """Check after a failure whether the server is dead; if it is, raise EngineDeadError."""
         self._check_alive()
         try:
             self._check_process("died: it")
             await self._check_health()
         except EngineError:
-            said = "is gone"
+            state = "is gone"
             for _ in range(4 if self._server is not None else 0):
                 if self._server is not None and self._server.ended is not None:
-                    said = f"died: it {self._server.ended}"
+                    state = f"died: it {self._server.ended}"
                     break
-                await asyncio.sleep(0.05)  # a killed process is gone a moment after its connections are
-            self._finish(EngineDeadError(f"{self._name} {said}: {error}{self._tail}"), error)
+                await asyncio.sleep(0.05)  # a killed process ends a moment after its connections
+            self._finish(EngineDeadError(f"{self._name} {state}: {error}{self._tail}"), error)
         self._check_alive()
 
     async def _check_health(self) -> Any:
@@ -469,7 +469,7 @@ class RemoteEngine(ABC):
             raise EngineDeadError(f"{self._name} {what} {ended}{self._tail}")
 
     def _change(self) -> None:
-        """Wake everybody who waits for the state to change; each waiter rechecks."""
+        """Wake all that wait for a change of state; each waiter rechecks."""
         self._changed.set()
         self._changed = asyncio.Event()
 

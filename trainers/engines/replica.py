@@ -1,6 +1,6 @@
-"""One replica of an engine: what is in flight on it, what it has made, and when it was last seen to move.
+"""One replica of an engine: its requests in flight, its counters, and its last progress.
 
-Part of :mod:`trainers.engines.replicas`, which decides; here is what it decides by.
+Part of :mod:`trainers.engines.replicas`, which decides by this state.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 
 from trainers.engines.base import GAUGES, Engine, EngineError, FinishReason, Generation, Sampling, probe
 
-_ABOVE_ZERO = 1e-3  # a log-probability may be so much above 0, by rounding
+_ABOVE_ZERO = 1e-3  # a log-probability may exceed 0 by this much, by rounding
 
 
 class ReplicaLostError(EngineError):
-    """The replica was taken out while it worked on this."""
+    """The replica was removed while it worked on this request."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How patient :class:`trainers.engines.replicas.Replicas` are."""
+    """Timeouts and retry limits of :class:`trainers.engines.replicas.Replicas`."""
 
-    probe_interval: float = 5.0  #: seconds between two looks at each replica
+    probe_interval: float = 5.0  #: seconds between two checks of each replica
     probe_timeout: float = 20.0  #: seconds that a probe may take, of a replica that is idle or makes no progress
     stall_timeout: float = 60.0  #: seconds that a replica with work may show no progress
     update_timeout: float = 300.0  #: seconds for an update, from the last request that it waits for in mode ``wait``
     restart_timeout: float = 600.0  #: seconds that ``restart`` may take
     close_timeout: float = 30.0  #: seconds to wait for a replica to close; one that hangs is then left behind
     retries: int = 3  #: how often a request begins again before it fails
-    max_faults: int = 3  #: so many bad replies in a row take a replica out
-    max_restarts: int = 3  #: so many restarts without a good reply between are enough
+    max_faults: int = 3  #: number of bad replies in a row that removes a replica
+    max_restarts: int = 3  #: maximum number of restarts without a good reply between
     backoff: float = 1.0  #: seconds before the second restart in a row; doubles each time
 
     def __post_init__(self) -> None:
@@ -50,18 +50,18 @@ class Replica:
     def __init__(self, index: int, engine: Engine) -> None:
         self.index, self.engine = index, engine
         self.state: Literal["up", "restarting", "gone"] = "up"
-        self.cause: BaseException | None = None  #: why it is not up, or was not the last time
+        self.cause: BaseException | None = None  #: cause of the last loss
         self.calls: dict[asyncio.Task[Any], float] = {}  #: requests in flight, with the times at which they began
         self.draining: set[asyncio.Task[Any]] = set()  #: those that an update in mode ``wait`` waits for
-        self.update: asyncio.Task[None] | None = None  #: new weights that are on their way
+        self.update: asyncio.Task[None] | None = None  #: the running update of the weights
         self.probing = False
-        self.active = 0.0  #: when it was last seen to make something, or to answer (event loop's clock)
-        self.faults = 0  #: bad replies since the last good one, that another replica did better
+        self.active = 0.0  #: time of the last progress or answer (event loop's clock)
+        self.faults = 0  #: bad replies since the last good one, where another replica succeeded
         self.restarts = 0  #: restarts since the last good reply
         self.wasted = 0.0  #: tokens of attempts that were lost
-        self.lost: asyncio.Future[EngineError] | None = None  #: what all that is in flight on this engine ends with
-        self._delivered = 0  # tokens that callers received, of all engines that were here
-        self._offset: defaultdict[str, float] = defaultdict(float)  # what counts beside the present engine's counters
+        self.lost: asyncio.Future[EngineError] | None = None  #: the error of all work in flight, once it is lost
+        self._delivered = 0  # tokens that callers received, from all engines of this place
+        self._offset: defaultdict[str, float] = defaultdict(float)  # added to the present engine's counters
         self._ended = 0
         self._seen: tuple[float, ...] = ()
 
@@ -69,7 +69,7 @@ class Replica:
         return f"replica {self.index}"
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start something on the engine, now: what is begun first reaches the engine first."""
+        """Start work on the engine immediately, so that the order of calls is kept."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda task: task.cancelled() or task.exception())  # so that asyncio logs no warning
         if self.lost is None:
@@ -77,7 +77,7 @@ class Replica:
         return task
 
     async def result(self, task: asyncio.Task[Any]) -> Any:
-        """What the engine answers, or an EngineError of the loss; its work is cancelled when nobody waits any more."""
+        """Return the engine's answer, or raise an EngineError of the loss; the work is cancelled without a waiter."""
         lost = self.lost
         assert lost is not None
         try:
@@ -91,7 +91,7 @@ class Replica:
             task.cancel()
 
     async def generate(self, prompt: Any, sampling: Sampling, session: str | None) -> Generation:
-        """The engine's reply, checked; ReplicaLostError where the replica was taken out meanwhile."""
+        """Return the engine's checked reply; ReplicaLostError if the replica was removed meanwhile."""
         engine, oldest = self.engine, self.engine.version
         task = self.begin(engine.generate(prompt, sampling, session))
         self.calls[task] = asyncio.get_running_loop().time()
@@ -107,7 +107,7 @@ class Replica:
             del self.calls[task]
             self.draining.discard(task)
         self._delivered += len(reply.token_ids)
-        if not self._holds(engine):  # lost in the very moment in which it had answered
+        if not self._holds(engine):  # lost just after it had answered
             self._offset["generated_tokens"] += len(reply.token_ids)
             self.wasted -= len(reply.token_ids)
         return reply
@@ -118,7 +118,7 @@ class Replica:
         self._discount(engine, await probe(engine))
 
     def idle(self, now: float) -> float:
-        """For how many seconds nothing has been seen of it, although it had something to do or was asked."""
+        """Return the seconds since its last progress, while it had work or was probed."""
         numbers = self.engine.stats()
         made = numbers.get("generated_tokens", 0.0) + self._offset["generated_tokens"]  # without probes
         seen = (self._ended, made, numbers.get("prefill_tokens", 0.0))
@@ -127,7 +127,7 @@ class Replica:
         return now - max(self.active, min(self.calls.values(), default=self.active))
 
     def stats(self) -> dict[str, float]:
-        """What the engines of this place made: counters over all of them, gauges of the one that is up."""
+        """Return the statistics of this place: counters over all its engines, gauges of the present one."""
         numbers: dict[str, float] = dict(self._offset)
         if self.state == "up":
             for name, value in self.engine.stats().items():
@@ -135,7 +135,7 @@ class Replica:
         return numbers
 
     def retire(self, error: BaseException, *, restarts: bool) -> None:
-        """The engine is lost: what it delivered counts, what was in flight on it does not."""
+        """Retire a lost engine: its delivered tokens count, those of requests in flight do not."""
         numbers = self.stats()
         self.state = "restarting" if restarts else "gone"
         self.wasted += max(0.0, numbers.get("generated_tokens", 0.0) - self._delivered)
@@ -167,16 +167,16 @@ def check_reply(reply: Any, sampling: Sampling, oldest: int, newest: int) -> Non
     if reply.finish_reason not in get_args(FinishReason):
         raise EngineError(f"the reply has finish_reason {reply.finish_reason!r}")
     tokens, versions, size = np.asarray(reply.token_ids), np.asarray(reply.weight_version), np.size(reply.token_ids)
-    logprobs = [np.asarray(each) for each in (reply.logprobs, reply.sampled_logprobs) if each is not None]
+    logprobs = [np.asarray(values) for values in (reply.logprobs, reply.sampled_logprobs) if values is not None]
     if any(array.shape != (size,) for array in (tokens, versions, *logprobs)):
         shapes = {"token_ids": tokens, "logprobs": logprobs[0], "weight_version": versions}
-        said = ", ".join(f"{name} {list(array.shape)}" for name, array in shapes.items())
-        raise EngineError(f"the reply's arrays do not go together: {said}")
+        described = ", ".join(f"{name} {list(array.shape)}" for name, array in shapes.items())
+        raise EngineError(f"the reply's arrays do not go together: {described}")
     if reply.kept_counts is not None or reply.kept_ids is not None:
-        counts, kept = np.asarray(reply.kept_counts), np.asarray(reply.kept_ids)
-        if counts.shape != (size,) or kept.shape != (counts.sum(),):
+        counts, kept_ids = np.asarray(reply.kept_counts), np.asarray(reply.kept_ids)
+        if counts.shape != (size,) or kept_ids.shape != (counts.sum(),):
             raise EngineError(
-                f"the reply's kept_counts {list(counts.shape)} and kept_ids {list(kept.shape)} do not fit"
+                f"the reply's kept_counts {list(counts.shape)} and kept_ids {list(kept_ids.shape)} do not fit"
             )
     if size > sampling.max_new_tokens:
         raise EngineError(f"the reply has {size} tokens, and max_new_tokens is {sampling.max_new_tokens}")

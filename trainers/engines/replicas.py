@@ -1,14 +1,14 @@
 """Several engines behind one :class:`~trainers.engines.base.Engine`: routing, updates of all, failures of some.
 
-:mod:`.routing` decides where a request goes, :mod:`.routing` keeps what is known of each; this module is the asyncio
-shell, and decides what becomes of a replica that fails (docs/engines.md has a table).
+:mod:`.routing` chooses the replica of a request, :mod:`.replica` keeps the state of each; this module is the asyncio
+shell, and handles failing replicas (docs/engines.md has a table).
 
-* **A request ends once.** One whose replica is lost begins again from its prompt on another, and only the attempt that
-  is delivered counts in ``generated_tokens``.
+* **A request ends once.** If its replica is lost, it starts again from its prompt on another one; only the delivered
+  attempt counts in ``generated_tokens``.
 * **Weights are never mixed in silence.** After an update every replica that is up has the new version; one that refused
-  it, failed or took too long is out. Every reply's versions are checked against those that its replica had.
-* **It ends.** A lost replica is restarted, if there is a way to, at most ``max_restarts`` times without a good reply
-  between. When none will come up any more, everybody gets :class:`~trainers.engines.base.EngineDeadError` with each
+  it, failed or timed out is removed. Every reply's versions are checked against those that its replica had.
+* **It ends.** A lost replica is restarted, if ``restart`` is set, at most ``max_restarts`` times without a good reply
+  between. If no replica can be up again, all callers get :class:`~trainers.engines.base.EngineDeadError` with each
   replica's cause.
 """
 
@@ -49,11 +49,11 @@ log = logging.getLogger("trainers")
 class Replicas:
     """``len(engines)`` engines that serve as one; see :class:`~trainers.engines.base.Engine` for the protocol.
 
-    They have the same weights and version, and are closed with this. Cancelling who waits for an update does not
-    withdraw it: it is completed in the background, on all replicas. ``restart`` makes of a replica's index a new engine
-    for its place, as a coroutine or in a thread; without it a lost replica is gone for good. An engine with an older
-    version gets what the last update brought, which must stay unchanged until the next one. ``limits`` are the times
-    and counts after which a replica is taken for lost.
+    They have the same weights and version, and are closed with this. Cancelling a caller of an update does not
+    withdraw it: it is completed in the background, on all replicas. ``restart`` builds a new engine from a replica's
+    index, as a coroutine or in a thread; without it a lost replica is not replaced. An engine with an older version
+    gets the weights of the last update, which must stay unchanged until the next one. ``limits`` are the times and
+    counts after which a replica counts as lost.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Replicas:
         #: Prompt and new tokens together are at most this: the least of the replicas.
         self.max_context = min(engine.max_context for engine in engines)
         self._restart, self._limits = restart, limits or Limits()
-        self._weights: Any = None  # for replicas that come later
+        self._weights: Any = None  # for replicas that are restarted later
         self._counters = Counter(
             requests=0, retries=0, faults=0, probes=0, replicas_lost=0, replicas_restarted=0, updates_failed=0
         )
@@ -81,17 +81,17 @@ class Replicas:
         self._changed = asyncio.Event()  # replaced at every change of a replica's state
         self._background: dict[asyncio.Task[Any], bool] = {}  # and whether `close` cancels it
         self._watching = self._asleep = self._closed = False
-        self._waiting: set[int] = set()  # replicas that can have the next weights alone
+        self._waiting: set[int] = set()  # replicas that can only get the next weights
 
     # The protocol
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """See :meth:`trainers.engines.base.Engine.generate`; where every attempt failed, the last one's error."""
-        # Of the vocabulary, the engine knows.
+        # The engine checks the vocabulary.
         prompt = check_request(token_ids, sampling, vocab_size=2**62, max_context=self.max_context, reports_kept=True)
         self._check_open()
         self._counters["requests"] += 1
-        failed: dict[int, EngineError] = {}  # what replicas said that are none the worse for it
+        failed: dict[int, EngineError] = {}  # errors of replicas that stay up
         problem: EngineError
         for attempt in range(self._limits.retries + 1):
             self._counters["retries"] += attempt > 0
@@ -100,8 +100,8 @@ class Replicas:
                 raise next(reversed(failed.values()))
             placement = self._router.place(prompt, sampling.max_new_tokens, session, avoid=failed)
             replica = self._replicas[placement.replica]
-            if placement.left is not None and session is not None:
-                self._spawn(self._release_at(self._replicas[placement.left], session))
+            if placement.previous_home is not None and session is not None:
+                self._spawn(self._release_at(self._replicas[placement.previous_home], session))
             made = None
             try:
                 reply = await replica.generate(token_ids, sampling, session)
@@ -130,9 +130,9 @@ class Replicas:
         replica was lost with it, and those that came in their places too.
         """
         check_mode(mode)
-        for _ in range(self._limits.max_restarts + 1):  # again where all that took it were lost with it
+        for _ in range(self._limits.max_restarts + 1):  # retry if all replicas that took it were lost
             await self._until_up(or_waiting=True)
-            if not self._up() and version > self.version:  # nobody has the old weights, and they are gone
+            if not self._up() and version > self.version:  # no replica has the old weights, and they no longer exist
                 async with self._updating:
                     self.version, self._weights = version, weights
                     self._change()
@@ -142,11 +142,11 @@ class Replicas:
                 self._check_open()
                 if version <= self.version:
                     raise ValueError(f"the new version {version} must be greater than {self.version}")
-                # Begun here and now, so that requests that come later meet the new weights.
-                for replica in (given := self._up()):
+                # Begun immediately, so that later requests see the new weights.
+                for replica in (updated := self._up()):
                     replica.draining = set(replica.calls) if mode == "wait" else set()
                     replica.update = replica.begin(replica.engine.update_weights(weights, version, mode))
-                completed = self._spawn(self._complete(given, weights, version))
+                completed = self._spawn(self._complete(updated, weights, version))
                 completed.add_done_callback(lambda _: self._updating.release())
             except BaseException:
                 self._updating.release()
@@ -160,12 +160,12 @@ class Replicas:
             await self._release_at(self._replicas[index], session)
 
     async def sleep(self) -> None:
-        """Let the replicas give their memory back until :meth:`wake`; requests wait. One that does not is taken out."""
+        """Have the replicas release their memory until :meth:`wake`; requests wait. A failing replica is removed."""
         self._asleep = True
         await self._tell_all("sleep")
 
     async def wake(self) -> None:
-        """Undo :meth:`sleep`; a replica that does not wake up is taken out."""
+        """Undo :meth:`sleep`; a replica that does not wake up is removed."""
         await self._tell_all("wake")
         for replica in self._up():
             replica.active = asyncio.get_running_loop().time()
@@ -173,9 +173,9 @@ class Replicas:
         self._change()
 
     async def _tell_all(self, what: str) -> None:
-        told: list[Replica] = []
-        while late := [replica for replica in self._up() if replica not in told]:  # some may come up meanwhile
-            told += late
+        notified: list[Replica] = []
+        while late := [replica for replica in self._up() if replica not in notified]:  # some may come up meanwhile
+            notified += late
             await asyncio.gather(*(self._tell(replica, what) for replica in late))
 
     async def _tell(self, replica: Replica, what: str) -> None:
@@ -186,13 +186,13 @@ class Replicas:
             self._take_out(replica, EngineError(f"it did not {what}: {type(error).__name__}: {error}"))
 
     def stats(self) -> dict[str, float]:
-        """Sums over the replicas, and the numbers of each as ``replica0_...``; docs/engines.md lists its own.
+        """Return sums over the replicas, and the numbers of each as ``replica0_...``; docs/engines.md lists them.
 
-        ``kv_use`` is the mean of the replicas that are up. ``requests`` and ``generated_tokens`` count what was asked
-        for and what was made of it, each once; ``wasted_tokens`` were made in attempts that were lost.
+        ``kv_use`` is the mean of the replicas that are up. ``requests`` and ``generated_tokens`` count each request
+        and delivered token once; ``wasted_tokens`` were made in attempts that were lost.
         """
         sums = defaultdict(float, {"generated_tokens": 0.0, "running": 0.0})
-        each: dict[str, float] = {}
+        per_replica: dict[str, float] = {}
         up = self._up()
         for replica in self._replicas:
             numbers = replica.stats()
@@ -201,10 +201,10 @@ class Replicas:
             numbers["up"] = float(replica.state == "up")
             numbers["load"] = self._router.load[replica.index]
             numbers["sessions"] = float(self._router.at_home[replica.index])
-            each |= {f"replica{replica.index}_{name}": value for name, value in numbers.items()}
+            per_replica |= {f"replica{replica.index}_{name}": value for name, value in numbers.items()}
         own = {name: float(count) for name, count in {**self._counters, **self._router.counters}.items()}
         now = {"replicas_up": float(len(up)), "wasted_tokens": sum(replica.wasted for replica in self._replicas)}
-        return {**sums, **own, **now, **each}
+        return {**sums, **own, **now, **per_replica}
 
     async def close(self) -> None:
         self._closed = True
@@ -219,13 +219,13 @@ class Replicas:
             self._spawn(self._close_engine(replica.engine))
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._limits.close_timeout
-        while self._background and (left := deadline - clock()) > 0:  # what ends may leave something to close
-            await asyncio.wait(self._background, timeout=left)
+        while self._background and (remaining := deadline - clock()) > 0:  # ending tasks may start others
+            await asyncio.wait(self._background, timeout=remaining)
 
     # Requests
 
     def _served(self, replica: Replica, failed: Mapping[int, EngineError]) -> None:
-        """A good reply: this replica is well, and those that failed the same request are not."""
+        """Record a good reply: this replica is healthy, and those that failed the same request are at fault."""
         replica.faults = replica.restarts = 0
         for index, error in failed.items():
             other = self._replicas[index]
@@ -260,19 +260,19 @@ class Replicas:
 
     # Weights
 
-    async def _complete(self, given: Sequence[Replica], weights: Any, version: int) -> bool:
-        """Wait for all replicas; whether any has the weights now. Raises as ``update_weights``."""
-        errors = await asyncio.gather(*(self._taken(replica, version, given) for replica in given))
+    async def _complete(self, updated: Sequence[Replica], weights: Any, version: int) -> bool:
+        """Wait for all replicas; return whether any has the weights. Raises as ``update_weights``."""
+        errors = await asyncio.gather(*(self._taken(replica, version, updated) for replica in updated))
         if lost := [error for error in errors if isinstance(error, SourceLostError)]:
-            raise lost[0]  # no replica is to blame, and another one could not be given weights either
+            raise lost[0]  # no replica is at fault, and a new one could not get the weights either
         took = [
-            replica for replica, error in zip(given, errors, strict=True) if error is None and replica.state == "up"
+            replica for replica, error in zip(updated, errors, strict=True) if error is None and replica.state == "up"
         ]
-        for replica, error in zip(given, errors, strict=True):
+        for replica, error in zip(updated, errors, strict=True):
             if error is not None and (took or not isinstance(error, ValueError)):
-                said = f"the update to version {version} failed: {type(error).__name__}: {error}"
-                self._take_out(replica, _because(said, error.__cause__ or error))
-        self._counters["updates_failed"] += len(given) - len(took)
+                message = f"the update to version {version} failed: {type(error).__name__}: {error}"
+                self._take_out(replica, _because(message, error.__cause__ or error))
+        self._counters["updates_failed"] += len(updated) - len(took)
         if not took:
             if refused := [error for error in errors if isinstance(error, ValueError)]:
                 raise refused[0]
@@ -280,27 +280,27 @@ class Replicas:
         self.version, self._weights = version, weights if self._restart is not None else None
         self._router.forget_computed()
         self._change()
-        if len(took) < len(given):
-            out = "; ".join(f"{replica}: {replica.cause}" for replica in given if replica not in took)
-            raise PartialUpdateError(f"{len(took)} of {len(given)} replicas have version {version}; taken out: {out}")
+        if len(took) < len(updated):
+            out = "; ".join(f"{replica}: {replica.cause}" for replica in updated if replica not in took)
+            raise PartialUpdateError(f"{len(took)} of {len(updated)} replicas have version {version}; taken out: {out}")
         return True
 
-    async def _taken(self, replica: Replica, version: int, given: Sequence[Replica]) -> Exception | None:
-        """Wait for one replica's update: what went wrong, if anything."""
+    async def _taken(self, replica: Replica, version: int, updated: Sequence[Replica]) -> Exception | None:
+        """Wait for one replica's update; return its error, if any."""
         task, lost = replica.update, replica.lost
         assert task is not None
         assert lost is not None
         try:
             # A source that sends to all at once waits for the requests of each; a stall is noticed by the watcher.
-            while (draining := set().union(*(each.draining for each in given))) and not task.done() and not lost.done():
+            while (draining := set().union(*(r.draining for r in updated))) and not task.done() and not lost.done():
                 waited: list[asyncio.Future[Any]] = [task, lost, *draining]
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-                await asyncio.sleep(0)  # those that ended take themselves off
+                await asyncio.sleep(0)  # ended requests remove themselves
             async with asyncio.timeout(self._limits.update_timeout) as clock:
                 await replica.result(task)
         except TimeoutError as error:
             return TimeoutError(f"it took longer than {self._limits.update_timeout:g} s") if clock.expired() else error
-        except Exception as error:  # whatever it is, this replica's weights cannot be relied on
+        except Exception as error:  # after any error, this replica's weights are unreliable
             return error
         finally:
             replica.update = None
@@ -322,10 +322,10 @@ class Replicas:
         limits, now = self._limits, asyncio.get_running_loop().time()
         idle = replica.idle(now)
         if replica.update is not None and not replica.draining:
-            replica.active = now  # new weights may take their time; the update has a limit of its own
+            replica.active = now  # updates are slow, and have their own timeout
         elif replica.probing:
             pass
-        elif replica.draining:  # it would keep a probe waiting
+        elif replica.draining:  # a probe would wait for these requests
             if idle >= limits.stall_timeout:
                 self._take_out(replica, _stalled(replica, idle))
         elif idle >= (limits.stall_timeout - limits.probe_timeout if replica.calls else limits.probe_interval):
@@ -342,7 +342,7 @@ class Replicas:
             replica.active = clock()
             return
         except TimeoutError:
-            if (idle := replica.idle(clock())) < clock() - began:  # it did something meanwhile
+            if (idle := replica.idle(clock())) < clock() - began:  # it made progress meanwhile
                 return
             error = _stalled(replica, idle)
         except EngineError as problem:
@@ -353,27 +353,27 @@ class Replicas:
             self._take_out(replica, error)
 
     def _take_out(self, replica: Replica, error: EngineError) -> None:
-        """This replica gets nothing any more; its requests begin again elsewhere."""
+        """Remove a replica; its requests start again on other replicas."""
         if replica.state != "up" or self._closed:
             return
         self._counters["replicas_lost"] += 1
         log.warning("%s is taken out, with %d requests in flight: %s", replica, len(replica.calls), error)
         self._router.down(replica.index)
         replica.retire(error, restarts=self._restart is not None)
-        # Begun here: what replaces it ends with this, and the engine must be closed in any case.
+        # Started here: the replacement ends with this object, but the engine must be closed in any case.
         self._spawn(self._replace(replica, self._spawn(self._close_engine(replica.engine))), ends=True)
         self._change()
 
     async def _replace(self, replica: Replica, closing: asyncio.Task[None]) -> None:
         """Put a new engine in the place of a lost one, if there is a way to."""
-        await asyncio.wait([closing], timeout=self._limits.close_timeout)  # it may hold memory that the next one needs
+        await asyncio.wait([closing], timeout=self._limits.close_timeout)  # it may hold memory that its successor needs
         lost = replica.cause
         while replica.state == "restarting":
             if replica.restarts >= self._limits.max_restarts:
                 replica.state = "gone"
                 log.error("%s is given up after %d restarts: %s", replica, replica.restarts, replica.cause)
                 break
-            while self._asleep:  # somebody else has its memory
+            while self._asleep:  # another component uses its memory
                 await self._changed.wait()
             if replica.restarts:
                 await asyncio.sleep(self._limits.backoff * 2 ** (replica.restarts - 1))
@@ -381,8 +381,8 @@ class Replicas:
             try:
                 await self._bring_up(replica)
             except Exception as error:  # whatever a user's function raises
-                said = f"{lost}; then restart {replica.restarts} failed: {type(error).__name__}: {error}"
-                replica.cause = _because(said, error)
+                message = f"{lost}; then restart {replica.restarts} failed: {type(error).__name__}: {error}"
+                replica.cause = _because(message, error)
                 log.warning("%s: %s", replica, replica.cause)
         self._change()
 
@@ -416,7 +416,7 @@ class Replicas:
                     if engine.version == self.version:
                         asleep = False
                         async with asyncio.timeout(self._limits.update_timeout):
-                            while asleep != self._asleep:  # as the others are, which may change meanwhile
+                            while asleep != self._asleep:  # as its siblings are, which may change meanwhile
                                 await getattr(engine, "wake" if asleep else "sleep")()
                                 asleep = not asleep
                         replica.adopt(engine, asyncio.get_running_loop().time())
@@ -439,7 +439,7 @@ class Replicas:
     async def _close_engine(self, engine: Engine) -> None:
         try:
             await engine.close()
-        except Exception as error:  # it is of no use any more, whatever it says
+        except Exception as error:  # it is not used any more, so errors do not matter
             log.warning("an engine could not be closed: %s: %s", type(error).__name__, error)
 
     def _up(self) -> list[Replica]:
@@ -455,7 +455,7 @@ class Replicas:
         self._changed = asyncio.Event()
 
     def _spawn(self, work: Coroutine[Any, Any, _Result], *, ends: bool = False) -> asyncio.Task[_Result]:
-        """A background task: ``close`` waits for it, or cancels it (``ends``); then its failure is a bug and logged."""
+        """Start a background task. ``close`` waits for it, or cancels it (``ends``); then a failure is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._background[task] = ends
 
@@ -468,8 +468,8 @@ class Replicas:
         return task
 
 
-def _because(said: str, cause: BaseException) -> EngineError:
-    error = EngineError(said)
+def _because(message: str, cause: BaseException) -> EngineError:
+    error = EngineError(message)
     error.__cause__ = cause
     return error
 

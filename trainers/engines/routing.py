@@ -1,4 +1,4 @@
-"""Which replica serves a request: the state machine of :class:`trainers.engines.replicas.Replicas`, without I/O.
+"""The choice of a request's replica: the state machine of :class:`trainers.engines.replicas.Replicas`, without I/O.
 
 The load of a replica is the sum over its requests in flight of ``PREFILL_WEIGHT * uncached + expected``, in tokens:
 ``uncached`` prompt tokens are those that it is not known to have computed before, ``expected`` is the running mean of
@@ -37,7 +37,7 @@ Reason = Literal["home", "prefix", "load", "balance"]
 
 
 class PrefixIndex:
-    """Which of ``replicas`` replicas has computed which prefix.
+    """An index of the prefixes that each of ``replicas`` replicas has computed.
 
     The key of a block of ``block`` tokens is a hash of the block and of the key before it, as vLLM names its cached
     blocks: two sequences share exactly the keys of their common prefix. A wrong guess costs a prefill. Of more than
@@ -53,10 +53,10 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._holders)
 
-    def keys(self, tokens: Sequence[int] | NDArray[np.integer], known: Keys = ()) -> Keys:
-        """The keys of all whole blocks of ``tokens``; ``known``, those of a prefix, are not computed again."""
+    def keys(self, tokens: Sequence[int] | NDArray[np.integer], prefix_keys: Keys = ()) -> Keys:
+        """Return the keys of all whole blocks of ``tokens``; ``prefix_keys`` of a prefix are not computed again."""
         data = np.asarray(tokens, np.int32).tobytes()
-        keys, size = list(known), self.block * np.int32().nbytes
+        keys, size = list(prefix_keys), self.block * np.int32().nbytes
         for start in range(len(keys) * size, len(data) - size + 1, size):
             keys.append(hash((keys[-1] if keys else 0, data[start : start + size])))
         return tuple(keys)
@@ -69,7 +69,7 @@ class PrefixIndex:
             self._holders.popitem(last=False)
 
     def shared(self, keys: Keys) -> list[int]:
-        """How many tokens of the sequence each replica has computed before, as far as is known: ``[replicas]``."""
+        """Return the number of the sequence's tokens that each replica is known to have computed, ``[replicas]``."""
         shared, alive = [0] * self._replicas, (1 << self._replicas) - 1
         for key in keys:
             if not (alive := alive & self._holders.get(key, 0)):
@@ -78,8 +78,8 @@ class PrefixIndex:
         return shared
 
     def forget(self, replica: int) -> None:
-        kept = ((key, bits & ~(1 << replica)) for key, bits in self._holders.items())
-        self._holders = OrderedDict((key, bits) for key, bits in kept if bits)
+        remaining = ((key, bits & ~(1 << replica)) for key, bits in self._holders.items())
+        self._holders = OrderedDict((key, bits) for key, bits in remaining if bits)
 
     def clear(self) -> None:
         self._holders.clear()
@@ -95,7 +95,7 @@ class Placement:
     session: str | None
     charge: float  # what it adds to the replica's load
     reason: Reason  # which rule chose the replica: 2, 3, 4 or 5
-    left: int | None = None  # the session's home until now, if this placement moved it
+    previous_home: int | None = None  # the session's home until now, if this placement moved it
 
 
 @dataclass
@@ -136,26 +136,26 @@ class Router:
         candidates = sorted(self.healthy.difference(avoid)) or sorted(self.healthy)
         keys = self.index.keys(prompt)
         shared = self.index.shared(keys)
-        known = None if session is None else self.sessions.setdefault(session, _Session(settled=self.settle))
-        replica, reason = self._choose(candidates, len(prompt), shared, known)
+        state = None if session is None else self.sessions.setdefault(session, _Session(settled=self.settle))
+        replica, reason = self._choose(candidates, len(prompt), shared, state)
         if reason == "prefix":
             self.counters["prefix_hits"] += 1
             self.counters["prefix_tokens"] += shared[replica]
 
-        cached, left = shared[replica], None
-        if known is not None:
-            if known.home == replica:
-                cached = max(cached, min(known.length, len(prompt)))
+        cached, previous_home = shared[replica], None
+        if state is not None:
+            if state.home == replica:
+                cached = max(cached, min(state.length, len(prompt)))
             else:
-                left = known.home
-                self.counters["moves"] += left is not None or known.lost
-                self._move_out(known)
-                known.home, known.lost = replica, False
+                previous_home = state.home
+                self.counters["moves"] += previous_home is not None or state.lost
+                self._move_out(state)
+                state.home, state.lost = replica, False
                 self.at_home[replica] += 1
-                known.settled = -1 if reason == "balance" else known.settled
-            known.settled += 1
-            known.in_flight += 1
-            known.released = False
+                state.settled = -1 if reason == "balance" else state.settled
+            state.settled += 1
+            state.in_flight += 1
+            state.released = False
         expected = max_new_tokens if self._mean_reply is None else min(max_new_tokens, max(1.0, self._mean_reply))
         charge = PREFILL_WEIGHT * (len(prompt) - cached) + expected
         self._mean_charge = _mean(self._mean_charge, charge)
@@ -163,48 +163,48 @@ class Router:
         self.in_flight[replica] += 1
         self.index.add(keys, replica)  # those that come next may follow it at once
         self._rebalance()
-        return Placement(replica, prompt, keys, session, charge, reason, left)
+        return Placement(replica, prompt, keys, session, charge, reason, previous_home)
 
     def finish(self, placement: Placement, new_tokens: NDArray[np.integer] | None = None) -> None:
-        """The request has left its replica, with the whole reply if there is one."""
+        """Record that a request has left its replica, with the whole reply if there is one."""
         replica, session = placement.replica, placement.session
         self.in_flight[replica] -= 1
         self.load[replica] = self.load[replica] - placement.charge if self.in_flight[replica] else 0.0
-        known = None
+        state = None
         if session is not None:
-            known = self.sessions[session]
-            known.in_flight -= 1
-            if known.released and not known.in_flight:
+            state = self.sessions[session]
+            state.in_flight -= 1
+            if state.released and not state.in_flight:
                 self._forget(session)
         if new_tokens is not None:
             self._mean_reply = _mean(self._mean_reply, float(len(new_tokens)))
             if replica in self.healthy:
                 whole = np.concatenate([placement.prompt, new_tokens])
                 self.index.add(self.index.keys(whole, placement.keys), replica)
-                if known is not None and known.home == replica:
-                    known.length = len(whole)
+                if state is not None and state.home == replica:
+                    state.length = len(whole)
         self._rebalance()
 
     def release(self, session: str) -> list[int]:
-        """Forget a session: the replicas that may keep something of it, which is its home, or all that are up."""
-        known = self.sessions.get(session)
-        if known is None:
+        """Forget a session; return the replicas that may hold its cache: its home, or all that are up."""
+        state = self.sessions.get(session)
+        if state is None:
             return sorted(self.healthy)
-        holders = [] if known.home is None else [known.home]
-        known.released, known.length = True, 0
-        if not known.in_flight:
+        holders = [] if state.home is None else [state.home]
+        state.released, state.length = True, 0
+        if not state.in_flight:
             self._forget(session)
         return holders
 
     def down(self, replica: int) -> None:
-        """A replica is lost, with what it kept: its sessions have no home any more."""
+        """Record the loss of a replica and its cache: its sessions have no home any more."""
         self.healthy.discard(replica)
         self.shedding.discard(replica)
         self.index.forget(replica)
-        for known in self.sessions.values():
-            if known.home == replica:
-                self._move_out(known)
-                known.lost = True
+        for state in self.sessions.values():
+            if state.home == replica:
+                self._move_out(state)
+                state.lost = True
         self._rebalance()
 
     def up(self, replica: int) -> None:
@@ -212,19 +212,19 @@ class Router:
         self._rebalance()
 
     def forget_computed(self) -> None:
-        """New weights: nothing that was computed counts any more, so that moving a session costs nothing now."""
+        """Forget all computed prefixes after new weights, so that moving a session is free."""
         self.index.clear()
-        for known in self.sessions.values():
-            known.length, known.settled = 0, self.settle
+        for state in self.sessions.values():
+            state.length, state.settled = 0, self.settle
 
     def _choose(
-        self, candidates: list[int], size: int, shared: list[int], known: _Session | None
+        self, candidates: list[int], size: int, shared: list[int], state: _Session | None
     ) -> tuple[int, Reason]:
         calm = [replica for replica in candidates if replica not in self.shedding] or candidates
         least = min(calm, key=self._pressure)
-        if known is not None and known.home in candidates:
-            moves = known.home in self.shedding and known.in_flight == 0 and known.settled >= self.settle
-            return (least, "balance") if moves and least != known.home else (known.home, "home")
+        if state is not None and state.home in candidates:
+            moves = state.home in self.shedding and state.in_flight == 0 and state.settled >= self.settle
+            return (least, "balance") if moves and least != state.home else (state.home, "home")
         longest = max(shared[replica] for replica in calm)
         if longest and longest >= self.min_share * size:
             return min((replica for replica in calm if shared[replica] == longest), key=self._pressure), "prefix"
@@ -236,25 +236,25 @@ class Router:
     def _forget(self, name: str) -> None:
         self._move_out(self.sessions.pop(name))
 
-    def _move_out(self, known: _Session) -> None:
-        if known.home is not None:
-            self.at_home[known.home] -= 1
-        known.home, known.length = None, 0
+    def _move_out(self, state: _Session) -> None:
+        if state.home is not None:
+            self.at_home[state.home] -= 1
+        state.home, state.length = None, 0
 
     def _rebalance(self) -> None:
-        """Which replicas shed now, by the hysteresis of rule 5."""
+        """Update the set of shedding replicas, by the hysteresis of rule 5."""
         if len(self.healthy) < 2 or self._mean_charge is None:
             self.shedding.clear()
             return
         total, slack = sum(self.load[replica] for replica in self.healthy), self.slack * self._mean_charge
         for replica in self.healthy:
-            others = (total - self.load[replica]) / (len(self.healthy) - 1)
-            if self.load[replica] > self.high * others + slack:
+            mean_of_others = (total - self.load[replica]) / (len(self.healthy) - 1)
+            if self.load[replica] > self.high * mean_of_others + slack:
                 self.shedding.add(replica)
-            elif self.load[replica] <= self.low * others + slack / 2:
+            elif self.load[replica] <= self.low * mean_of_others + slack / 2:
                 self.shedding.discard(replica)
 
 
 def _mean(before: float | None, value: float) -> float:
-    """A running mean that forgets slowly."""
+    """Update an exponential moving mean."""
     return value if before is None else before + _MEMORY * (value - before)

@@ -1,7 +1,7 @@
-"""Continuous batching: what the torch engine computes at each step, as a synchronous state machine.
+"""Continuous batching: the torch engine's work at each step, as a synchronous state machine.
 
-No threads, no asyncio: :mod:`trainers.engines.torch_engine` drives it. Of each running request it knows the tokens so
-far (``length``) and how many have keys and values (``computed``). Every step computes tokens that are known but not
+No threads, no asyncio: :mod:`trainers.engines.torch_engine` drives it. For each running request it stores the tokens so
+far (``length``) and the number with keys and values (``computed``). Every step computes tokens that are known but not
 computed, and samples the next where the last known one was. So decoding is one token to compute, a new prompt is many,
 and a request that lost its keys and values begins at 0 again.
 
@@ -32,14 +32,14 @@ from trainers.engines.transport import Weights
 
 ROOT = 0  #: what comes before the first block
 
-#: What a block holds: its parent's number (:data:`ROOT` for the first of a sequence), and its own tokens as bytes.
+#: The content of a block: its parent's number (:data:`ROOT` for the first of a sequence), and its own tokens as bytes.
 Name = tuple[int, bytes]
 
 
 class BlockPool:
     """Allocates ``total`` blocks of keys and values, and records the sessions that keep some between their requests.
 
-    A full block can be *named* by its tokens and all before them: who needs the same tokens at the same place shares
+    A full block can be *named* by its tokens and all before them: requests with the same tokens at the same place share
     it. Names are compared token by token, never by a hash. A block is free when nothing refers to it.
     """
 
@@ -61,28 +61,28 @@ class BlockPool:
         return len(self._sessions)
 
     def find(self, name: Name) -> tuple[int, int] | None:
-        """The block of this name, with one more reference, and its number as a parent; ``None`` if there is none."""
-        found = self._named.get(name)
-        if found is not None:
-            self._references[found[0]] += 1
-        return found
+        """Return the block of this name, with one more reference, and its number as a parent; ``None`` without one."""
+        entry = self._named.get(name)
+        if entry is not None:
+            self._references[entry[0]] += 1
+        return entry
 
     def name(self, block: int, name: Name) -> int:
-        """The full block can be found from now on; no other has the name. Returns its number as a parent."""
+        """Name a full block, so that it can be found; no other has the name. Returns its number as a parent."""
         self._named[name] = (block, next(self._numbers))
         self._names[block] = name
         return self._named[name][1]
 
     def take(self, number: int) -> list[int] | None:
-        """So many blocks, each with a reference; idle sessions lose theirs for it. ``None`` if there are too few."""
+        """Allocate blocks, each with a reference; evicts idle sessions if necessary. ``None`` if there are too few."""
         while len(self._free) < number and self._sessions:
             self.give_back(self._sessions.popitem(last=False)[1])
         if len(self._free) < number:
             return None
-        taken = [heapq.heappop(self._free) for _ in range(number)]
-        for block in taken:
+        blocks = [heapq.heappop(self._free) for _ in range(number)]
+        for block in blocks:
             self._references[block] = 1
-        return taken
+        return blocks
 
     def give_back(self, blocks: Sequence[int]) -> None:
         for block in blocks:
@@ -93,7 +93,7 @@ class BlockPool:
                 heapq.heappush(self._free, block)
 
     def keep(self, session: Hashable, blocks: list[int]) -> None:
-        """A session is idle and keeps these blocks, with the references they have, and none that it kept before.
+        """Let an idle session keep these blocks, with their references, and none that it kept before.
 
         There are at most ``total`` idle sessions; of more, the one idle for longest is forgotten.
         """
@@ -107,7 +107,7 @@ class BlockPool:
         self.give_back(self._sessions.pop(session, ()))
 
     def forget(self) -> None:
-        """All keys and values are stale: sessions keep nothing, and no block is found by its name any more."""
+        """Forget all stale keys and values: sessions keep no blocks, and no block is found by its name."""
         for session in list(self._sessions):
             self.release(session)
         self._named.clear()
@@ -123,7 +123,7 @@ class Request:
     session: Hashable | None = None
     row: int = field(default=-1, init=False)
     cached: int | None = field(default=None, init=False)  # of the prompt's tokens, those that others had computed
-    kept: list[NDArray[np.int32]] = field(default_factory=list, init=False)  # of each new token, where asked for
+    kept_ids: list[NDArray[np.int32]] = field(default_factory=list, init=False)  # of each new token, where asked for
     stops: frozenset[int] = field(default=frozenset(), init=False)
     queued_s: float = field(default=0.0, init=False)  # until it was admitted
 
@@ -199,7 +199,7 @@ class Scheduler:
         return bool(self._updates or (self._decoder.has_weights and (self._running or self._waiting)))
 
     def gauges(self) -> dict[str, float]:
-        """How many are running and waiting, how many sessions keep blocks, and the share of blocks that run."""
+        """Return the running and waiting requests, the sessions with blocks, and the share of blocks in use."""
         held = np.zeros(self._pool.total, np.bool_)
         for row in list(self._running):
             held[self._table[row, : self._held[row]]] = True
@@ -218,7 +218,7 @@ class Scheduler:
             return
         item.queued_s = -self._clock()
         self.counters["requests"] += 1
-        if item.session is None:  # a later turn may reuse what it computed, until the memory is needed
+        if item.session is None:  # a later turn may reuse its KV, until the memory is needed
             item.session = (self.counters["requests"],)
         self._waiting.append(item)
 
@@ -269,14 +269,14 @@ class Scheduler:
                 continue
             if update.mode == "abort":
                 outcomes += [self._finish(row, "abort") for row in list(self._running)]
-            self._decoder.load_weights(tensors)  # whatever it raises ends the engine, which may have a part of them
+            self._decoder.load_weights(tensors)  # an error ends the engine, which may have some of them
             self.version = update.version
             self._forget()
             outcomes.append((update, None))
         return outcomes
 
     def free_memory(self, *, weights: bool) -> None:
-        """Give the memory of keys and values back, which requests compute again; with ``weights`` theirs as well."""
+        """Release the memory of keys and values, which are recomputed; with ``weights`` also that of the weights."""
         self._forget()
         self._decoder.free_cache()
         if weights:
@@ -308,10 +308,10 @@ class Scheduler:
     def _leave(self, row: int) -> Request:
         request = self._running[row]
         named = int(self._named[row]) if request.session is not None else 0
-        kept = self._table[row, :named].tolist()
+        kept_blocks = self._table[row, :named].tolist()
         self._drop(row, but=named)
         if request.session is not None:
-            self._pool.keep(request.session, kept)
+            self._pool.keep(request.session, kept_blocks)
         del self._running[row]
         heapq.heappush(self._free_rows, row)
         return request
@@ -319,15 +319,15 @@ class Scheduler:
     def _finish(self, row: int, reason: FinishReason) -> Outcome:
         request = self._leave(row)
         new = slice(self._prompt[row], self._length[row])
-        kept = request.kept if request.sampling.return_kept else None
+        kept_ids = request.kept_ids if request.sampling.return_kept else None
         return request, Generation(
             token_ids=self._ids[row, new].copy(),
             logprobs=self._logprobs[row, new].copy(),
             weight_version=self._versions[row, new].copy(),
             finish_reason=reason,
             sampled_logprobs=self._sampled[row, new].copy(),
-            kept_ids=None if kept is None else np.concatenate([np.zeros(0, np.int32), *kept]),
-            kept_counts=None if kept is None else np.array([len(ids) for ids in kept], np.int32),
+            kept_ids=None if kept_ids is None else np.concatenate([np.zeros(0, np.int32), *kept_ids]),
+            kept_counts=None if kept_ids is None else np.array([len(ids) for ids in kept_ids], np.int32),
             metrics={"cached_tokens": float(request.cached or 0), "queue_s": request.queued_s},
         )
 
@@ -358,15 +358,15 @@ class Scheduler:
         return np.array([row for row in self._running if row in self._ready], np.int64)
 
     def _grow(self, row: int) -> bool:
-        """One block more, from a request that was admitted later if need be; false if there is none."""
+        """Add one block to a row, if necessary from a request that was admitted later; false if there is none."""
         for last in (None, *reversed(self._running)):
             if last == row:
                 return False
             if last is not None and self._held[last]:
                 self.counters["preemptions"] += last in self._ready
                 self._drop(last)
-            if (taken := self._pool.take(1)) is not None:
-                self._table[row, self._held[row]] = taken[0]
+            if (granted := self._pool.take(1)) is not None:
+                self._table[row, self._held[row]] = granted[0]
                 self._held[row] += 1
                 return True
         return False
@@ -378,13 +378,13 @@ class Scheduler:
         if held < (length - 1) // SIZE and self._name(row) in self._coming:
             return True
         lacking = blocks_for(length) - held
-        # Beside its own, one for each that may need one more: who is preempted at once again has worked for nothing.
+        # Beside its own, one for each that may need one more: a request that is preempted at once has computed in vain.
         ready = self._ready_rows()
         spare = int((self._held[ready] * SIZE < self._limit[ready]).sum())
-        if (taken := self._pool.take(lacking + spare)) is None:
+        if (granted := self._pool.take(lacking + spare)) is None:
             return False
-        self._pool.give_back(taken[lacking:])
-        self._table[row, held : held + lacking] = taken[:lacking]
+        self._pool.give_back(granted[lacking:])
+        self._table[row, held : held + lacking] = granted[:lacking]
         self._held[row] += lacking
         self._ready.add(row)
         self._announce(row)
@@ -394,20 +394,20 @@ class Scheduler:
         return True
 
     def _share(self, row: int) -> None:
-        """Take part in blocks that others have; never in that of the last token, whose logits are wanted."""
-        while self._held[row] < (self._length[row] - 1) // SIZE and (found := self._pool.find(self._name(row))):
-            self._table[row, self._held[row]], self._parent[row] = found
+        """Share blocks that other requests have; never that of the last token, whose logits are needed."""
+        while self._held[row] < (self._length[row] - 1) // SIZE and (entry := self._pool.find(self._name(row))):
+            self._table[row, self._held[row]], self._parent[row] = entry
             self._held[row] += 1
             self._named[row] += 1
             self._computed[row] += SIZE
 
     def _name(self, row: int) -> Name:
-        """Of the first block of a row that others cannot find yet."""
+        """Return the name of a row's first block that other requests cannot find yet."""
         begin = int(self._named[row]) * SIZE
         return self._parent[row], self._ids[row, begin : begin + SIZE].tobytes()
 
     def _announce(self, row: int) -> None:
-        """Who needs the block that this row computes next may wait for it."""
+        """Announce the block that this row computes next, so that other requests can wait for it."""
         if (self._named[row] + 1) * SIZE <= self._length[row]:
             self._coming.setdefault(self._name(row), self._running[row])
 
@@ -417,17 +417,17 @@ class Scheduler:
                 name = self._name(row)
                 if self._coming.get(name) is self._running[row]:
                     del self._coming[name]
-                mine = int(self._table[row, self._named[row]])
-                if (found := self._pool.find(name)) is not None:  # another computed the same: keep its block alone
-                    self._table[row, self._named[row]], self._parent[row] = found
-                    self._pool.give_back([mine])
+                own = int(self._table[row, self._named[row]])
+                if (entry := self._pool.find(name)) is not None:  # another computed the same: keep its block alone
+                    self._table[row, self._named[row]], self._parent[row] = entry
+                    self._pool.give_back([own])
                 else:
-                    self._parent[row] = self._pool.name(mine, name)
+                    self._parent[row] = self._pool.name(own, name)
                 self._named[row] += 1
             self._announce(row)
 
     def _drop(self, row: int, but: int = 0) -> None:
-        """Take a row's blocks; the references of the first ``but`` go to another."""
+        """Take a row's blocks away; the references of the first ``but`` pass to the caller."""
         if self._coming.get(name := self._name(row)) is self._running[row]:
             del self._coming[name]
         self._pool.give_back(self._table[row, but : self._held[row]].tolist())
@@ -457,15 +457,15 @@ class Scheduler:
             logits.index_fill_(1, self._unused, -math.inf)
         at, draws = self._length[rows], self._draws[rows]
         drawn = sample(logits, draws, uniforms(draws["seed"], at))
-        tokens, logprobs, sampled, left = (result.cpu().numpy() for result in drawn)
+        tokens, logprobs, sampled, reported = (result.cpu().numpy() for result in drawn)
         if not np.isfinite(logprobs).all():
             raise EngineError(f"the model's output with weights of version {self.version} is not finite")
         self._ids[rows, at] = tokens
         self._logprobs[rows, at] = logprobs
         self._sampled[rows, at] = sampled
         for i in np.flatnonzero(draws["return_kept"]):
-            start, stop = np.searchsorted(left[:, 0], (i, i + 1))
-            self._running[int(rows[i])].kept.append(left[start:stop, 1].astype(np.int32))
+            start, stop = np.searchsorted(reported[:, 0], (i, i + 1))
+            self._running[int(rows[i])].kept_ids.append(reported[start:stop, 1].astype(np.int32))
         self._versions[rows, at] = self.version
         self._length[rows] = at + 1
         self.counters["generated_tokens"] += len(rows)

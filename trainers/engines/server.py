@@ -1,4 +1,4 @@
-"""The process of an inference server, and what one is started and treated with."""
+"""The process of an inference server, its options, and an HTTP client for it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 WeightWay = Literal["auto", "process_group", "disk", "http"]
 
-_GRACE_S = 5.0  # a server has nothing to save: what has not ended by then is killed
+_GRACE_S = 5.0  # a server has no state to save: processes still running then are killed
 _CHILDREN_S = 2.0  # likewise its children, after it
 _TAIL_LINES, _ERROR_LINES = 15, 5  # of the log, in an error message
 _ERROR = re.compile(r"\b\w+(?:Error|Exception|Interrupt)\b: .*")
 
-# Outlives this process if that is killed, and then ends the server, which may be any program.
+# A guard that outlives this process if that is killed, and then ends the server.
 _GUARD = """
 import os, signal, sys, time
 parent, group = map(int, sys.argv[1:])
@@ -65,7 +65,7 @@ class ServerProcess:
         handle, log = tempfile.mkstemp(prefix="server-", suffix=".log")
         self.log = Path(log)
         try:
-            # A session of its own: Ctrl-C is for this process, which then stops the server and all that it started.
+            # In its own session: Ctrl-C reaches this process alone, which then stops the server and its children.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -95,19 +95,19 @@ class ServerProcess:
 
     @property
     def ended(self) -> str | None:
-        """How it ended: ``was killed by SIGKILL``, ``exited with code 3``; ``None`` while it runs."""
+        """Description of its end: ``was killed by SIGKILL``, ``exited with code 3``; ``None`` while it runs."""
         code = self._process.poll()
         if code is None:
             return None
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
     def tail(self) -> str:
-        """The first errors in the log, its last lines, and where the rest is."""
+        """Return the first errors in the log, its last lines, and its path."""
         lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        # Others follow from the first error, so the end alone may not show it.
-        errors = list(dict.fromkeys(found[0] for line in lines[:-_TAIL_LINES] if (found := _ERROR.search(line))))
-        said = ["errors in its log:", *errors[:_ERROR_LINES]] if errors else []
-        return "\n    ".join([*said, f"the end of {self.log}:", *lines[-_TAIL_LINES:]])
+        # Later errors follow from the first one, so the end alone may not show it.
+        errors = list(dict.fromkeys(match[0] for line in lines[:-_TAIL_LINES] if (match := _ERROR.search(line))))
+        header = ["errors in its log:", *errors[:_ERROR_LINES]] if errors else []
+        return "\n    ".join([*header, f"the end of {self.log}:", *lines[-_TAIL_LINES:]])
 
     def stop(self, *, keep_log: bool = False) -> None:
         """Stop it and all that it started; blocks for some seconds at most. Safe to call twice."""
@@ -119,7 +119,7 @@ class ServerProcess:
 def _stop(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes]) -> None:
     guard.kill()
     guard.wait()
-    # To the server alone, which ends its children: these remove their shared memory, which a signal would prevent.
+    # Signal the server alone, which ends its children: these then remove their shared memory.
     process.terminate()
     _signal_group(process.pid, signal.SIGCONT)  # a stopped process receives nothing else
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -127,12 +127,12 @@ def _stop(process: subprocess.Popen[bytes], guard: subprocess.Popen[bytes]) -> N
         deadline = time.monotonic() + _CHILDREN_S
         while time.monotonic() < deadline and _signal_group(process.pid, 0):
             time.sleep(0.05)
-    _signal_group(process.pid, signal.SIGKILL)  # the children too, which a killed parent leaves behind
+    _signal_group(process.pid, signal.SIGKILL)  # also children that a killed parent left
     process.wait()
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Send a signal to all processes of a group; whether there are any."""
+    """Send a signal to all processes of a group; return whether there are any."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -142,7 +142,7 @@ def _signal_group(group: int, number: int) -> bool:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How an engine reaches or starts its server, how it brings weights there, and how patient it is.
+    """Options of a server: its address or start, the transport of weights, and timeouts.
 
     ``transport`` is how weights travel: ``process_group`` (gloo, or NCCL to a server on other GPUs), ``disk`` through a
     folder that both sides see, ``http`` by value. ``auto`` is ``process_group`` to a server that is started, ``http``
@@ -163,12 +163,12 @@ class ServerOptions:
     threads: int | None = None  #: on the CPU; ``None`` is torch's own choice
     kv_cache_gib: float | None = None  #: for keys and values; ``None`` is the server's choice
     seed: int = 0  #: of requests without a seed
-    # How it is treated:
+    # Updates, health checks and timeouts:
     transport: WeightWay = "auto"
     bucket_bytes: int = 256 * 2**20  #: of weights that travel at once by ``process_group`` and ``http``, at most
     master_address: str | None = None  #: of this machine, as the server reaches it; ``None`` finds it
     update_folder: Path | None = None  #: where ``disk`` writes; ``None`` is a temporary folder of this machine
-    verify: bool = True  #: after an update, compare the server's checksums with what was sent
+    verify: bool = True  #: after an update, compare the server's checksums with those of the sent weights
     update_timeout_s: float = 600.0  #: for one step of an update
     start_timeout_s: float = 600.0  #: until it must be ready
     health_interval_s: float = 2.0  #: between two health checks
@@ -192,12 +192,12 @@ class ServerOptions:
             raise ValueError(f"there is no Python at {self.python}; {make}")
 
 
-# Uvicorn drops idle connections after 5 s. One that we give up earlier is never dropped under a request.
+# Uvicorn drops idle connections after 5 s. Connections that are closed earlier are never dropped during a request.
 _KEEPALIVE_S = 2.0
 
 
 class UnreachableError(EngineError):
-    """No answer came: the connection was refused or broke, or the time was over."""
+    """No answer arrived: the connection was refused or broke, or the request timed out."""
 
 
 class Answer(NamedTuple):
@@ -225,8 +225,8 @@ class Client:
     ) -> Answer:
         """Send one request, ``body`` as JSON; raises UnreachableError where no answer comes.
 
-        Without a ``timeout`` (seconds for all of it) it waits as long as the connection stands. ``alone`` is on a
-        connection of its own, for what must not be asked twice: a server may close a kept one just when it is reused.
+        Without a ``timeout`` (seconds for all of it) it waits as long as the connection stands. ``alone`` uses a
+        new connection, for requests that must not be repeated: a server may close a kept one just when it is reused.
         """
         limit = self._aiohttp.ClientTimeout(total=timeout)
         try:
@@ -249,7 +249,7 @@ class Client:
         if alone not in self._sessions:
             http = self._aiohttp
             keep = {"force_close": True} if alone else {"keepalive_timeout": _KEEPALIVE_S}
-            # A proxy for the outside world, as the environment may name one, has no business here: trust_env is off.
+            # A proxy of the environment must not be used for these requests: trust_env is off.
             self._sessions[alone] = http.ClientSession(
                 connector=http.TCPConnector(limit=0, **keep), headers=self._headers
             )
@@ -257,7 +257,7 @@ class Client:
 
 
 def error_text(body: Any) -> str:
-    """What the server says is wrong; ``body`` is what its JSON says, or its text."""
+    """Return the error message in a server's answer; ``body`` is the parsed JSON, or the text."""
     while isinstance(body, Mapping):
         body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), json.dumps(body))
     text = body if isinstance(body, str) else json.dumps(body, default=str)
@@ -265,5 +265,5 @@ def error_text(body: Any) -> str:
 
 
 def refused(error: BaseException) -> bool:
-    """Whether the connection was refused, which a busy server never does."""
+    """Return whether the connection was refused, which a busy server never does."""
     return getattr(error.__cause__, "errno", None) == errno.ECONNREFUSED

@@ -47,7 +47,7 @@ class TorchEngine:
     again.
 
     Args:
-        model: Its weights are copied, so training may go on changing it.
+        model: Its weights are copied, so training may change it.
         max_slots: How many requests run at once.
         max_context: Positions of a request, prompt and new tokens; by default the model's own, at most 4096.
         kv_cache_gib: Memory for keys and values, in GiB; a position takes ``layers * 2 * kv_heads * head_dim`` numbers.
@@ -119,7 +119,7 @@ class TorchEngine:
             target=_serve, args=(self._scheduler, self._mailbox, threads), name="torch-engine", daemon=True
         )
         self._thread.start()
-        # The thread must not outlive the engine, nor be in the middle of a step when the interpreter goes.
+        # The thread must not outlive the engine, nor be in a step when the interpreter exits.
         self._stop = weakref.finalize(self, _stop, self._mailbox, self._thread)
 
     @property
@@ -137,7 +137,7 @@ class TorchEngine:
 
         Between two steps each tensor is cast into the memory of the old one, or merged with its adapter on the way:
         there is never a second model. They must stay unchanged until this returns. Cancelling withdraws an update that
-        has not been applied. SupersededError: they are gone, the learner that they are of has taken a step.
+        has not been applied. SupersededError: they no longer exist, because their learner has taken a step.
         """
         check_mode(mode)
         if not isinstance(weights, Mapping | LocalSource | AdapterSource):
@@ -149,7 +149,7 @@ class TorchEngine:
             self._mailbox.post(lambda scheduler: scheduler.release(session))
 
     async def sleep(self) -> None:
-        """Give memory back (see ``sleep_level``); the next step takes it again, and requests compute theirs anew."""
+        """Release memory (see ``sleep_level``); the next step allocates it again, and requests recompute their KV."""
         with contextlib.suppress(EngineDeadError):
             self._mailbox.post(lambda scheduler: scheduler.free_memory(weights=self._sleep_level == 2))
 
@@ -157,7 +157,7 @@ class TorchEngine:
         """Undo :meth:`sleep`: nothing to do."""
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start (requests, steps, generated, prefill and cached tokens); how many run and wait."""
+        """Return counters since the start (see the scheduler), and the gauges of running and waiting requests."""
         return {name: float(n) for name, n in {**self._scheduler.counters, **self._scheduler.gauges()}.items()}
 
     async def close(self) -> None:
@@ -173,7 +173,7 @@ class TorchEngine:
 
 
 class _Mailbox:
-    """What the event loops and the engine's thread share: commands in, outcomes out."""
+    """The queue between event loops and the engine's thread: commands in, outcomes out."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -200,7 +200,7 @@ class _Mailbox:
                 self._changed.notify()
 
     def collect(self, wait: bool) -> list[Callable[[Scheduler], None]] | None:
-        """The commands that came in; sleeps for them if ``wait``; ``None`` when the engine has ended."""
+        """Return the queued commands; sleeps until there are some if ``wait``; ``None`` when the engine has ended."""
         with self._changed:
             while wait and not self._commands and self._end is None:
                 self._changed.wait()
@@ -221,14 +221,14 @@ class _Mailbox:
                 future.set_result(outcome)
 
     def end(self, reason: str, cause: BaseException | None = None) -> None:
-        """Refuse new commands and fail everything that is waited for. Only the first reason counts."""
+        """Refuse new commands and fail all pending ones. Only the first reason counts."""
         with self._changed:
             if self._end is None:
                 self._end = EngineDeadError(reason)
                 self._end.__cause__ = cause
             outcomes = []
             for item in self._futures:
-                error = EngineDeadError(str(self._end))  # one each: raising an exception writes a traceback into it
+                error = EngineDeadError(str(self._end))  # one for each: raising writes a traceback into it
                 error.__cause__ = self._end.__cause__
                 outcomes.append((item, error))
             self._changed.notify()
@@ -236,7 +236,7 @@ class _Mailbox:
 
 
 def _blocks(config: Any, slots: int, context: int, gib: float | None, device: torch.device, dtype: torch.dtype) -> int:
-    """How many blocks there are: as many as can be of use, or as the memory has room for."""
+    """Return the number of blocks: as many as requests can use, or as fit in the memory."""
     size, least = position_bytes(config, dtype) * SIZE, blocks_for(context)
     if gib is None:
         gpu = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
@@ -252,7 +252,7 @@ def _blocks(config: Any, slots: int, context: int, gib: float | None, device: to
 
 
 def _serve(scheduler: Scheduler, mailbox: _Mailbox, threads: int | None) -> None:
-    """The engine's thread: take commands, step, hand out what ended; sleep when there is nothing to do."""
+    """Run the engine's thread: take commands, step, deliver outcomes; sleep without work."""
     try:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -261,7 +261,7 @@ def _serve(scheduler: Scheduler, mailbox: _Mailbox, threads: int | None) -> None
                 for command in commands:
                     command(scheduler)
                 mailbox.settle(scheduler.step())
-    except BaseException as error:  # whatever it is, those who wait must hear of it
+    except BaseException as error:  # all waiters must get the error
         mailbox.end(f"the torch engine died: {type(error).__name__}: {error}", error)
 
 

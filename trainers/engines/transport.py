@@ -1,7 +1,7 @@
-"""How weights get from where they are to the engines: sources give them, receivers take them.
+"""The transport of weights to the engines: sources send them, receivers take them.
 
-A source (:class:`WeightSource`) gives them bucket by bucket: to this process, or through a process group whose rank 0
-is where the weights are and whose other ranks are an engine's workers, which the receiver orders to take part.
+A source (:class:`WeightSource`) sends them bucket by bucket: to this process, or through a process group whose rank 0
+has the weights and whose other ranks are an engine's workers, which the receiver orders to take part.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _Result = TypeVar("_Result")
 Bucket = list[tuple[str, Tensor]]
 
 _LEAVE_S = 10.0  # to leave a process group
-_WORD_S = 5.0  # for the server's own word on what rank 0 noticed already
+_WORD_S = 5.0  # for the server's own report of an error that rank 0 has noticed
 
 
 @dataclass(frozen=True)
 class Wants:
-    """What a receiver wants. All of it can be sent to another process."""
+    """The requirements of a receiver; picklable."""
 
     workers: int = 1  #: of the engine, which share the model
     backend: str = "gloo"  #: of a process group with them: ``gloo``, or ``nccl`` where they have GPUs of their own
@@ -51,11 +51,11 @@ class Wants:
     timeout_s: float = 600.0  #: seconds for joining, and for each bucket
     address: str | None = None  #: where rank 0 listens; ``None`` is its machine's own address
     #: This machine's address, as the workers reach it; where rank 0 listens if it is in this process
-    here: str = "127.0.0.1"
+    local_address: str = "127.0.0.1"
 
 
 class Receiver(ABC):
-    """The workers of one engine, as those who send see them. Each order raises EngineError where it is refused."""
+    """The workers of one engine, as seen by the sender. Each order raises EngineError if it is refused."""
 
     def __init__(self) -> None:
         self.group: Group | None = None
@@ -64,19 +64,19 @@ class Receiver(ABC):
     @property
     @abstractmethod
     def wants(self) -> Wants:
-        """What they want now."""
+        """The present requirements."""
 
     @abstractmethod
     async def join_group(self, group: Group) -> None:
-        """Have them join, as ranks from 1 on; returns when they have."""
+        """Have the workers join, as ranks from 1 on; returns when they have."""
 
     @abstractmethod
     async def leave_group(self, group: Group) -> None:
-        """Have them leave it."""
+        """Have the workers leave the group."""
 
     @abstractmethod
     async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
-        """Have them take part in a broadcast of tensors with these ``names``, ``dtypes`` and ``shapes``, as JSON."""
+        """Have the workers join a broadcast of tensors with these ``names``, ``dtypes`` and ``shapes``, as JSON."""
 
     async def follow(self, group: Group, plan: Sequence[Sequence[TensorSpec]]) -> None:
         if self.group != group:
@@ -93,7 +93,7 @@ class Receiver(ABC):
             await self.receive(described, group)
 
     async def abandon(self) -> None:
-        """Leave the group, if there is one; nobody waits for it long. Safe to call twice."""
+        """Leave the group, if there is one, within a short timeout. Safe to call twice."""
         group, self.group = self.group, None
         if group is not None:
             self.sender.leave(group["name"])
@@ -102,7 +102,7 @@ class Receiver(ABC):
 
 
 class Inbox(Receiver):
-    """This process itself as a receiver of what another one sends."""
+    """This process as a receiver of another process's weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Inbox(Receiver):
         self._joined: dist.ProcessGroup | None = None
 
     def ready(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Inbox:
-        """Itself, to take the next weights: each bucket is given to ``take``; the only member beside rank 0."""
+        """Prepare for the next weights, and return itself: ``take`` gets each bucket; the only member beside rank 0."""
         self._wants, self._take = replace(wants, workers=1, backend="gloo", address=None), take
         return self
 
@@ -139,7 +139,7 @@ class Inbox(Receiver):
 
 
 class WeightSource(ABC):
-    """Weights of one moment; ``specs`` says what comes, in order."""
+    """Weights of one moment; ``specs`` describes them in order."""
 
     specs: Sequence[TensorSpec]
 
@@ -149,18 +149,18 @@ class WeightSource(ABC):
 
     @contextlib.contextmanager
     def attending(self) -> Iterator[None]:
-        """Announce a receiver: a source that sends to several at once waits for those who are announced."""
+        """Announce a receiver: a source that sends to several at once waits for all announced ones."""
         yield
 
     @abstractmethod
     async def broadcast(self, receiver: Receiver) -> Sums:
-        """Send all through a process group; the checksums that the workers must have now, if they want any.
+        """Send all through a process group; return the checksums that the workers must have, if requested.
 
-        EngineError: they did not take all of it, and are in no group now. SupersededError: the weights are gone.
+        EngineError: they did not take all of it, and have left the group. SupersededError: newer weights came.
         """
 
     async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
-        """Give all to this process, bucket by bucket; as :meth:`broadcast`."""
+        """Deliver all to this process, bucket by bucket; returns and raises as :meth:`broadcast`."""
         inbox = Inbox()
         try:
             return await self.broadcast(inbox.ready(wants, take))
@@ -169,9 +169,9 @@ class WeightSource(ABC):
 
 
 class LocalSource(WeightSource):
-    """Weights that are in this process, which is then rank 0.
+    """Weights in this process, which is then rank 0.
 
-    ``read`` begins to give the ``specs``, in order, as often as it is asked: maybe the memory of a model, to read only.
+    ``read`` starts an iteration over the ``specs``, in order; the tensors may be the memory of a model, to read only.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], read: Callable[[], Iterator[Named]]) -> None:
@@ -179,27 +179,27 @@ class LocalSource(WeightSource):
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], without: Container[str] = ()) -> LocalSource:
-        """Of tensors that stay unchanged, but for some names; those that are the same memory travel once."""
-        given = {name: value.detach() for name, value in weights.items() if name not in without}
-        names: dict[str, list[str]] = {name: [name] for name in given}
-        for name, first in tied_names(given).items():
+        """Return a source of unchanging tensors, ``without`` some names; tensors of the same memory are sent once."""
+        tensors = {name: value.detach() for name, value in weights.items() if name not in without}
+        names: dict[str, list[str]] = {name: [name] for name in tensors}
+        for name, first in tied_names(tensors).items():
             names[first] += names.pop(name)
-        tied = [tuple(each) for each in names.values()]
-        specs = [TensorSpec(each, given[each[0]].dtype, tuple(given[each[0]].shape)) for each in tied]
-        return cls(specs, lambda: ((each, given[each[0]]) for each in tied))
+        tied = [tuple(group) for group in names.values()]
+        specs = [TensorSpec(group, tensors[group[0]].dtype, tuple(tensors[group[0]].shape)) for group in tied]
+        return cls(specs, lambda: ((group, tensors[group[0]]) for group in tied))
 
     async def broadcast(self, receiver: Receiver) -> Sums:
         wants, sender, group = receiver.wants, receiver.sender, receiver.group
         if group is None or group["name"] not in sender:
-            group = sender.open(wants.address or wants.here, 1 + wants.workers, wants.backend, wants.timeout_s)
+            group = sender.open(wants.address or wants.local_address, 1 + wants.workers, wants.backend, wants.timeout_s)
         plan, name = plan_of(self.specs, wants.bucket_bytes), group["name"]
         sending = in_thread(lambda: send(sender, {name: wants}, plan, self.read()))
         outcome = await exchange(
             sending, {name: (receiver, group)}, plan, lambda *why: in_thread(lambda: sender.give_up(*why))
         )
-        if isinstance(found := outcome[name], Exception):
-            raise found
-        return found
+        if isinstance(sums := outcome[name], Exception):
+            raise sums
+        return sums
 
     async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
         tensors, sums = self.read(), None if wants.rule is None else Checksums(wants.rule)
@@ -228,9 +228,9 @@ class AdapterSource(NamedTuple):
     scale: float  #: see :func:`trainers.engines.weights.merge`
 
     def merged(self, device: torch.device | str | None = None) -> LocalSource:
-        """Of sources in this process: merged weights, multiplied on ``device`` one at a time, as they are read.
+        """Return merged weights of sources in this process, multiplied on ``device`` one at a time, as they are read.
 
-        Raises ``ValueError`` where the adapters do not fit the base, and SupersededError as reading does.
+        Raises ``ValueError`` if the adapters do not fit the base, and SupersededError as reading does.
         """
         assert isinstance(self.base, LocalSource)
         assert isinstance(self.adapter, LocalSource)
@@ -239,10 +239,10 @@ class AdapterSource(NamedTuple):
         check_adapter(adapter, {spec.names[0]: torch.Size(spec.shape) for spec in base.specs})
 
         def read() -> Iterator[Named]:
-            each = ((names[0], value) for names, value in base.read())
-            for spec, (_, value) in zip(base.specs, merged(each, adapter, self.scale, device), strict=True):
+            pairs = ((names[0], value) for names, value in base.read())
+            for spec, (_, value) in zip(base.specs, merged(pairs, adapter, self.scale, device), strict=True):
                 yield spec.names, value
-            again()  # which raises where they have changed meanwhile
+            again()  # raises if they have changed meanwhile
 
         return LocalSource([spec._replace(dtype=torch.float32) for spec in base.specs], read)
 
@@ -251,34 +251,34 @@ Weights = Mapping[str, Tensor] | WeightSource | AdapterSource
 
 
 def source_of(weights: Weights, without: Container[str] = ()) -> WeightSource | AdapterSource:
-    """A source, of whatever an engine is given as weights; of tensors that are here, ``without`` these names."""
+    """Return the source of an engine's weights; of tensors in this process, ``without`` these names."""
     return LocalSource.of(weights, without) if isinstance(weights, Mapping) else weights
 
 
 async def collect(source: WeightSource, wants: Wants) -> dict[str, Tensor]:
-    """All of a source in this process, by all names; EngineError where the checksums show damage."""
+    """Collect a source's tensors in this process, by all names; EngineError if the checksums show damage."""
     names = {spec.names[0]: spec.names for spec in source.specs}
     rule = ChecksumRule()
-    sums, found = Checksums(rule), dict[str, Tensor]()
+    sums, collected = Checksums(rule), dict[str, Tensor]()
 
     async def take(bucket: Bucket) -> None:
         for name, value in bucket:
             await asyncio.to_thread(sums.add, name, value)
-            found.update(dict.fromkeys(names[name], value))
+            collected.update(dict.fromkeys(names[name], value))
 
     if wrong := differing(await source.deliver(replace(wants, rule=rule), take), sums.result()):
-        raise EngineError(f"weights were damaged on their way: the checksums of {', '.join(wrong[:3])} differ")
-    return found
+        raise EngineError(f"weights were damaged in transit: the checksums of {', '.join(wrong[:3])} differ")
+    return collected
 
 
 def attending(weights: Weights) -> contextlib.AbstractContextManager[None]:
-    """See :meth:`WeightSource.attending`. Of adapters alone: not every receiver needs the base, which comes once."""
+    """See :meth:`WeightSource.attending`. Without the base, which only some receivers need."""
     source = weights.adapter if isinstance(weights, AdapterSource) else weights
     return source.attending() if isinstance(source, WeightSource) else contextlib.nullcontext()
 
 
 def plan_of(specs: Sequence[TensorSpec], max_bytes: int) -> list[list[TensorSpec]]:
-    """Cut into buckets of at most ``max_bytes``; a larger tensor is a bucket of its own."""
+    """Cut into buckets of at most ``max_bytes``; a larger tensor is its own bucket."""
     plan: list[list[TensorSpec]] = []
     size = 0
     for spec in specs:
@@ -296,9 +296,9 @@ def plan_of(specs: Sequence[TensorSpec], max_bytes: int) -> list[list[TensorSpec
 def send(
     sender: Sender, to: Mapping[str, Wants], plan: Sequence[Sequence[TensorSpec]], tensors: Iterator[Named]
 ) -> dict[str, Sums | str]:
-    """Rank 0's half: broadcast each bucket to all groups before the next one is read. It takes its time.
+    """Broadcast each bucket to all groups before the next one is read: rank 0's half of a round. Blocks.
 
-    ``to`` is what the workers want, by the group's name; ``tensors`` come in the ``plan``'s order. Returns for each
+    ``to`` has the workers' requirements by the group's name; ``tensors`` come in the ``plan``'s order. Returns for each
     group the checksums that its workers must have, or why it has failed.
     """
     sums = {(wants.rule, wants.dtype): Checksums(wants.rule) for wants in to.values() if wants.rule is not None}
@@ -311,14 +311,14 @@ def send(
         }
 
         def count(bucket: Sequence[TensorSpec] = bucket, cast: Mapping[Any, list[Tensor]] = cast) -> None:
-            for (_, dtype), found in sums.items():
+            for (_, dtype), checksums in sums.items():
                 for spec, value in zip(bucket, cast[dtype], strict=True):
-                    found.add(spec.names[0], value)
+                    checksums.add(spec.names[0], value)
 
         del values
         sender.send({name: cast[wants.dtype] for name, wants in to.items()}, meanwhile=count)
         del cast
-    made: dict[Any, Sums] = {key: found.result() for key, found in sums.items()}
+    made: dict[Any, Sums] = {key: checksums.result() for key, checksums in sums.items()}
     return {name: sender.failed(name) or made.get((wants.rule, wants.dtype), {}) for name, wants in to.items()}
 
 
@@ -328,45 +328,45 @@ async def exchange(
     plan: Sequence[Sequence[TensorSpec]],
     give_up: Callable[[str, str], object],
 ) -> dict[str, Sums | Exception]:
-    """Have rank 0 send and the receivers follow, at the same time; where one of the two fails, the other is told.
+    """Have rank 0 send and the receivers follow, at the same time; if one of the two fails, the other is notified.
 
-    ``sending`` is :func:`send`, wherever rank 0 is; ``members`` are receivers with their groups, by name; ``give_up``
-    tells rank 0, without blocking, that it need not wait for a group, and why. Returns what each receiver must have
-    now, or what went wrong; those who failed are in no group.
+    ``sending`` is :func:`send` in rank 0's process; ``members`` are receivers with their groups, by name; ``give_up``
+    tells rank 0, without blocking, to stop waiting for a group, and why. Returns the checksums that each receiver must
+    have, or its error; failed receivers have left their groups.
     """
     rank_0 = asyncio.ensure_future(sending)
     following = {
         name: asyncio.ensure_future(receiver.follow(group, plan)) for name, (receiver, group) in members.items()
     }
-    told: set[str] = set()
+    notified: set[str] = set()
     outcome: dict[str, Sums | Exception] = {}
     try:
         patience: float | None = None
         while not rank_0.done():
-            late = [task for name, task in following.items() if name not in told and not task.done()]
+            late = [task for name, task in following.items() if name not in notified and not task.done()]
             ended, _ = await asyncio.wait([rank_0, *late], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-            if not ended:  # NCCL waits for members that will never join, and cannot be told
+            if not ended:  # NCCL waits for members that will never join, and cannot be interrupted
                 break
             for name, task in following.items():
-                if name not in told and task.done():
-                    told.add(name)
+                if name not in notified and task.done():
+                    notified.add(name)
                     if (problem := _problem(task)) is not None:
                         give_up(name, f"the workers do not follow: {problem!r}")
             if all(task.done() and _problem(task) is not None for task in following.values()):
                 patience = _LEAVE_S
         failure = _problem(rank_0)
         for name, task in following.items():
-            said: Any = "rank 0 waits for them" if not rank_0.done() else failure or rank_0.result()[name]
-            await asyncio.wait([task], timeout=None if isinstance(said, Mapping) else _WORD_S)
+            sent: Any = "rank 0 waits for them" if not rank_0.done() else failure or rank_0.result()[name]
+            await asyncio.wait([task], timeout=None if isinstance(sent, Mapping) else _WORD_S)
             problem = _problem(task)
             if isinstance(failure, EngineError):
                 outcome[name] = failure
-            elif problem is not None:  # what the server says comes first
+            elif problem is not None:  # the server's own error has precedence
                 outcome[name] = _engine_error(problem)
-            elif failure is not None or not task.done() or isinstance(said, str):
-                outcome[name] = _engine_error(said)
+            elif failure is not None or not task.done() or isinstance(sent, str):
+                outcome[name] = _engine_error(sent)
             else:
-                outcome[name] = said
+                outcome[name] = sent
         return outcome
     finally:
         rank_0.cancel()
@@ -380,7 +380,7 @@ async def exchange(
 
 
 def in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
-    """Do something in a thread that this process does not wait for when it ends: the other side may be gone."""
+    """Run a function in a daemon thread: the process does not wait for it at exit, as the other side may be dead."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()
 
@@ -397,7 +397,7 @@ def in_thread(work: Callable[[], _Result]) -> asyncio.Future[_Result]:
             result = work()
         except BaseException as error:
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: whoever waited is gone
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no waiter
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=run, name="weights", daemon=True).start()
@@ -410,16 +410,16 @@ def _problem(task: asyncio.Future[Any]) -> BaseException | None:
     return asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
-def _engine_error(said: Any) -> Exception:
-    if isinstance(said, EngineError):
-        return said
-    what = said if isinstance(said, str) else repr(said)
+def _engine_error(problem: Any) -> Exception:
+    if isinstance(problem, EngineError):
+        return problem
+    what = problem if isinstance(problem, str) else repr(problem)
     error = EngineError(f"the process group with the engine's workers failed: {what or 'they did not answer'}")
-    error.__cause__ = said if isinstance(said, BaseException) else None
+    error.__cause__ = problem if isinstance(problem, BaseException) else None
     return error
 
 
 def retrieved(task: asyncio.Future[Any]) -> None:
-    """So that asyncio logs no warning."""
+    """Retrieve a task's exception, so that asyncio logs no warning."""
     if not task.cancelled():
         task.exception()

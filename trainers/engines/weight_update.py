@@ -1,7 +1,7 @@
-"""New weights for a running server: pause, send, verify, resume; whole or not at all.
+"""New weights for a running server: pause, send, verify, resume; all of them or none.
 
-What is sampled while weights are half old and half new would belong to no policy. So a server that took a part and
-failed is given all of it once more; if that fails too, it stays paused, and the engine ends.
+Tokens sampled from partly updated weights would belong to no policy. So a server that took a part and failed gets all
+weights once more; if that fails too, it stays paused, and the engine ends.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Kind = Literal["weights", "base", "adapter"]
 
 
 class MixedWeightsError(EngineError):
-    """The server has some of the new weights and cannot be given the rest."""
+    """The server has some of the new weights and cannot get the rest."""
 
 
 class WeightUpdater(Receiver):
-    """Gives one server its weights, in the way that the options say.
+    """Sends one server its weights, by the transport of the options.
 
-    ``folder`` is the model's, for what goes with weights on a disk. ``apart``: the server does not compute on this
+    ``folder`` is the model's, for the files beside weights on a disk. ``apart``: the server does not compute on this
     process's GPU, which NCCL cannot share between two ranks.
     """
 
@@ -59,11 +59,11 @@ class WeightUpdater(Receiver):
         self._client, self._options, self._parameters, self._folder = client, options, parameters, folder
         self._apart = apart
         self._dtype: torch.dtype | None = None
-        self._kind: Kind = "weights"  # of what is being sent
-        self._on_disk: Path | None = None  # what was sent last, which SGLang names until the next
+        self._kind: Kind = "weights"  # kind of the weights being sent
+        self._on_disk: Path | None = None  # the last folder, which SGLang names until the next update
         # Checksums of the last update: what they must be, and the server's.
-        self._wanted: Sums = {}
-        self._found: Sums = {}
+        self._expected: Sums = {}
+        self._actual: Sums = {}
         # The server's names for weights. Ours begin with what no earlier run on that server has used.
         self._prefix = uuid.uuid4().hex[:8]
         self._versions: dict[str, int] = {}
@@ -86,11 +86,11 @@ class WeightUpdater(Receiver):
             bucket_bytes=options.bucket_bytes,
             timeout_s=options.update_timeout_s,
             address=options.master_address,
-            here=_own_address(self._client.base_url),
+            local_address=_own_address(self._client.base_url),
         )
 
     def version_of(self, label: str) -> int:
-        """The version that the server calls by this name. Raises EngineError: no update of this engine gave it that."""
+        """Return the version of a server's label. EngineError: no update of this engine has given this label."""
         if label not in self._versions:
             raise EngineError(f"the {self.server} server computed with weights {label!r}, which another client gave it")
         return self._versions[label]
@@ -102,9 +102,9 @@ class WeightUpdater(Receiver):
         self._parameters.check(weights.specs if isinstance(weights, WeightSource) else weights)
 
     async def apply(self, weights: Weights, version: int, *, abort: bool) -> None:
-        """Give the server weights that :meth:`check` accepted; ``abort`` ends what runs.
+        """Give the server weights that :meth:`check` accepted; ``abort`` ends running requests.
 
-        EngineError: it was refused, and the old weights are served on. MixedWeightsError: see there.
+        EngineError: the server refused, and still serves the old weights. MixedWeightsError: see there.
         """
         source = source_of(weights, {HEAD} if self._parameters.tied else ())
         self._label = f"{self._prefix}:{version}"
@@ -133,15 +133,15 @@ class WeightUpdater(Receiver):
             raise EngineError(f"the {self.server} server refuses {path} ({answer.status}): {error_text(answer.body)}")
         return answer.body
 
-    # What is different from server to server
+    # Specific to each server
 
     @abstractmethod
     def _without(self, path: str) -> str:
-        """What to do about a server that lacks an endpoint."""
+        """Return advice about a server that lacks an endpoint."""
 
     @abstractmethod
     async def _pause(self, *, abort: bool) -> None:
-        """Stop computing; what runs is ended with ``abort``, else its KV is computed again later."""
+        """Stop computing; running requests end with ``abort``, else their KV is computed again later."""
 
     @abstractmethod
     async def _resume(self) -> None:
@@ -149,7 +149,7 @@ class WeightUpdater(Receiver):
 
     @abstractmethod
     def _session(self) -> AbstractAsyncContextManager[None]:
-        """Around all buckets of one update."""
+        """Return a context manager around all buckets of one update."""
 
     @abstractmethod
     async def _flush(self) -> None:
@@ -157,7 +157,7 @@ class WeightUpdater(Receiver):
 
     @abstractmethod
     async def _checksums(self) -> Sums:
-        """The server's own."""
+        """Return the server's own checksums."""
 
     @abstractmethod
     async def _take(self, bucket: Bucket) -> None:
@@ -165,13 +165,13 @@ class WeightUpdater(Receiver):
 
     @abstractmethod
     async def _load(self, folder: Path) -> None:
-        """Have them read ``model.safetensors`` of this folder, which stays until the next one was read."""
+        """Have the workers read ``model.safetensors`` of this folder, which stays until the next one was read."""
 
-    def _wrong(self, wanted: Sums, found: Sums) -> list[str]:
-        """The parameters whose checksums are not what they must be."""
-        return sorted(name for name in wanted.keys() & found.keys() if found[name] != wanted[name])
+    def _wrong(self, expected: Sums, actual: Sums) -> list[str]:
+        """Return the parameters whose checksums differ from the expected ones."""
+        return sorted(name for name in expected.keys() & actual.keys() if actual[name] != expected[name])
 
-    # What is the same
+    # Common to all servers
 
     async def _send_twice(self, source: Any) -> None:
         try:
@@ -187,13 +187,13 @@ class WeightUpdater(Receiver):
 
     async def _send_and_verify(self, source: Any) -> None:
         async with self._session():
-            wanted = await self._send_all(source)
+            expected = await self._send_all(source)
         await self._flush()
-        if wanted:
-            await self._verify(wanted)
+        if expected:
+            await self._verify(expected)
 
     async def _send_all(self, source: Any) -> Sums:
-        """All parts of an update; returns the checksums that the server must have, where they can be compared."""
+        """Send all parts of an update; return the checksums that the server must have, if they can be compared."""
         return await self._send(source, "weights")
 
     async def _send(self, source: WeightSource, kind: Kind) -> Sums:
@@ -205,7 +205,7 @@ class WeightUpdater(Receiver):
         return await self._by_disk(source)
 
     def _may_begin(self) -> None:
-        """From here on the model may have taken something; the parts of a LoRA run are no more than kept."""
+        """Record that the model may have taken new weights; the parts of a LoRA run are only stored."""
         self.begun |= self._kind == "weights"
 
     async def _by_value(self, bucket: Bucket) -> None:
@@ -213,7 +213,7 @@ class WeightUpdater(Receiver):
         await self._take(bucket)
 
     async def _by_disk(self, source: WeightSource) -> Sums:
-        """SourceLostError where the disk is full, for example: no server is to blame."""
+        """Send weights through a file. SourceLostError: it cannot be written (a full disk); no server is at fault."""
         parent, wants = self._options.update_folder, self.wants
         folder: Path | None = None
         try:
@@ -250,26 +250,26 @@ class WeightUpdater(Receiver):
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def _verify(self, wanted: Sums) -> None:
-        """Compare the server's checksums, of each parameter and rank, with those of what was sent."""
-        found = dict(await self._checksums())
-        common = wanted.keys() & found.keys()
+    async def _verify(self, expected: Sums) -> None:
+        """Compare the server's checksums, of each parameter and rank, with those of the sent weights."""
+        actual = dict(await self._checksums())
+        common = expected.keys() & actual.keys()
         if not common:
             raise EngineError(f"the {self.server} server names no parameter as its model does; see the option `verify`")
-        if wrong := self._wrong(wanted, found):
-            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        if wrong := self._wrong(expected, actual):
+            rest = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise EngineError(
                 f"the {self.server} server does not have the weights it was sent: "
-                f"the checksums of {', '.join(wrong[:3])}{more} differ"
+                f"the checksums of {', '.join(wrong[:3])}{rest} differ"
             )
-        self._wanted, self._found = wanted, found
+        self._expected, self._actual = expected, actual
 
 
 def _own_address(url: str) -> str:
-    there = urlsplit(url)
-    if there.hostname in (None, "127.0.0.1", "localhost"):
+    parts = urlsplit(url)
+    if parts.hostname in (None, "127.0.0.1", "localhost"):
         return "127.0.0.1"
-    family, kind, _, _, address = socket.getaddrinfo(there.hostname, there.port or 80, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:  # which sends nothing
+    family, kind, _, _, address = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:  # connecting sends no packet
         probe.connect(address)
         return str(probe.getsockname()[0])

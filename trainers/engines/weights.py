@@ -1,4 +1,4 @@
-"""Weights as engines take them: what is refused, checksums of what servers hold, adapters, and a safetensors file.
+"""Weights for engines: validation, checksums of servers' parameters, adapters, and a safetensors file.
 
 Servers do not check: SGLang ignores an unknown name with a success, and dies of a wrong shape. Checksums are one for
 each parameter and tensor-parallel rank: vLLM and SGLang name, fuse, pad and divide parameters in the same way. Of a
@@ -62,39 +62,39 @@ def check_weights(weights: Any, shapes: Mapping[str, torch.Size], tied: Mapping[
 
 
 def is_finite(value: Tensor) -> bool:
-    """Whether all numbers are finite; without a temporary tensor of its size."""
+    """Return whether all numbers are finite; without a temporary tensor of its size."""
     return not value.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(value))).all())
 
 
-def check_names(found: Mapping[str, torch.Size], shapes: Mapping[str, torch.Size], tied: Mapping[str, str]) -> None:
+def check_names(actual: Mapping[str, torch.Size], shapes: Mapping[str, torch.Size], tied: Mapping[str, str]) -> None:
     """Refuse names and shapes that do not fit; see :func:`check_weights`."""
-    missing, unknown = sorted(set(shapes) - set(tied) - set(found)), sorted(set(found) - set(shapes))
+    missing, unknown = sorted(set(shapes) - set(tied) - set(actual)), sorted(set(actual) - set(shapes))
     if missing or unknown:
         raise ValueError(
             f"weights do not fit the model: {some('missing', missing)}{some('unknown', unknown)}"
             "give the state_dict of the same architecture, in its own naming; the old weights stay"
         )
-    for name, shape in found.items():
+    for name, shape in actual.items():
         if shape != shapes[name]:
             raise ValueError(f"{name} has shape {tuple(shape)}, not {tuple(shapes[name])}; the old weights stay")
 
 
 def tied_names(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Which names of a ``state_dict`` stand for the same tensor as an earlier one."""
+    """Return the names of a ``state_dict`` with the same tensor as an earlier name, and that name."""
     first: dict[tuple[int, torch.Size], str] = {}
     return {
-        name: known
+        name: first_name
         for name, value in state.items()
-        if (known := first.setdefault((value.data_ptr(), value.shape), name)) != name
+        if (first_name := first.setdefault((value.data_ptr(), value.shape), name)) != name
     }
 
 
 def some(what: str, names: Sequence[str]) -> str:
-    """A list that stays short: ``"missing a, b, c and 4 more; "``, or nothing."""
+    """Format a short list: ``"missing a, b, c and 4 more; "``, or nothing."""
     if not names:
         return ""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{what} {', '.join(names[:3])}{more}; "
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{what} {', '.join(names[:3])}{rest}; "
 
 
 class SafetensorsFile:
@@ -105,7 +105,7 @@ class SafetensorsFile:
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> None:
-        self._path, self._wanted = path, iter(tensors.items())
+        self._path, self._expected = path, iter(tensors.items())
         self._header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         end = 0
         for name, (dtype, shape) in tensors.items():
@@ -120,11 +120,11 @@ class SafetensorsFile:
         return self
 
     def write(self, name: str, value: Tensor) -> None:
-        """Write the next tensor. Raises ``ValueError``: it is another one than was said."""
-        wanted, (dtype, shape) = next(self._wanted)
-        if (name, value.dtype, tuple(value.shape)) != (wanted, dtype, tuple(shape)):
+        """Write the next tensor. Raises ``ValueError``: it is not the announced one."""
+        expected, (dtype, shape) = next(self._expected)
+        if (name, value.dtype, tuple(value.shape)) != (expected, dtype, tuple(shape)):
             raise ValueError(
-                f"{self._path}: {name}, {value.dtype} {tuple(value.shape)}, came in the place of {wanted}, {dtype} "
+                f"{self._path}: {name}, {value.dtype} {tuple(value.shape)}, came in the place of {expected}, {dtype} "
                 f"{tuple(shape)}"
             )
         self._file.write(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -134,7 +134,7 @@ class SafetensorsFile:
 
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-#: How the servers' models fuse parameters of the checkpoint, in rows, in this order.
+#: Fusions of the servers' models: parameters of the checkpoint, in rows, in this order.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 _PART_OF = {part: (whole, number) for whole, parts in FUSED.items() for number, part in enumerate(parts)}
 _SPLIT_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
@@ -165,7 +165,7 @@ class Parameters:
 
 
 def read_parameters(folder: Path, *, tied: bool, kv_heads: int) -> Parameters:
-    """Names and shapes from the headers of a folder's safetensors files; ``ValueError`` without whole ones."""
+    """Read names and shapes from the headers of a folder's safetensors files; ``ValueError`` without whole ones."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"{folder} has no *.safetensors, from which names and shapes of the weights could be read")
@@ -185,7 +185,7 @@ def read_parameters(folder: Path, *, tied: bool, kv_heads: int) -> Parameters:
 
 @dataclass(frozen=True)
 class ChecksumRule:
-    """How a server's checksums come about."""
+    """The definition of a server's checksums."""
 
     #: ``bits``: the sum of the bit patterns of all numbers, modulo 2^64, which no padding and no fusion changes;
     #: ``sha256``: the first 64 bits of the SHA-256 of the bytes
@@ -205,12 +205,12 @@ class Checksums:
         self._next: dict[str, int] = {}
 
     def add(self, name: str, value: Tensor) -> None:
-        """Count in a tensor, by its name in the checkpoint."""
+        """Add a tensor, by its name in the checkpoint."""
         held, number, parts = self._held(name, value)
         if self._rule.kind == "bits":
             sums = self._bits.setdefault(held, [0] * self._rule.ranks)
             for rank, part in enumerate(parts):
-                sums[rank] = (sums[rank] + sum(bits(each) for each in part if isinstance(each, Tensor))) % 2**64
+                sums[rank] = (sums[rank] + sum(bits(block) for block in part if isinstance(block, Tensor))) % 2**64
             return
         self._hashes.setdefault(held, [hashlib.sha256() for _ in parts])
         early = self._early.setdefault(held, {})
@@ -220,23 +220,23 @@ class Checksums:
             self._next[held] = self._next.get(held, 0) + 1
 
     def result(self) -> Sums:
-        """By the server's names, on each rank."""
+        """Return the checksums by the server's names, on each rank."""
         for held, early in self._early.items():
             for number in sorted(early):
                 self._hash(held, early.pop(number))
-        found = self._bits or {
-            held: [each.digest()[:8].hex() for each in hashes] for held, hashes in self._hashes.items()
+        checksums = self._bits or {
+            held: [digest.digest()[:8].hex() for digest in hashes] for held, hashes in self._hashes.items()
         }
-        return {held: tuple(sums) for held, sums in found.items()}
+        return {held: tuple(sums) for held, sums in checksums.items()}
 
     def _hash(self, held: str, parts: list[list[Tensor | bytes]]) -> None:
         for digest, part in zip(self._hashes[held], parts, strict=True):
-            for each in part:
-                raw = each if isinstance(each, bytes) else each.contiguous().reshape(-1).view(torch.uint8).numpy().data
+            for item in part:
+                raw = item if isinstance(item, bytes) else item.contiguous().reshape(-1).view(torch.uint8).numpy().data
                 digest.update(raw)
 
     def _held(self, name: str, value: Tensor) -> tuple[str, int, list[list[Tensor | bytes]]]:
-        """The server's name, which part of that it is, and what each rank holds; bytes are padding."""
+        """Return the server's name, the number of the part in it, and each rank's blocks; bytes are padding."""
         ranks, value = self._rule.ranks, value.detach().cpu()
         module, _, leaf = name.rpartition(".")
         parent, _, last = module.rpartition(".")
@@ -251,31 +251,31 @@ class Checksums:
                 heads = value.chunk(self._rule.kv_heads)
                 parts = [[head] for head in heads for _ in range(ranks // self._rule.kv_heads)]
             else:
-                parts = [[each] for each in value.chunk(ranks)]
+                parts = [[shard] for shard in value.chunk(ranks)]
             return f"{parent}.{whole}.{leaf}", number, parts  # type: ignore[return-value]
         if name.endswith(_SPLIT_BY_COLUMNS):
-            return name, 0, [[each] for each in value.chunk(ranks, dim=1)]
+            return name, 0, [[shard] for shard in value.chunk(ranks, dim=1)]
         return name, 0, [[value]] * ranks
 
 
 def bits(tensor: Tensor) -> int:
-    """The sum of the bit patterns of all numbers, modulo 2^64; of a tensor of 8 to 64 bits a number."""
-    found = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
-    return sum(int(part.sum(dtype=torch.int64)) for part in found.split(_AT_ONCE)) % 2**64
+    """Sum the bit patterns of all numbers, of 8 to 64 bits each, modulo 2^64."""
+    words = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
+    return sum(int(part.sum(dtype=torch.int64)) for part in words.split(_AT_ONCE)) % 2**64
 
 
-def differing(wanted: Sums, found: Sums) -> list[str]:
-    """The parameters whose sums of bits differ, in order.
+def differing(expected: Sums, actual: Sums) -> list[str]:
+    """Return the parameters whose sums of bits differ, in order.
 
-    What one side alone names (experts, which vLLM fuses in a way of its own) is compared by the sum of all of it, where
+    Parameters that only one side names (experts, which vLLM fuses differently) are compared by their total sum, if
     there is one worker.
     """
-    wrong = sorted(name for name in wanted.keys() & found.keys() if wanted[name] != found[name])
+    wrong = sorted(name for name in expected.keys() & actual.keys() if expected[name] != actual[name])
     alone = [
-        {name: sums for name, sums in these.items() if name not in others}
-        for these, others in ((wanted, found), (found, wanted))
+        {name: sums for name, sums in these.items() if name not in rest}
+        for these, rest in ((expected, actual), (actual, expected))
     ]
-    one = all(len(sums) == 1 for sums in wanted.values())
+    one = all(len(sums) == 1 for sums in expected.values())
     if not wrong and one and len({sum(sums[0] for sums in these.values()) % 2**64 for these in alone}) > 1:
         return sorted(alone[0]) or sorted(alone[1])
     return wrong
@@ -286,12 +286,12 @@ _A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
 def merge(base: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """``base [out, in] + scale * b [out, rank] @ a [rank, in]``, in float32; ``scale`` is alpha / rank."""
+    """Return ``base [out, in] + scale * b [out, rank] @ a [rank, in]``, in float32; ``scale`` is alpha / rank."""
     return base.float() + scale * (b.float() @ a.float())
 
 
 def pairs_of(adapter: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """``A`` and ``B`` by the name of their matrix; peft's names are ``base_model.model.NAME.lora_A.weight``.
+    """Return ``A`` and ``B`` by the name of their matrix; peft's names are ``base_model.model.NAME.lora_A.weight``.
 
     Raises ``ValueError``: a name is none of peft's, or a matrix has only one of both.
     """
@@ -328,17 +328,17 @@ def merged(
     scale: float,
     device: torch.device | str | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights, one at a time, multiplied on ``device``. What has no adapter comes as it is in the base."""
+    """Yield the weights one at a time, multiplied on ``device``; those without an adapter as in the base."""
     pairs = pairs_of(adapter)
     for name, value in base:
         if name in pairs:
-            value, a, b = (each.to(device or value.device) for each in (value, *pairs[name]))
+            value, a, b = (tensor.to(device or value.device) for tensor in (value, *pairs[name]))
             value = merge(value, a, b, scale)
         yield name, value
 
 
 def compact(value: Tensor) -> Tensor:
-    """The same numbers in half the memory, where bfloat16 has them all: models are published in that type."""
+    """Convert to bfloat16 if that represents all numbers exactly: models are published in that type."""
     if value.dtype != torch.float32:
         return value
     half = value.bfloat16()

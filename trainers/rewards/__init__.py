@@ -1,4 +1,4 @@
-"""Rewards from beside the environment: functions of a user's in processes, and services that score many at a time."""
+"""Rewards from outside the environment: user functions in processes, and services that score in batches."""
 
 from .functions import FunctionError, FunctionPool, ScoreError
 from .service import (

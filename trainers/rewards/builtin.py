@@ -32,12 +32,12 @@ def _expression(solution: str, truth: Any, problem: str | None) -> float:
 
 
 def _answer(solution: str, truth: Any, problem: str | None) -> float:
-    given = truth.get("target") if isinstance(truth, Mapping) else truth
-    answers = [given] if isinstance(given, str) else list(given or ())
+    target = truth.get("target") if isinstance(truth, Mapping) else truth
+    answers = [target] if isinstance(target, str) else list(target or ())
     if not answers:
         raise ValueError(f"the ground truth {truth!r} has no answer")
-    said = stated_answer(solution)
-    return 0.0 if said is None else float(exact_match(said, answers))
+    stated = stated_answer(solution)
+    return 0.0 if stated is None else float(exact_match(stated, answers))
 
 
 #: By the beginning of ``data_source``: GSM8K's strict ``#### N``, a boxed expression, a stated answer (exact match).
@@ -59,7 +59,7 @@ SCORERS: Mapping[str, Callable[[str, Any, str | None], float]] = {
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
-    """The score of a reply, by the row's episode or data source.
+    """Score a reply by the row's episode or data source.
 
     Raises ``ValueError``: it has neither; RuntimeError: the environment failed.
     """

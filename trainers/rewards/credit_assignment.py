@@ -1,6 +1,6 @@
-"""Which turns are paid for what an episode earned: turn rewards moved between the turns of their episode.
+"""Credit assignment: turn rewards moved between the turns of their episode.
 
-All but a user's own keep the episode's sum (they are *return-equivalent*: Arjona-Medina et al., RUDDER, arXiv
+All but user functions keep the episode's sum (they are *return-equivalent*: Arjona-Medina et al., RUDDER, arXiv
 1806.07857), and so the best policy by that sum. What estimators with a reward-to-go learn may differ; docs/credit.md
 has the formulas and examples.
 """
@@ -26,33 +26,33 @@ from trainers.trajectory import Trajectory, is_reward
 
 from .function_worker import RefusedError, load_function
 
-#: From an episode to the same with other turn rewards.
+#: A function from an episode to a copy with other turn rewards.
 Redistribution: TypeAlias = Callable[[Trajectory], Trajectory]
 Floats: TypeAlias = NDArray[np.float64]
 
-#: The term that says what a turn got more (or less) than it earned.
+#: The term with the difference between a turn's new and earned reward.
 MOVED = "moved"
 
 
 class RedistributionError(ValueError):
-    """A function of the user's cannot be had, or gave no rewards for an episode."""
+    """A user function cannot be loaded, or returned no valid rewards for an episode."""
 
 
 def last(rewards: Floats) -> Floats:
-    """All of it to the last turn: the episode as one outcome."""
+    """Move the sum to the last turn: the episode as one outcome."""
     moved = np.zeros_like(rewards)
     moved[-1:] = rewards.sum()
     return moved
 
 
 def spread(rewards: Floats) -> Floats:
-    """The same to every turn (Gangwani et al., arXiv 2010.12718)."""
+    """Give every turn the mean (Gangwani et al., arXiv 2010.12718)."""
     return np.full_like(rewards, rewards.mean() if rewards.size else 0.0)
 
 
 @checked
 def discounted(rewards: Floats, decay: Share) -> Floats:
-    """Each reward shared by the turns up to its own: ``r'_s = sum_{t>=s} r_t d^(t-s) / (1 + d + ... + d^t)``."""
+    """Share each reward among the turns up to its own: ``r'_s = sum_{t>=s} r_t d^(t-s) / (1 + d + ... + d^t)``."""
     turn = np.arange(len(rewards))
     back = turn - turn[:, None]  # [s, t]: how many turns before t the turn s is
     shares = np.where(back >= 0, float(decay) ** np.maximum(back, 0), 0.0)
@@ -61,10 +61,12 @@ def discounted(rewards: Floats, decay: Share) -> Floats:
 
 
 def redistribution(name: str, decay: float = 0.9) -> Redistribution:
-    """What ``algorithm.reward_credit`` names: ``as_earned``, ``last``, ``spread``, ``discounted``, or a user's own.
+    """Return the redistribution of ``algorithm.reward_credit``.
+
+    Names are ``as_earned``, ``last``, ``spread``, ``discounted``, and user functions.
 
     ``FILE.py:FUNCTION`` is called with the :class:`~trainers.trajectory.Trajectory` of an episode that has turns, and
-    returns a finite number for each; their sum may be another one. RedistributionError: there is no such file or
+    returns a finite number for each; their sum may differ. RedistributionError: there is no such file or
     function.
     """
     if name == "as_earned":
@@ -75,7 +77,7 @@ def redistribution(name: str, decay: float = 0.9) -> Redistribution:
         "discounted": partial(discounted, decay=decay),
     }
     if (function := built_in.get(name)) is not None:
-        function(np.zeros(1))  # a decay outside its range is refused now
+        function(np.zeros(1))  # refuse a decay outside its range now
         return lambda trajectory: moved_to(trajectory, function(trajectory.turn_rewards))
     path, _, function_name = name.rpartition(":")
     if not path:
@@ -84,20 +86,20 @@ def redistribution(name: str, decay: float = 0.9) -> Redistribution:
 
 
 def moved_to(trajectory: Trajectory, rewards: Sequence[float] | Floats) -> Trajectory:
-    """The episode with these ``[K]`` turn rewards; what a turn got more is its term :data:`MOVED`, so terms add up."""
+    """Return the episode with these ``[K]`` turn rewards; the term :data:`MOVED` has each turn's difference."""
     moved = np.asarray(rewards, np.float64)
     terms = tuple(
-        {**its, MOVED: its.get(MOVED, 0.0) + float(more)} if more else its
-        for its, more in zip(trajectory.turn_terms, moved - trajectory.turn_rewards, strict=True)
+        {**its, MOVED: its.get(MOVED, 0.0) + float(extra)} if extra else its
+        for its, extra in zip(trajectory.turn_terms, moved - trajectory.turn_rewards, strict=True)
     )
     return replace(trajectory, turn_rewards=moved, turn_terms=terms)
 
 
 def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> list[float]:
-    """Turn rewards from scores of messages: a message's score belongs to the assistant's turn that led to it.
+    """Convert message scores to turn rewards: a message's score belongs to the assistant's turn that led to it.
 
-    A score of the user's turn, or of a tool's, goes to the assistant's message before it, beside that one's own. There
-    is one a message, ``None`` where there is none. Raises ``ValueError``: the lengths differ, a score is not finite, or
+    A score of the user's turn, or of a tool's, goes to the assistant's message before it, beside that one's own.
+    There is one per message, possibly ``None``. Raises ``ValueError``: the lengths differ, a score is not finite, or
     one stands before any reply.
     """
     if len(scores) != len(roles):
@@ -124,9 +126,9 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
 
 
 def overlong_penalty(tokens: int, limit: int, buffer: int, factor: float = 1.0) -> float:
-    """0 up to ``limit - buffer`` tokens, then evenly down to ``-factor`` at the limit (DAPO, arXiv 2503.14476, eq. 13).
+    """Return 0 up to ``limit - buffer`` tokens, then linearly down to ``-factor`` at the limit.
 
-    ``buffer`` is from 1 to ``limit``; ``factor`` is at least 0.
+    DAPO, arXiv 2503.14476, equation 13. ``buffer`` is from 1 to ``limit``; ``factor`` is at least 0.
     """
     over = min(max(tokens - (limit - buffer), 0), buffer)
     return -factor * over / buffer if over else 0.0
@@ -169,5 +171,5 @@ def _reporting(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = str(error) if isinstance(error, RefusedError) else "".join(traceback.format_exception(error)).rstrip()
-        raise RedistributionError(f"{where}: {said}") from error
+        reason = str(error) if isinstance(error, RefusedError) else "".join(traceback.format_exception(error)).rstrip()
+        raise RedistributionError(f"{where}: {reason}") from error

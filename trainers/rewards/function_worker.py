@@ -1,7 +1,7 @@
 """The program of a scoring process: loads a function from a file, and calls it for each question.
 
 Run by its path, with the file, the function's name, and the file descriptor that it prints to. Each question is a line
-of JSON: a pickle of keyword arguments in base 64, or null, which asks whether the function is there.
+of JSON: a pickle of keyword arguments in base 64, or null, which checks that the function can be loaded.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 
 
 def main(path: str, name: str, prints: int) -> None:
-    """Answer questions until there are no more; whatever is raised becomes the answer, as ``error``."""
+    """Answer questions until the input ends; an exception becomes the answer, as ``error``."""
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # questions and answers are not the function's to read and write
     os.dup2(prints, 1)
     os.dup2(prints, 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # who prints may be killed before it ends
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # the function's process may be killed before it flushes
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))  # for modules beside it
     problem: dict[str, Any] = {}
     try:
@@ -54,11 +54,11 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 class RefusedError(Exception):
-    """What is wrong, in words that need no traceback."""
+    """An expected error, shown without a traceback."""
 
 
 def load_function(path: str, name: str, module_name: str) -> Callable[..., Any]:
-    """The function of this name in a Python file; what the file itself raises is not caught."""
+    """Return the function of this name in a Python file; exceptions of the file itself are not caught."""
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise RefusedError("it is not a Python file")
@@ -67,8 +67,8 @@ def load_function(path: str, name: str, module_name: str) -> Callable[..., Any]:
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        there = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise RefusedError(f"it has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
+        functions = [attribute for attribute, value in vars(module).items() if inspect.isfunction(value)]
+        raise RefusedError(f"it has no function {name}" + (f"; it has {', '.join(functions)}" if functions else ""))
     return function  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""A function of a user's file, computed in processes: one that hangs, crashes or prints fails for its own row alone.
+"""A user function computed in processes: a call that hangs, crashes or prints affects its own row alone.
 
 The function is verl's: ``compute_score(data_source, solution_str, ground_truth, extra_info)``, called by these names,
 plain or ``async``. It returns a number, or a mapping with a ``score``. A call that takes too long is killed with its
@@ -24,12 +24,12 @@ from textenvs.sandbox.worker import Pool, Worker
 
 _START_S = 120.0  # a file may import large libraries
 _PROGRAM = Path(__file__).with_name("function_worker.py")
-# What the library was imported from, so that the function may import it too.
+# The folder of the library, so that the function can import it too.
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class FunctionError(ValueError):
-    """The function cannot be had: no such file, no such function, or its module does not load."""
+    """The function cannot be loaded: no such file, no such function, or its module does not load."""
 
 
 class ScoreError(RuntimeError):
@@ -43,8 +43,8 @@ class ScoreError(RuntimeError):
 class FunctionPool(AbstractContextManager["FunctionPool"]):
     """Processes that compute one function; a context manager that ends them.
 
-    ``timeout_s`` is for one call, without the waiting for a process. FunctionError: the function cannot be had; one
-    process is started at once to find out.
+    ``timeout_s`` is for one call, without the waiting for a process. FunctionError: the function cannot be loaded; one
+    process is started at once to check it.
     """
 
     def __init__(self, path: str | Path, name: str = "compute_score", *, workers: int = 1, timeout_s: float = 30.0):
@@ -82,7 +82,7 @@ class FunctionPool(AbstractContextManager["FunctionPool"]):
 
     def _ask(self, question: Mapping[str, Any]) -> float:
         try:
-            # A row may hold what has no JSON. What comes back is JSON, and never unpickled.
+            # A row may hold values without a JSON form. Answers are JSON, and never unpickled.
             answer = self._pool.ask(base64.b64encode(pickle.dumps(question)).decode(), self.timeout_s)
         except TimeoutError:
             raise ScoreError(f"{self.name} took longer than {self.timeout_s:g} s", "timeout") from None
@@ -95,8 +95,8 @@ class FunctionPool(AbstractContextManager["FunctionPool"]):
     def _start(self) -> Worker:
         prints, pipe = os.dup(2), subprocess.PIPE  # where the function prints is where this process reports errors
         try:
-            # -P: the folder of that program is not a place to import from.
-            # A session of its own: what it starts is killed with it, and Ctrl-C is for the parent alone.
+            # -P: do not import from the program's folder.
+            # In its own session: its children are killed with it, and Ctrl-C reaches the parent alone.
             process = subprocess.Popen(
                 [sys.executable, "-P", str(_PROGRAM), str(self.path), self.name, str(prints)],
                 stdin=pipe,

@@ -1,6 +1,6 @@
 """A service that scores single requests as they come, in batches: for reward models, judges, anything slow.
 
-Scoring starts when a turn or an episode ends. Requests of all episodes meet in one queue a model::
+Scoring starts when a turn or an episode ends. Requests of all episodes share one queue per model::
 
     service = RewardService({"helpful": backend}, {"helpful": ModelOptions(max_batch_size=64)})
     collector = Collector(..., rewards={"helpful": reward_of(service, "helpful")})
@@ -8,10 +8,10 @@ Scoring starts when a turn or an episode ends. Requests of all episodes meet in 
 
 Guarantees (docs/reward-service.md has the details):
 
-* A score is the same alone or in a batch, cached or not, where the backend is independent of batch composition.
-* No score is invented: what cannot be scored raises :class:`UnscoredError`.
+* A score is the same alone or in a batch, cached or not, if the backend is independent of batch composition.
+* No score is invented: a request that cannot be scored raises :class:`UnscoredError`.
 * While a backend is down, requests wait for it, for at most ``patience_s``.
-* A batch that fails while the backend is healthy is halved until the request that breaks it is found.
+* A batch that fails while the backend is healthy is halved until the failing request is isolated.
 * Back-pressure: while ``queue_size`` requests wait for a model, :meth:`RewardService.score` waits before it adds.
 
 Time is the event loop's, so a simulated clock works.
@@ -46,12 +46,12 @@ Item = TypeVar("Item")
 class Batcher(Generic[Item]):
     """The queue in front of one model, first in, first out; a batch is due when full, or after ``max_wait`` seconds.
 
-    A batch has at most ``max_size`` requests and ``max_tokens`` tokens; a request with more is a batch of its own.
+    A batch has at most ``max_size`` requests and ``max_tokens`` tokens; a larger request is its own batch.
     """
 
     def __init__(self, max_size: int, max_tokens: int | None, max_wait: float) -> None:
         self._max_size, self._max_tokens, self._max_wait = max_size, max_tokens, max_wait
-        self._queue: deque[tuple[Item, int, float]] = deque()  # with tokens, and since when
+        self._queue: deque[tuple[Item, int, float]] = deque()  # with its tokens, and the time it was added
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -63,22 +63,22 @@ class Batcher(Generic[Item]):
         self._queue = deque(waiting for waiting in self._queue if waiting[0] is not item)
 
     def due(self, now: float) -> float | None:
-        """Seconds until there is a batch (0: now), if nothing else comes; ``None`` while nothing waits."""
+        """Return the seconds until a batch is due (0: now); ``None`` if the queue is empty."""
         if not self._queue:
             return None
         if self._fitting() < len(self._queue) or len(self._queue) == self._max_size:
-            return 0.0  # it is full: another would not fit, or does not
+            return 0.0  # it is full
         return max(0.0, self._queue[0][2] + self._max_wait - now)
 
     def take(self, now: float) -> list[tuple[Item, float]]:
-        """The next batch, each request with the seconds it waited; empty unless one is due."""
+        """Remove and return the next batch, each request with the seconds it waited; empty unless one is due."""
         if self.due(now) != 0.0:
             return []
         batch = [self._queue.popleft() for _ in range(self._fitting())]
         return [(item, now - since) for item, _, since in batch]
 
     def _fitting(self) -> int:
-        """How many of the oldest fit in a batch."""
+        """Return the number of oldest requests that fit in a batch."""
         total = 0
         for count, (_, tokens, _) in enumerate(self._queue):
             total += tokens
@@ -88,7 +88,7 @@ class Batcher(Generic[Item]):
 
 
 class Overlap:
-    """Seconds in which a batch was computed, and of them those in which episodes generated; side by side count once."""
+    """Seconds of scoring, and the share of them in which episodes generated; concurrent batches count once."""
 
     def __init__(self) -> None:
         self._running = 0
@@ -97,7 +97,7 @@ class Overlap:
         self._generating_s: Callable[[], float] | None = None
 
     def watch(self, generating_s: Callable[[], float], now: float) -> None:
-        """Measure against this clock from now on."""
+        """Start to measure against this clock."""
         self._take(now)
         self._generating_s, self._watched, self._beside = generating_s, 0.0, 0.0
         self._since = (now, generating_s())
@@ -111,7 +111,7 @@ class Overlap:
         self._running -= 1
 
     def stats(self, now: float | None) -> dict[str, float]:
-        """``computing_s``, and ``overlap`` where it can be said; up to the last batch without ``now``."""
+        """Return ``computing_s``, and ``overlap`` if it is defined; up to the last batch without ``now``."""
         if now is not None:
             self._take(now)
         share = {"overlap": self._beside / self._watched} if self._watched > 0 else {}
@@ -130,14 +130,14 @@ class Overlap:
 
 log = logging.getLogger("trainers")
 
-_LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
+_LONGEST_PAUSE_S = 10.0  # between two probes of a backend that is down
 _COUNTS = ("requests", "cache_hits", "joined", "batches", "failures", "unscored")
-_ROUNDING_S = 1e-6  # of sums of times
-_OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
+_ROUNDING_S = 1e-6  # rounding error of sums of times
+_OUTAGES = 3  # outages that do not count against a request's retries; a further one may be caused by it
 
 
 class BackendError(Exception):
-    """A backend could not score: a batch when raised, one request when returned; ``final``: asking again is no use."""
+    """A failure to score: of a batch when raised, of one request when returned; ``final``: a retry is useless."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -145,11 +145,11 @@ class BackendError(Exception):
 
 
 class OutageError(BackendError):
-    """It could not be asked at all, and the requests are not at fault: it is asked again once it is healthy."""
+    """The backend is unavailable; the requests are not at fault, and are sent again once it is healthy."""
 
 
 class UnscoredError(Exception):
-    """There is no score for a request; ``cause`` is ``failed``, ``nonsense``, ``unavailable`` or ``closed``."""
+    """A request has no score; ``cause`` is ``failed``, ``nonsense``, ``unavailable`` or ``closed``."""
 
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)
@@ -158,53 +158,53 @@ class UnscoredError(Exception):
 
 @dataclass(frozen=True)
 class ScoringRequest:
-    """What is to be scored."""
+    """A conversation, or one turn of it, to score."""
 
     messages: Messages
-    turn: int | None = None  # the assistant's turn that is meant, from 0; ``None`` for the whole conversation
+    turn: int | None = None  # the assistant's turn to score, from 0; ``None`` for the whole conversation
     data_source: str = ""  # of the task
     ground_truth: Any = None  # the task's answer, where the backend may know it
 
     def tokens(self) -> int:
-        """About how long it is, for ``max_batch_tokens``: characters of the messages, by 4."""
+        """Return its approximate length for ``max_batch_tokens``: characters of the messages, divided by 4."""
         return sum(len(text_of(message)) for message in self.messages) // 4
 
     def key(self) -> str:
-        """The same for the same request, in every process; a ``TypeError`` where something in it has no JSON."""
+        """Return a key, the same for equal requests in every process. ``TypeError``: part of it has no JSON form."""
         parts = [list(self.messages), self.turn, self.data_source, self.ground_truth]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 class RewardBackend(Protocol):
-    """What computes scores: a model, a function, a service."""
+    """A model, function or service that computes scores."""
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         """Score a batch: one result a request, in order. An exception means that the whole batch failed."""
 
     async def healthy(self) -> bool:
-        """Whether it is worth asking. Exceptions count as no."""
+        """Return whether the backend is available. Exceptions count as false."""
 
     async def close(self) -> None:
-        """Release what it holds."""
+        """Release its resources."""
 
 
 @checked
 @dataclass(frozen=True)
 class ModelOptions:
-    """How one model is asked. A value outside its range is a ``ValueError``."""
+    """Batching, retries and limits of one model. A value outside its range is a ``ValueError``."""
 
     max_batch_size: PositiveInt = 32  # requests in a batch, at most
     max_batch_tokens: PositiveInt | None = None  # tokens in a batch, at most; ``None`` for no limit
     max_wait_s: Price = 0.02  # maximum batching delay while the model is free, in seconds
     concurrency: PositiveInt = 1  # batches at a time
-    timeout_s: Seconds = 60.0  # that a batch may take
+    timeout_s: Seconds = 60.0  # timeout of a batch
     retries: NonNegativeInt = 2  # of one request after it failed while the backend was healthy
-    patience_s: Seconds = 300.0  # that a request waits for a backend that is down, over all its outages
-    probe_s: Seconds = 0.5  # between two looks at a backend that is down; doubled each time, up to 10
-    queue_size: PositiveInt = 4096  # requests that may wait before more must wait to be added
-    cache_size: NonNegativeInt = 65536  # scores that are remembered, the least recently used forgotten first
-    low: float = -math.inf  # no score is below it
-    high: float = math.inf  # no score is above it
+    patience_s: Seconds = 300.0  # maximum wait of a request for a backend that is down, over all outages
+    probe_s: Seconds = 0.5  # between two probes of a backend that is down; doubled each time, up to 10
+    queue_size: PositiveInt = 4096  # requests that may wait; further ones block before they are added
+    cache_size: NonNegativeInt = 65536  # cached scores; the least recently used is dropped first
+    low: float = -math.inf  # lowest valid score
+    high: float = math.inf  # highest valid score
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
@@ -214,8 +214,8 @@ class ModelOptions:
 class RewardService(AbstractAsyncContextManager["RewardService"]):
     """Scores requests with named models; see the module.
 
-    The service closes the ``backends``, by name. What has no ``options`` is asked as its backend recommends
-    (``model_options()``), or with the defaults. ``ValueError``: no backend, or options of none.
+    ``backends`` are by name; the service closes them. A model without ``options`` uses its backend's recommendation
+    (``model_options()``), or the defaults. ``ValueError``: no backend, or options of an unknown one.
     """
 
     def __init__(
@@ -231,22 +231,22 @@ class RewardService(AbstractAsyncContextManager["RewardService"]):
         }
 
     async def score(self, model: str, request: ScoringRequest) -> float:
-        """The score of one request, computed once however many ask; UnscoredError, or ``ValueError`` of no model."""
+        """Return the score of a request; equal requests are computed once. UnscoredError; ValueError: no such model."""
         if model not in self._models:
             raise ValueError(f"there is no reward model {model!r}; there are {', '.join(sorted(self._models))}")
         return await self._models[model].score(request)
 
     def stats(self) -> dict[str, float]:
-        """For each model, as ``<model>/<name>``; docs/reward-service.md explains the numbers."""
+        """Return each model's numbers as ``<model>/<name>``; docs/reward-service.md explains them."""
         return {f"{name}/{key}": value for name, model in self._models.items() for key, value in model.stats().items()}
 
     def watch(self, generating_s: Callable[[], float]) -> None:
-        """Measure how much of the scoring is beside generating, by ``Collector.generating_s`` (seconds, a clock's)."""
+        """Measure the overlap of scoring and generation, by ``Collector.generating_s`` (a clock, in seconds)."""
         for model in self._models.values():
             model.overlap.watch(generating_s, asyncio.get_running_loop().time())
 
     async def close(self) -> None:
-        """Give up what waits, and close the backends; safe to call twice."""
+        """Fail all waiting requests, and close the backends; safe to call twice."""
         for model in self._models.values():
             await model.close()
 
@@ -262,11 +262,11 @@ def reward_of(
     weight: float = 1.0,
     truth: Callable[[TurnContext], Any] | None = None,
 ) -> Callable[[TurnContext, int], Awaitable[float] | None]:
-    """A model as a reward that comes later, for ``Collector(rewards=...)``; scoring starts when it is called.
+    """Return a model as an asynchronous reward for ``Collector(rewards=...)``; scoring starts when it is called.
 
-    ``per="episode"``: once, when it is over, the whole conversation; the reward is that of the last turn.
-    ``per="turn"``: after each reply, the conversation up to it; the reward is that turn's. ``weight`` multiplies the
-    score; ``truth`` finds the task's ground truth, where the model wants it.
+    ``per="episode"``: scores the whole conversation at its end; the reward belongs to the last turn.
+    ``per="turn"``: scores the conversation after each reply; the reward belongs to that turn. ``weight`` multiplies the
+    score; ``truth`` returns the task's ground truth, if the model needs it.
     """
     if per not in ("episode", "turn"):
         raise ValueError(f"per must be episode or turn, not {per!r}")
@@ -276,32 +276,32 @@ def reward_of(
     def reward(so_far: TurnContext, turn: int) -> Awaitable[float] | None:
         if per == "episode" and not so_far.over:
             return None
-        messages, said = so_far.messages, None
+        messages, target_turn = so_far.messages, None
         if per == "turn":
             places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
             if not places:
                 raise ValueError("the environment's conversation has no reply of the assistant's to score")
-            messages, said = messages[: places[-1] + 1], len(places) - 1
-        known = None if truth is None else truth(so_far)
-        return asked(ScoringRequest(messages, said, so_far.data_source, known))
+            messages, target_turn = messages[: places[-1] + 1], len(places) - 1
+        ground_truth = None if truth is None else truth(so_far)
+        return weighted_score(ScoringRequest(messages, target_turn, so_far.data_source, ground_truth))
 
-    async def asked(request: ScoringRequest) -> float:
+    async def weighted_score(request: ScoringRequest) -> float:
         return weight * await service.score(model, request)
 
     return reward
 
 
 @dataclass(eq=False)
-class _Asked:
-    """A request that waits or is computed."""
+class _PendingRequest:
+    """A request that waits or is being computed."""
 
     request: ScoringRequest
     key: str
     answer: asyncio.Future[float]
-    deadline: float  # in seconds that the backend was down, see :meth:`_Model._down_s`
-    wanted: int = 0
+    deadline: float  # in seconds of the backend's downtime, see :meth:`_Model._down_s`
+    waiters: int = 0
     failures: int = 0
-    outages: int = 0  # that it was alone in
+    outages: int = 0  # in which it was the only request
 
 
 class _Model:
@@ -309,10 +309,12 @@ class _Model:
 
     def __init__(self, name: str, backend: RewardBackend, options: ModelOptions) -> None:
         self._name, self._backend, self._options = name, backend, options
-        self._queue: Batcher[_Asked] = Batcher(options.max_batch_size, options.max_batch_tokens, options.max_wait_s)
-        self._asked: dict[str, _Asked] = {}
+        self._queue: Batcher[_PendingRequest] = Batcher(
+            options.max_batch_size, options.max_batch_tokens, options.max_wait_s
+        )
+        self._pending: dict[str, _PendingRequest] = {}
         self._cache: OrderedDict[str, float] = OrderedDict()
-        self._room = asyncio.Event()  # something has left the queue
+        self._room = asyncio.Event()  # set when a request has left the queue
         self._places = options.concurrency
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -328,34 +330,34 @@ class _Model:
         while True:
             if self._closed:
                 raise UnscoredError(f"the reward model {self._name!r} is closed", "closed")
-            if (known := self._cache.get(key)) is not None:
+            if (cached := self._cache.get(key)) is not None:
                 self._cache.move_to_end(key)
                 self._sums["cache_hits"] += 1
-                return known
-            if (asked := self._asked.get(key)) is not None:
+                return cached
+            if (pending := self._pending.get(key)) is not None:
                 self._sums["joined"] += 1
                 break
             if len(self._queue) < self._options.queue_size:
-                asked = _Asked(request, key, loop.create_future(), self._down_s() + self._options.patience_s)
-                self._asked[key] = asked
-                self._queue.add(asked, request.tokens(), loop.time())
+                pending = _PendingRequest(request, key, loop.create_future(), self._down_s() + self._options.patience_s)
+                self._pending[key] = pending
+                self._queue.add(pending, request.tokens(), loop.time())
                 self._pump()
                 break
             self._room.clear()
             await self._room.wait()
-        asked.wanted += 1
+        pending.waiters += 1
         try:
-            return await asyncio.shield(asked.answer)
+            return await asyncio.shield(pending.answer)
         finally:
-            asked.wanted -= 1
-            if not asked.wanted and not asked.answer.done():  # its last waiter was cancelled
-                self._withdraw(asked)
-                asked.answer.cancel()
+            pending.waiters -= 1
+            if not pending.waiters and not pending.answer.done():  # its last waiter was cancelled
+                self._withdraw(pending)
+                pending.answer.cancel()
 
     # ------------------------------------------------------------------ batches
 
     def _pump(self) -> None:
-        """Send what is due and may be sent; look again when the next batch is due."""
+        """Send the batches that are due; schedule the next call for the next batch."""
         loop = asyncio.get_running_loop()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -370,14 +372,14 @@ class _Model:
             self._sums["batches"] += 1
             self._sums["served"] += len(batch)
             self._sums["waited_s"] += sum(waited for _, waited in batch)
-            self._start(self._serve([asked for asked, _ in batch]))
+            self._start(self._serve([pending for pending, _ in batch]))
 
-    async def _serve(self, batch: list[_Asked]) -> None:
+    async def _serve(self, batch: list[_PendingRequest]) -> None:
         try:
             await self._send(batch)
-        except Exception as error:  # a bug of ours: no waiter may hang because of it
-            for asked in batch:
-                self._give_up(asked, f"{type(error).__name__}: {error}", "failed")
+        except Exception as error:  # a bug of this module: no waiter may hang because of it
+            for pending in batch:
+                self._give_up(pending, f"{type(error).__name__}: {error}", "failed")
             raise
         finally:
             self._places += 1
@@ -389,12 +391,12 @@ class _Model:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _send(self, batch: list[_Asked]) -> None:
-        """Have a batch computed; what fails is halved, tried again, or given up."""
-        if not (batch := [asked for asked in batch if not asked.answer.done()]):
+    async def _send(self, batch: list[_PendingRequest]) -> None:
+        """Compute a batch; a failed one is halved, retried, or given up."""
+        if not (batch := [pending for pending in batch if not pending.answer.done()]):
             return
         try:
-            results = await self._compute([asked.request for asked in batch])
+            results = await self._compute([pending.request for pending in batch])
         except Exception as error:
             self._sums["failures"] += 1
             waited = await self._wait_until_healthy(error)
@@ -405,18 +407,18 @@ class _Model:
             await self._send(batch[:middle])
             await self._send(batch[middle:])
             return
-        failed: list[tuple[_Asked, BaseException]] = []
-        for asked, result in zip(batch, results, strict=True):
+        failed: list[tuple[_PendingRequest, BaseException]] = []
+        for pending, result in zip(batch, results, strict=True):
             if isinstance(result, BaseException):
-                failed.append((asked, result))
+                failed.append((pending, result))
             elif nonsense := self._problem_with(result):
-                self._give_up(asked, nonsense, "nonsense")
+                self._give_up(pending, nonsense, "nonsense")
             else:
-                self._answer(asked, float(result))
+                self._answer(pending, float(result))
         outage = next((problem for _, problem in failed if isinstance(problem, OutageError)), None)
         waited = outage is not None and await self._wait_until_healthy(outage)
-        for asked, problem in failed:
-            await self._again(asked, problem, waited and isinstance(problem, OutageError))
+        for pending, problem in failed:
+            await self._again(pending, problem, waited and isinstance(problem, OutageError))
 
     async def _compute(self, requests: list[ScoringRequest]) -> Sequence[Any]:
         loop = asyncio.get_running_loop()
@@ -436,23 +438,23 @@ class _Model:
             raise BackendError(f"{len(requests)} requests got {len(results)} scores")
         return results
 
-    async def _again(self, asked: _Asked, error: BaseException, waited: bool) -> None:
-        """A request failed alone: once more, or not. ``waited``: while the backend was down."""
-        if asked.answer.done():
+    async def _again(self, pending: _PendingRequest, error: BaseException, waited: bool) -> None:
+        """Retry or give up a request that failed alone. ``waited``: the backend was down meanwhile."""
+        if pending.answer.done():
             return
-        if waited and asked.outages < _OUTAGES:
-            asked.outages += 1
-            await self._send([asked])
+        if waited and pending.outages < _OUTAGES:
+            pending.outages += 1
+            await self._send([pending])
             return
-        if isinstance(error, OutageError) and not waited:  # it says that it is well, and was not a moment ago
+        if isinstance(error, OutageError) and not waited:  # it reports healthy directly after an outage
             await asyncio.sleep(self._options.probe_s)
-        asked.failures += 1
+        pending.failures += 1
         if getattr(error, "final", False):
-            self._give_up(asked, str(error), "failed")
-        elif asked.failures > self._options.retries:
-            self._give_up(asked, f"{_said(error)} (tried {asked.failures} times)", "failed")
+            self._give_up(pending, str(error), "failed")
+        elif pending.failures > self._options.retries:
+            self._give_up(pending, f"{_describe(error)} (tried {pending.failures} times)", "failed")
         else:
-            await self._send([asked])
+            await self._send([pending])
 
     def _problem_with(self, result: Any) -> str | None:
         if not is_reward(result):
@@ -463,39 +465,39 @@ class _Model:
 
     # ------------------------------------------------------------------ answers
 
-    def _answer(self, asked: _Asked, score: float) -> None:
-        self._forget(asked)
+    def _answer(self, pending: _PendingRequest, score: float) -> None:
+        self._forget(pending)
         if self._options.cache_size:
-            self._cache[asked.key] = score
+            self._cache[pending.key] = score
             if len(self._cache) > self._options.cache_size:
                 self._cache.popitem(last=False)
-        if not asked.answer.done():
-            asked.answer.set_result(score)
+        if not pending.answer.done():
+            pending.answer.set_result(score)
 
-    def _give_up(self, asked: _Asked, problem: str, cause: str) -> None:
-        self._forget(asked)
-        if asked.answer.done():
+    def _give_up(self, pending: _PendingRequest, problem: str, cause: str) -> None:
+        self._forget(pending)
+        if pending.answer.done():
             return
         self._sums["unscored"] += 1
         if (count := int(self._sums["unscored"])).bit_count() == 1:  # the 1st, 2nd, 4th, 8th, ...
             log.warning("the reward model %r gave no score (%d so far), last: %s", self._name, count, problem)
-        asked.answer.set_exception(UnscoredError(f"the reward model {self._name!r} gave no score: {problem}", cause))
-        if not asked.wanted:
-            asked.answer.exception()  # no waiter is left to retrieve it
+        pending.answer.set_exception(UnscoredError(f"the reward model {self._name!r} gave no score: {problem}", cause))
+        if not pending.waiters:
+            pending.answer.exception()  # no waiter will retrieve it
 
-    def _withdraw(self, asked: _Asked) -> None:
-        self._queue.remove(asked)
+    def _withdraw(self, pending: _PendingRequest) -> None:
+        self._queue.remove(pending)
         self._room.set()
-        self._forget(asked)
+        self._forget(pending)
 
-    def _forget(self, asked: _Asked) -> None:
-        if self._asked.get(asked.key) is asked:
-            del self._asked[asked.key]
+    def _forget(self, pending: _PendingRequest) -> None:
+        if self._pending.get(pending.key) is pending:
+            del self._pending[pending.key]
 
     # ------------------------------------------------------------------ a backend that is down
 
     async def _wait_until_healthy(self, error: BaseException) -> bool:
-        """Wait until the backend is healthy; whether it was down."""
+        """Wait until the backend is healthy; return whether it was down."""
         waited = False
         while not await self._healthy():
             waited = True
@@ -504,7 +506,7 @@ class _Model:
                     "the reward model %r is down, and requests wait for it, up to %g s: %s",
                     self._name,
                     self._options.patience_s,
-                    _said(error),
+                    _describe(error),
                 )
                 self._up = self._start(self._watch())
             await asyncio.wait({self._up})
@@ -517,23 +519,25 @@ class _Model:
         pause = self._options.probe_s
         try:
             while True:
-                patience = min((asked.deadline for asked in self._asked.values()), default=math.inf) - self._down_s()
+                patience = (
+                    min((pending.deadline for pending in self._pending.values()), default=math.inf) - self._down_s()
+                )
                 await asyncio.sleep(max(0.0, min(pause, patience)))
                 if await self._healthy():
                     log.warning("the reward model %r is back after %.1f s", self._name, loop.time() - began)
                     return
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 late = self._down_s() + _ROUNDING_S
-                for asked in [asked for asked in self._asked.values() if asked.deadline <= late]:
-                    self._withdraw(asked)
-                    self._give_up(asked, f"it was down for {self._options.patience_s:g} s", "unavailable")
+                for pending in [pending for pending in self._pending.values() if pending.deadline <= late]:
+                    self._withdraw(pending)
+                    self._give_up(pending, f"it was down for {self._options.patience_s:g} s", "unavailable")
         finally:
             self._sums["down_s"], self._down_since = self._down_s(), None
             self._up = None
             self._pump()
 
     def _down_s(self) -> float:
-        """Seconds that the backend was down so far."""
+        """Return the seconds that the backend was down so far."""
         since = self._down_since
         return self._sums["down_s"] + (0.0 if since is None else asyncio.get_running_loop().time() - since)
 
@@ -564,18 +568,18 @@ class _Model:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        for asked in list(self._asked.values()):
-            self._give_up(asked, "it was closed", "closed")
+        for pending in list(self._pending.values()):
+            self._give_up(pending, "it was closed", "closed")
         self._room.set()
         await self._backend.close()
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return str(error) if isinstance(error, BackendError) else f"{type(error).__name__}: {error}"
 
 
 def _time() -> float | None:
     try:
         return asyncio.get_running_loop().time()
-    except RuntimeError:  # asked after the end
+    except RuntimeError:  # called after the event loop ended
         return None

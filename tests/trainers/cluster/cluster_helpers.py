@@ -1,4 +1,4 @@
-"""What the ranks of the tests import: trajectories, losses that fail on one rank alone, and what a learner computes."""
+"""Imports of the tests' ranks: trajectories, losses that fail on one rank, and measurements of a learner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tiny_model() -> Any:
 
 
 def trajectories(count: int = 6) -> list[Trajectory]:
-    """Of one or two turns; the lengths differ."""
+    """Return trajectories of one or two turns and different lengths."""
     rng = np.random.default_rng(0)
     made = []
     for number in range(count):
@@ -57,9 +57,9 @@ def trajectories(count: int = 6) -> list[Trajectory]:
     return made
 
 
-def numbers(given: list[Trajectory]) -> dict[str, Any]:
+def numbers(batch: list[Trajectory]) -> dict[str, Any]:
     rng = np.random.default_rng(5)
-    return {"a": [rng.normal(size=int(t.action_mask.sum())) for t in given]}
+    return {"a": [rng.normal(size=int(t.action_mask.sum())) for t in batch]}
 
 
 def policy_loss(logprobs: Any, entropy: Any, batch: Any) -> Any:
@@ -71,7 +71,7 @@ def value_loss(values: Any, batch: Any) -> Any:
 
 
 def scaled(scale: float) -> Any:
-    """A loss that closes over a number, so it cannot be pickled."""
+    """Return a loss that closes over a number, so it cannot be pickled."""
     return lambda logprobs, entropy, batch: (scale * batch["a"] * logprobs).sum() and ((scale * logprobs).sum(), {})
 
 
@@ -91,7 +91,7 @@ def stops_the_process(logprobs: Any, entropy: Any, batch: Any) -> Any:
 
 
 def saves_wait_for_a_file(logprobs: Any, entropy: Any, batch: Any) -> Any:
-    """From now on, what this rank writes is complete only when the file ``go`` stands beside the folder's parent."""
+    """Delay this rank's writes until the file ``go`` exists in a parent folder."""
     from trainers.learner import state
 
     write = state.write_tensors
@@ -112,30 +112,30 @@ def recorded(logprobs: Any, entropy: Any, batch: Any) -> Any:
 
 
 def measure(learner: Any) -> dict[str, Any]:
-    """Two updates of each model, and everything that can be asked for before and after them."""
-    given = trajectories()
-    scores, spread = learner.logprobs(given, entropy=True)
+    """Update each model twice; return all results before and after."""
+    batch = trajectories()
+    scores, spread = learner.logprobs(batch, entropy=True)
     result = {"logprobs": np.concatenate(scores), "entropies": np.concatenate(spread)}
     for step in range(2):
         names = ("token_logprobs", "token_entropy", "token_twice")
-        actor = learner.update_actor(given, numbers(given), recorded, record=names)
+        actor = learner.update_actor(batch, numbers(batch), recorded, record=names)
         result |= {f"{name} {step}": actor[name] for name in names}
-        critic = learner.update_critic(given, numbers(given), value_loss)
+        critic = learner.update_critic(batch, numbers(batch), value_loss)
         for name, metrics in (("actor", actor), ("critic", critic)):
-            kept = ("loss", "grad_norm", "lr", "tokens", "entropy", "seen")
-            result[f"{name} {step}"] = np.array([metrics[key] for key in kept if key in metrics])
+            reported = ("loss", "grad_norm", "lr", "tokens", "entropy", "seen")
+            result[f"{name} {step}"] = np.array([metrics[key] for key in reported if key in metrics])
     np.testing.assert_allclose(result["token_logprobs 0"], result["logprobs"], atol=1e-5)
     np.testing.assert_allclose(result["token_entropy 0"], result["entropies"], atol=1e-5)
     np.testing.assert_array_equal(result["token_twice 1"], 2.0 * result["token_logprobs 1"])
-    values, bootstrap = learner.values(given)
+    values, bootstrap = learner.values(batch)
     result["values"] = np.concatenate([*values, bootstrap])
-    result["reference"] = np.concatenate(learner.logprobs(given, model="reference"))
-    result["after"] = np.concatenate(learner.logprobs(given))
+    result["reference"] = np.concatenate(learner.logprobs(batch, model="reference"))
+    result["after"] = np.concatenate(learner.logprobs(batch))
     result |= {f"weight {name}": value.numpy() for name, value in learner.weights().items()}
     return result
 
 
-def assert_same(ours: dict[str, Any], theirs: dict[str, Any], atol: float) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, value in theirs.items():
-        np.testing.assert_allclose(ours[name], value, atol=atol, rtol=atol, err_msg=name)
+def assert_same(actual: dict[str, Any], expected: dict[str, Any], atol: float) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, atol=atol, rtol=atol, err_msg=name)

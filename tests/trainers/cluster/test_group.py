@@ -1,4 +1,4 @@
-"""A learner on Ray actors: the numbers of one in this process, and what becomes of ranks that fail."""
+"""A learner on Ray actors: the numbers of one in this process, and the handling of failing ranks."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def group(request: pytest.FixtureRequest) -> Iterator[Group]:
             plan = make_plan(load_config(backend)[0], Machine(0))
             cluster = RayCluster(plan, address=None, num_cpus=None, timeline=None, timeout=300.0)
             stack.enter_context(cluster)
-            there = RayRanks(cluster, silence=options.get("silence", 30.0))
-            return LearnerGroup(there, helpers.tiny_model(), helpers.SETTINGS, **options)
+            ray_ranks = RayRanks(cluster, silence=options.get("silence", 30.0))
+            return LearnerGroup(ray_ranks, helpers.tiny_model(), helpers.SETTINGS, **options)
 
         yield start
 
@@ -70,20 +70,20 @@ def two(group: Group) -> Iterator[LearnerGroup]:
 
 
 def update(learner: Any, loss: Any) -> dict[str, float]:
-    given = helpers.trajectories()
-    return learner.update_actor(given, helpers.numbers(given), loss)
+    batch = helpers.trajectories()
+    return learner.update_actor(batch, helpers.numbers(batch), loss)
 
 
 # These use the same two ranks, in this order: a learner has a history, and the last test ends them.
 
 
-def test_two_ranks_give_the_numbers_of_none(two, alone):
+def test_two_ranks_give_a_single_learners_numbers(two, alone):
     assert two.critic is not None
     assert two.reference is not None
     helpers.assert_same(helpers.measure(two), alone, 3e-6)
 
 
-def test_an_error_of_all_ranks_keeps_its_type_and_the_group(two):
+def test_error_of_all_ranks_keeps_the_group(two):
     with pytest.raises(KeyError, match="nobody can do this") as caught:
         update(two, helpers.raises_everywhere)
     notes = "\n".join(caught.value.__notes__)
@@ -113,7 +113,7 @@ def test_checkpoints_go_from_two_ranks_to_one_process(two, tmp_path):
         assert torch.equal(value, weights[name]), name
 
 
-def test_a_snapshot_leaves_while_the_ranks_learn_and_is_of_its_moment(two):
+def test_snapshot_is_unchanged_while_the_ranks_learn(two):
     before = two.weights()
     snapshot = two.publication("weights", torch.bfloat16, snapshot=True)
     for _ in range(2):
@@ -130,7 +130,7 @@ def test_a_snapshot_leaves_while_the_ranks_learn_and_is_of_its_moment(two):
     assert any(not torch.equal(value, before[name]) for name, value in two.weights().items()), "the group goes on"
 
 
-def test_receivers_who_ask_together_are_served_in_one_round_and_one_that_fails_concerns_no_other(two):
+def test_concurrent_receivers_share_a_round_but_not_failures(two):
     rounds = []
     send = two.send
 
@@ -140,7 +140,7 @@ def test_receivers_who_ask_together_are_served_in_one_round_and_one_that_fails_c
 
     async def broadcasts(*receivers):
         source = two.publication("weights", snapshot=True)
-        await asyncio.gather(*(each.checksums() for each in receivers))  # all are there
+        await asyncio.gather(*(worker.checksums() for worker in receivers))  # all are there
 
         async def one(receiver):
             with source.attending():
@@ -148,24 +148,24 @@ def test_receivers_who_ask_together_are_served_in_one_round_and_one_that_fails_c
                 return await source.broadcast(receiver)
 
         got = await asyncio.gather(*map(one, receivers), return_exceptions=True)
-        return got, [await each.checksums() for each in receivers]
+        return got, [await worker.checksums() for worker in receivers]
 
     two.send = counted
     receivers = [Workers(), Workers(refuse=2), Workers(dtype=torch.bfloat16)]
     try:
-        (one, failed, half), there = asyncio.run(broadcasts(*receivers))
-        assert one == there[0]
-        assert half == there[2] != one
+        (one, failed, half), received = asyncio.run(broadcasts(*receivers))
+        assert one == received[0]
+        assert half == received[2] != one
         assert isinstance(failed, EngineError)
         assert "out of memory" in str(failed)
         assert len(rounds) == 1
     finally:
         del two.send
-        for each in receivers:
-            each.close()
+        for worker in receivers:
+            worker.close()
 
 
-def test_what_is_wrong_with_a_folder_is_said_by_the_writer(two, tmp_path):
+def test_writer_reports_an_unusable_folder(two, tmp_path):
     (tmp_path / "x").write_text("in the way")
     write = two.prepare_save()
     with pytest.raises((NotADirectoryError, RuntimeError), match="is a file"):  # of rank 0, or that rank 0 has that
@@ -174,7 +174,7 @@ def test_what_is_wrong_with_a_folder_is_said_by_the_writer(two, tmp_path):
     assert (tmp_path / "y" / "learner.json").is_file()
 
 
-def test_ranks_find_a_damaged_file_of_another_before_they_load(two, tmp_path):
+def test_damaged_file_of_another_rank_prevents_loading(two, tmp_path):
     two.save(tmp_path / "x")
     file = tmp_path / "x" / "tensors" / "rank_00001_000.safetensors"
     content = bytearray(file.read_bytes())
@@ -187,7 +187,7 @@ def test_ranks_find_a_damaged_file_of_another_before_they_load(two, tmp_path):
 
 
 class Saving:
-    """As a run saves: state and export, in a thread of the driver."""
+    """A saver like a run's: state and export, in a thread of the driver."""
 
     def __init__(self, learner: LearnerGroup, folder: Path) -> None:
         self.learner, self.checkpoints = learner, Checkpoints(folder, keep=1)
@@ -201,11 +201,11 @@ class Saving:
         )
 
     def newest(self) -> tuple[int, dict[str, Any]]:
-        kept = self.checkpoints.newest()
-        assert kept is not None
+        checkpoint = self.checkpoints.newest()
+        assert checkpoint is not None
         one = Learner(helpers.tiny_model(), **helpers.SETTINGS)
-        assert one.load(kept.path / "learner") == {"iteration": kept.iteration}
-        return kept.iteration, one.weights()
+        assert one.load(checkpoint.path / "learner") == {"iteration": checkpoint.iteration}
+        return checkpoint.iteration, one.weights()
 
 
 def test_ranks_write_copies_while_they_learn(two, tmp_path):
@@ -230,7 +230,7 @@ def test_ranks_write_copies_while_they_learn(two, tmp_path):
         assert torch.equal(value, copied[name]), name
 
 
-def test_a_killed_rank_is_named_at_once_ends_the_group_and_leaves_the_last_good_checkpoint(two, tmp_path):
+def test_killed_rank_is_named_and_checkpoint_survives(two, tmp_path):
     saving = Saving(two, tmp_path)
     (tmp_path / "go").touch()
     saving.begin(1)
@@ -258,23 +258,23 @@ def test_a_killed_rank_is_named_at_once_ends_the_group_and_leaves_the_last_good_
 
 def assert_gone(*pids: int) -> None:
     until = time.monotonic() + 30
-    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < until, left
+    while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, alive
         time.sleep(0.05)
 
 
-def test_one_rank_gives_the_same_bits_and_a_stopped_one_is_silent(group, alone):
+def test_one_rank_is_bitwise_equal_until_stopped(group, alone):
     made = group(1)
     try:
         helpers.assert_same(helpers.measure(made), alone, 0.0)
-        made._silence = 5.0  # not before: a busy machine may take longer for a sign of life
-        with pytest.raises(RankError, match=r"learner rank 0 .* gave no sign of life for 5 s"):
+        made._silence = 5.0  # set only now: on a busy machine earlier heartbeats may take longer
+        with pytest.raises(RankError, match=r"learner rank 0 .* sent no heartbeat for 5 s"):
             update(made, helpers.stops_the_process)
     finally:
         made.close()
 
 
-def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it(group):
+def test_hanging_rank_is_named_not_the_waiting(group):
     made = group(2, stall=10.0)
     try:
         with pytest.raises(
@@ -288,7 +288,7 @@ def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it(group):
 
 
 @pytest.mark.parametrize("snapshot", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_rank_that_dies_while_it_sends_weights_is_named_and_no_worker_waits(group, snapshot):
+def test_rank_dying_while_sending_weights_is_named(group, snapshot):
     made, receiver = group(2, stall=60.0), Workers(bucket_bytes=2000)
 
     async def broadcast():

@@ -1,4 +1,4 @@
-"""Every plan that is made has room for its actors; every one that is refused says which numbers clash."""
+"""Every accepted plan has room for its actors; every refused one names the conflicting numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ RAY = ("cluster.backend=ray", "model.device=cuda")
     device=st.sampled_from(["cpu", "cuda"]),
     cpus=st.integers(1, 4),
 )
-def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, width, colocate, device, cpus):
+def test_plan_has_room_for_all_actors(nodes, per_node, ranks, replicas, width, colocate, device, cpus):
     options = [
         *("cluster.backend=ray", f"model.device={device}", f"cluster.nnodes={nodes}"),
         *(f"cluster.learner_ranks={ranks}", f"engine.replicas={replicas}", f"cluster.cpus_per_actor={cpus}"),
@@ -106,7 +106,7 @@ def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, wi
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("cluster.n_gpus_per_node=4", "cluster.learner_ranks=6"), r"learner_ranks=6 is more than .*=4 .*4 or 8"),
         (("cluster.n_gpus_per_node=4", "cluster.learner_ranks=8"), r"is 4 GPUs, and cluster.learner_ranks=8"),
@@ -126,13 +126,13 @@ def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, wi
         ),
     ],
 )
-def test_what_does_not_fit_says_why_and_what_would(options, said):
-    with pytest.raises(PlanError, match=said):
+def test_refused_plan_names_cause_and_alternative(options, message):
+    with pytest.raises(PlanError, match=message):
         plan(*RAY, *options)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("model.device=cuda",), "there are none here"),
         (("model.device=cuda", "cluster.n_gpus_per_node=2"), "torch sees 0 here"),
@@ -140,13 +140,13 @@ def test_what_does_not_fit_says_why_and_what_would(options, said):
         (("cluster.colocate=false",), "has no effect without GPUs and without Ray"),
     ],
 )
-def test_without_gpus(options, said):
-    with pytest.raises(PlanError, match=said):
+def test_without_gpus(options, message):
+    with pytest.raises(PlanError, match=message):
         plan(*options, machine=Machine())
 
 
 @pytest.mark.parametrize(
-    ("machine", "options", "said"),
+    ("machine", "options", "message"),
     [
         ("1@16", ("cluster.n_gpus_per_node=4",), "n_gpus_per_node=4, but each machine of --plan-for has 1; at most"),
         ("4@80", (*RAY, "cluster.n_gpus_per_node=8"), "n_gpus_per_node=8, but each machine of --plan-for has 4"),
@@ -161,12 +161,12 @@ def test_without_gpus(options, said):
         ),
     ],
 )
-def test_a_machine_that_is_described_is_not_exceeded(machine, options, said):
-    with pytest.raises(ValueError, match=said):
+def test_described_machine_is_not_exceeded(machine, options, message):
+    with pytest.raises(ValueError, match=message):
         plan(*options, machine=Machine.described(machine), shape=SHAPE)
 
 
-def test_the_memory_of_a_server_is_the_share_that_its_command_line_takes():
+def test_server_memory_is_its_command_lines_share():
     made = plan(
         *("engine.name=sglang", "engine.sglang.server_args=[--mem-fraction-static, '0.25']"),
         machine=Machine.described("2x4@80"),
@@ -189,12 +189,12 @@ def test_the_memory_of_a_server_is_the_share_that_its_command_line_takes():
         (("cluster.backend=ray", "ray_init.address=auto", "ray_init.num_cpus=4"), "ray_init.num_cpus"),
     ],
 )
-def test_keys_that_would_do_nothing_are_errors(options, key):
+def test_keys_without_effect_are_errors(options, key):
     with pytest.raises(ConfigError, match=key):
         config(*options)
 
 
-def test_environments_that_are_counted_have_places_for_training_and_validation():
+def test_counted_environments_have_training_and_validation_places():
     made = plan("env.backend=ray", "env.workers=3", "cluster.cpus_per_env=0.5", machine=Machine())
     (pool,) = made.pools
     assert (pool.name, pool.strategy, len(pool.places)) == ("environments", "SPREAD", 6)
@@ -213,8 +213,8 @@ def test_memory_follows_its_convention():
 
 
 def learner_memory(*options: str) -> dict[str, int]:
-    given = plan("model.dtype=bfloat16", "actor.mini_batches=1", *RAY, *options, shape=SHAPE).memory
-    return {what: size for who, what, size in given if who == "learner"}
+    rows = plan("model.dtype=bfloat16", "actor.mini_batches=1", *RAY, *options, shape=SHAPE).memory
+    return {what: size for who, what, size in rows if who == "learner"}
 
 
 def test_memory_is_divided_as_the_learner_is_cut():
@@ -242,7 +242,7 @@ def test_adapters_alone_have_gradients_and_moments():
     shape = shape_of(config(*model).model)
     lora = (*RAY, *model, "actor.mini_batches=1", "model.lora_rank=4", "actor.use_kl_loss=true")
     learner = Learner(build_model(512, hidden=64, heads=4, kv_heads=2, layers=3), lora=LoRASettings(4))
-    trained = sum(each.numel() for each in learner.actor.parameters() if each.requires_grad)
+    trained = sum(weight.numel() for weight in learner.actor.parameters() if weight.requires_grad)
     estimator = "algorithm.adv_estimator=grpo"
     rows = {what: size for who, what, size in plan(*lora, estimator, shape=shape).memory if who == "learner"}
     assert (rows["gradients"], rows["optimizer"]) == (4 * trained, 8 * trained)
@@ -257,10 +257,10 @@ def test_adapters_alone_have_gradients_and_moments():
 def test_checkpointing_and_offloading_are_counted():
     sixteen = ("actor.max_tokens_per_micro_batch=16384",)
     logits = 2 * 4 * (2**27 // SHAPE.vocab) * SHAPE.vocab
-    kept, again = (learner_memory(*sixteen, *more) for more in ((), ("model.enable_gradient_checkpointing=true",)))
+    stored, again = (learner_memory(*sixteen, *extra) for extra in ((), ("model.enable_gradient_checkpointing=true",)))
     moved = learner_memory(*sixteen, "model.enable_gradient_checkpointing=true", "model.enable_activation_offload=true")
     layer = 16384 * (20 * SHAPE.hidden + 8 * SHAPE.intermediate + 4 * SHAPE.kv_width)
-    assert kept["activations"] == 24 * layer + logits
+    assert stored["activations"] == 24 * layer + logits
     assert again["activations"] == layer + 24 * 2 * 16384 * SHAPE.hidden + logits
     assert moved["activations"] == layer + logits
     assert not {"parameters", "gradients", "optimizer"} & learner_memory("trainer.offload=true").keys()
@@ -272,32 +272,32 @@ def test_checkpointing_and_offloading_are_counted():
     assert plan(*one, "trainer.offload=true", machine=small, shape=SHAPE)
 
 
-def kept(model, lean, tokens):
-    """Bytes of the storages that autograd keeps, weights among them."""
-    found: dict[int, Any] = {}
+def stored_bytes(model, lean, tokens):
+    """Return the bytes of the storages that autograd stores, with the weights."""
+    storages: dict[int, Any] = {}
 
     def keep(value):
-        found[value.untyped_storage().data_ptr()] = value
+        storages[value.untyped_storage().data_ptr()] = value
         return value
 
     ids, where = torch.zeros(1, tokens, dtype=torch.long), torch.zeros(1, dtype=torch.long)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         out = model(ids, where, where, 1.0) if lean else model.base_model(input_ids=ids, use_cache=False)
-    size = sum(value.untyped_storage().nbytes() for value in found.values())
+    size = sum(value.untyped_storage().nbytes() for value in storages.values())
     del out
     return size
 
 
 @pytest.mark.parametrize(("dtype", "lean"), [("bfloat16", False), ("float32", False), ("bfloat16", True)])
 def test_activations_are_what_layers_keep(dtype, lean):
-    """Of two layers more than of one, and of 64 tokens more than of 32; ``lean``: of a learner on one CPU rank."""
+    """Compare two layers with one, and 64 tokens with 32; ``lean``: a learner on one CPU rank."""
     sizes = {"hidden": 64, "heads": 4, "kv_heads": 2, "intermediate": 352}
     ranks = ("cluster.learner_ranks=1",) if lean else ("cluster.learner_ranks=2", "cluster.backend=ray")
     grows, rows = [], []
     for layers in (1, 2):
         model: Any = build_model(61, layers=layers, **sizes)
         model = Learner(model, dtype=dtype, share_prefixes=False).actor if lean else model.to(getattr(torch, dtype))
-        grows.append((kept(model, lean, 64) - kept(model, lean, 32)) / 32)
+        grows.append((stored_bytes(model, lean, 64) - stored_bytes(model, lean, 32)) / 32)
         family = [f"model.{name}={value}" for name, value in {"family": "qwen2", "layers": layers, **sizes}.items()]
         shape = shape_of(config(*family).model)
         made = plan("model.device=cpu", f"model.dtype={dtype}", *ranks, machine=Machine(), shape=shape).memory
@@ -306,8 +306,8 @@ def test_activations_are_what_layers_keep(dtype, lean):
     assert grows[1] - grows[0] == pytest.approx(estimated, rel=0.02)
 
 
-def test_the_estimate_is_what_updates_took_on_an_h200():
-    """The lines that `benchmarks.gpu` left, without what the plan does not say: how much torch's allocator holds."""
+def test_estimate_matches_memory_measured_on_h200():
+    """Compare with the results of `benchmarks.gpu`, without the overhead of torch's allocator."""
     lines = [json.loads(line) for line in (RESULTS / "gpu-h200.jsonl").read_text().splitlines()]
     measured = [line for line in lines if line["part"] == "mfu" and not line["compile"]]
     assert len(measured) == 4
@@ -324,7 +324,7 @@ def test_the_estimate_is_what_updates_took_on_an_h200():
 
 
 def test_one_cpu_rank_in_bfloat16_has_rounded_copies():
-    """Of every model that there is; FSDP2 gathers instead."""
+    """Every model of the learner has copies; FSDP2 gathers instead."""
     cpu, half = ("model.device=cpu", "model.dtype=bfloat16"), 2 * SHAPE.parameters
     two = ("cluster.backend=ray", "cluster.learner_ranks=2")
     again, compiled = ("model.enable_gradient_checkpointing=true",), ("trainer.use_torch_compile=true",)
@@ -340,7 +340,7 @@ def test_one_cpu_rank_in_bfloat16_has_rounded_copies():
     assert "rounded parameters" not in learner_memory("model.device=cpu", "model.dtype=float32")
 
 
-def test_ranks_that_compute_an_episode_together_idle_only_where_there_are_fewer_of_these():
+def test_only_mini_batches_below_rank_groups_idle():
     few = (*RAY, "cluster.learner_ranks=4", "rollout.groups_per_batch=1", "rollout.n=2", "actor.mini_batches=1")
     for options, idle in (((), True), (("trainer.tensor_parallel_size=2",), False)):
         notes = plan(*few, *options).notes
@@ -358,7 +358,7 @@ def test_few_positions_have_few_logits():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("trainer.tensor_parallel_size=2", "cluster.learner_ranks=3"), "3 ranks cannot be cut .* multiple of 2"),
         (("trainer.fsdp_size=3", "cluster.learner_ranks=4"), "fsdp_size=3 does not divide the 4 ranks"),
@@ -383,9 +383,9 @@ def test_few_positions_have_few_logits():
         ),
     ],
 )
-def test_ranks_and_models_that_cannot_be_cut_are_no_plan(tmp_path, options, said):
+def test_indivisible_ranks_and_models_are_refused(tmp_path, options, message):
     (tmp_path / "config.json").touch()
-    with pytest.raises(PlanError, match=f"trainer.tensor_parallel_size=.*{said}"):
+    with pytest.raises(PlanError, match=f"trainer.tensor_parallel_size=.*{message}"):
         plan(f"model.path={tmp_path}", "actor.mini_batches=1", *RAY, *options, shape=SHAPE)
 
 
@@ -415,7 +415,7 @@ def test_the_shape_of_a_model_is_counted():
     assert (made.heads, made.kv_heads, made.intermediate) == (4, 2, section.intermediate or 4 * section.hidden)
 
 
-def test_what_certainly_does_not_fit_is_refused_and_ranks_help():
+def test_plan_beyond_memory_needs_more_ranks():
     small = Machine(gpus=8, gpu_bytes=9 * 2**30)
     with pytest.raises(PlanError, match=r"GiB on each GPU, which has 9\.0\..* more cluster.learner_ranks \(now 1\)"):
         plan(*RAY, machine=small, shape=SHAPE)
@@ -425,10 +425,10 @@ def test_what_certainly_does_not_fit_is_refused_and_ranks_help():
 
 
 def test_the_description_names_pools_ranks_and_memory():
-    said = describe(plan(*RAY, "cluster.learner_ranks=2", "engine.replicas=2", machine=H200, shape=SHAPE))
-    assert "pool shared: 2 x (2 CPU, 1 GPU), PACK" in said
-    assert "engine: 2 replicas in pool shared, on the GPUs of ranks 0, 1" in said
-    assert "memory of the learner, each GPU" in said
+    description = describe(plan(*RAY, "cluster.learner_ranks=2", "engine.replicas=2", machine=H200, shape=SHAPE))
+    assert "pool shared: 2 x (2 CPU, 1 GPU), PACK" in description
+    assert "engine: 2 replicas in pool shared, on the GPUs of ranks 0, 1" in description
+    assert "memory of the learner, each GPU" in description
 
 
 def test_engines_alone_have_all_the_gpus() -> None:
@@ -460,15 +460,15 @@ def test_engines_alone_have_all_the_gpus() -> None:
     ],
 )
 def test_engines_fill_the_room(options, count):
-    """A machine has 8 GPUs; the count is what a number would give."""
+    """A machine has 8 GPUs; ``count`` is the number of replicas that fit."""
     made = plan(*(("model.device=cuda",) if "model.device=cpu" not in options else ()), *options)
     assert len(made.engines) == count
     if count:
-        said = describe(plan(*(("model.device=cuda",) if "model.device=cpu" not in options else ()), *options))
-        assert f"{count} replica" in said
-        assert "generate nothing" not in said
+        description = describe(plan(*(("model.device=cuda",) if "model.device=cpu" not in options else ()), *options))
+        assert f"{count} replica" in description
+        assert "generate nothing" not in description
 
 
 def test_gpus_that_generate_nothing_are_noted():
-    said = describe(plan(*RAY, "cluster.learner_ranks=4", "engine.replicas=1"))
-    assert "3 GPUs of the learner will generate nothing" in said
+    description = describe(plan(*RAY, "cluster.learner_ranks=4", "engine.replicas=1"))
+    assert "3 GPUs of the learner will generate nothing" in description

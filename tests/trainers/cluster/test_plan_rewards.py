@@ -1,4 +1,4 @@
-"""Where the workers of a reward model are: with the learner, in a pool of their own, or in one the learner spans."""
+"""The places of a reward model's workers: with the learner, in their own pool, or in one that the learner spans."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPANNED = "reward_model.learner_spans_pool=true"
     workers=st.integers(1, 4),
     nodes=st.integers(1, 2),
 )
-def test_every_worker_has_a_place_and_spanned_pools_are_exclusive(judge, kind, device, ranks, engines, workers, nodes):
+def test_workers_have_places_and_spanned_pools_are_exclusive(judge, kind, device, ranks, engines, workers, nodes):
     options = ["cluster.backend=ray", f"model.device={device}", f"cluster.learner_ranks={ranks}"]
     options += [f"engine.replicas={engines}", "actor.mini_batches=1", f"cluster.nnodes={nodes}"]
     options += ["cluster.n_gpus_per_node=8"] * (device == "cuda")
@@ -48,8 +48,8 @@ def test_every_worker_has_a_place_and_spanned_pools_are_exclusive(judge, kind, d
         options += [f"reward_model.classifier.replicas={workers}"]
     else:
         options += [POOL, f"reward_model.n_gpus_per_node={workers}"] + [SPANNED] * (kind == "spanned")
-    taken = engines + workers if kind == "spanned" else workers if kind == "shared" else 0
-    if taken > ranks or (device == "cuda" and engines > ranks):
+    needed = engines + workers if kind == "spanned" else workers if kind == "shared" else 0
+    if needed > ranks or (device == "cuda" and engines > ranks):
         with pytest.raises(PlanError, match=str(ranks)):
             plan(judge, *options)
         return
@@ -59,9 +59,9 @@ def test_every_worker_has_a_place_and_spanned_pools_are_exclusive(judge, kind, d
     seats = made.learner + made.engines + its.seats
     places = {(pool.name, number): place for pool in made.pools for number, place in enumerate(pool.places)}
     for where, place in places.items():
-        here = [seat for seat in seats if (seat.pool, seat.place) == where]
-        assert sum(seat.cpus for seat in here) == place.cpus > 0
-        assert sum(seat.gpus for seat in here) == place.gpus
+        occupants = [seat for seat in seats if (seat.pool, seat.place) == where]
+        assert sum(seat.cpus for seat in occupants) == place.cpus > 0
+        assert sum(seat.gpus for seat in occupants) == place.gpus
     assert {(seat.pool, seat.place) for seat in its.seats} <= set(places)
     gpus = {gpu for ranks_of in its.gpus for gpu in ranks_of}
     if kind == "own":
@@ -76,7 +76,7 @@ def test_every_worker_has_a_place_and_spanned_pools_are_exclusive(judge, kind, d
         assert {seat.place for seat in made.learner} >= {seat.place for seat in its.seats + made.engines}
 
 
-def test_on_one_machine_a_pool_of_its_own_leaves_the_others_their_gpus(judge):
+def test_own_pool_reduces_the_gpus_per_node(judge):
     machine = Machine(gpus=4)
     made = plan(judge, POOL, "reward_model.n_gpus_per_node=1", "model.device=cuda", machine=machine)
     assert made.gpus_per_node == 3
@@ -90,14 +90,14 @@ def test_on_one_machine_a_pool_of_its_own_leaves_the_others_their_gpus(judge):
 @pytest.mark.parametrize(
     "elsewhere", [["kind=service", "service.url=http://there:1"], ["kind=judge", "judge.model=m"]], ids=lambda o: o[0]
 )
-def test_a_reward_model_that_runs_elsewhere_has_no_workers(elsewhere):
+def test_remote_reward_model_has_no_workers(elsewhere):
     options = ["reward_model.enable=true", *(f"reward_model.{option}" for option in elsewhere)]
     config = resolve([*options, "cluster.backend=ray"], PPOConfig)[0]
     assert reward_workers(config.reward_model) == 0
     assert make_plan(config, Machine()).rewards == ()
 
 
-def test_what_has_no_room_says_so(judge):
+def test_plan_without_room_names_the_keys(judge):
     with pytest.raises(PlanError, match=r"engines take 1 .*learner_ranks=2.*nnodes is 2; .* at most 2"):
         plan(judge, "cluster.backend=ray", "cluster.learner_ranks=2", POOL, SPANNED, "reward_model.n_gpus_per_node=2")
     with pytest.raises(PlanError, match="without GPUs and without Ray"):
@@ -111,7 +111,7 @@ def test_what_has_no_room_says_so(judge):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ([POOL], "reward_model.enable_resource_pool: has no effect without reward_model.enable=true"),
         (["reward_model.enable=true"], "reward_model.classifier.path: must be given"),
@@ -132,12 +132,12 @@ def test_what_has_no_room_says_so(judge):
         (["JUDGE", "custom_reward_function.path=pyproject.toml"], "would both take the environment's reward away"),
     ],
 )
-def test_keys_that_do_not_go_together(judge, options, said, monkeypatch):
+def test_conflicting_keys_are_errors(judge, options, message, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[3])
-    given_ = [word for each in options for word in _words(each, judge)]
+    given_ = [word for option in options for word in _words(option, judge)]
     with pytest.raises(ConfigError) as caught:
         resolve(given_, PPOConfig)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def _words(option: str, judge: str) -> list[str]:
@@ -154,7 +154,7 @@ def several(judge: str, *options: str) -> list[str]:
 
 
 @given(ranks=st.integers(1, 4), counts=st.tuples(st.integers(1, 4), st.integers(1, 4)), own=st.booleans())
-def test_several_models_share_the_learners_places_evenly_and_one_may_have_its_own(judge, ranks, counts, own):
+def test_several_models_share_learner_places_evenly(judge, ranks, counts, own):
     options = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "actor.mini_batches=1"]
     its = ["two.enable_resource_pool=true", f"two.n_gpus_per_node={counts[1]}"]
     its = its if own else [f"two.classifier.replicas={counts[1]}"]
@@ -164,21 +164,21 @@ def test_several_models_share_the_learners_places_evenly_and_one_may_have_its_ow
             make_plan(config, Machine())
         return
     made = make_plan(config, Machine())
-    assert {each.model: len(each.seats) for each in made.rewards} == {"one": counts[0], "two": counts[1]}
+    assert {workers.model: len(workers.seats) for workers in made.rewards} == {"one": counts[0], "two": counts[1]}
     seats = made.learner + made.engines + made.rewards[0].seats + made.rewards[1].seats
     for pool in made.pools:
         for number, place in enumerate(pool.places):
             assert place.cpus == sum(seat.cpus for seat in seats if (seat.pool, seat.place) == (pool.name, number))
-    shared = [seat.place for each in made.rewards for seat in each.seats if seat.pool != "rewards"]
+    shared = [seat.place for workers in made.rewards for seat in workers.seats if seat.pool != "rewards"]
     loads = [shared.count(rank) for rank in range(ranks)]
     assert max(loads) - min(loads) <= 1
-    said = describe(made)
-    assert "reward model one: " in said
-    assert "reward model two: " in said
+    description = describe(made)
+    assert "reward model one: " in description
+    assert "reward model two: " in description
 
 
 @pytest.mark.parametrize(
-    ("options", "key", "said"),
+    ("options", "key", "message"),
     [
         (
             ["one.enable_resource_pool=true", "two.enable_resource_pool=true"],
@@ -202,25 +202,30 @@ def test_several_models_share_the_learners_places_evenly_and_one_may_have_its_ow
         (["custom.kind=judge", "custom.judge.model=m"], "custom.name", "the name of another reward's term"),
     ],
 )
-def test_keys_of_named_models_that_do_not_go_together(judge, options, key, said):
+def test_conflicting_keys_of_named_models_are_errors(judge, options, key, message):
     with pytest.raises(ConfigError) as caught:
         resolve(several(judge, *options), PPOConfig)
     line = next(line for line in str(caught.value).splitlines() if f"reward_models.{key}: " in line)
-    assert said in line
+    assert message in line
 
 
-def test_named_models_are_read_from_files_laid_over_each_other_and_shown(judge, tmp_path):
+def test_named_models_are_merged_from_files(judge, tmp_path):
     (tmp_path / "a.yaml").write_text("reward_models:\n  the one:\n    weight: 2.0\n")
     with pytest.raises(ConfigError, match="reward_models.the one.name: the one is not allowed"):
         resolve(["--config", f"{tmp_path}/a.yaml"], PPOConfig)
     (tmp_path / "a.yaml").write_text(
         "reward_models:\n  mine:\n    kind: judge\n    judge: {model: 007, chat: {temperature: 0.5}}\n"
     )
-    more = ["reward_models.mine.weight=0.5", f"reward_models.other.classifier.path={judge}"]
-    config, flags = resolve(["--config", f"{tmp_path}/a.yaml", *more], PPOConfig)
-    mine, other = config.reward_models["mine"], config.reward_models["other"]
-    assert (mine.enable, mine.name, mine.kind, mine.weight) == (True, "mine", "judge", 0.5)
-    assert (mine.judge.model, mine.judge.chat) == ("007", {"temperature": 0.5})
+    overrides = ["reward_models.mine.weight=0.5", f"reward_models.other.classifier.path={judge}"]
+    config, flags = resolve(["--config", f"{tmp_path}/a.yaml", *overrides], PPOConfig)
+    judge_model, other = config.reward_models["mine"], config.reward_models["other"]
+    assert (judge_model.enable, judge_model.name, judge_model.kind, judge_model.weight) == (
+        True,
+        "mine",
+        "judge",
+        0.5,
+    )
+    assert (judge_model.judge.model, judge_model.judge.chat) == ("007", {"temperature": 0.5})
     assert (other.enable, other.name, other.kind) == (True, "other", "classifier")
     assert flags.sources["reward_models.mine.judge.model"] == f"{tmp_path}/a.yaml:4"
     (tmp_path / "b.yaml").write_text(render(config, flags.sources))
@@ -231,7 +236,7 @@ def test_named_models_are_read_from_files_laid_over_each_other_and_shown(judge, 
 
 @pytest.mark.parametrize("value", [0, -1])
 @pytest.mark.parametrize("key", ["n_gpus_per_node", "nnodes"])
-def test_a_pool_of_nothing_is_a_value_error_and_no_assertion(key: str, value: int) -> None:
+def test_empty_pool_is_a_value_error(key: str, value: int) -> None:
     """pydantic makes such errors of assertions, too, which ``-O`` would remove."""
     with pytest.raises(ValidationError, match=key) as caught:
         RewardModelSection(enable=True, enable_resource_pool=True, **{key: value})

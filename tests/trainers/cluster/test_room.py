@@ -1,4 +1,4 @@
-"""Memory: what the machine has, and what is refused because it does not fit there."""
+"""Memory: the machine's available memory, and plans refused because they do not fit."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def config(*options: str) -> PPOConfig:
     return resolve(["model.device=cpu", *options])[0]
 
 
-@given(there=st.integers(GIB // 8, 40 * GIB), context=st.sampled_from([128, 512, 2048]), slots=st.integers(1, 200))
-def test_a_plan_is_refused_where_it_certainly_does_not_fit_or_by_a_fifth(there, context, slots):
-    given = config(
+@given(capacity=st.integers(GIB // 8, 40 * GIB), context=st.sampled_from([128, 512, 2048]), slots=st.integers(1, 200))
+def test_plan_beyond_memory_or_tolerance_is_refused(capacity, context, slots):
+    settings = config(
         f"engine.max_context={context}", f"engine.max_slots={slots}", "actor.max_tokens_per_micro_batch=2048"
     )
-    rows = make_plan(given, Machine(), SHAPE).memory
+    rows = make_plan(settings, Machine(), SHAPE).memory
     assert ("engine", "keys and values", min(slots * context * 30 * 2 * 192 * 4, GIB)) in rows
     most, certain = sum(row[2] for row in rows), sum(row[2] for row in rows if row[:2] in CERTAIN)
-    machine = Machine(ram_bytes=there)
-    if certain > there or most > 1.2 * there:
+    machine = Machine(ram_bytes=capacity)
+    if certain > capacity or most > 1.2 * capacity:
         with pytest.raises(PlanError, match=r"largest parts: .*\(less with a smaller (engine|actor)\.|less with model"):
-            make_plan(given, machine, SHAPE)
+            make_plan(settings, machine, SHAPE)
     else:
-        assert ("memory may run short" in describe(make_plan(given, machine, SHAPE))) == (most > there / 1.2)
+        assert ("memory may run short" in describe(make_plan(settings, machine, SHAPE))) == (most > capacity / 1.2)
 
 
-def test_the_largest_need_is_named_with_the_key_that_lowers_it():
+def test_largest_need_is_named_with_its_key():
     """128 contexts of a model's whole length in one's cache: what the kernel killed at 19 GB."""
     long = ("engine.max_context=8192", "actor.max_tokens_per_micro_batch=8192", "model.dtype=bfloat16")
     make_plan(config(*long), Machine(ram_bytes=23 * GIB), SHAPE)  # of which 1 GiB is there unless more is asked for
@@ -70,7 +70,7 @@ def test_processes_of_this_machine_share_its_memory():
         make_plan(config("engine.replicas=4", "engine.max_slots=128", "engine.kv_cache_gib=4"), room, SHAPE)
 
 
-def test_users_and_judges_that_this_process_serves_count_each_folder_once(tmp_path):
+def test_served_users_and_judges_count_folders_once(tmp_path):
     """Wherever they are named: for training, validation, or in a mixture; not those at an address."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
@@ -78,7 +78,7 @@ def test_users_and_judges_that_this_process_serves_count_each_folder_once(tmp_pa
     one, two = folders
     number = 2 if native_dtype(str(one), "auto") == "bfloat16" else 4
     size = number * tiny.build_model(64, hidden=32, layers=2).num_parameters()
-    kept = 64 * 1024 * 2 * 2 * 16 * number  # 64 replies in its longest context
+    cache_bytes = 64 * 1024 * 2 * 2 * 16 * number  # 64 replies in its longest context
     for options, count in (
         ((), 0),
         ((f"env.kwargs.user.model={one}", f"env.val_kwargs.user={one}"), 1),
@@ -95,12 +95,12 @@ def test_users_and_judges_that_this_process_serves_count_each_folder_once(tmp_pa
         ),
     ):
         made = plan_of(config(*options), Machine())
-        rows = {what: found for who, what, found in made.memory if who == "users and judges"}
-        assert rows == ({"weights": count * size, "keys and values": count * kept} if count else {}), options
+        rows = {what: cost for who, what, cost in made.memory if who == "users and judges"}
+        assert rows == ({"weights": count * size, "keys and values": count * cache_bytes} if count else {}), options
 
 
 @pytest.mark.parametrize("options", [(), ("engine.vllm.sleep_mode=true",), ("model.device=cpu",)])
-def test_users_and_judges_stay_where_learner_and_engine_are(options):
+def test_users_and_judges_share_the_learners_place(options):
     """Also while one of these sleeps."""
     engine = () if "model.device=cpu" in options else SERVED
     machine = Machine(gpus=1, gpu_bytes=48 * GIB, ram_bytes=48 * GIB)
@@ -119,38 +119,36 @@ SERVED = ("model.device=cuda", "engine.name=vllm", "engine.vllm.python=python3")
     width=st.sampled_from([1, 2]),
     name=st.sampled_from(["torch", "vllm"]),
 )
-def test_replicas_on_one_gpu_add_up_each_with_the_keys_and_values_that_it_was_told_to_keep(
-    share, cache, replicas, width, name
-):
+def test_replicas_on_one_gpu_add_up_caches(share, cache, replicas, width, name):
     """vLLM leaves the share aside where it is told how much to keep, but for what must be free when it starts."""
     gpus = Machine(gpus=2, gpu_bytes=80 * GIB)
     size = [] if cache is None else [f"engine.kv_cache_gib={cache}"]
     if name == "torch":
-        options, there = ["model.device=cuda", "engine.max_slots=4000", "engine.max_context=2048"], replicas
+        options, on_gpu = ["model.device=cuda", "engine.max_slots=4000", "engine.max_context=2048"], replicas
         options += ["actor.max_tokens_per_micro_batch=2048"]
-        each = 4 * SHAPE.parameters + (20 * GIB if cache is None else cache * GIB)
+        replica_bytes = 4 * SHAPE.parameters + (20 * GIB if cache is None else cache * GIB)
     else:
-        options, there = [*SERVED, f"engine.vllm.gpu_memory_utilization={share}"], -(-replicas * width // 2)
+        options, on_gpu = [*SERVED, f"engine.vllm.gpu_memory_utilization={share}"], -(-replicas * width // 2)
         options += [f"engine.tensor_parallel_size={width}"]
-        each = max(int(share * 80 * GIB), 0 if cache is None else 4 * SHAPE.parameters // width + cache * GIB)
-    given = resolve([*options, *size, f"engine.replicas={replicas}"])[0]
-    learner = [row for row in make_plan(given, Machine(gpus=2), SHAPE).memory if row[0] == "learner"]
+        replica_bytes = max(int(share * 80 * GIB), 0 if cache is None else 4 * SHAPE.parameters // width + cache * GIB)
+    settings = resolve([*options, *size, f"engine.replicas={replicas}"])[0]
+    learner = [row for row in make_plan(settings, Machine(gpus=2), SHAPE).memory if row[0] == "learner"]
     certain = sum(row[2] for row in learner if row[:2] in CERTAIN)
-    certain += there * (4 * SHAPE.parameters if name == "torch" else each)
-    if certain > 80 * GIB or sum(row[2] for row in learner) + there * each > 1.2 * 80 * GIB:
-        fewer = r", or fewer engine\.replicas \(now" if there > 1 else "engine: "
+    certain += on_gpu * (4 * SHAPE.parameters if name == "torch" else replica_bytes)
+    if certain > 80 * GIB or sum(row[2] for row in learner) + on_gpu * replica_bytes > 1.2 * 80 * GIB:
+        fewer = r", or fewer engine\.replicas \(now" if on_gpu > 1 else "engine: "
         with pytest.raises(PlanError, match=fewer):
-            make_plan(given, gpus, SHAPE)
+            make_plan(settings, gpus, SHAPE)
     else:
-        make_plan(given, gpus, SHAPE)
+        make_plan(settings, gpus, SHAPE)
 
 
-def test_free_memory_of_a_gpu_counts_and_not_its_size():
+def test_free_memory_of_a_gpu_counts():
     full = Machine(gpus=1, gpu_bytes=80 * GIB, gpu_free=2 * GIB)
-    given = resolve(["model.device=cuda"])[0]
-    make_plan(given, Machine(gpus=1, gpu_bytes=80 * GIB, gpu_free=79 * GIB), SHAPE)
+    settings = resolve(["model.device=cuda"])[0]
+    make_plan(settings, Machine(gpus=1, gpu_bytes=80 * GIB, gpu_free=79 * GIB), SHAPE)
     with pytest.raises(PlanError, match=r"on each GPU, whose free memory is 2\.0"):
-        make_plan(given, full, SHAPE)
+        make_plan(settings, full, SHAPE)
 
 
 def files(root: Path, **texts: str) -> Path:
@@ -164,13 +162,13 @@ def files(root: Path, **texts: str) -> Path:
 MEMINFO = "MemTotal: 8000 kB\nMemAvailable: 6000 kB\n"
 
 
-def test_the_machines_memory_is_what_is_available(tmp_path):
+def test_machine_memory_is_memavailable(tmp_path):
     assert available(tmp_path) is None
     assert available(files(tmp_path, proc__meminfo=MEMINFO)) == 6000 * 1024
 
 
 @pytest.mark.parametrize("nested", [True, False])
-def test_a_control_groups_limit_counts_with_what_can_be_dropped_from_its_cache(tmp_path, nested):
+def test_control_group_limit_counts_droppable_cache(tmp_path, nested):
     """Version 2, the limit at the group above, or at the base where the container does not see the host's path."""
     group = tmp_path / "sys/fs/cgroup" / ("pod" if nested else "")
     files(tmp_path, proc__meminfo=MEMINFO, proc__self__cgroup="0::/pod/app\n")

@@ -1,4 +1,4 @@
-"""What becomes of a call: every order of events ends, and ends with the right cause."""
+"""The outcome of a call: every order of events ends, with the right cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_all_done_is_done():
     assert call.verdict(2.0) == Verdict("done")
 
 
-def test_all_raised_goes_on_and_some_raised_does_not():
+def test_only_errors_of_all_ranks_keep_the_group():
     call = watch()
     call.answered(1, 1.0, raised=True)
     call.answered(0, 2.0, raised=True)
@@ -38,16 +38,16 @@ def test_all_raised_goes_on_and_some_raised_does_not():
 
 
 @pytest.mark.parametrize("late", [0.1, 2.9])
-def test_the_death_behind_a_survivors_error_is_the_cause(late):
+def test_death_behind_a_survivors_error_is_cause(late):
     call = watch()
     call.answered(0, 1.0, raised=True)  # connection reset by peer
     assert call.verdict(1.0 + late) is None
-    call.gone(1, "rank 1 was killed")
+    call.lost(1, "rank 1 was killed")
     verdict = call.verdict(1.0 + late)
-    assert verdict == Verdict("broken", ranks=(1,), said="rank 1 was killed")
+    assert verdict == Verdict("broken", ranks=(1,), message="rank 1 was killed")
 
 
-def test_the_first_error_is_the_cause_where_the_others_wait():
+def test_first_error_is_cause_while_ranks_wait():
     call = watch(3)
     call.answered(2, 1.0, raised=True)
     call.pulse(0, Heartbeat(1.0, True, "waits"), 3.9)
@@ -57,7 +57,7 @@ def test_the_first_error_is_the_cause_where_the_others_wait():
     assert (verdict.rank, verdict.ranks) == (2, (2,))
 
 
-def test_silence_is_of_those_who_have_not_answered():
+def test_silence_counts_only_for_pending_ranks():
     call = watch(3)
     call.answered(0, 1.0, raised=False)
     call.pulse(1, MOVING, 9.0)
@@ -67,7 +67,7 @@ def test_silence_is_of_those_who_have_not_answered():
     assert verdict.ranks == (2,)
 
 
-def test_who_waits_for_others_is_not_guilty_unless_all_do():
+def test_waiting_rank_is_blamed_only_with_all():
     call = watch(2)
     for waiting, guilty in ((False, (1,)), (True, (0, 1))):
         call.pulse(0, Heartbeat(100.0, True, "was in all_reduce"), 101.0)
@@ -77,7 +77,7 @@ def test_who_waits_for_others_is_not_guilty_unless_all_do():
         assert verdict.ranks == guilty
 
 
-def test_a_rank_that_only_moves_is_late_in_the_end():
+def test_moving_rank_eventually_counts_as_late():
     call = watch(2)
     call.answered(0, 1.0, raised=False)
     call.pulse(1, MOVING, 100.0)
@@ -88,12 +88,14 @@ def test_a_rank_that_only_moves_is_late_in_the_end():
     assert verdict.ranks == (1,)
 
 
-def test_a_late_rank_that_was_never_heard_of_has_no_place():
+def test_late_rank_without_heartbeat_has_no_place():
     call = Watch(3, 0.0, silence=1000.0, stall=10.0, grace=3.0)
     call.answered(0, 1.0, raised=False)
-    assert call.verdict(11.0) == Verdict("broken", ranks=(1, 2), said="made no progress for 10 s")
+    assert call.verdict(11.0) == Verdict("broken", ranks=(1, 2), message="made no progress for 10 s")
     call.pulse(1, Heartbeat(0.0, False, "in my_loss"), 11.0)
-    assert call.verdict(11.0) == Verdict("broken", ranks=(1, 2), said="made no progress for 10 s (rank 1 in my_loss)")
+    assert call.verdict(11.0) == Verdict(
+        "broken", ranks=(1, 2), message="made no progress for 10 s (rank 1 in my_loss)"
+    )
 
 
 EVENTS = st.tuples(
@@ -104,24 +106,24 @@ EVENTS = st.tuples(
 
 
 @given(st.integers(1, 4), st.lists(EVENTS, max_size=30))
-def test_every_call_ends_and_a_good_end_needs_everybody(ranks: int, events: list[tuple[str, int, float]]) -> None:
+def test_every_call_ends_and_success_needs_all(ranks: int, events: list[tuple[str, int, float]]) -> None:
     call, now = watch(ranks), 0.0
     answers: dict[int, bool] = {}
-    gone: set[int] = set()
+    dead: set[int] = set()
     for what, number, later in events:
         rank, now = number % ranks, now + later
-        if what in ("done", "raised") and rank not in answers and rank not in gone:
+        if what in ("done", "raised") and rank not in answers and rank not in dead:
             answers[rank] = what == "raised"
             call.answered(rank, now, raised=what == "raised")
         elif what == "gone":
-            gone.add(rank)
-            call.gone(rank, f"rank {rank} died")
+            dead.add(rank)
+            call.lost(rank, f"rank {rank} died")
         elif what in ("moves", "waits"):
             call.pulse(rank, Heartbeat(0.0, what == "waits", "somewhere"), now)
         verdict = call.verdict(now)
-        if gone:
+        if dead:
             assert verdict is not None
-            assert set(verdict.ranks) == gone
+            assert set(verdict.ranks) == dead
             return
         if verdict is None:
             continue
@@ -132,7 +134,7 @@ def test_every_call_ends_and_a_good_end_needs_everybody(ranks: int, events: list
             assert verdict.rank == next(iter(answers))
         else:
             assert verdict.ranks
-            assert verdict.said
+            assert verdict.message
         return
-    verdict = call.verdict(now + LIMITS["silence"] + 1e-6)  # nobody says anything any more
+    verdict = call.verdict(now + LIMITS["silence"] + 1e-6)  # no further event
     assert verdict is not None

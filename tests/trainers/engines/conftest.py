@@ -37,21 +37,21 @@ def _kit(request: pytest.FixtureRequest, kits: dict[str, MakeKit]) -> Iterator[K
 
 @pytest.fixture(scope="session", params=_parameters(KITS))
 def kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
-    """For what holds of any engine, whatever makes its tokens."""
+    """Every engine, also those with scripted tokens."""
     with _kit(request, KITS) as kit:
         yield kit
 
 
 @pytest.fixture(scope="session", params=_parameters(COMPUTING_KITS))
 def computing_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
-    """For what holds of an engine with a model inside."""
+    """Every engine that computes a model."""
     with _kit(request, COMPUTING_KITS) as kit:
         yield kit
 
 
 @pytest.fixture(scope="session")
 def sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sglang_server.Server]:
-    """The server of SGLang."""
+    """A running SGLang server."""
     with sglang_server.serving(tmp_path_factory.mktemp("sglang"), lively_model(), CONTEXT) as server:
         yield server
 
@@ -78,7 +78,7 @@ def sglang_kit(sglang: sglang_server.Server) -> Kit:
 
 @pytest.fixture(scope="session")
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[vllm_server.Server]:
-    """The server of vLLM."""
+    """A running vLLM server."""
     with vllm_server.serving(tmp_path_factory.mktemp("vllm"), lively_model(**SERVED), CONTEXT) as server:
         yield server
 
@@ -104,13 +104,13 @@ def vllm_kit(vllm: vllm_server.Server) -> Kit:
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order, by the parameters of fixtures
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that kill their engine come last, so that a server is started once."""
+    """Sort tests that kill their engine last, so that a server is started once."""
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that servers are started with."""
+    """The folder of a model for servers."""
     path = tmp_path_factory.mktemp("model")
     lively_model().save_pretrained(path)
     return path

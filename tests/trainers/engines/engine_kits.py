@@ -1,4 +1,4 @@
-"""What the conformance suite knows about each engine. A new engine adds a kit; the tests stay as they are.
+"""The engines of the conformance suite. A new engine adds a kit; the tests stay unchanged.
 
 An engine that is a server of its own takes long to start, so one server serves the whole session: its kit's ``make``
 connects to it (starting it where it is not there, or was killed) and puts it into the state of a new engine. Tests that
@@ -32,13 +32,13 @@ SERVED: dict[str, Any] = {"hidden": 64, "heads": 2, "kv_heads": 1}
 
 
 def lively_model(family: str = "qwen2", seed: int = 0, vocab: int = VOCAB, **shape: Any) -> PreTrainedModel:
-    """A tiny model whose every weight matters."""
+    """Build a tiny model whose every weight matters."""
     shape = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "max_context": CONTEXT, **shape}
     return enliven(build_model(vocab, family=family, **shape), seed)
 
 
 def enliven(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
-    """Peaked distributions, norms away from 1, biases away from 0."""
+    """Set weights for peaked distributions, norms away from 1, biases away from 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -59,7 +59,7 @@ class Kit:
             ``unused`` ids, which are never sampled.
         weights: From a model to what ``update_weights`` takes.
         kill: Makes the engine fail at its next work.
-        death: A pattern of what ``EngineDeadError`` says then.
+        death: A pattern of the message of ``EngineDeadError`` then.
         cause: Its ``__cause__``, where the engine is in this process.
         computes: Whether tokens and log-probs come from the model (else they are made up).
         block: KV is reused in whole blocks of so many tokens.
@@ -70,7 +70,7 @@ class Kit:
         mixes_cuts: Whether a seeded request has the same tokens beside requests with other cuts.
         coldest: Temperatures between 0 and this are refused.
         long: Tokens of a reply that is long enough for an update or a cancellation to arrive before it ends.
-        seconds: No test takes so long; what hangs is a failure.
+        seconds: The timeout of a test.
     """
 
     model: PreTrainedModel
@@ -143,11 +143,11 @@ def _scripted_kit() -> Iterator[Kit]:
 
 @contextmanager
 def _replicas_kit(one: MakeKit) -> Iterator[Kit]:
-    """Two of another kit's engines behind one."""
+    """Yield a kit of replicas: two of another kit's engines behind one."""
     with one() as kit:
 
-        async def make(model: PreTrainedModel, max_slots: int = 64, **more: Any) -> Replicas:
-            engines = [await kit.make(model, max_slots=max_slots, **more) for _ in range(2)]
+        async def make(model: PreTrainedModel, max_slots: int = 64, **options: Any) -> Replicas:
+            engines = [await kit.make(model, max_slots=max_slots, **options) for _ in range(2)]
             replicas = Replicas(engines, limits=Limits(probe_interval=60.0))
             replicas._router.slack = (
                 1000.0  # nothing moves for balance, so that a session's KV is where it is looked for

@@ -24,7 +24,7 @@ VOCAB = 64
 
 @dataclass
 class ServerBehavior:
-    """How it behaves, and what goes wrong.
+    """The behaviour of the fake, and its faults.
 
     Args:
         missing: Endpoints that it does not have.
@@ -62,8 +62,8 @@ class Request:
 class FakeSGLang:
     """See the module's text; ``log`` has every request's path and body, in order."""
 
-    def __init__(self, manners: ServerBehavior | None = None) -> None:
-        self.manners = manners or ServerBehavior()
+    def __init__(self, behavior: ServerBehavior | None = None) -> None:
+        self.behavior = behavior or ServerBehavior()
         self.log: list[tuple[str, Any]] = []
         self.weights: dict[str, Any] = {}
         self.weight_version = "default"
@@ -90,7 +90,7 @@ class FakeSGLang:
         return self.url
 
     async def stop(self) -> None:
-        """Refuse connections from now on, and break those that stand."""
+        """Refuse further connections, and break the open ones."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -101,14 +101,14 @@ class FakeSGLang:
             await asyncio.sleep(3600)
         body = await request.json() if request.can_read_body else None
         self.log.append((request.path, body))
-        if (planned := self.manners.refuse.get(request.path)) and planned[0] > 0:
+        if (planned := self.behavior.refuse.get(request.path)) and planned[0] > 0:
             planned[0] -= 1
             status, answer = planned[1]
             if isinstance(answer, str):
                 return web.Response(text=answer, status=status)
             return web.json_response(answer, status=status)
         endpoint = getattr(self, "_" + request.path.strip("/").replace("/", "_"), None)
-        missing = endpoint is None or request.path in self.manners.missing
+        missing = endpoint is None or request.path in self.behavior.missing
         return await (handler(request) if missing else endpoint(body))
 
     async def _not_found(self, _: web.Request) -> web.Response:
@@ -120,7 +120,7 @@ class FakeSGLang:
         return web.json_response({"model_path": "fake", "weight_version": self.weight_version, "new_field": [1]})
 
     async def _server_info(self, _: Any) -> web.Response:
-        m = self.manners
+        m = self.behavior
         return web.json_response(
             {
                 "version": "0.5.23",
@@ -139,7 +139,7 @@ class FakeSGLang:
     # Generation
 
     async def _generate(self, body: dict[str, Any]) -> web.Response:
-        m = self.manners
+        m = self.behavior
         if m.garbage is not None:
             return web.Response(text=m.garbage) if isinstance(m.garbage, str) else web.json_response(m.garbage)
         while not self._go.is_set():
@@ -216,7 +216,7 @@ class FakeSGLang:
         if not self.in_session:
             return web.json_response({"success": False, "message": "no session"}, status=400)
         for name, value in pickle.loads(base64.b64decode(body["serialized_named_tensors"][0])):
-            if name not in self.manners.lose:
+            if name not in self.behavior.lose:
                 self.weights[name] = value
         self.weight_version = body.get("weight_version", self.weight_version)
         return web.json_response({"success": True, "message": "Success"})
@@ -235,14 +235,14 @@ class FakeSGLang:
         return web.json_response({"success": True, "ranks": [{"checksums": self.checksums()}]})
 
     def checksums(self) -> dict[str, str]:
-        """As SGLang has them: parameters fused, SHA-256 of their bytes, 64 bits of it."""
+        """Return SGLang's checksums: of fused parameters, the first 64 bits of the SHA-256 of their bytes."""
         order = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj"}
         order |= {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
         fused: dict[str, Any] = {}
         for part in (None, *order):
             for name, value in self.weights.items():
-                if (found := next((p for p in order if f".{p}." in name), None)) == part:
-                    whole = name if found is None else name.replace(found, order[found])
+                if (part_name := next((p for p in order if f".{p}." in name), None)) == part:
+                    whole = name if part_name is None else name.replace(part_name, order[part_name])
                     fused.setdefault(whole, hashlib.sha256()).update(value.contiguous().numpy().tobytes())
         return {name: digest.digest()[:8].hex() for name, digest in fused.items()}
 

@@ -30,16 +30,16 @@ DESCRIBED = {
 
 @dataclass
 class ServerBehavior:
-    """How it was started, and what goes wrong.
+    """The options and faults of the fake.
 
     Args:
-        described: What the worker says otherwise.
+        described: Changes of the worker's description.
         dev_mode: Whether there are endpoints for weights.
-        extension: Whether the worker knows us.
+        extension: Whether the worker has this project's extension.
         details: Whether answers say what was cached.
         world: Workers.
         token_s: Seconds a token.
-        refuse: Endpoints that fail, with what they say, in order.
+        refuse: Endpoints that fail, with their messages, in order.
         lose: Parameters that updates silently leave out.
         fused: Modules that it has under other names.
         well: What ``/health`` answers.
@@ -62,8 +62,8 @@ class ServerBehavior:
 class FakeVLLM:
     """See the module's text; ``log`` has the path of every request that changes something, in order."""
 
-    def __init__(self, manners: ServerBehavior | None = None) -> None:
-        self.manners = manners or ServerBehavior()
+    def __init__(self, behavior: ServerBehavior | None = None) -> None:
+        self.behavior = behavior or ServerBehavior()
         self.log: list[str] = []
         self.label = "default"
         self.weights: dict[str, Any] = {}
@@ -87,25 +87,25 @@ class FakeVLLM:
         return self.url
 
     async def stop(self) -> None:
-        """Refuse connections from now on, and break those that stand."""
+        """Refuse further connections, and break the open ones."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
-        path, manners = request.path, self.manners
+        path, behavior = request.path, self.behavior
         if path == "/health":
-            return web.Response(status=manners.well)
+            return web.Response(status=behavior.well)
         if path == "/metrics":
             return web.Response(text=f'# HELP x\nvllm:generation_tokens_total{{engine="0"}} {self.made}.0\nother 3\n')
         if path == "/inference/v1/generate":
             return await self._generate(await request.json())
-        if not manners.dev_mode:
+        if not behavior.dev_mode:
             return web.json_response({"error": {"message": "Not Found"}}, status=404)
         self.log.append(path)
-        if said := manners.refuse.get(path):
+        if messages := behavior.refuse.get(path):
             self.active = False
-            return _failed(said.pop(0))
+            return _failed(messages.pop(0))
         body = await request.json() if request.can_read_body else {}
         handler = getattr(self, "_" + path.strip("/"), None)
         if handler is None:
@@ -120,8 +120,8 @@ class FakeVLLM:
         self.running += 1
         try:
             while len(tokens) < sampling["max_tokens"]:
-                await asyncio.sleep(self.manners.token_s)
-                while self.paused or self.asleep or self.manners.hung:
+                await asyncio.sleep(self.behavior.token_s)
+                while self.paused or self.asleep or self.behavior.hung:
                     await asyncio.sleep(0.001)
                 if not spans or spans[-1]["version"] != self.label:
                     spans.append({"version": self.label, "start": len(tokens), "end": len(tokens)})
@@ -136,32 +136,34 @@ class FakeVLLM:
             "weight_versions": spans,
             "logprobs": {"content": [{"token_id": token, "logprob": -1.0} for token in tokens]},
         }
-        details = {"cached_tokens": 0} if self.manners.details else None
+        details = {"cached_tokens": 0} if self.behavior.details else None
         return web.json_response({"choices": [choice], "usage": {"prompt_tokens_details": details}})
 
     # Each is the endpoint of its name
 
     def _collective_rpc(self, body: dict[str, Any]) -> Any:
-        if not self.manners.extension:
+        if not self.behavior.extension:
             raise RuntimeError(f"'CPUWorker' object has no attribute '{body['method']}'")
         if body["method"] == "leave_out":
             (self.left_out,) = body["args"]
-            return {"results": [None] * self.manners.world}
+            return {"results": [None] * self.behavior.world}
         if body["method"] == "weight_checksums":
             sums = {name: sum(map(bits, parts)) % 2**64 for name, parts in self._fused().items()}
-            return {"results": [sums] * self.manners.world}
-        return {"results": [{**DESCRIBED, **self.manners.described}] * self.manners.world}
+            return {"results": [sums] * self.behavior.world}
+        return {"results": [{**DESCRIBED, **self.behavior.described}] * self.behavior.world}
 
     def _fused(self) -> dict[str, list[Any]]:
         fused: dict[str, list[Any]] = {}
         for name, value in self.weights.items():
             parent, _, last = name.rpartition(".")[0].rpartition(".")
-            whole = next((whole for whole, parts in FUSED.items() if last in parts), self.manners.fused.get(last, last))
+            whole = next(
+                (whole for whole, parts in FUSED.items() if last in parts), self.behavior.fused.get(last, last)
+            )
             fused.setdefault(f"{parent}.{whole}.{name.rpartition('.')[2]}", []).append(value)
         return fused
 
     def _get_world_size(self, body: Any) -> Any:
-        return {"world_size": self.manners.world}
+        return {"world_size": self.behavior.world}
 
     def _weight_info(self, body: Any) -> Any:
         return {"weight_version": self.label}
@@ -181,8 +183,8 @@ class FakeVLLM:
         if info["kind"] == "merge":
             return
         got = load(base64.b64decode(info["data"])) if "data" in info else load_file(info["path"])
-        taken = {"weights": self.weights, "base": self.base, "adapter": self.adapter}[info["kind"]]
-        taken.update((name, value) for name, value in got.items() if name not in self.manners.lose)
+        target = {"weights": self.weights, "base": self.base, "adapter": self.adapter}[info["kind"]]
+        target.update((name, value) for name, value in got.items() if name not in self.behavior.lose)
 
     def _finish_weight_update(self, body: Any) -> None:
         assert self.active
@@ -202,6 +204,6 @@ class FakeVLLM:
         self.asleep = False
 
 
-def _failed(said: str) -> web.Response:
-    text = f"Call to collective_rpc method failed: Worker failed with error '{said}', please check the stack trace"
+def _failed(message: str) -> web.Response:
+    text = f"Call to collective_rpc method failed: Worker failed with error '{message}', please check the stack trace"
     return web.json_response({"error": {"message": text, "code": 500}}, status=500)

@@ -1,4 +1,4 @@
-"""The life of a real server that serves all tests of a session; which one, the kit of each engine says."""
+"""A real server for all tests of a session; the kits of the engines define its kind."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from trainers.engines.server import ServerProcess, free_port
 
-#: A busy machine is not to be taken for a server that hangs; one that is killed is heard of at once in any case.
+#: Timeouts that a busy machine does not exceed; a killed server is noticed at once in any case.
 PATIENT: dict[str, Any] = {"start_timeout_s": 500.0, "health_timeout_s": 60.0}
 
 
 class RealServer(ABC):
-    """Started when it is first needed, and again when it was killed."""
+    """A server that is started when it is first needed, and again when it was killed."""
 
     def __init__(self, folder: Path, context: int) -> None:
         self.folder, self.context = folder, context
@@ -28,7 +28,7 @@ class RealServer(ABC):
 
     @abstractmethod
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
-        """What starts it, and what is laid over the environment."""
+        """Return its command line, and additions to its environment."""
 
     def ensure(self) -> ServerProcess:
         if self.process is None or self.process.ended is not None:
@@ -37,7 +37,7 @@ class RealServer(ABC):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """It runs; what fails inside is raised with the end of its log."""
+        """Ensure that it runs; errors inside are raised with the end of its log."""
         process = self.ensure()
         try:
             yield

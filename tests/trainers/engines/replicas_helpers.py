@@ -20,7 +20,7 @@ TOKENS = 10
 
 
 def slow(call: Call) -> Reply:
-    """Ten tokens in ten seconds; a probe is answered at once."""
+    """Reply with ten tokens in ten seconds; answer a probe at once."""
     return Reply([1]) if call.token_ids == (0,) else Reply(range(1, TOKENS + 1), per_token=1.0)
 
 
@@ -39,7 +39,7 @@ def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
 
 
 def patiently(options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of Replicas, with those that are limits among them."""
+    """Return the arguments of Replicas, with limits gathered in ``limits``."""
     limits = {field.name: options.pop(field.name) for field in fields(Limits) if field.name in options}
     return {**options, "limits": Limits(**limits)}
 

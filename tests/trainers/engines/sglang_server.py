@@ -18,21 +18,21 @@ PYTHON = Path(os.environ.get("TEXTENVS_SGLANG_PYTHON", Path(__file__).parents[3]
 
 
 class Server(RealServer):
-    """SGLang's own."""
+    """SGLang's server."""
 
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
         return SGLangOptions(python=str(PYTHON)).command(self.folder, self.port, self.context)
 
-    def options(self, **more: object) -> SGLangOptions:
-        return SGLangOptions(base_url=self.url, **PATIENT | more)
+    def options(self, **extra: object) -> SGLangOptions:
+        return SGLangOptions(base_url=self.url, **PATIENT | extra)
 
     async def make(
-        self, model: PreTrainedModel, max_slots: int = 64, unused: Sequence[int] = (), **more: object
+        self, model: PreTrainedModel, max_slots: int = 64, unused: Sequence[int] = (), **extra: object
     ) -> SGLangEngine:
         with self.running():
             engine = SGLangEngine(
                 self.folder,
-                self.options(**more),
+                self.options(**extra),
                 max_context=self.context,
                 weights=model.state_dict(),
                 version=0,

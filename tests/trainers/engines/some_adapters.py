@@ -14,7 +14,7 @@ RANK, SCALE = 3, 7 / 3
 
 
 def adapter_of(state: Mapping[str, Tensor], seed: int = 0) -> dict[str, Tensor]:
-    """By peft's names; large enough to change what is said."""
+    """Return random adapters by peft's names; large enough to change the replies."""
     generator = torch.Generator().manual_seed(seed)
     adapter = {}
     for name, value in state.items():
@@ -28,13 +28,13 @@ def adapter_of(state: Mapping[str, Tensor], seed: int = 0) -> dict[str, Tensor]:
 def adapted(
     state: Mapping[str, Tensor], seed: int = 0, name: str = "base", adapter: Mapping[str, Tensor] | None = None
 ) -> AdapterSource:
-    """A publication of adapters on these weights."""
+    """Return a publication of adapters on these weights."""
     adapter = adapter_of(state, seed) if adapter is None else adapter
     return AdapterSource(name, LocalSource.of(state), LocalSource.of(adapter), SCALE)
 
 
 def merged(state: Mapping[str, Tensor], seed: int = 0) -> dict[str, Tensor]:
-    """What it is to equal, written out."""
+    """Return the expected merged weights."""
     adapter, result = adapter_of(state, seed), dict(state)
     for name in state:
         layer = PREFIX + name.removesuffix(".weight")

@@ -1,4 +1,4 @@
-"""Adapters that travel alone: an engine has the numbers of merged weights, to the last bit."""
+"""Adapters sent alone: an engine has exactly the numbers of merged weights."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ def assert_same(one: Generation, other: Generation) -> None:
 
 
 @pytest.mark.parametrize("exact", ["float32", "bfloat16"])
-def test_what_is_read_is_the_merged_weights(exact: str) -> None:
+def test_reading_yields_merged_weights(exact: str) -> None:
     state = {name: value.to(getattr(torch, exact)).float() for name, value in STATE.items()}
-    kept = {name: compact(value) for name, value in state.items()}
-    assert {value.dtype for value in kept.values()} >= {getattr(torch, exact)}
-    source = adapted(kept, adapter=adapter_of(state)).merged()
+    compacted = {name: compact(value) for name, value in state.items()}
+    assert {value.dtype for value in compacted.values()} >= {getattr(torch, exact)}
+    source = adapted(compacted, adapter=adapter_of(state)).merged()
     made = {name: value for names, value in source.read() for name in names}
-    wanted = merged(state)
-    assert made.keys() == wanted.keys()
-    assert all(torch.equal(made[name].float(), value) for name, value in wanted.items())
+    expected = merged(state)
+    assert made.keys() == expected.keys()
+    assert all(torch.equal(made[name].float(), value) for name, value in expected.items())
 
 
-def test_a_model_whose_numbers_need_float32_stays_so() -> None:
+def test_numbers_that_need_float32_stay_float32() -> None:
     value = torch.tensor([1.0, 1.0 + 2**-20, -0.0])
     assert compact(value) is value
     assert compact(torch.tensor([float("nan")])).dtype == torch.float32
     assert torch.signbit(compact(torch.tensor([-0.0, 1.5]))).tolist() == [True, False]
 
 
-async def test_the_torch_engine_computes_as_with_merged_weights() -> None:
+async def test_torch_engine_computes_as_with_merged_weights() -> None:
     one, other = an_engine(), an_engine()
     before = await reply_of(one)
     for version, seed in enumerate((0, 1), 1):  # the second is not on top of the first
         await one.update_weights(adapted(STATE, seed), version)
         await other.update_weights(merged(STATE, seed), version)
-        assert_same(ours := await reply_of(one), await reply_of(other))
-        assert set(ours.weight_version.tolist()) == {version}
-        assert ours.logprobs.tolist() != before.logprobs.tolist()
+        assert_same(reply := await reply_of(one), await reply_of(other))
+        assert set(reply.weight_version.tolist()) == {version}
+        assert reply.logprobs.tolist() != before.logprobs.tolist()
     await asyncio.gather(one.close(), other.close())
     with pytest.raises(EngineDeadError):
         await one.update_weights(adapted(STATE), 9)
@@ -94,7 +94,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_adapters_that_do_not_fit_are_refused_and_the_old_weights_stay(fault: str) -> None:
+async def test_unsuitable_adapters_leave_the_old_weights(fault: str) -> None:
     engine = an_engine()
     before = await reply_of(engine)
     with pytest.raises(ValueError, match=FAULTS[fault]):
@@ -104,20 +104,20 @@ async def test_adapters_that_do_not_fit_are_refused_and_the_old_weights_stay(fau
     await engine.close()
 
 
-async def test_a_replica_that_comes_later_has_base_and_adapters() -> None:
-    # What replicas are made of is not the base: as after a resumption, where it is what a checkpoint merged.
+async def test_later_replica_has_base_and_adapters() -> None:
+    # The replicas' first weights are not the base, as after a resumption from merged weights.
     base = build_model(64, hidden=32, layers=2, seed=5).state_dict()
     replicas = Replicas([an_engine(), an_engine()], restart=lambda _: an_engine())
     await replicas.update_weights(adapted(base, 0), 1)
     await replicas.update_weights(adapted(base, 1), 2)
-    wanted = await reply_of(replicas)
+    expected = await reply_of(replicas)
     lost = [replica.engine for replica in replicas._replicas]
     for engine in lost:
         engine._mailbox.end("injected")  # type: ignore[attr-defined]
     again = await asyncio.wait_for(reply_of(replicas), 60)
-    assert_same(again, wanted)
+    assert_same(again, expected)
     assert set(again.weight_version.tolist()) == {2}
     whole = an_engine()
     await whole.update_weights(merged(base, 1), 1)
-    assert_same(await reply_of(whole), wanted)
+    assert_same(await reply_of(whole), expected)
     await asyncio.gather(replicas.close(), whole.close())

@@ -1,4 +1,4 @@
-"""Attention to cells where they lie: softmax(q k / sqrt(d)) v, request by request."""
+"""Attention to cells in place: softmax(q k / sqrt(d)) v, request by request."""
 
 import pytest
 import torch
@@ -9,21 +9,21 @@ from trainers.engines.decoder import CellAttention, is_faster
 
 
 def oracle(q, cache, cells, position):
-    """One request, head by head, in the words of the formula."""
+    """Compute one request, head by head, by the formula."""
     kv_heads = cache.shape[1] // 2
     heads, dim = q.shape
     slot = cache[cells[: position + 1]]
-    found = []
+    rows = []
     for head in range(heads):
         of = head // (heads // kv_heads)
         keys, values = slot[:, of], slot[:, kv_heads + of]
         weights = torch.softmax(keys @ q[head] / dim**0.5, 0)
-        found.append(weights @ values)
-    return torch.cat(found)
+        rows.append(weights @ values)
+    return torch.cat(rows)
 
 
 @given(st.data())
-def test_each_request_finds_what_the_formula_says(data):
+def test_attention_follows_the_formula(data):
     kv_heads, shared, dim = (data.draw(st.integers(1, n)) for n in (3, 3, 9))
     count, places = data.draw(st.integers(1, 5)), data.draw(st.integers(12, 40))
     positions = [data.draw(st.integers(0, 11)) for _ in range(count)]
@@ -34,12 +34,12 @@ def test_each_request_finds_what_the_formula_says(data):
     cache = torch.randn(places, 2 * kv_heads, dim, dtype=torch.float64)
     q = torch.randn(count, heads + 2, dim, dtype=torch.float64)[:, 1:-1]  # a view, as the decoder's
     attention = CellAttention(heads, kv_heads, dim, places, torch.float64)
-    found = attention.attend(q, cache, attention.reads(cells, torch.tensor(positions)))
-    wanted = torch.stack([oracle(q[i], cache, cells[i], positions[i]) for i in range(count)])
-    torch.testing.assert_close(found, wanted)
+    attended = attention.attend(q, cache, attention.reads(cells, torch.tensor(positions)))
+    expected = torch.stack([oracle(q[i], cache, cells[i], positions[i]) for i in range(count)])
+    torch.testing.assert_close(attended, expected)
 
 
-def test_what_lies_beyond_a_request_does_not_matter():
+def test_cells_beyond_a_request_are_ignored():
     attention = CellAttention(2, 1, 4, 24, torch.float32)
     cache, q = torch.randn(24, 2, 4), torch.randn(2, 2, 4)
     reads = attention.reads(torch.stack([torch.arange(16, 23), torch.arange(7)]), torch.tensor([3, 6]))
@@ -57,11 +57,11 @@ def test_what_lies_beyond_a_request_does_not_matter():
         ("cuda", torch.float32, 2, False),
     ],
 )
-def test_where_it_serves(device, dtype, threads, answer):
+def test_selection_by_device_dtype_and_threads(device, dtype, threads, answer):
     assert is_faster(torch.device(device), dtype, threads) is answer
 
 
-def test_nobody_is_warned_of_sparse_tensors(recwarn):
+def test_sparse_tensors_give_no_warning(recwarn):
     attention = CellAttention(2, 1, 4, 24, torch.float32)
     attention.reads(torch.tensor([[0]]), torch.tensor([0]))
     assert not recwarn

@@ -1,4 +1,4 @@
-"""What cannot serve is refused with the reason, before anything is trained."""
+"""Engines that cannot serve are refused with the reason, before any training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainers.engines.vllm.options import MIN_TEMPERATURE
         (["engine.name=sglang", "engine.sglang.base_url=host:1"], "must begin with http://"),
     ],
 )
-def test_what_cannot_serve_is_found_before_anything_is_trained(arguments: list[str], wrong: str) -> None:
+def test_unusable_engines_are_refused_before_training(arguments: list[str], wrong: str) -> None:
     config, _ = resolve(arguments, PPOConfig)
     with pytest.raises(SetupError, match=wrong):
         check_engine(config)

@@ -1,4 +1,4 @@
-"""What every engine must do, whatever is inside: the protocol of ``trainers.engines.base`` as tests.
+"""The protocol of ``trainers.engines.base`` as tests, for every engine.
 
 References come from the transformers model itself, computed the slow way: whole sequences, no cache.
 """
@@ -41,7 +41,7 @@ def prompts(count: int, seed: int = 0, low: int = 1, high: int = 60) -> list[lis
 def forward(
     model: PreTrainedModel, prompt: Sequence[int], new: Sequence[int], temperature: float = 1.0
 ) -> torch.Tensor:
-    """Log-probs over the vocabulary at each new token, from one full forward: ``[len(new), vocab]``."""
+    """Compute log-probs over the vocabulary at each new token, from one full forward: ``[len(new), vocab]``."""
     ids = torch.tensor([[*prompt, *map(int, new)]])
     logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
     return (logits / temperature).log_softmax(-1)
@@ -64,7 +64,7 @@ def check_shapes(generation: Generation) -> None:
 
 
 async def until_tokens(kit: Kit, engine: Engine, count: int) -> None:
-    """Wait until so many tokens were generated since the start by what runs."""
+    """Wait until ``count`` tokens were generated since the start."""
     if not kit.counts_in_flight:  # batches are continuous: by the end of a request the others have come as far
         await engine.generate([1], Sampling(max_new_tokens=max(count // 4, 8), ignore_stop=True))
         return
@@ -73,7 +73,7 @@ async def until_tokens(kit: Kit, engine: Engine, count: int) -> None:
 
 
 async def ask_until_it_fails(engine: Engine, prompt: Sequence[int]) -> None:
-    """Requests one after another, so that a fault finds one under way however fast the engine is."""
+    """Send requests one after another, so that a fault always meets one in flight."""
     while True:
         await engine.generate(prompt, Sampling(max_new_tokens=700, ignore_stop=True))
 
@@ -83,7 +83,7 @@ def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
 
 
 def reusable(kit: Kit, prompt: Sequence[int], computed: Sequence[Sequence[int]]) -> int:
-    """How much KV a prompt finds: its longest prefix among sequences, in whole blocks, without its last token."""
+    """Return the reusable KV of a prompt: its longest known prefix, in whole blocks, without its last token."""
     longest = max((common_prefix(prompt[:-1], sequence) for sequence in computed), default=0)
     return longest // kit.block * kit.block
 
@@ -97,8 +97,8 @@ async def test_greedy_equals_transformers_generate(computing_kit: Kit) -> None:
         for prompt in prompts(4):
             made = await engine.generate(prompt, GREEDY)
             ids = torch.tensor([prompt])
-            wanted = kit.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24)
-            assert made.token_ids.tolist() == wanted[0, len(prompt) :].tolist()
+            expected = kit.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24)
+            assert made.token_ids.tolist() == expected[0, len(prompt) :].tolist()
             assert made.finish_reason == "length"
             check_shapes(made)
 
@@ -106,30 +106,30 @@ async def test_greedy_equals_transformers_generate(computing_kit: Kit) -> None:
 async def test_logprobs_equal_a_full_forward(computing_kit: Kit) -> None:
     temperatures = [0.0, 0.6, 1.0, 1.7] * 4  # in one batch
     async with running(computing_kit) as engine:
-        asked = prompts(16, seed=1)
+        inputs = prompts(16, seed=1)
         made = await asyncio.gather(
             *(
                 engine.generate(p, Sampling(temperature=temperature, max_new_tokens=20, seed=i))
-                for i, (p, temperature) in enumerate(zip(asked, temperatures, strict=True))
+                for i, (p, temperature) in enumerate(zip(inputs, temperatures, strict=True))
             )
         )
-    for prompt, temperature, generation in zip(asked, temperatures, made, strict=True):
+    for prompt, temperature, generation in zip(inputs, temperatures, made, strict=True):
         full = forward(computing_kit.model, prompt, generation.token_ids, temperature or 1.0)
         np.testing.assert_allclose(generation.logprobs, picked(full, generation.token_ids), atol=1e-4)
         if generation.sampled_logprobs is not None:
-            wanted = np.zeros_like(generation.logprobs) if temperature == 0 else generation.logprobs
-            np.testing.assert_allclose(generation.sampled_logprobs, wanted, atol=1e-6)
+            expected = np.zeros_like(generation.logprobs) if temperature == 0 else generation.logprobs
+            np.testing.assert_allclose(generation.sampled_logprobs, expected, atol=1e-6)
 
 
 def cut_by_hand(probs: np.ndarray, top_k: int, top_p: float, min_p: float, joint: bool) -> dict[int, float]:
-    """The distribution after the cuts, token by token, from the definitions in ``base``.
+    """Return the distribution after the cuts, token by token, from the definitions in ``base``.
 
     With ``joint``, ``top_p`` is a share of the whole, not of what ``top_k`` left.
     """
     order = sorted(range(len(probs)), key=lambda token: -probs[token])
-    kept = order[: top_k or None]
-    total, nucleus = sum(probs[token] for token in (order if joint else kept)), []
-    for token in kept:
+    candidates = order[: top_k or None]
+    total, nucleus = sum(probs[token] for token in (order if joint else candidates)), []
+    for token in candidates:
         nucleus.append(token)
         if sum(probs[t] for t in nucleus) >= top_p * total:
             break
@@ -143,14 +143,14 @@ CUTS = [(1, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (8, 0.8, 0.0
 
 
 async def test_cuts(computing_kit: Kit) -> None:
-    asked = prompts(24, seed=2)
+    inputs = prompts(24, seed=2)
     async with running(computing_kit) as engine:
         if computing_kit.refuses_min_p:
             with pytest.raises(RequestError, match="min_p"):
-                await engine.generate(asked[0], Sampling(temperature=1.3, min_p=0.1))
+                await engine.generate(inputs[0], Sampling(temperature=1.3, min_p=0.1))
         cuts = [cut for cut in CUTS if not (cut[2] and computing_kit.refuses_min_p)]
-        rows = [(prompt, *cuts[i % len(cuts)]) for i, prompt in enumerate(asked)]
-        plain = asyncio.gather(*(engine.generate(p, Sampling(max_new_tokens=12)) for p in asked[:12]))  # without cuts
+        rows = [(prompt, *cuts[i % len(cuts)]) for i, prompt in enumerate(inputs)]
+        plain = asyncio.gather(*(engine.generate(p, Sampling(max_new_tokens=12)) for p in inputs[:12]))  # without cuts
         made = await asyncio.gather(
             *(
                 engine.generate(p, Sampling(1.3, top_p, top_k, min_p, max_new_tokens=12, seed=i))
@@ -162,29 +162,29 @@ async def test_cuts(computing_kit: Kit) -> None:
         full = forward(computing_kit.model, prompt, generation.token_ids, 1.3)
         np.testing.assert_allclose(generation.logprobs, picked(full, generation.token_ids), atol=1e-4)
         for at, token in enumerate(generation.token_ids.tolist()):
-            kept = cut_by_hand(full[at].double().exp().numpy(), *cut, computing_kit.joint_cuts)
-            assert token in kept, cut
+            allowed = cut_by_hand(full[at].double().exp().numpy(), *cut, computing_kit.joint_cuts)
+            assert token in allowed, cut
             if generation.sampled_logprobs is not None:
-                assert generation.sampled_logprobs[at] == pytest.approx(np.log(kept[token]), abs=1e-4), cut
+                assert generation.sampled_logprobs[at] == pytest.approx(np.log(allowed[token]), abs=1e-4), cut
 
 
-async def test_what_the_cuts_kept_is_reported_or_refused(computing_kit: Kit) -> None:
-    asked, sampling = prompts(6, seed=5), {"temperature": 1.3, "top_k": 8, "top_p": 0.8, "max_new_tokens": 7}
+async def test_kept_ids_are_reported_or_refused(computing_kit: Kit) -> None:
+    inputs, sampling = prompts(6, seed=5), {"temperature": 1.3, "top_k": 8, "top_p": 0.8, "max_new_tokens": 7}
     async with running(computing_kit) as engine:
         if not computing_kit.reports_kept:
             with pytest.raises(RequestError, match="return_kept"):
-                await engine.generate(asked[0], Sampling(**sampling, return_kept=True))
+                await engine.generate(inputs[0], Sampling(**sampling, return_kept=True))
             return
         made = await asyncio.gather(
-            *(engine.generate(p, Sampling(**sampling, return_kept=i > 0, seed=i)) for i, p in enumerate(asked))
+            *(engine.generate(p, Sampling(**sampling, return_kept=i > 0, seed=i)) for i, p in enumerate(inputs))
         )
-        again = await engine.generate(asked[1], Sampling(**sampling, seed=1))
-        (greedy,) = await asyncio.gather(engine.generate(asked[0], Sampling(temperature=0, return_kept=True)))
+        again = await engine.generate(inputs[1], Sampling(**sampling, seed=1))
+        (greedy,) = await asyncio.gather(engine.generate(inputs[0], Sampling(temperature=0, return_kept=True)))
     assert made[0].kept_ids is made[0].kept_counts is None
     assert again.token_ids.tolist() == made[1].token_ids.tolist(), "it changes nothing"
     assert greedy.kept_counts is not None
     assert not greedy.kept_counts.any()
-    for prompt, generation in zip(asked[1:], made[1:], strict=True):
+    for prompt, generation in zip(inputs[1:], made[1:], strict=True):
         assert generation.kept_ids is not None
         assert generation.kept_counts is not None
         full = forward(computing_kit.model, prompt, generation.token_ids, 1.3)
@@ -193,13 +193,13 @@ async def test_what_the_cuts_kept_is_reported_or_refused(computing_kit: Kit) -> 
             assert set(some.tolist()) == set(cut_by_hand(full[at].double().exp().numpy(), 8, 0.8, 0.0, False))
 
 
-async def test_unused_ids_are_left_out(computing_kit: Kit) -> None:
+async def test_unused_ids_are_never_sampled(computing_kit: Kit) -> None:
     unused = [2, 3, *range(VOCAB // 2, VOCAB)]
     samplings = [Sampling(temperature=t, top_k=k, max_new_tokens=16, seed=1) for t in (0.0, 0.7, 2.0) for k in (0, 5)]
-    asked = prompts(len(samplings), seed=8)
+    inputs = prompts(len(samplings), seed=8)
     async with running(computing_kit, unused=unused) as engine:
-        made = await asyncio.gather(*(engine.generate(*each) for each in zip(asked, samplings, strict=True)))
-    for prompt, sampling, generation in zip(asked, samplings, made, strict=True):
+        made = await asyncio.gather(*(engine.generate(*arguments) for arguments in zip(inputs, samplings, strict=True)))
+    for prompt, sampling, generation in zip(inputs, samplings, made, strict=True):
         full = forward(computing_kit.model, prompt, generation.token_ids, sampling.temperature or 1.0)
         full[:, unused] = -torch.inf
         rest = full.log_softmax(-1)
@@ -207,7 +207,7 @@ async def test_unused_ids_are_left_out(computing_kit: Kit) -> None:
         if not sampling.temperature:
             assert generation.token_ids.tolist() == rest.argmax(-1).tolist()
     async with running(computing_kit) as engine:  # the next engine is not bound by the one before
-        free = await engine.generate(asked[4], Sampling(temperature=2.0, max_new_tokens=60, seed=1))
+        free = await engine.generate(inputs[4], Sampling(temperature=2.0, max_new_tokens=60, seed=1))
     assert not set(unused).isdisjoint(free.token_ids.tolist())
 
 
@@ -223,15 +223,17 @@ async def test_samples_follow_the_distribution(kit: Kit) -> None:
     expected = count * forward(kit.model, prompt, [0], 1.5)[0].double().exp().numpy()
     order = np.argsort(-expected)
     bins = [order[i : i + 1] for i in range(15)] + [order[15:]]  # the rare ones together
-    observed, wanted = (np.array([side[which].sum() for which in bins]) for side in (drawn, expected))
-    assert wanted.min() > 5
-    assert ((observed - wanted) ** 2 / wanted).sum() < 37.7  # chi-square, 15 degrees of freedom: p > 0.001
+    observed, expected_counts = (np.array([side[which].sum() for which in bins]) for side in (drawn, expected))
+    assert expected_counts.min() > 5
+    assert (
+        (observed - expected_counts) ** 2 / expected_counts
+    ).sum() < 37.7  # chi-square, 15 degrees of freedom: p > 0.001
 
 
 # Ends
 
 
-async def test_stop_tokens_end_a_generation_and_are_kept(kit: Kit) -> None:
+async def test_stop_tokens_end_and_stay_in_generations(kit: Kit) -> None:
     async with running(kit) as engine:
         prompt = prompts(1)[0]
         free = await engine.generate(prompt, GREEDY)
@@ -248,7 +250,7 @@ async def test_stop_tokens_end_a_generation_and_are_kept(kit: Kit) -> None:
         assert (on.token_ids.tolist(), on.finish_reason) == (tokens, "length")
 
 
-async def test_each_request_has_its_own_stops_and_limits(kit: Kit) -> None:
+async def test_requests_have_their_own_stops_and_limits(kit: Kit) -> None:
     async with running(kit) as engine:
         prompt = prompts(1, seed=3)[0]
         tokens = (await engine.generate(prompt, GREEDY)).token_ids.tolist()
@@ -268,7 +270,7 @@ async def test_each_request_has_its_own_stops_and_limits(kit: Kit) -> None:
         assert generation.finish_reason == ("stop" if end <= limit else "length")
 
 
-async def test_the_context_ends_a_generation(kit: Kit) -> None:
+async def test_context_limit_ends_a_generation(kit: Kit) -> None:
     async with running(kit) as engine:
         made = await engine.generate([1] * (CONTEXT - 3), Sampling(max_new_tokens=50, ignore_stop=True))
         assert (len(made.token_ids), made.finish_reason) == (3, "length")
@@ -279,22 +281,22 @@ async def test_the_context_ends_a_generation(kit: Kit) -> None:
 # Batching
 
 
-async def test_seeded_requests_do_not_depend_on_company(kit: Kit) -> None:
-    asked = prompts(24, seed=4)
+async def test_seeded_requests_are_independent_of_batch(kit: Kit) -> None:
+    inputs = prompts(24, seed=4)
     async with running(kit, max_slots=8) as engine:
         for cuts in [(1.0, 0.9)] if kit.mixes_cuts else [(1.0,), (0.9,)]:
             samplings = [
                 Sampling(temperature=1.0, top_p=cuts[i % len(cuts)], max_new_tokens=8 + i, seed=i) for i in range(24)
             ]
-            alone = [await engine.generate(p, s) for p, s in zip(asked, samplings, strict=True)]
-            together = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(asked, samplings, strict=True)))
-            backwards = await asyncio.gather(*(engine.generate(asked[i], samplings[i]) for i in reversed(range(24))))
+            alone = [await engine.generate(p, s) for p, s in zip(inputs, samplings, strict=True)]
+            together = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(inputs, samplings, strict=True)))
+            backwards = await asyncio.gather(*(engine.generate(inputs[i], samplings[i]) for i in reversed(range(24))))
             for one, two, three in zip(alone, together, reversed(backwards), strict=True):
                 assert one.token_ids.tolist() == two.token_ids.tolist() == three.token_ids.tolist()
                 np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-4)
 
 
-async def test_seeds_differ_and_no_seed_differs_from_call_to_call(computing_kit: Kit) -> None:
+async def test_different_seeds_and_unseeded_calls_differ(computing_kit: Kit) -> None:
     async with running(computing_kit) as engine:
         for seeds in ([0, 1, 2, -1, 2**70 + 5], [None] * 5):
             made = [
@@ -304,20 +306,20 @@ async def test_seeds_differ_and_no_seed_differs_from_call_to_call(computing_kit:
 
 
 async def test_64_at_once_of_mixed_lengths(kit: Kit) -> None:
-    asked = prompts(64, seed=5, high=120)
+    inputs = prompts(64, seed=5, high=120)
     lengths = np.random.default_rng(5).integers(1, 40, 64).tolist()
     async with running(kit, max_slots=16) as engine:
         made = await asyncio.gather(
             *(
                 engine.generate(p, Sampling(max_new_tokens=n, ignore_stop=True, seed=n))
-                for p, n in zip(asked, lengths, strict=True)
+                for p, n in zip(inputs, lengths, strict=True)
             )
         )
         stats = engine.stats()
     assert stats["requests"] == 64
     assert stats["generated_tokens"] == sum(lengths)
     assert stats["running"] == 0
-    for prompt, length, generation in zip(asked, lengths, made, strict=True):
+    for prompt, length, generation in zip(inputs, lengths, made, strict=True):
         assert len(generation.token_ids) == length
         check_shapes(generation)
         if kit.computes:
@@ -325,13 +327,13 @@ async def test_64_at_once_of_mixed_lengths(kit: Kit) -> None:
             np.testing.assert_allclose(generation.logprobs, picked(full, generation.token_ids), atol=1e-4)
 
 
-async def test_seeded_requests_with_more_prompt_than_a_step_reads(kit: Kit) -> None:
-    """An engine that reads a prompt in parts throws away what it samples before the last; a seed must not notice."""
-    asked = prompts(12, seed=15, low=700, high=740)
+async def test_seeded_requests_with_chunked_prompts(kit: Kit) -> None:
+    """An engine that reads a prompt in chunks discards samples before the last; seeded replies are unaffected."""
+    inputs = prompts(12, seed=15, low=700, high=740)
     samplings = [Sampling(max_new_tokens=4, seed=i) for i in range(12)]
     async with running(kit, max_slots=12) as engine:
-        together = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(asked, samplings, strict=True)))
-        for one, prompt, sampling in list(zip(together, asked, samplings, strict=True))[::5]:
+        together = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(inputs, samplings, strict=True)))
+        for one, prompt, sampling in list(zip(together, inputs, samplings, strict=True))[::5]:
             alone = await engine.generate(prompt, sampling)
             assert one.token_ids.tolist() == alone.token_ids.tolist()
 
@@ -339,7 +341,7 @@ async def test_seeded_requests_with_more_prompt_than_a_step_reads(kit: Kit) -> N
 # Sessions
 
 
-async def test_sessions_change_nothing_but_the_work(kit: Kit) -> None:
+async def test_sessions_change_only_the_work(kit: Kit) -> None:
     async def episode(engine: Engine, session: str | None, first: list[int]) -> list[Generation]:
         history, made = list(first), []
         for turn in range(4):
@@ -351,9 +353,9 @@ async def test_sessions_change_nothing_but_the_work(kit: Kit) -> None:
     async with running(kit) as engine:
         starts = prompts(8, seed=6, low=4)
         plain = await asyncio.gather(*(episode(engine, None, start) for start in starts))
-        kept = await asyncio.gather(*(episode(engine, f"s{i}", start) for i, start in enumerate(starts)))
+        with_session = await asyncio.gather(*(episode(engine, f"s{i}", start) for i, start in enumerate(starts)))
         assert engine.stats()["cached_tokens"] > 0
-        for one, two, start in zip(plain, kept, starts, strict=True):
+        for one, two, start in zip(plain, with_session, starts, strict=True):
             size = len(start)
             for turn, (a, b) in enumerate(zip(one, two, strict=True)):
                 assert a.token_ids.tolist() == b.token_ids.tolist()
@@ -364,28 +366,30 @@ async def test_sessions_change_nothing_but_the_work(kit: Kit) -> None:
         await engine.release("never heard of")
 
 
-async def test_a_session_whose_history_was_rewritten_reuses_the_common_prefix(kit: Kit) -> None:
+async def test_rewritten_session_reuses_the_common_prefix(kit: Kit) -> None:
     async with running(kit) as engine:
         start = prompts(1, seed=7, low=30)[0]
         held = [[*start, *(await engine.generate(start, GREEDY, "s")).token_ids.tolist()]]
         changed = [*start[:20], (start[20] + 1) % VOCAB, *start[21:]]
         for history in (changed, changed[:9], changed[:9], start, [start[0] ^ 1]):
             least, most = reusable(kit, history, held[-1:]), reusable(kit, history, held)
-            kept = await engine.generate(history, GREEDY, "s")
+            with_session = await engine.generate(history, GREEDY, "s")
             plain = await engine.generate(history, GREEDY)
-            assert kept.token_ids.tolist() == plain.token_ids.tolist()
-            np.testing.assert_allclose(kept.logprobs, plain.logprobs, atol=1e-4)
-            assert least <= kept.metrics["cached_tokens"] <= most
-            held.append([*history, *kept.token_ids.tolist()])
+            assert with_session.token_ids.tolist() == plain.token_ids.tolist()
+            np.testing.assert_allclose(with_session.logprobs, plain.logprobs, atol=1e-4)
+            assert least <= with_session.metrics["cached_tokens"] <= most
+            held.append([*history, *with_session.token_ids.tolist()])
 
 
-async def test_one_session_twice_at_once_and_more_sessions_than_slots(kit: Kit) -> None:
+async def test_concurrent_and_surplus_sessions_work(kit: Kit) -> None:
     async with running(kit, max_slots=4) as engine:
-        asked = prompts(12, seed=8)
-        plain = [await engine.generate(p, GREEDY) for p in asked]
+        inputs = prompts(12, seed=8)
+        plain = [await engine.generate(p, GREEDY) for p in inputs]
         for names in (["same"] * 12, [f"s{i}" for i in range(12)], [f"s{i % 5}" for i in range(12)]):
             for _ in range(2):
-                made = await asyncio.gather(*(engine.generate(p, GREEDY, s) for p, s in zip(asked, names, strict=True)))
+                made = await asyncio.gather(
+                    *(engine.generate(p, GREEDY, s) for p, s in zip(inputs, names, strict=True))
+                )
                 for a, b in zip(plain, made, strict=True):
                     assert a.token_ids.tolist() == b.token_ids.tolist()
 
@@ -393,7 +397,7 @@ async def test_one_session_twice_at_once_and_more_sessions_than_slots(kit: Kit) 
 # Weights
 
 
-async def test_an_update_leaves_no_stale_kv(kit: Kit) -> None:
+async def test_update_leaves_no_stale_kv(kit: Kit) -> None:
     async with running(kit) as engine:
         prompt = prompts(1, seed=9, low=20)[0]
         old = await engine.generate(prompt, GREEDY, "s")
@@ -409,33 +413,33 @@ async def test_an_update_leaves_no_stale_kv(kit: Kit) -> None:
 
 
 async def interrupted(kit: Kit, mode: Any) -> tuple[list[list[int]], list[Generation], list[Generation]]:
-    """An update in the middle of 8 generations, and 4 requests that come after it was asked for."""
-    asked = prompts(12, seed=10, low=20)
+    """Update during 8 generations, with 4 requests that come after the update was requested."""
+    inputs = prompts(12, seed=10, low=20)
     async with running(kit) as engine:
         long = [
             asyncio.create_task(
                 engine.generate(p, Sampling(max_new_tokens=kit.long, ignore_stop=True, seed=i), f"s{i}")
             )
-            for i, p in enumerate(asked[:8])
+            for i, p in enumerate(inputs[:8])
         ]
         await until_tokens(kit, engine, 8 * 20)
         update = asyncio.create_task(engine.update_weights(kit.weights(kit.other), 3, mode))
         await asyncio.sleep(0)
-        later = [asyncio.create_task(engine.generate(p, GREEDY)) for p in asked[8:]]
+        later = [asyncio.create_task(engine.generate(p, GREEDY)) for p in inputs[8:]]
         await update
         assert engine.version == 3
-        return asked, await asyncio.gather(*long), await asyncio.gather(*later)
+        return inputs, await asyncio.gather(*long), await asyncio.gather(*later)
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
-async def test_an_update_in_the_middle(kit: Kit, mode: str) -> None:
+async def test_update_during_generations(kit: Kit, mode: str) -> None:
     for _ in range(20):  # again where the update came before a request had begun, or after it had ended
-        asked, long, later = await interrupted(kit, mode)
+        inputs, long, later = await interrupted(kit, mode)
         if mode == "wait" or all(
-            {0, 3} == set(each.weight_version) or 0 < len(each.token_ids) < kit.long for each in long
+            {0, 3} == set(reply.weight_version) or 0 < len(reply.token_ids) < kit.long for reply in long
         ):
             break
-    for prompt, generation in zip(asked, [*long, *later], strict=True):
+    for prompt, generation in zip(inputs, [*long, *later], strict=True):
         check_shapes(generation)
         versions, tokens = generation.weight_version, generation.token_ids
         assert (np.diff(versions) >= 0).all()
@@ -459,7 +463,7 @@ async def test_an_update_in_the_middle(kit: Kit, mode: str) -> None:
             assert (generation.finish_reason, len(generation.token_ids)) == ("length", kit.long)
 
 
-async def test_a_refused_update_changes_nothing(kit: Kit) -> None:
+async def test_refused_update_changes_nothing(kit: Kit) -> None:
     async with running(kit) as engine:
         await engine.update_weights(kit.weights(kit.model), 5)
         prompt = prompts(1)[0]
@@ -473,7 +477,7 @@ async def test_a_refused_update_changes_nothing(kit: Kit) -> None:
         assert set(after.weight_version) == {5}
 
 
-async def test_weights_that_do_not_fit_are_refused_whole(computing_kit: Kit) -> None:
+async def test_unsuitable_weights_are_refused_entirely(computing_kit: Kit) -> None:
     kit, name = computing_kit, "model.layers.1.mlp.down_proj.weight"
     weights = {key: value.clone() for key, value in kit.other.state_dict().items()}
     nan = torch.full_like(weights[name], float("nan"))
@@ -498,7 +502,7 @@ async def test_weights_that_do_not_fit_are_refused_whole(computing_kit: Kit) -> 
 # Failures
 
 
-async def test_cancelling_frees_what_the_request_held(kit: Kit) -> None:
+async def test_cancelling_frees_the_requests_resources(kit: Kit) -> None:
     async with running(kit, max_slots=4) as engine:
         survivor = asyncio.create_task(
             engine.generate([9, 8, 7], Sampling(max_new_tokens=kit.long, ignore_stop=True, seed=1))
@@ -522,7 +526,7 @@ async def test_cancelling_frees_what_the_request_held(kit: Kit) -> None:
         assert engine.stats().get("waiting", 0) == 0
 
 
-async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> None:
+async def test_invalid_requests_do_not_stop_the_engine(kit: Kit) -> None:
     bad: list[Any] = [[], [VOCAB], [-1], [1, 2**40], [0.5], [[1, 2]], "text", [1] * CONTEXT]
     async with running(kit) as engine:
         other = asyncio.create_task(engine.generate([1], Sampling(max_new_tokens=100, ignore_stop=True)))
@@ -548,7 +552,7 @@ async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> 
 
 
 @pytest.mark.last
-async def test_a_dead_engine_tells_everybody(kit: Kit) -> None:
+async def test_dead_engine_fails_all_waiters(kit: Kit) -> None:
     async with running(kit, max_slots=4) as engine:
         tasks = [asyncio.create_task(ask_until_it_fails(engine, [i])) for i in range(8)]
         await until_tokens(kit, engine, 8)
@@ -568,7 +572,7 @@ async def test_a_dead_engine_tells_everybody(kit: Kit) -> None:
         await engine.release("s")
 
 
-async def test_closing_ends_what_runs(kit: Kit) -> None:
+async def test_close_ends_running_requests(kit: Kit) -> None:
     async with running(kit) as engine:
         tasks = [asyncio.create_task(ask_until_it_fails(engine, [i])) for i in range(8)]
         await until_tokens(kit, engine, 8)
@@ -589,8 +593,8 @@ def test_it_is_an_engine(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("shape", [{}, SERVED, {"family": "qwen3", **SERVED}])
-def test_the_models_of_this_suite_are_lively(shape: dict[str, Any]) -> None:
-    """Parity means little on flat distributions: the reference must have opinions, and not one and the same."""
+def test_models_of_this_suite_are_lively(shape: dict[str, Any]) -> None:
+    """Parity means little on flat distributions: the reference must be peaked, at different tokens."""
     model = lively_model(**shape)
     probs = forward(model, [1, 2, 3], list(range(20))).exp()
     assert 0.1 < probs.max(-1).values.mean() < 0.95

@@ -1,6 +1,6 @@
 """A learner and an embedded engine in one process: weights stay on their device, and there is never a second model.
 
-Devices are told apart by tensors that say they are on a GPU, and are computed with on the CPU.
+Devices are simulated by tensors that claim to be on a GPU, but are computed on the CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ moved: list[str] = []  # what took numbers from one device to another
 
 
 class OnGPU(torch.Tensor):
-    """A tensor of the CPU that says it is on a GPU; what is made of it is there, too."""
+    """A CPU tensor that claims to be on a GPU, as do all results computed from it."""
 
     @staticmethod
     def __new__(cls, real: torch.Tensor) -> OnGPU:
@@ -46,14 +46,14 @@ class OnGPU(torch.Tensor):
         to = (kwargs or {}).get("device", GPU)
         if torch.device(to) != GPU or any(not isinstance(x, OnGPU) and x.ndim for x in tensors):
             moved.append(str(func))
-        known = {x.inner.untyped_storage().data_ptr() for x in tensors if isinstance(x, OnGPU)}
+        storages = {x.inner.untyped_storage().data_ptr() for x in tensors if isinstance(x, OnGPU)}
         real = tree_map(lambda x: x.inner if isinstance(x, OnGPU) else x, (args, {**(kwargs or {})}))
         out = func(*real[0], **{name: value for name, value in real[1].items() if name != "device"})
 
         def wrapped(x: Any) -> Any:
             if not isinstance(x, torch.Tensor):
                 return x
-            if x.untyped_storage().data_ptr() not in known:
+            if x.untyped_storage().data_ptr() not in storages:
                 made.append(x.nbytes)
             return OnGPU(x)
 
@@ -76,7 +76,7 @@ SHAPE = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1}
 @pytest.mark.parametrize("publish", ["all", "merged", "adapter"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("kind", "family"), [(Decoder, "qwen2"), (Decoder, "qwen3"), (ModuleDecoder, "qwen2")])
-def test_an_update_makes_no_model_and_moves_nothing(kind: Any, family: str, dtype: str, publish: str) -> None:
+def test_update_copies_no_model_between_devices(kind: Any, family: str, dtype: str, publish: str) -> None:
     model = build_model(64, family=family, seed=1, **SHAPE)  # type: ignore[arg-type]
     engine = kind(build_model(64, family=family, seed=2, **SHAPE), 4, 32, dtype=getattr(torch, dtype), threads=1)  # type: ignore[arg-type]
     chosen = [f"model.dtype={dtype}", "rollout.staleness=1"]
@@ -90,9 +90,9 @@ def test_an_update_makes_no_model_and_moves_nothing(kind: Any, family: str, dtyp
         for name, value in learner.actor.named_parameters():
             if "lora_B" in name:
                 nn.init.normal_(value, std=0.3)
-    wanted = {name: value.to(getattr(torch, dtype)) for name, value in learner.weights().items()}
+    expected = {name: value.to(getattr(torch, dtype)) for name, value in learner.weights().items()}
     put_on_gpu(learner.actor.lm)
-    ours, engine.parameters = engine.parameters, {name: OnGPU(value) for name, value in engine.parameters.items()}
+    parameters, engine.parameters = engine.parameters, {name: OnGPU(value) for name, value in engine.parameters.items()}
     engine.device = GPU
     made.clear(), moved.clear()
 
@@ -100,17 +100,19 @@ def test_an_update_makes_no_model_and_moves_nothing(kind: Any, family: str, dtyp
     with torch.no_grad():
         engine.load_weights(engine.read_weights(weights))
 
-    assert all(torch.equal(ours[name], value) for name, value in wanted.items())
+    assert all(torch.equal(parameters[name], value) for name, value in expected.items())
     assert moved == []
-    largest = max(value.numel() for value in wanted.values())
+    largest = max(value.numel() for value in expected.values())
     assert max(made) <= (8 if publish == "all" else 4 * largest), "the smallest and the largest number of each alone"
     for value in learner.actor.lm.parameters():  # a step of the learner's
         value.data.mul_(3)
-    assert all(torch.equal(ours[name], value) for name, value in wanted.items()), "the engine's memory is its own"
+    assert all(torch.equal(parameters[name], value) for name, value in expected.items()), (
+        "the engine's memory is its own"
+    )
 
 
 def stepping_source(at: int) -> tuple[Learner, LocalSource]:
-    """Weights whose learner takes a step while the ``at``-th tensor is read; at 0, before."""
+    """Return weights whose learner takes a step while the ``at``-th tensor is read; at 0, before."""
     learner = Learner(build_model(64, seed=3, **SHAPE))  # type: ignore[arg-type]
     stream, optimizer = learner.publication("weights"), learner.actor_optimizer
 
@@ -127,13 +129,15 @@ def stepping_source(at: int) -> tuple[Learner, LocalSource]:
     def read() -> Any:
         if at == 0:
             step()
-        return (step() or each if number == at else each for number, each in enumerate(stream.read(learner.ranks), 1))
+        return (
+            step() or entry if number == at else entry for number, entry in enumerate(stream.read(learner.ranks), 1)
+        )
 
     return learner, LocalSource(stream.specs, read)
 
 
 @pytest.mark.parametrize("at", [0, 3])
-async def test_weights_that_change_while_they_are_read_are_never_sampled_from(at: int) -> None:
+async def test_weights_changing_while_read_are_never_used(at: int) -> None:
     engine = TorchEngine(build_model(64, seed=1, **SHAPE), max_slots=1, max_context=32, threads=1)  # type: ignore[arg-type]
     greedy = Sampling(temperature=0.0, max_new_tokens=4)
     before = await engine.generate([1, 2], greedy)

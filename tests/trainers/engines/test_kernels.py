@@ -1,4 +1,4 @@
-"""What a process on the CPU keeps."""
+"""Memory that a process on the CPU keeps for kernels."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ print((used() - before) >> 20)
     not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
     reason="torch multiplies in bfloat16 without oneDNN here",
 )
-def test_products_with_many_numbers_of_rows_leave_little() -> None:
-    def left(kept: str) -> int:
-        return int(subprocess.check_output([sys.executable, "-c", _PRODUCTS, kept], text=True))
+def test_products_of_many_sizes_leave_little_memory() -> None:
+    def leftover_mib(amount: str) -> int:
+        return int(subprocess.check_output([sys.executable, "-c", _PRODUCTS, amount], text=True))
 
-    assert left("few") < left("all") / 2
+    assert leftover_mib("few") < leftover_mib("all") / 2

@@ -14,7 +14,7 @@ SESSIONS = st.sampled_from(["a", "b", "c"])
 
 
 class Holder:
-    """One that has a sequence of blocks: what they hold, and how many have a name."""
+    """A holder of a sequence of blocks: their contents, and the number with names."""
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
@@ -23,7 +23,7 @@ class Holder:
 
 
 class BlockPoolMachine(RuleBasedStateMachine):
-    """The model: who refers to which block, and which sequence of contents ends in it."""
+    """The model: the references to each block, and the sequence of contents that ends in it."""
 
     @initialize(total=st.integers(1, 8))
     def start(self, total: int) -> None:
@@ -47,25 +47,25 @@ class BlockPoolMachine(RuleBasedStateMachine):
         holder = data.draw(st.sampled_from(self.holders))
         name, past = (holder.parents[-1], content), (*holder.past, content)
         before, free = self.references(), self.pool.free
-        found = self.pool.find(name)
-        if found is not None:
-            block, number = found
+        entry = self.pool.find(name)
+        if entry is not None:
+            block, number = entry
             assert self.contents[block] == past, "a block is found by all of its past"
             assert before[block] > 0
         else:
-            taken = self.pool.take(1)
+            allocated = self.pool.take(1)
             idle = {block for blocks in self.sessions.values() for block in blocks}
             busy = {block for one in self.holders for block in one.blocks}
-            if taken is None:
+            if allocated is None:
                 assert not free
                 assert not idle - busy
                 self.sessions.clear()
                 return
-            (block,) = taken
+            (block,) = allocated
             while not free:  # sessions were forgotten in their order, until there was one
                 oldest = next(iter(self.sessions))
-                gone = self.sessions.pop(oldest)
-                free = sum(not self.references()[each] for each in gone)
+                evicted = self.sessions.pop(oldest)
+                free = sum(not self.references()[index] for index in evicted)
             assert not self.references()[block]
             self.contents[block] = past
             number = self.pool.name(block, name)
@@ -99,7 +99,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
     @rule()
     def forget(self) -> None:
-        """As after new weights: those that run gave their blocks back."""
+        """Forget everything, as after new weights: running requests have returned their blocks."""
         for holder in self.holders:
             self.pool.give_back(holder.blocks)
         self.holders.clear()

@@ -1,4 +1,4 @@
-"""Replicas and what may happen to their requests, on simulated time: hangs, nonsense, deaths; and all at once."""
+"""Faults of replicas' requests on simulated time: hangs, invalid replies, deaths, and combinations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainers.engines.replicas import Replicas
 
 
 @simulated
-async def test_a_death_costs_time_and_nothing_else() -> None:
+async def test_death_costs_only_time() -> None:
     replicas, engines = pair()
     tasks = start(replicas, 8)
     await asyncio.sleep(4.5)
@@ -48,7 +48,7 @@ async def test_a_death_costs_time_and_nothing_else() -> None:
 
 
 @simulated
-async def test_a_hung_replica_holds_nobody_for_longer_than_the_stall_timeout() -> None:
+async def test_hung_replica_holds_requests_until_stall_timeout() -> None:
     replicas, engines = pair(stall_timeout=60.0, probe_timeout=20.0, probe_interval=5.0)
     tasks = start(replicas, 8)
     await asyncio.sleep(3.5)
@@ -65,7 +65,7 @@ async def test_a_hung_replica_holds_nobody_for_longer_than_the_stall_timeout() -
 
 
 @simulated
-async def test_an_idle_replica_that_hangs_is_found_by_a_probe_before_anybody_meets_it() -> None:
+async def test_hanging_idle_replica_is_found_by_probe() -> None:
     replicas, engines = pair(probe_timeout=20.0, probe_interval=5.0)
     await asyncio.gather(*start(replicas, 2))
     engines[1].hang()
@@ -81,8 +81,8 @@ async def test_an_idle_replica_that_hangs_is_found_by_a_probe_before_anybody_mee
 
 
 @simulated
-async def test_what_is_slow_but_answers_stays() -> None:
-    """A request that shows nothing for ten minutes, on a replica that answers probes."""
+async def test_slow_answering_replica_stays() -> None:
+    """A request without progress for ten minutes, on a replica that answers probes."""
 
     def script(call: Call) -> Reply:
         return Reply([1], latency=600.0 if call.token_ids == (7,) else 0.0)
@@ -119,19 +119,19 @@ NONSENSE: dict[str, Callable[[Generation], Any]] = {
 }
 
 
-@pytest.mark.parametrize("said", NONSENSE)
-def test_nonsense_is_begun_again_elsewhere_and_its_author_is_taken_out(said: str) -> None:
+@pytest.mark.parametrize("message", NONSENSE)
+def test_invalid_replies_are_retried_and_replica_removed(message: str) -> None:
     async def run() -> None:
         replicas, engines = pair(max_faults=3)
-        engines[0].mangle = NONSENSE[said]
+        engines[0].mangle = NONSENSE[message]
         for turn in range(6):
             made = await asyncio.gather(*start(replicas, 2, first=2 * turn + 1))
             assert [reply.token_ids.tolist() for reply in made] == [list(range(1, 11))] * 2
         stats = replicas.stats()
         assert (stats["faults"], stats["retries"], stats["replicas_up"]) == (3, 3, 1)
         assert stats["generated_tokens"] == 120, "what was refused does not count"
-        engines[1].mangle = NONSENSE[said]
-        with pytest.raises(EngineError, match=said):
+        engines[1].mangle = NONSENSE[message]
+        with pytest.raises(EngineError, match=message):
             await replicas.generate([1], ANY)
         assert replicas.stats()["replicas_up"] == 1, "nobody did it better: it may be the request"
         await replicas.close()
@@ -140,7 +140,7 @@ def test_nonsense_is_begun_again_elsewhere_and_its_author_is_taken_out(said: str
 
 
 @simulated
-async def test_what_one_replica_cannot_serve_another_may() -> None:
+async def test_refused_request_is_tried_on_another_replica() -> None:
     calls = itertools.count()
     replicas, engines = pair(lambda call: Reply([5], error=None if next(calls) else EngineError("no room")))
     assert (await replicas.generate([1], ANY, "s")).token_ids.tolist() == [5]
@@ -149,7 +149,7 @@ async def test_what_one_replica_cannot_serve_another_may() -> None:
 
 
 @simulated
-async def test_what_the_request_itself_is_to_blame_for_takes_nobody_out() -> None:
+async def test_request_errors_remove_no_replica() -> None:
     replicas, engines = pair(lambda call: Reply([5], error=EngineError("no good")), count=3)
     for _ in range(5):
         with pytest.raises(EngineError, match="no good"):
@@ -162,7 +162,7 @@ async def test_what_the_request_itself_is_to_blame_for_takes_nobody_out() -> Non
 
 
 @simulated
-async def test_a_request_that_kills_does_not_kill_all() -> None:
+async def test_killing_request_does_not_kill_all_replicas() -> None:
     def script(call: Call) -> Reply:
         return Reply([5], latency=1.0, dies=call.token_ids == (66,))
 
@@ -175,7 +175,7 @@ async def test_a_request_that_kills_does_not_kill_all() -> None:
 
 
 @simulated
-async def test_when_all_are_dead_everybody_hears_of_each_ones_cause() -> None:
+async def test_all_dead_error_names_each_cause() -> None:
     replicas, engines = pair()
     tasks = start(replicas, 6)
     await asyncio.sleep(2.5)
@@ -209,15 +209,15 @@ async def test_cancelling_leaves_nothing_behind() -> None:
 
 
 @simulated
-async def test_a_session_that_moves_is_forgotten_where_it_was() -> None:
+async def test_moved_session_is_released_at_its_home() -> None:
     replicas, engines = pair()
     replicas._router.slack = 1.0
     await replicas.generate([1], ANY, "s")
     crowd = [asyncio.create_task(replicas.generate([9] * 32, ANY)) for _ in range(4)]
     await asyncio.sleep(0)
     home = next(i for i, engine in enumerate(engines) if engine.calls and engine.calls[0].session == "s")
-    others = [asyncio.create_task(replicas.generate([9] * 32, ANY)) for _ in range(2)]
-    await asyncio.gather(*crowd, *others)
+    extra_requests = [asyncio.create_task(replicas.generate([9] * 32, ANY)) for _ in range(2)]
+    await asyncio.gather(*crowd, *extra_requests)
     assert replicas._router.sessions["s"].home == home
     await replicas.release("s")
     assert engines[home].released == ["s"]
@@ -226,7 +226,7 @@ async def test_a_session_that_moves_is_forgotten_where_it_was() -> None:
 
 
 @simulated
-async def test_episodes_leave_a_replica_that_is_slow_and_do_not_run_to_and_fro() -> None:
+async def test_episodes_leave_slow_replica_without_oscillation() -> None:
     """One of two takes ten times as long for a token; 24 episodes of eight turns."""
 
     async def episode(replicas: Replicas, number: int) -> None:
@@ -251,7 +251,7 @@ async def test_episodes_leave_a_replica_that_is_slow_and_do_not_run_to_and_fro()
     assert moves[1] == 0
 
 
-# ---------------------------------------------------------------- anything, at any time
+# ---------------------------------------------------------------- any fault, at any time
 
 FAULTS = st.lists(
     st.tuples(st.floats(0, 60), st.integers(0, 2), st.sampled_from(["die", "hang", "mangle", "update", "bad update"])),
@@ -260,8 +260,8 @@ FAULTS = st.lists(
 
 
 @given(faults=FAULTS, mode=st.sampled_from(["keep", "wait", "abort"]), restarts=st.booleans())
-def test_whatever_happens_every_request_ends_once(faults: Any, mode: Any, restarts: bool) -> None:
-    """12 episodes of three turns on three replicas; faults and updates come when they like."""
+def test_every_request_ends_once_under_faults(faults: Any, mode: Any, restarts: bool) -> None:
+    """12 episodes of three turns on three replicas; faults and updates at any time."""
     delivered, refused, ended = [], [], []
 
     async def restart(index: int) -> Fragile:
@@ -330,7 +330,7 @@ def test_whatever_happens_every_request_ends_once(faults: Any, mode: Any, restar
 
 
 @simulated
-async def test_closing_ends_requests_updates_and_restarts() -> None:
+async def test_close_ends_requests_updates_and_restarts() -> None:
     made: list[Fragile] = []
 
     async def restart(index: int) -> Fragile:
@@ -363,13 +363,13 @@ async def test_closing_ends_requests_updates_and_restarts() -> None:
         ({"stall_timeout": 10.0}, "stall_timeout must be above probe_timeout=20.0, not 10.0"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Replicas(**({"engines": [Fragile(slow)]} | patiently(dict(options))))
 
 
 @simulated
-async def test_the_context_is_that_of_the_smallest() -> None:
+async def test_context_is_the_smallest_replicas() -> None:
     replicas = Replicas([Fragile(slow, max_context=100), Fragile(slow, max_context=50)])
     assert replicas.max_context == 50
     with pytest.raises(RequestError, match="max_context=50"):
@@ -377,7 +377,7 @@ async def test_the_context_is_that_of_the_smallest() -> None:
     await replicas.close()
 
 
-def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documentation_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
     (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Replicas([" in block]
     names: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Several servers from a configuration: each of its own, each with the weights, each replaced or waited for alone."""
+"""Several servers from a configuration: each has the weights, and is replaced or awaited individually."""
 
 from __future__ import annotations
 
@@ -46,15 +46,13 @@ def configured(*arguments: str) -> PPOConfig:
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
-async def test_given_servers_are_replicas_and_a_lost_one_is_taken_in_again_when_it_answers(
-    name: str, policy: Policy, tmp_path: Path
-) -> None:
+async def test_lost_external_server_rejoins_when_it_answers(name: str, policy: Policy, tmp_path: Path) -> None:
     vocab = {"vocab_size": policy.model.config.vocab_size}
     servers: list[Any] = [FakeVLLM(ServerBehavior(vocab)) if name == "vllm" else FakeSGLang() for _ in range(2)]
     urls = [await server.start() for server in servers]
-    more = [f"engine.{name}.verify=false"]
+    options = [f"engine.{name}.verify=false"]
     config = configured(
-        *(f"engine.name={name}", f"engine.{name}.base_url=[{', '.join(urls)}]", *more),
+        *(f"engine.name={name}", f"engine.{name}.base_url=[{', '.join(urls)}]", *options),
         f"trainer.default_local_dir={tmp_path}",
     )
     check_engine(config)
@@ -70,7 +68,7 @@ async def test_given_servers_are_replicas_and_a_lost_one_is_taken_in_again_when_
             await servers[1].stop()
             while engine.stats()["replicas_up"] > 1:
                 made = await asyncio.gather(*(engine.generate([1, 2], reply, f"s{i}") for i in range(8)))
-                assert all(len(each.token_ids) == 4 for each in made)
+                assert all(len(generation.token_ids) == 4 for generation in made)
             await engine.update_weights(weights_of(policy.model, 2.0), 4)
             await servers[1].start(int(urls[1].rpartition(":")[2]))  # whoever started it does so again
             while engine.stats()["replicas_up"] < 2:
@@ -78,7 +76,7 @@ async def test_given_servers_are_replicas_and_a_lost_one_is_taken_in_again_when_
         assert [replica.engine.version for replica in engine._replicas] == [4, 4]
         assert engine.stats()["replicas_restarted"] == 1
         made = await asyncio.gather(*(engine.generate([1, 2], reply) for _ in range(8)))
-        assert {int(version) for each in made for version in each.weight_version} == {4}
+        assert {int(version) for generation in made for version in generation.weight_version} == {4}
         assert engine.stats()["replica1_requests"] > 0
     finally:
         await engine.close()
@@ -87,16 +85,16 @@ async def test_given_servers_are_replicas_and_a_lost_one_is_taken_in_again_when_
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
-async def test_servers_of_our_own_are_started_one_by_one_and_started_again_alone(
+async def test_own_servers_start_and_restart_individually(
     name: str, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With engines that are scripted: which replica, with which version and seed."""
-    asked: list[tuple[int, int]] = []
+    """Scripted engines record replica and version of each start."""
+    starts: list[tuple[int, int]] = []
 
     async def scripted(
         config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int, *_: Any
     ) -> Any:
-        asked.append((replica, version))
+        starts.append((replica, version))
         return ScriptedEngine(lambda call: Reply([7, 8, 9]), vocab_size=300, max_context=64, version=version)
 
     monkeypatch.setattr(engines, "served_engine", scripted)
@@ -104,21 +102,19 @@ async def test_servers_of_our_own_are_started_one_by_one_and_started_again_alone
     engine = await engine_of(config, policy, Renderer(policy.tokenizer), version=2)
     try:
         assert isinstance(engine, Replicas)
-        assert sorted(asked) == [(0, 2), (1, 2), (2, 2)]
+        assert sorted(starts) == [(0, 2), (1, 2), (2, 2)]
         await engine.update_weights({}, 5)
         engine._replicas[1].engine.die(RuntimeError("injected"))  # type: ignore[attr-defined]
         async with asyncio.timeout(30):
             while not engine.stats()["replicas_restarted"]:
                 await asyncio.gather(*(engine.generate([1, 2], Sampling(max_new_tokens=3)) for _ in range(6)))
-        assert sorted(asked) == [(0, 2), (1, 2), (1, 2), (2, 2)]
+        assert sorted(starts) == [(0, 2), (1, 2), (1, 2), (2, 2)]
         assert [replica.engine.version for replica in engine._replicas] == [5, 5, 5]
     finally:
         await engine.close()
 
 
-async def test_a_single_server_of_our_own_is_started_again_with_the_weights_of_now(
-    policy: Policy, tmp_path: Path
-) -> None:
+async def test_single_own_server_restarts_with_current_weights(policy: Policy, tmp_path: Path) -> None:
     fake = Path(__file__).with_name("fake_sglang.py")
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexport PYTHONSAFEPATH=\nexec {sys.executable} {fake} "$@"\n')
@@ -143,7 +139,7 @@ async def test_a_single_server_of_our_own_is_started_again_with_the_weights_of_n
         await engine.close()
 
 
-async def test_a_single_server_of_others_that_is_lost_is_the_end_with_its_cause(policy: Policy, tmp_path: Path) -> None:
+async def test_lost_single_external_server_is_fatal(policy: Policy, tmp_path: Path) -> None:
     server = FakeSGLang()
     url = await server.start()
     config = configured(
@@ -161,7 +157,7 @@ async def test_a_single_server_of_others_that_is_lost_is_the_end_with_its_cause(
     assert engine._replicas[0].engine._closed  # type: ignore[attr-defined]
 
 
-async def test_where_one_cannot_be_had_none_is_left_behind(policy: Policy) -> None:
+async def test_failed_server_closes_all_others(policy: Policy) -> None:
     good = FakeVLLM(ServerBehavior({"vocab_size": policy.model.config.vocab_size}))
     bad = FakeVLLM(ServerBehavior({"vocab_size": 1}))
     urls = [await server.start() for server in (good, bad)]
@@ -169,8 +165,8 @@ async def test_where_one_cannot_be_had_none_is_left_behind(policy: Policy) -> No
     before = asyncio.all_tasks()
     with pytest.raises(SetupError, match=f"{urls[1]}.*a model with 1 tokens"):
         await engine_of(config, policy, Renderer(policy.tokenizer))
-    ours = {task for task in asyncio.all_tasks() - before if "trainers" in str(task.get_coro())}
-    assert not ours
+    leftover = {task for task in asyncio.all_tasks() - before if "trainers" in str(task.get_coro())}
+    assert not leftover
     for server in (good, bad):
         await server.stop()
 
@@ -188,7 +184,7 @@ async def test_where_one_cannot_be_had_none_is_left_behind(policy: Policy) -> No
         (["engine.name=sglang", f"engine.sglang.{TWO}", "engine.sglang.server_args=[x]"], "engine.sglang.server_args"),
     ],
 )
-def test_keys_that_do_not_go_together(arguments: list[str], key: str) -> None:
+def test_conflicting_keys_are_errors(arguments: list[str], key: str) -> None:
     with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
         configured(*arguments)
 
@@ -203,10 +199,10 @@ def test_keys_that_do_not_go_together(arguments: list[str], key: str) -> None:
         ([], 1),
     ],
 )
-def test_how_many_engines_there_are(arguments: list[str], engines: int) -> None:
+def test_number_of_engines(arguments: list[str], engines: int) -> None:
     assert configured(*arguments).engine.engines == engines
 
 
-def test_an_address_that_is_none_is_found_before_anything_is_trained() -> None:
+def test_invalid_address_is_refused_before_training() -> None:
     with pytest.raises(SetupError, match="must begin with http://"):
         check_engine(configured("engine.name=vllm", "engine.vllm.base_url=[http://x, localhost:8000]"))

@@ -29,14 +29,14 @@ BROKEN: dict[str, tuple[Callable[[Fragile], None], str]] = {
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_replica_whose_update_fails_is_named_and_taken_out(how: str, mode: Any) -> None:
+def test_replica_with_failed_update_is_removed(how: str, mode: Any) -> None:
     async def run() -> None:
-        breaks, said = BROKEN[how]
+        breaks, message = BROKEN[how]
         replicas, engines = pair(count=3, update_timeout=50.0, probe_interval=1000.0, stall_timeout=2000.0)
         await asyncio.gather(*start(replicas, 3))
         breaks(engines[1])
         with pytest.raises(
-            PartialUpdateError, match=rf"2 of 3 replicas have version 4; taken out: replica 1: .*{said}"
+            PartialUpdateError, match=rf"2 of 3 replicas have version 4; taken out: replica 1: .*{message}"
         ):
             await replicas.update_weights("new", 4, mode)
         assert replicas.version == 4
@@ -54,7 +54,7 @@ def test_a_replica_whose_update_fails_is_named_and_taken_out(how: str, mode: Any
 
 
 @simulated
-async def test_weights_that_nobody_takes_change_nothing() -> None:
+async def test_weights_refused_by_all_change_nothing() -> None:
     replicas, engines = pair()
     for engine in engines:
         engine.fail_update = ValueError("no such name")
@@ -70,7 +70,7 @@ async def test_weights_that_nobody_takes_change_nothing() -> None:
 
 
 @simulated
-async def test_a_replica_that_says_it_took_the_weights_and_did_not_is_taken_out() -> None:
+async def test_replica_without_the_new_version_is_removed() -> None:
     replicas, engines = pair()
 
     async def pretend(weights: Any, version: int, mode: str = "keep") -> None:
@@ -83,7 +83,7 @@ async def test_a_replica_that_says_it_took_the_weights_and_did_not_is_taken_out(
 
 
 @simulated
-async def test_a_hung_replica_does_not_hold_an_update_that_waits() -> None:
+async def test_hung_replica_does_not_block_waiting_update() -> None:
     replicas, engines = pair(stall_timeout=60.0, update_timeout=1000.0)
     tasks = start(replicas, 4)
     await asyncio.sleep(2.5)
@@ -96,7 +96,7 @@ async def test_a_hung_replica_does_not_hold_an_update_that_waits() -> None:
 
 
 class Together(Fragile):
-    """Takes weights from a source that sends to all at once, as a learner on Ray does: who comes first waits."""
+    """An engine whose source sends to all at once, as a learner on Ray does: the first one waits."""
 
     async def update_weights(self, weights: asyncio.Barrier, version: int, mode: Any = "keep") -> None:
         while mode == "wait" and self._flights:
@@ -106,7 +106,7 @@ class Together(Fragile):
 
 
 @simulated
-async def test_who_waits_for_another_ones_requests_is_not_taken_for_late() -> None:
+async def test_waiting_for_sibling_requests_is_not_late() -> None:
     engines = [Together(slow), Together(slow)]
     replicas = Replicas(engines, limits=Limits(update_timeout=2.0))
     (request,) = start(replicas, 1)
@@ -119,7 +119,7 @@ async def test_who_waits_for_another_ones_requests_is_not_taken_for_late() -> No
 
 
 @simulated
-async def test_a_death_while_an_update_waits() -> None:
+async def test_death_during_a_waiting_update() -> None:
     replicas, engines = pair()
     tasks = start(replicas, 4)
     await asyncio.sleep(2.5)
@@ -135,7 +135,7 @@ async def test_a_death_while_an_update_waits() -> None:
 
 
 @simulated
-async def test_an_update_whose_caller_is_cancelled_still_reaches_all() -> None:
+async def test_cancelled_update_still_reaches_all() -> None:
     replicas, engines = pair()
     engines[1].lag_update = 30.0
     update = asyncio.create_task(replicas.update_weights("new", 1))
@@ -154,7 +154,7 @@ async def test_an_update_whose_caller_is_cancelled_still_reaches_all() -> None:
 
 
 @simulated
-async def test_a_lost_replica_comes_back_with_the_current_weights() -> None:
+async def test_lost_replica_restarts_with_current_weights() -> None:
     born: list[Fragile] = []
 
     async def restart(index: int) -> Fragile:
@@ -181,7 +181,7 @@ async def test_a_lost_replica_comes_back_with_the_current_weights() -> None:
 
 
 @simulated
-async def test_without_weights_to_give_it_an_engine_of_another_version_is_not_taken() -> None:
+async def test_restarted_engine_of_other_version_is_refused() -> None:
     made: list[Fragile] = []
 
     def restart(index: int) -> Fragile:
@@ -199,7 +199,7 @@ async def test_without_weights_to_give_it_an_engine_of_another_version_is_not_ta
 
 
 @simulated
-async def test_an_update_that_takes_all_down_meets_those_that_come_after() -> None:
+async def test_update_failing_everywhere_reaches_restarted_replicas() -> None:
     async def restart(index: int) -> Fragile:
         return Fragile(slow)
 
@@ -215,7 +215,7 @@ async def test_an_update_that_takes_all_down_meets_those_that_come_after() -> No
 
 
 @simulated
-async def test_an_update_that_nobody_survives_ends_as_an_error() -> None:
+async def test_update_without_survivors_is_an_error() -> None:
     async def restart(index: int) -> Fragile:
         engine = Fragile(slow)
         engine.fail_update = RuntimeError("out of memory")
@@ -231,8 +231,8 @@ async def test_an_update_that_nobody_survives_ends_as_an_error() -> None:
 
 
 @pytest.mark.parametrize("survivors", [0, 1])
-def test_a_replica_whose_weights_are_gone_gets_the_next_ones(survivors: int) -> None:
-    """The learner has trained on. Where nobody is up, the next weights go to who comes up, and old ones to nobody."""
+def test_replica_with_superseded_weights_gets_next_ones(survivors: int) -> None:
+    """The learner has trained further; restarted replicas get the next weights, never old ones."""
 
     async def run() -> None:
         made: list[Fragile] = []
@@ -263,7 +263,7 @@ def test_a_replica_whose_weights_are_gone_gets_the_next_ones(survivors: int) -> 
 
 
 @simulated
-async def test_no_replica_is_blamed_for_a_source_that_is_lost() -> None:
+async def test_lost_source_removes_no_replica() -> None:
     replicas, engines = pair()
     engines[0].fail_update = SourceLostError("learner rank 1 died")
     with pytest.raises(SourceLostError, match="learner rank 1 died"):
@@ -273,7 +273,7 @@ async def test_no_replica_is_blamed_for_a_source_that_is_lost() -> None:
 
 
 @simulated
-async def test_requests_wait_for_a_restart_when_nothing_else_is_up() -> None:
+async def test_requests_wait_for_a_restart() -> None:
     async def restart(index: int) -> Fragile:
         await asyncio.sleep(100)
         return Fragile(slow)
@@ -291,7 +291,7 @@ async def test_requests_wait_for_a_restart_when_nothing_else_is_up() -> None:
 
 
 @simulated
-async def test_a_replica_that_dies_again_and_again_is_given_up() -> None:
+async def test_repeatedly_dying_replica_is_given_up() -> None:
     async def restart(index: int) -> Fragile:
         return Fragile(lambda call: Reply(dies=True, latency=1.0))
 
@@ -304,7 +304,7 @@ async def test_a_replica_that_dies_again_and_again_is_given_up() -> None:
 
 
 @simulated
-async def test_a_restart_that_hangs_is_cancelled() -> None:
+async def test_hanging_restart_is_cancelled() -> None:
     cancelled = []
 
     async def restart(index: int) -> Fragile:
@@ -328,7 +328,7 @@ async def test_a_restart_that_hangs_is_cancelled() -> None:
 
 
 class Sleeper(Fragile):
-    """Gives its memory back, and answers nothing meanwhile; ``insomnia`` says that it cannot."""
+    """An engine that sleeps and answers nothing meanwhile; ``insomnia`` makes sleeping fail."""
 
     insomnia = False
 
@@ -342,7 +342,7 @@ class Sleeper(Fragile):
 
 
 @simulated
-async def test_replicas_that_sleep_are_not_taken_for_dead_and_go_on_when_they_wake() -> None:
+async def test_sleeping_replicas_are_not_dead() -> None:
     engines = [Sleeper(slow) for _ in range(2)]
     replicas = Replicas(engines)
     await asyncio.gather(*start(replicas, 2))
@@ -360,8 +360,8 @@ async def test_replicas_that_sleep_are_not_taken_for_dead_and_go_on_when_they_wa
 
 
 @pytest.mark.parametrize("dies", ["before", "at bedtime"])
-def test_what_takes_a_lost_ones_place_has_no_memory_either_while_the_others_sleep(dies: str) -> None:
-    """Somebody else has it: a restart waits, and one that was under way ends in sleep."""
+def test_restarted_replica_sleeps_with_its_siblings(dies: str) -> None:
+    """The memory is in use: a restart waits, and a running one ends asleep."""
     made: list[Sleeper] = []
     awake: list[float] = []
 
@@ -396,7 +396,7 @@ def test_what_takes_a_lost_ones_place_has_no_memory_either_while_the_others_slee
 
 
 class SlowSleeper(Sleeper):
-    """Takes its time to wake up."""
+    """An engine that wakes up slowly."""
 
     async def wake(self) -> None:
         await asyncio.sleep(10.0)
@@ -404,7 +404,7 @@ class SlowSleeper(Sleeper):
 
 
 @simulated
-async def test_what_takes_a_lost_ones_place_while_the_others_wake_up_is_awake() -> None:
+async def test_replica_restarted_during_wake_is_awake() -> None:
     made: list[Sleeper] = []
 
     async def restart(index: int) -> Sleeper:

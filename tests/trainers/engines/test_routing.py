@@ -1,4 +1,4 @@
-"""The books of the replicas: invariants under any order of events, each rule by itself, and the prefix index."""
+"""The router of the replicas: invariants under any order of events, each rule by itself, and the prefix index."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def a_router(replicas: int, block: int = 16, max_blocks: int = 10**6, **settings
 
 
 def home_of(router: Router, session: str | None) -> int | None:
-    known = None if session is None else router.sessions.get(session)
-    return None if known is None else known.home
+    state = None if session is None else router.sessions.get(session)
+    return None if state is None else state.home
 
 
 # ---------------------------------------------------------------- prefixes
@@ -42,29 +42,29 @@ SEQUENCES = st.lists(st.integers(0, 2), max_size=14)  # few tokens, so that pref
 @given(
     block=st.integers(1, 4),
     served=st.lists(st.tuples(st.integers(0, 2), SEQUENCES), max_size=12),
-    asked=SEQUENCES,
+    query=SEQUENCES,
     lost=st.integers(0, 3),
 )
-def test_the_index_knows_the_longest_shared_prefix_of_each_replica(block, served, asked, lost):
+def test_index_knows_each_replicas_longest_prefix(block, served, query, lost):
     index = an_index(3, block)
     for replica, tokens in served:
         index.add(index.keys(tokens), replica)
     index.forget(lost) if lost < 3 else None
-    wanted = [0, 0, 0]
+    expected = [0, 0, 0]
     for replica, tokens in served:
         common = 0
-        while common < min(len(tokens), len(asked)) and tokens[common] == asked[common]:
+        while common < min(len(tokens), len(query)) and tokens[common] == query[common]:
             common += 1
         if replica != lost:
-            wanted[replica] = max(wanted[replica], common // block * block)
-    assert index.shared(index.keys(asked)) == wanted
-    assert index.keys(asked) == index.keys(asked, index.keys(asked[: len(asked) // 2])), "keys can be continued"
+            expected[replica] = max(expected[replica], common // block * block)
+    assert index.shared(index.keys(query)) == expected
+    assert index.keys(query) == index.keys(query, index.keys(query[: len(query) // 2])), "keys can be continued"
     index.clear()
-    assert index.shared(index.keys(asked)) == [0, 0, 0]
+    assert index.shared(index.keys(query)) == [0, 0, 0]
 
 
 @given(served=st.lists(st.tuples(st.integers(0, 1), SEQUENCES), max_size=20), most=st.integers(1, 9))
-def test_the_index_is_bounded_and_never_claims_what_was_not_served(served, most):
+def test_index_is_bounded_and_claims_only_served(served, most):
     index, free = an_index(2, 2, most), an_index(2, 2)
     for replica, tokens in served:
         index.add(index.keys(tokens), replica)
@@ -78,8 +78,8 @@ def test_the_index_is_bounded_and_never_claims_what_was_not_served(served, most)
 # ---------------------------------------------------------------- the invariants, under any order of events
 
 
-class Books(RuleBasedStateMachine):
-    """Requests, ends, deaths, returns, releases, updates; the oracle keeps a record of its own."""
+class RouterMachine(RuleBasedStateMachine):
+    """Requests, ends, deaths, returns, releases and updates, against an independent oracle."""
 
     @initialize(
         replicas=st.integers(1, 4),
@@ -113,12 +113,12 @@ class Books(RuleBasedStateMachine):
             if placement.reason == "balance":
                 assert home in shedding
                 assert not busy
-                assert placement.left == home != placement.replica
+                assert placement.previous_home == home != placement.replica
                 assert self.moved.get(session, self.settle) >= self.settle, "a session that moved stays for a while"
                 assert loads[placement.replica] < loads[home], "it moves to where less is to do"
                 self.moved[session] = 0
             elif home in candidates:
-                assert (placement.replica, placement.reason, placement.left) == (home, "home", None)
+                assert (placement.replica, placement.reason, placement.previous_home) == (home, "home", None)
             self.moved[session] = self.moved.get(session, self.settle) + 1
         if placement.reason == "load":
             calm = candidates - shedding or candidates
@@ -161,28 +161,28 @@ class Books(RuleBasedStateMachine):
         self.moved.clear()
 
     @invariant()
-    def the_books_add_up(self):
+    def loads_and_flights_agree(self):
         if not hasattr(self, "router"):
             return
         router = self.router
         assert router.healthy == self.up
         for replica in range(len(router.load)):
-            mine = [flight for flight in self.flights if flight.replica == replica]
-            assert router.in_flight[replica] == len(mine)
-            assert router.load[replica] == pytest.approx(sum(flight.charge for flight in mine))
-            assert mine or router.load[replica] == 0, "what is added is taken off, to the last bit"
+            own = [flight for flight in self.flights if flight.replica == replica]
+            assert router.in_flight[replica] == len(own)
+            assert router.load[replica] == pytest.approx(sum(flight.charge for flight in own))
+            assert own or router.load[replica] == 0, "what is added is taken off, to the last bit"
         assert len(router.index) <= self.blocks
         assert set(router.shedding) < self.up or not router.shedding, "never all that are up"
 
 
-Books.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
-TestBooks = Books.TestCase
+RouterMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestRouter = RouterMachine.TestCase
 
 
 # ---------------------------------------------------------------- each rule
 
 
-def test_a_session_goes_home_and_others_to_the_least_loaded():
+def test_session_goes_home_new_ones_to_least_loaded():
     router = Router(3)
     homes = [router.place(ids(i, i, i), 10, f"s{i}").replica for i in range(3)]
     assert sorted(homes) == [0, 1, 2]
@@ -193,14 +193,14 @@ def test_a_session_goes_home_and_others_to_the_least_loaded():
     assert router.place(ids(8), 1).replica != heavy.replica
 
 
-def test_sessions_spread_also_when_nothing_is_in_flight():
+def test_sessions_spread_without_requests_in_flight():
     router = Router(2)
     for i in range(6):
         router.finish(router.place(ids(i), 5, f"s{i}"), ids(1, 2))
     assert [router.at_home[replica] for replica in range(2)] == [3, 3]
 
 
-def test_a_new_session_follows_the_longest_prefix_worth_following():
+def test_new_session_follows_a_long_enough_prefix():
     router = a_router(2, block=4)
     router.finish(router.place(ids(*[1] * 8), 4, "a"), ids(7, 7, 7, 7))
     router.finish(router.place(ids(*[2] * 8), 4, "b"), ids(7, 7, 7, 7))
@@ -215,7 +215,7 @@ def test_a_new_session_follows_the_longest_prefix_worth_following():
     assert router.place(ids(*[2] * 8), 4, "e").reason == "load", "new weights: nothing is computed"
 
 
-def test_a_replica_far_above_the_others_sheds_until_it_is_near_them():
+def test_overloaded_replica_sheds_until_balanced():
     router = a_router(2, slack=2.0, settle=3)
     flights = [router.place(ids(1), 16, f"s{i}") for i in range(8)]
     at_zero = [flight for flight in flights if flight.replica == 0]
@@ -226,7 +226,7 @@ def test_a_replica_far_above_the_others_sheds_until_it_is_near_them():
     router.finish(at_zero[0], ids(*[1] * 16))
     assert router.shedding == {0}
     moving = router.place(ids(1, 2), 16, at_zero[0].session)
-    assert (moving.replica, moving.reason, moving.left) == (1, "balance", 0)
+    assert (moving.replica, moving.reason, moving.previous_home) == (1, "balance", 0)
     assert router.place(ids(5), 16, "new").replica == 1
     busy = router.place(ids(1, 2), 16, at_zero[1].session)
     assert busy.replica == 0, "a session in flight does not move"
@@ -237,51 +237,51 @@ def test_a_replica_far_above_the_others_sheds_until_it_is_near_them():
     assert router.counters["moves"] == 1
 
 
-def test_what_swings_does_not_make_a_session_move_to_and_fro():
+def test_swinging_load_does_not_oscillate_sessions():
     """Load that swings from one side to the other at every request: a session moves once in ``settle``."""
     router = a_router(2, settle=5, slack=1.0)
     router.finish(router.place(ids(1), 8, "s"), ids(1))
     for _ in range(60):
         home = home_of(router, "s")
         assert home is not None
-        others = [router.place(ids(3), 8, avoid={1 - home}) for _ in range(6)]
+        extra = [router.place(ids(3), 8, avoid={1 - home}) for _ in range(6)]
         assert router.shedding == {home}
         router.finish(router.place(ids(1, 2, 3), 8, "s"), ids(1))
-        for other in others:
+        for other in extra:
             router.finish(other)
     assert 5 <= router.counters["moves"] <= 60 // 5 + 1
 
 
-def test_the_sessions_of_a_lost_replica_find_a_new_home_and_stay_there():
+def test_sessions_of_lost_replica_move_once():
     router = Router(2)
     for i in range(4):
         router.finish(router.place(ids(i), 5, f"s{i}"), ids(1))
-    gone = [f"s{i}" for i in range(4) if home_of(router, f"s{i}") == 0]
+    homeless = [f"s{i}" for i in range(4) if home_of(router, f"s{i}") == 0]
     router.down(0)
-    assert router.release(gone[0]) == [], "nothing is left of it"
-    moved = router.place(ids(1, 2), 5, gone[1])
+    assert router.release(homeless[0]) == [], "no replica holds it"
+    moved = router.place(ids(1, 2), 5, homeless[1])
     assert (moved.replica, router.counters["moves"]) == (1, 1)
     router.finish(moved, ids(1))
     router.up(0)
-    assert router.place(ids(1, 2, 3), 5, gone[1]).replica == 1
+    assert router.place(ids(1, 2, 3), 5, homeless[1]).replica == 1
     assert router.place(ids(9), 5, "new").replica == 0
     assert router.release("never heard of") == [0, 1]
 
 
-def test_a_session_that_moves_is_released_where_it_was_and_then_at_home():
+def test_moved_session_is_released_at_both_homes():
     router = Router(2)
     router.finish(router.place(ids(1), 5, "s"), ids(1))
     first = home_of(router, "s")
     moved = router.place(ids(1), 5, "s", avoid={first})
     router.finish(moved, ids(1))
-    assert moved.left == first
+    assert moved.previous_home == first
     assert home_of(router, "s") == 1 - first
     assert router.release("s") == [1 - first]
     assert home_of(router, "s") is None
     assert [router.at_home[replica] for replica in range(2)] == [0, 0]
 
 
-def test_replies_teach_how_much_a_request_will_be():
+def test_replies_set_the_expected_length():
     router = Router(1)
     first = router.place(ids(1), 1000)
     assert first.charge == pytest.approx(PREFILL_WEIGHT + 1000)

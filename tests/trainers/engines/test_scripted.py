@@ -1,4 +1,4 @@
-"""The scripted engine's own: latencies on simulated time, versions by time, failures on demand; and the clock."""
+"""The scripted engine: latencies on simulated time, versions by time, failures on demand; and the clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_hours_pass_in_no_time_and_in_order() -> None:
+def test_simulated_hours_pass_quickly_in_order() -> None:
     async def main() -> list[tuple[str, float]]:
         seen: list[tuple[str, float]] = []
 
@@ -45,7 +45,7 @@ def test_threads_still_work_on_simulated_time() -> None:
         assert runner.run(asyncio.to_thread(lambda: 5)) == 5
 
 
-def test_latency_and_tokens_take_their_time_and_requests_do_not_queue() -> None:
+def test_latencies_add_up_without_queueing() -> None:
     async def main() -> None:
         engine = ScriptedEngine(lambda call: Reply([1] * (call.number + 1), latency=10.0, per_token=2.0))
         begin = now()
@@ -57,7 +57,7 @@ def test_latency_and_tokens_take_their_time_and_requests_do_not_queue() -> None:
     run_simulated(main())
 
 
-def test_each_token_has_the_version_of_its_time() -> None:
+def test_tokens_have_the_version_of_their_time() -> None:
     async def main() -> None:
         engine = ScriptedEngine(lambda call: Reply(range(10), latency=5.0, per_token=1.0))
         task = asyncio.create_task(engine.generate([1], ANY))
@@ -74,7 +74,7 @@ def test_each_token_has_the_version_of_its_time() -> None:
     run_simulated(main())
 
 
-def test_an_abort_returns_what_exists() -> None:
+def test_abort_returns_existing_tokens() -> None:
     async def main() -> None:
         engine = ScriptedEngine(lambda call: Reply(range(10), latency=5.0, per_token=1.0))
         task = asyncio.create_task(engine.generate([1], ANY))
@@ -86,7 +86,7 @@ def test_an_abort_returns_what_exists() -> None:
     run_simulated(main())
 
 
-def test_waiting_updates_let_those_in_flight_finish_and_hold_the_others() -> None:
+def test_waiting_update_holds_later_requests() -> None:
     async def main() -> None:
         engine = ScriptedEngine(lambda call: Reply([7], latency=10.0))
         first = asyncio.create_task(engine.generate([1], ANY))
@@ -104,7 +104,7 @@ def test_waiting_updates_let_those_in_flight_finish_and_hold_the_others() -> Non
     run_simulated(main())
 
 
-def test_a_cancelled_wait_lets_the_others_in_again() -> None:
+def test_cancelled_waiting_update_releases_requests() -> None:
     async def main() -> None:
         engine = ScriptedEngine(lambda call: Reply([7], hangs=call.number == 0, latency=1.0))
         hanging = asyncio.create_task(engine.generate([1], ANY))
@@ -146,7 +146,7 @@ def test_failures_on_demand() -> None:
     run_simulated(main())
 
 
-def test_the_script_sees_the_calls_and_the_test_sees_them_too() -> None:
+def test_calls_are_visible_to_script_and_test() -> None:
     async def main() -> None:
         engine = ScriptedEngine(lambda call: Reply([len(call.token_ids), call.number, call.sampling.max_new_tokens]))
         assert (await engine.generate([1, 2], ANY, "s")).token_ids.tolist() == [2, 0, 100]
@@ -158,7 +158,7 @@ def test_the_script_sees_the_calls_and_the_test_sees_them_too() -> None:
     run_simulated(main())
 
 
-def test_a_script_too_short_for_ignore_stop_is_an_error() -> None:
+def test_short_script_with_ignore_stop_is_an_error() -> None:
     async def main() -> None:
         engine = ScriptedEngine(lambda call: Reply([1, 2]))
         with pytest.raises(EngineError, match="asks for 5 tokens, but the script gave 2"):

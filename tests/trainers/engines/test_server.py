@@ -1,4 +1,4 @@
-"""A server's process: what is left of it, and what its log says. Health checks: test_sglang.py, with a fake server."""
+"""A server's process: its end, and its log. Health checks: test_sglang.py, with a fake server."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ async def test_server_and_its_children_end(way: str) -> None:
     await until(lambda: not any(map(running, started)))  # a killed process is there for a moment
 
 
-async def test_tail_has_the_first_error_and_the_last_lines() -> None:
+async def test_tail_has_first_error_and_last_lines() -> None:
     script = "print('ValueError: the first cause'); [print('line', i) for i in range(40)]; exit(3)"
     process = ServerProcess([sys.executable, "-c", script], {})
     await until(lambda: process.ended is not None)
     assert process.ended == "exited with code 3"
-    said = process.tail()
-    assert "ValueError: the first cause" in said
-    assert "line 39" in said
-    assert "line 10\n" not in said
+    tail = process.tail()
+    assert "ValueError: the first cause" in tail
+    assert "line 39" in tail
+    assert "line 10\n" not in tail
     process.stop()
 
 
-def test_a_program_that_does_not_exist_is_an_error() -> None:
+def test_missing_program_is_an_error() -> None:
     with pytest.raises(OSError, match="nowhere"):
         ServerProcess(["/nowhere/server"], {})

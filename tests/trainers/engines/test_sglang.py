@@ -1,6 +1,6 @@
-"""The SGLang engine against a fake server: what is sent, and what breaks.
+"""The SGLang engine against a fake server: requests and faults.
 
-What it computes, and that a real server understands it, the conformance suite shows.
+The conformance suite checks its replies and the compatibility with a real server.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def weights() -> dict[str, torch.Tensor]:
 @asynccontextmanager
 async def serving(
     folder: Path,
-    manners: ServerBehavior | None = None,
+    behavior: ServerBehavior | None = None,
     *,
     version: int = 0,
     unused: Sequence[int] = (),
     **options: Any,
 ) -> AsyncIterator[tuple[FakeSGLang, SGLangEngine]]:
-    server = FakeSGLang(manners)
+    server = FakeSGLang(behavior)
     url = await server.start()
     made = SGLangOptions(base_url=url, **QUICK | options)
     engine = SGLangEngine(folder, made, max_context=CONTEXT, version=version, unused_token_ids=unused)
@@ -61,7 +61,7 @@ async def serving(
 
 
 async def started(server: FakeSGLang, count: int = 1, tokens: int = 1) -> None:
-    """Wait until so many requests have so many tokens."""
+    """Wait until ``count`` requests have ``tokens`` tokens."""
     while sum(len(request.tokens) >= tokens for request in server.live.values()) < count:
         await asyncio.sleep(0.002)
 
@@ -102,7 +102,7 @@ async def test_versions_of_an_interrupted_request(folder: Path, weights: dict[st
         assert ("/pause_generation", {"mode": "retract"}) in server.log
 
 
-async def test_weights_that_somebody_else_gave_are_an_error(folder: Path) -> None:
+async def test_weights_of_another_client_are_an_error(folder: Path) -> None:
     async with serving(folder) as (server, engine):
         await engine.ready()
         server.weight_version = "a stranger's"
@@ -111,15 +111,15 @@ async def test_weights_that_somebody_else_gave_are_an_error(folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("manners", "wrong"),
+    ("behavior", "wrong"),
     [
         (ServerBehavior(dp_size=2), "2 data-parallel replicas"),
         (ServerBehavior(max_req_input_len=100), "--context-length 264"),
         (ServerBehavior(missing=("/server_info",)), "version: Field required"),
     ],
 )
-async def test_a_server_that_will_not_do_is_refused(folder: Path, manners: ServerBehavior, wrong: str) -> None:
-    async with serving(folder, manners) as (_, engine):
+async def test_unsuitable_server_is_refused(folder: Path, behavior: ServerBehavior, wrong: str) -> None:
+    async with serving(folder, behavior) as (_, engine):
         with pytest.raises(EngineDeadError, match=wrong):
             await engine.generate([1], LONG)
 
@@ -127,22 +127,22 @@ async def test_a_server_that_will_not_do_is_refused(folder: Path, manners: Serve
 # Requests
 
 
-async def test_the_models_own_end_token_does_not_end_a_request(folder: Path) -> None:
-    """The protocol knows the stop tokens it was given; SGLang stops at the model's own as well, and is asked again."""
+async def test_models_end_token_does_not_end_requests(folder: Path) -> None:
+    """Only requested stop tokens end a reply; SGLang also stops at the model's own, and gets a further request."""
     async with serving(folder, ServerBehavior(eos=10)) as (server, engine):
         made = await engine.generate([1, 2, 3], Sampling(max_new_tokens=12, seed=7))
         assert made.token_ids.tolist() == list(range(3, 15))
         assert made.finish_reason == "length"
         stopped = await engine.generate([1, 2, 3], Sampling(max_new_tokens=12, stop_token_ids=(10,)))
         assert (stopped.token_ids[-1], stopped.finish_reason) == (10, "stop")
-        asked = [body for path, body in server.log if path == "/generate"]
-        seeds = [body["sampling_params"]["sampling_seed"] for body in asked]
+        bodies = [body for path, body in server.log if path == "/generate"]
+        seeds = [body["sampling_params"]["sampling_seed"] for body in bodies]
         assert seeds[0] == seeds[1] != seeds[2]
-        assert len({body["rid"] for body in asked}) == 3
-        assert len({len(body["rid"]) for body in asked}) == 1  # no name is the beginning of another
+        assert len({body["rid"] for body in bodies}) == 3
+        assert len({len(body["rid"]) for body in bodies}) == 1  # no name is the beginning of another
 
 
-async def test_seeds_are_sent_where_they_are_honoured(folder: Path) -> None:
+async def test_seeds_are_sent_to_servers_honouring_them(folder: Path) -> None:
     async with serving(folder, ServerBehavior(deterministic=False)) as (server, engine):
         await engine.generate([1], Sampling(max_new_tokens=1, seed=3, min_p=0.5))
         assert engine.honours_seeds is False
@@ -161,35 +161,35 @@ async def test_seeds_are_sent_where_they_are_honoured(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(0.7, -1, 1e-6), (0.0, 1, 1.0)])
-def test_sampling_from_one_token_is_not_sent_as_greedy_decoding(temperature: float, top_k: int, top_p: float) -> None:
+def test_top_k_1_is_not_sent_as_greedy(temperature: float, top_k: int, top_p: float) -> None:
     sampling = Sampling(temperature=temperature, top_k=1)
     body = generate_body([5], sampling, stops=(), room=1, vocab_size=64, seed=None)
     assert (body["sampling_params"]["top_k"], body["sampling_params"]["top_p"]) == (top_k, top_p)
 
 
 @given(st.integers())
-def test_any_seed_becomes_one_that_sglang_takes(seed: int) -> None:
+def test_any_seed_maps_to_a_valid_one(seed: int) -> None:
     assert 0 <= server_seed(seed) < 2**63
     assert server_seed(seed) != server_seed(seed + 1)
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.005, 0.03])
-async def test_a_cancelled_request_is_aborted_and_no_other(folder: Path, moment: float) -> None:
+async def test_only_the_cancelled_request_is_aborted(folder: Path, moment: float) -> None:
     async with serving(folder) as (server, engine):
         await engine.ready()
-        others = [asyncio.create_task(engine.generate([i], LONG)) for i in range(3)]
+        siblings = [asyncio.create_task(engine.generate([i], LONG)) for i in range(3)]
         task = asyncio.create_task(engine.generate([9], LONG))
         await asyncio.sleep(moment)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        made = await asyncio.gather(*others)
+        made = await asyncio.gather(*siblings)
         assert [len(generation.token_ids) for generation in made] == [200] * 3
         assert engine.stats()["running"] == 0
         assert not server.live
 
 
-async def test_an_abort_that_overtakes_its_request_is_said_again(folder: Path) -> None:
+async def test_abort_overtaking_its_request_is_repeated(folder: Path) -> None:
     async with serving(folder, ServerBehavior(token_s=0.01)) as (server, engine):
         await engine.ready()
         server._go.clear()  # the request waits outside, where an abort does not find it
@@ -206,7 +206,7 @@ async def test_an_abort_that_overtakes_its_request_is_said_again(folder: Path) -
         assert server.paths().count("/abort_request") >= 2
 
 
-async def test_an_abort_that_nobody_asked_for_is_an_error(folder: Path) -> None:
+async def test_unrequested_abort_is_an_error(folder: Path) -> None:
     async with serving(folder) as (server, engine):
         task = asyncio.create_task(engine.generate([9], LONG))
         await started(server)
@@ -271,12 +271,12 @@ def answer(**changed: Any) -> dict[str, Any]:
         ),
     ],
 )
-async def test_garbage_is_an_error_and_the_engine_goes_on(folder: Path, garbage: Any) -> None:
+async def test_invalid_answers_do_not_stop_the_engine(folder: Path, garbage: Any) -> None:
     async with serving(folder, ServerBehavior(garbage=garbage)) as (server, engine):
         with pytest.raises(EngineError, match="SGLang server") as caught:
             await engine.generate([1], Sampling(max_new_tokens=8))
         assert not isinstance(caught.value, EngineDeadError)
-        server.manners.garbage = None
+        server.behavior.garbage = None
         assert len((await engine.generate([1], Sampling(max_new_tokens=8))).token_ids) == 8
 
 
@@ -284,7 +284,7 @@ async def test_garbage_is_an_error_and_the_engine_goes_on(folder: Path, garbage:
 
 
 @pytest.mark.parametrize("transport", ["http", "disk"])
-async def test_weights_travel_whole(
+async def test_weights_arrive_complete(
     folder: Path, weights: dict[str, torch.Tensor], transport: Any, tmp_path: Path
 ) -> None:
     async with serving(folder, transport=transport, update_folder=tmp_path) as (server, engine):
@@ -300,26 +300,24 @@ def _failures(where: str) -> ServerBehavior:
 
 
 @pytest.mark.parametrize("where", ["/pause_generation", "/begin_weight_update"])
-async def test_an_update_that_is_refused_before_it_begins_leaves_the_old_weights(
+async def test_update_refused_early_leaves_the_old_weights(
     folder: Path, weights: dict[str, torch.Tensor], where: str
 ) -> None:
-    manners = _failures(where)
-    manners.refuse[where][0] = 2  # opening a session is tried again once, after closing what may have been left open
-    async with serving(folder, manners) as (server, engine):
+    behavior = _failures(where)
+    behavior.refuse[where][0] = 2  # opening a session is tried again once, after closing what may have been left open
+    async with serving(folder, behavior) as (server, engine):
         with pytest.raises(EngineError, match="injected") as caught:
             await engine.update_weights(weights, 1)
         assert not isinstance(caught.value, EngineDeadError)
         assert (engine.version, server.weights) == (0, {})
         assert set((await engine.generate([1], LONG)).weight_version) == {0}
-        manners.refuse.clear()
+        behavior.refuse.clear()
         await engine.update_weights(weights, 1)
         assert set((await engine.generate([1], LONG)).weight_version) == {1}
 
 
 @pytest.mark.parametrize("where", ["/update_weights_from_tensor", "/end_weight_update", "/flush_cache"])
-async def test_an_update_that_fails_halfway_is_done_again(
-    folder: Path, weights: dict[str, torch.Tensor], where: str
-) -> None:
+async def test_partially_failed_update_is_repeated(folder: Path, weights: dict[str, torch.Tensor], where: str) -> None:
     async with serving(folder, _failures(where), bucket_bytes=2**14) as (server, engine):
         running = asyncio.create_task(engine.generate([1], LONG))
         await started(server)
@@ -330,15 +328,13 @@ async def test_an_update_that_fails_halfway_is_done_again(
 
 
 @pytest.mark.parametrize("fault", ["refuses", "loses"])
-async def test_nothing_is_sampled_from_weights_that_are_half_old(
-    folder: Path, weights: dict[str, torch.Tensor], fault: str
-) -> None:
-    """A server that cannot be given the rest, or that drops a tensor and says all went well, serves no more."""
-    manners = ServerBehavior(lose=("model.layers.1.mlp.up_proj.weight",)) if fault == "loses" else ServerBehavior()
-    async with serving(folder, manners, bucket_bytes=2**14) as (server, engine):
+async def test_mixed_weights_are_never_sampled(folder: Path, weights: dict[str, torch.Tensor], fault: str) -> None:
+    """The engine ends if the server refuses the rest, or silently drops a tensor."""
+    behavior = ServerBehavior(lose=("model.layers.1.mlp.up_proj.weight",)) if fault == "loses" else ServerBehavior()
+    async with serving(folder, behavior, bucket_bytes=2**14) as (server, engine):
         await engine.ready()
         if fault == "refuses":
-            manners.refuse["/update_weights_from_tensor"] = [99, (500, "out of memory")]
+            behavior.refuse["/update_weights_from_tensor"] = [99, (500, "out of memory")]
         running = asyncio.create_task(engine.generate([1], Sampling(max_new_tokens=200, ignore_stop=True)))
         await started(server)
         word = "out of memory" if fault == "refuses" else r"gate_up_proj\.weight"
@@ -351,18 +347,14 @@ async def test_nothing_is_sampled_from_weights_that_are_half_old(
         assert server.paused == "retract"
 
 
-async def test_a_session_left_open_by_a_crashed_client_is_closed(
-    folder: Path, weights: dict[str, torch.Tensor]
-) -> None:
+async def test_open_session_of_a_crashed_client_is_closed(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     async with serving(folder) as (server, engine):
         server.in_session = True
         await engine.update_weights(weights, 1)
         assert not server.in_session
 
 
-async def test_cancelling_an_update_that_has_begun_does_not_leave_it_in_the_middle(
-    folder: Path, weights: dict[str, torch.Tensor]
-) -> None:
+async def test_cancelled_update_in_progress_is_completed(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     async with serving(folder) as (server, engine):
         await engine.ready()
         task = asyncio.create_task(engine.update_weights(weights, 1))
@@ -386,10 +378,8 @@ async def test_cancelling_an_update_that_has_begun_does_not_leave_it_in_the_midd
         assert engine.version == 3
 
 
-async def test_updates_are_compared_where_the_server_hashes_otherwise(
-    folder: Path, weights: dict[str, torch.Tensor]
-) -> None:
-    """On GPUs the checksums cannot be computed here; one that did not change although the weight did is noticed."""
+async def test_changes_are_compared_with_other_hashes(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    """Checksums of GPUs cannot be computed here, but one that stays equal for a changed weight is noticed."""
     changed = {name: value + 1 for name, value in weights.items()}
     lost = "model.layers.0.mlp.down_proj.weight"
     for lose in ((), (lost,)):
@@ -397,7 +387,7 @@ async def test_updates_are_compared_where_the_server_hashes_otherwise(
             await engine.ready()
             engine._updater.device = "cuda"
             await engine.update_weights(weights, 1)
-            server.manners.lose = lose
+            server.behavior.lose = lose
             if lose:
                 with pytest.raises(EngineDeadError, match="down_proj"):
                     await engine.update_weights(changed, 2)
@@ -405,7 +395,7 @@ async def test_updates_are_compared_where_the_server_hashes_otherwise(
                 await engine.update_weights(changed, 2)
 
 
-def test_buckets_hold_everything_once_and_no_more_than_they_may(weights: dict[str, torch.Tensor]) -> None:
+def test_buckets_cover_all_tensors_within_the_limit(weights: dict[str, torch.Tensor]) -> None:
     specs = LocalSource.of(weights).specs
     for limit in (1, 5000, 20_000, 10**9):
         plan = plan_of(specs, limit)
@@ -415,7 +405,7 @@ def test_buckets_hold_everything_once_and_no_more_than_they_may(weights: dict[st
     assert len(payload([("x", slice_)])) < 10_000  # without what it was cut from
 
 
-def test_parameters_are_those_of_the_checkpoint(folder: Path, weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_parameters_match_the_checkpoint(folder: Path, weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
     parameters = read_parameters(folder, tied=True, kv_heads=2)
     parameters.check(weights)
     parameters.check(LocalSource.of(weights, {"lm_head.weight"}).specs)
@@ -437,14 +427,12 @@ def checksums_of(weights: dict[str, torch.Tensor], rule: ChecksumRule) -> dict[s
 
 @pytest.mark.parametrize("kind", ["bits", "sha256"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_each_rank_has_a_checksum_of_the_part_that_it_holds(
-    weights: dict[str, torch.Tensor], ranks: int, kind: Any
-) -> None:
+def test_ranks_have_checksums_of_their_parts(weights: dict[str, torch.Tensor], ranks: int, kind: Any) -> None:
     rule = ChecksumRule(kind, ranks, kv_heads=2)
     sent = {name: value for name, value in weights.items() if name != "lm_head.weight"}
     sums = checksums_of(sent, rule)
     assert len(sums) == len(sent) - 2 * (2 + 2 + 1)  # q, k, v with biases; gate, up; 2 layers
-    assert {len(each) for each in sums.values()} == {ranks}
+    assert {len(per_rank) for per_rank in sums.values()} == {ranks}
     assert checksums_of(dict(reversed(sent.items())), rule) == sums  # in whatever order they come
     down, keys = "model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.k_proj.weight"
     changed = {**sent, down: sent[down].clone(), keys: sent[keys].clone()}
@@ -453,20 +441,20 @@ def test_each_rank_has_a_checksum_of_the_part_that_it_holds(
     after = checksums_of(changed, rule)
     fused = keys.replace("k_proj", "qkv_proj")
     differ = {name: [a != b for a, b in zip(sums[name], after[name], strict=True)] for name in sums}
-    assert {name for name, each in differ.items() if any(each)} == {down, fused}
+    assert {name for name, per_rank in differ.items() if any(per_rank)} == {down, fused}
     assert differ[down] == [rank == ranks - 1 for rank in range(ranks)]
     assert differ[fused] == [rank < max(1, ranks // 2) for rank in range(ranks)]
 
 
 @pytest.mark.parametrize("kind", ["bits", "sha256"])
-def test_checksums_know_that_vocabularies_are_filled_up_to_multiples_of_64(kind: Any) -> None:
+def test_checksums_include_vocabulary_padding(kind: Any) -> None:
     odd = {"model.embed_tokens.weight": torch.ones(65, 3)}
     filled = {"model.embed_tokens.weight": torch.cat([torch.ones(65, 3), torch.zeros(63, 3)])}
     rule = ChecksumRule(kind, 2)
     assert checksums_of(odd, rule) == checksums_of(filled, rule)
 
 
-def test_a_server_of_several_ranks_is_told_its_cores(tmp_path: Path) -> None:
+def test_multi_rank_server_gets_its_cores(tmp_path: Path) -> None:
     options = SGLangOptions(python=sys.executable, tensor_parallel=2)
     _, environment = options.command(tmp_path, 1234, 256)
     assert len(environment["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
@@ -474,10 +462,8 @@ def test_a_server_of_several_ranks_is_told_its_cores(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("share", [(), ("--mem-fraction-static", "0.25"), ("--mem-fraction-static=0.25",)])
-def test_a_server_keeps_what_its_requests_can_fill_unless_it_is_given_a_share(
-    tmp_path: Path, device: str, share: tuple[str, ...]
-) -> None:
-    """What the plan counts; by itself SGLang takes what is free, on a GPU that the learner may need as well."""
+def test_server_memory_is_bounded_by_requests_or_share(tmp_path: Path, device: str, share: tuple[str, ...]) -> None:
+    """The plan counts this memory; by default SGLang takes all free memory, which the learner may need."""
     options = SGLangOptions(python=sys.executable, max_slots=8, device=device, server_args=share)
     words, _ = options.command(tmp_path, 1234, 256)
     limit = last_of(words, "--max-total-tokens")
@@ -485,10 +471,10 @@ def test_a_server_keeps_what_its_requests_can_fill_unless_it_is_given_a_share(
     assert words[-len(share) :] == list(share) or not share
 
 
-# The end
+# Failures of the server
 
 
-async def test_a_server_that_goes_away_is_heard_of_at_once(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+async def test_lost_server_fails_requests_at_once(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     async with serving(folder) as (server, engine):
         tasks = [asyncio.create_task(engine.generate([i], LONG)) for i in range(4)]
         await started(server, 4)
@@ -500,20 +486,20 @@ async def test_a_server_that_goes_away_is_heard_of_at_once(folder: Path, weights
         assert all(isinstance(result, EngineDeadError) and "is gone" in str(result) for result in results)
 
 
-async def test_a_server_that_hangs_is_heard_of_within_seconds(folder: Path) -> None:
+async def test_hanging_server_is_noticed_within_seconds(folder: Path) -> None:
     async with serving(folder, health_timeout_s=1.0) as (server, engine):
         await engine.ready()
         task = asyncio.create_task(engine.generate([1], LONG))
         await started(server)
         server.hung = True
-        server.manners.token_s = 3600
+        server.behavior.token_s = 3600
         async with asyncio.timeout(100):
             with pytest.raises(EngineDeadError, match=r"is gone: GET .*no answer within"):
                 await task
         server.hung = False
 
 
-async def test_a_probe_tells_whether_a_server_that_answers_also_computes(folder: Path) -> None:
+async def test_probe_detects_server_that_does_not_compute(folder: Path) -> None:
     async with serving(folder) as (server, engine):
         assert await engine.probe() == 0
         server.paused = "in_place"
@@ -526,7 +512,7 @@ async def test_a_probe_tells_whether_a_server_that_answers_also_computes(folder:
         await replicas.close()
 
 
-async def test_a_broken_connection_to_a_living_server_costs_a_retry(folder: Path) -> None:
+async def test_broken_connection_costs_one_retry(folder: Path) -> None:
     async with serving(folder) as (server, engine):
         await engine.ready()
         handlers = 0
@@ -543,7 +529,7 @@ async def test_a_broken_connection_to_a_living_server_costs_a_retry(folder: Path
         assert handlers == 2
 
 
-async def test_closing_aborts_what_runs_on_a_server_that_stays(folder: Path) -> None:
+async def test_close_aborts_requests_on_external_server(folder: Path) -> None:
     async with serving(folder) as (server, engine):
         tasks = [asyncio.create_task(engine.generate([i], LONG)) for i in range(4)]
         await started(server, 4)
@@ -561,6 +547,6 @@ async def test_closing_aborts_what_runs_on_a_server_that_stays(folder: Path) -> 
         ({}, "make venv-sglang"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], wrong: str) -> None:
+def test_unsuitable_options_are_refused(options: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         SGLangOptions(**options)

@@ -1,4 +1,4 @@
-"""The process of an SGLang server that the engine starts: how it begins and ends, and what it says when it does not."""
+"""The process of an SGLang server that the engine starts: its start, its end, and errors of both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK: dict[str, Any] = {"health_interval_s": 0.05, "health_timeout_s": 30.0, "s
 
 
 def python_that(folder: Path, script: str) -> str:
-    """An executable that stands for SGLang's Python: it is called with the launcher and the server's arguments."""
+    """Write an executable in place of SGLang's Python: it gets the launcher and the server's arguments."""
     path = folder / "python"
     path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -43,9 +43,9 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("fault", ["killed", "stopped", "closed"])
-async def test_a_server_of_our_own_lives_and_ends_with_the_engine(folder: Path, tmp_path: Path, fault: str) -> None:
-    more = {"health_timeout_s": 1.0} if fault == "stopped" else {}
-    engine = SGLangEngine(folder, SGLangOptions(python=a_fake_server(tmp_path), **QUICK | more), max_context=CONTEXT)
+async def test_own_server_ends_with_its_engine(folder: Path, tmp_path: Path, fault: str) -> None:
+    options = {"health_timeout_s": 1.0} if fault == "stopped" else {}
+    engine = SGLangEngine(folder, SGLangOptions(python=a_fake_server(tmp_path), **QUICK | options), max_context=CONTEXT)
     assert engine._server is not None
     pid = engine._server.pid
     try:
@@ -56,8 +56,8 @@ async def test_a_server_of_our_own_lives_and_ends_with_the_engine(folder: Path, 
                 task = asyncio.create_task(engine.generate([1], LONG))
                 await asyncio.sleep(0.05)
                 os.kill(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
-                said = "killed by SIGKILL" if fault == "killed" else "no answer within"
-                with pytest.raises(EngineDeadError, match=said) as caught:
+                message = "killed by SIGKILL" if fault == "killed" else "no answer within"
+                with pytest.raises(EngineDeadError, match=message) as caught:
                     await task
                 assert '{"serving":' in str(caught.value)  # the end of its log
     finally:
@@ -65,7 +65,7 @@ async def test_a_server_of_our_own_lives_and_ends_with_the_engine(folder: Path, 
     assert not alive(pid)
 
 
-async def test_a_server_that_does_not_start_says_why(folder: Path, tmp_path: Path) -> None:
+async def test_failed_start_quotes_the_log(folder: Path, tmp_path: Path) -> None:
     python = python_that(tmp_path, "echo ImportError: no module named luck\nexit 3\n")
     engine = SGLangEngine(folder, SGLangOptions(python=python, **QUICK), max_context=CONTEXT)
     for _ in range(2):
@@ -74,7 +74,7 @@ async def test_a_server_that_does_not_start_says_why(folder: Path, tmp_path: Pat
     await engine.close()
 
 
-async def test_a_server_that_starts_for_ever_is_given_up(folder: Path, tmp_path: Path) -> None:
+async def test_server_that_never_gets_ready_is_given_up(folder: Path, tmp_path: Path) -> None:
     options = SGLangOptions(python=python_that(tmp_path, "exec sleep 60\n"), **QUICK | {"start_timeout_s": 0.3})
     engine = SGLangEngine(folder, options, max_context=CONTEXT)
     assert engine._server is not None

@@ -1,4 +1,4 @@
-"""What only a real SGLang server can show, beside the conformance suite: its transports, and its checksums."""
+"""Tests of a real SGLang server beside the conformance suite: its transports, and its checksums."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang"), pytest.mar
 
 @pytest.mark.parametrize("transport", ["disk", "process_group"])
 async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any, tmp_path: Path) -> None:
-    """Buckets far smaller than the model, twice, and each verified by the server's checksums; then by what it computes.
+    """Buckets far smaller than the model, twice, and each verified by the server's checksums, then by its replies.
 
     The third way, ``http``, is the one of the conformance suite.
     """
-    more = {"update_folder": tmp_path} if transport == "disk" else {}
-    engine = await sglang.make(lively_model(), transport=transport, bucket_bytes=20_000, **more)
+    options = {"update_folder": tmp_path} if transport == "disk" else {}
+    engine = await sglang.make(lively_model(), transport=transport, bucket_bytes=20_000, **options)
     try:
         for version, seed in ((3, 1), (4, 2)):
             model = lively_model(seed=seed)
@@ -37,8 +37,8 @@ async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any,
         await engine.close()
 
 
-async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> None:
-    """SGLang says success to a name that it does not know; a checksum that should have changed says otherwise."""
+async def test_tensor_ignored_by_the_server_is_noticed(sglang: Server) -> None:
+    """SGLang reports success for an unknown name; only the unchanged checksum shows the error."""
     engine = await sglang.make(lively_model())
     send, lost = engine._updater._send, "model.layers.1.mlp.down_proj.weight"
 
@@ -48,7 +48,7 @@ async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> No
     async def misspell(source: Any, kind: Any) -> Any:
         specs = [spec._replace(names=tuple(map(misspelled, spec.names))) for spec in source.specs]
         sums = await send(LocalSource(specs, source.read), kind)
-        return {lost if name == misspelled(lost) else name: each for name, each in sums.items()}
+        return {lost if name == misspelled(lost) else name: checksum for name, checksum in sums.items()}
 
     engine._updater._send = misspell  # type: ignore[method-assign]
     try:

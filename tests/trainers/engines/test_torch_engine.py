@@ -1,4 +1,4 @@
-"""What is the torch engine's own: supported models, scheduling, threads, its copy of the weights."""
+"""The torch engine beyond the protocol: supported models, scheduling, threads, its copy of the weights."""
 
 from __future__ import annotations
 
@@ -57,30 +57,30 @@ def drain(machine: Scheduler) -> dict[Any, Generation]:
 
 
 @pytest.mark.parametrize("budget", [1, 2, 7, 64])
-def test_cutting_prompts_in_chunks_changes_nothing(budget: int) -> None:
+def test_chunked_prompts_change_nothing(budget: int) -> None:
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, VOCAB, n).tolist() for n in (1, 2, 3, 30, 31, 57, 100, 5)]
     results = []
     for machine in (scheduler(), scheduler(budget=budget)):
         requests = [request(p, Sampling(max_new_tokens=10, seed=i)) for i, p in enumerate(prompts)]
-        for each in requests:
-            machine.add(each)
+        for query in requests:
+            machine.add(query)
         done = drain(machine)
-        results.append([done[each] for each in requests])
+        results.append([done[query] for query in requests])
     for one, two in zip(*results, strict=True):
         assert one.token_ids.tolist() == two.token_ids.tolist()
         np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-4)
 
 
 @torch.inference_mode()
-def test_memory_given_back_in_the_middle_changes_no_reply() -> None:
+def test_freed_memory_changes_no_reply() -> None:
     prompts = [list(range(2, 2 + n)) for n in (20, 40, 40)]
     results = []
     for asleep_after in (None, 3):
         machine = scheduler(slots=3)
         requests = [request(p, Sampling(max_new_tokens=10, seed=i)) for i, p in enumerate(prompts)]
-        for each in requests:
-            machine.add(each)
+        for query in requests:
+            machine.add(query)
         outcomes: list[Any] = []
         while machine.has_work:
             outcomes += machine.step()
@@ -89,15 +89,15 @@ def test_memory_given_back_in_the_middle_changes_no_reply() -> None:
                 held = [x for x in gc.get_objects() if type(x) is torch.Tensor and len(x.shape) == 3]
                 assert all(len(x) != 3 * 128 for x in held), "keys and values are gone"
         done = dict(outcomes)
-        results.append([done[each].token_ids.tolist() for each in requests])
+        results.append([done[query].token_ids.tolist() for query in requests])
     assert results[0] == results[1]
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", [Decoder, ModuleDecoder])
 @pytest.mark.parametrize("mode", ["keep", "wait"])
-def test_without_weights_requests_wait_for_the_next_update(kind: Any, mode: UpdateMode) -> None:
-    """Those in flight as well, which continue as if they had never stopped."""
+def test_requests_without_weights_wait_for_update(kind: Any, mode: UpdateMode) -> None:
+    """Requests in flight wait too, and continue unchanged."""
     weights = lively_model(seed=1).state_dict()
     prompts = [list(range(2, 2 + n)) for n in (20, 40)]
     results = []
@@ -119,7 +119,7 @@ def test_without_weights_requests_wait_for_the_next_update(kind: Any, mode: Upda
         while machine.has_work:
             outcomes += machine.step()
         done = dict(outcomes)
-        results.append([done[each] for each in requests])
+        results.append([done[query] for query in requests])
     for one, two in zip(*results, strict=True):
         assert one.token_ids.tolist() == two.token_ids.tolist()
         assert one.weight_version.tolist() == two.weight_version.tolist()
@@ -129,34 +129,34 @@ def test_without_weights_requests_wait_for_the_next_update(kind: Any, mode: Upda
 def test_siblings_compute_their_prompt_once() -> None:
     rng = np.random.default_rng(0)
     prompt, other = rng.integers(0, VOCAB, 40).tolist(), rng.integers(0, VOCAB, 40).tolist()
-    asked = [(prompt, 0), (prompt, 1), (other, 2), (prompt, 3), (prompt[:-1], 4)]
+    inputs = [(prompt, 0), (prompt, 1), (other, 2), (prompt, 3), (prompt[:-1], 4)]
     expected = []
-    for ids, seed in asked:
+    for ids, seed in inputs:
         machine = scheduler()
         machine.add(alone := request(ids, Sampling(max_new_tokens=10, seed=seed)))
         expected.append(drain(machine)[alone])
     machine = scheduler(slots=5, budget=16)  # the prompt takes several steps
-    requests = [request(ids, Sampling(max_new_tokens=10, seed=seed)) for ids, seed in asked]
-    for each in requests:
-        machine.add(each)
+    requests = [request(ids, Sampling(max_new_tokens=10, seed=seed)) for ids, seed in inputs]
+    for query in requests:
+        machine.add(query)
     done = drain(machine)
-    for each, alone in zip(requests, expected, strict=True):
-        assert done[each].token_ids.tolist() == alone.token_ids.tolist()
-        np.testing.assert_allclose(done[each].logprobs, alone.logprobs, atol=1e-4)
+    for query, alone in zip(requests, expected, strict=True):
+        assert done[query].token_ids.tolist() == alone.token_ids.tolist()
+        np.testing.assert_allclose(done[query].logprobs, alone.logprobs, atol=1e-4)
     # Whole blocks of 16 are shared, also with the prompt that ends a token earlier.
-    assert [done[each].metrics["cached_tokens"] for each in requests] == [0, 32, 0, 32, 32]
+    assert [done[query].metrics["cached_tokens"] for query in requests] == [0, 32, 0, 32, 32]
     assert machine.counters["prefill_tokens"] == 40 + 40 + 8 + 8 + 7
     assert machine.counters["cached_tokens"] == 3 * 32
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_siblings_survive_the_one_that_they_wait_for(steps: int) -> None:
+def test_siblings_survive_cancelled_prompt_owner(steps: int) -> None:
     prompt = list(range(40))
     machine = scheduler(budget=16)
     requests = [request(prompt, Sampling(max_new_tokens=10, seed=1)) for _ in range(3)]
-    for each in requests:
-        machine.add(each)
+    for query in requests:
+        machine.add(query)
     for _ in range(steps):
         machine.step()
     machine.cancel(requests[0])
@@ -165,27 +165,27 @@ def test_siblings_survive_the_one_that_they_wait_for(steps: int) -> None:
     alone = scheduler()
     alone.add(one := request(prompt, Sampling(max_new_tokens=10, seed=1)))
     expected = drain(alone)[one]
-    for each in requests[1:]:
-        assert done[each].token_ids.tolist() == expected.token_ids.tolist()
+    for query in requests[1:]:
+        assert done[query].token_ids.tolist() == expected.token_ids.tolist()
 
 
 @torch.inference_mode()
-def test_siblings_of_one_that_ends_at_once_need_not_read_the_prompt_again() -> None:
+def test_siblings_reuse_prompt_of_ended_request() -> None:
     prompt = list(range(40))
     machine = scheduler()
     requests = [request(prompt, Sampling(max_new_tokens=count, seed=i)) for i, count in enumerate((1, 5, 5))]
-    for each in requests:
-        machine.add(each)
+    for query in requests:
+        machine.add(query)
     done = drain(machine)
     assert machine.counters["prefill_tokens"] == 40 + 8 + 8
-    for i, each in enumerate(requests):
+    for i, query in enumerate(requests):
         alone = scheduler()
-        alone.add(again := request(prompt, Sampling(max_new_tokens=len(done[each].token_ids), seed=i)))
-        assert drain(alone)[again].token_ids.tolist() == done[each].token_ids.tolist()
+        alone.add(again := request(prompt, Sampling(max_new_tokens=len(done[query].token_ids), seed=i)))
+        assert drain(alone)[again].token_ids.tolist() == done[query].token_ids.tolist()
 
 
 @torch.inference_mode()
-def test_new_weights_while_siblings_wait_are_used_for_all_of_the_prompt() -> None:
+def test_new_weights_recompute_the_whole_prompt() -> None:
     old, new = lively_model(), lively_model()
     for parameter in new.parameters():
         parameter.mul_(1.1)
@@ -198,22 +198,22 @@ def test_new_weights_while_siblings_wait_are_used_for_all_of_the_prompt() -> Non
     for steps in (1, 2, 3):
         machine = scheduler(model=old, budget=16)
         requests = [request(prompt, Sampling(max_new_tokens=10, seed=seed)) for seed in range(3)]
-        for each in requests:
-            machine.add(each)
+        for query in requests:
+            machine.add(query)
         for _ in range(steps):
             machine.step()
-        sampled = [int(machine._length[each.row]) - 40 for each in requests]
+        sampled = [int(machine._length[query.row]) - 40 for query in requests]
         machine.add(Update(new.state_dict(), 1, "keep"))
         done = drain(machine)
-        for each, alone, before in zip(requests, expected, sampled, strict=True):
+        for query, alone, before in zip(requests, expected, sampled, strict=True):
             if not before:  # nothing was drawn with the old weights
-                np.testing.assert_allclose(done[each].logprobs, alone.logprobs, atol=1e-4)
-                assert done[each].token_ids.tolist() == alone.token_ids.tolist()
-            assert done[each].weight_version.tolist() == [0] * before + [1] * (10 - before)
+                np.testing.assert_allclose(done[query].logprobs, alone.logprobs, atol=1e-4)
+                assert done[query].token_ids.tolist() == alone.token_ids.tolist()
+            assert done[query].weight_version.tolist() == [0] * before + [1] * (10 - before)
 
 
 @torch.inference_mode()
-def test_a_long_prompt_does_not_hold_up_those_that_decode() -> None:
+def test_long_prompt_does_not_delay_decoding() -> None:
     machine = scheduler(budget=4)
     short, long = request([1, 2]), request([3] * 100)
     machine.add(short)
@@ -224,7 +224,7 @@ def test_a_long_prompt_does_not_hold_up_those_that_decode() -> None:
     assert ended[-1], "a token at every step"
 
 
-def test_a_request_joins_at_the_next_step_and_leaves_when_done() -> None:
+def test_request_joins_at_the_next_step() -> None:
     machine = scheduler()
     first, second = request([1, 2]), request([3])
     with torch.inference_mode():
@@ -241,8 +241,8 @@ def test_a_request_joins_at_the_next_step_and_leaves_when_done() -> None:
 def test_first_come_first_served() -> None:
     machine = scheduler(slots=2)
     requests = [request([i]) for i in range(9)]
-    for each in requests:
-        machine.add(each)
+    for query in requests:
+        machine.add(query)
     order: list[Any] = []
     with torch.inference_mode():
         while machine.has_work:
@@ -250,60 +250,62 @@ def test_first_come_first_served() -> None:
     assert order == requests
 
 
-def test_the_session_idle_for_longest_loses_its_blocks() -> None:
+def test_longest_idle_session_loses_its_blocks() -> None:
     machine = scheduler(blocks=4, context=64)
 
     def cached(session: str) -> float:
-        each = request([ord(session) % VOCAB] * 20, GREEDY, session)  # 32 tokens with what is made: two blocks
-        machine.add(each)
-        return drain(machine)[each].metrics["cached_tokens"]
+        query = request([ord(session) % VOCAB] * 20, GREEDY, session)  # 32 tokens with what is made: two blocks
+        machine.add(query)
+        return drain(machine)[query].metrics["cached_tokens"]
 
     assert [cached(s) for s in ("a", "b", "a", "c", "a", "d", "e", "a", "b")] == [0, 0, 16, 0, 16, 0, 0, 16, 0]
 
 
 @torch.inference_mode()
-def test_a_conversation_without_a_session_is_computed_once() -> None:
+def test_conversation_without_session_is_cached() -> None:
     machine = scheduler(slots=2)
-    told = list(range(20))
+    conversation = list(range(20))
     for turn in range(5):
-        machine.add(asked := request(told, GREEDY))
-        made = drain(machine)[asked]
-        known = len(told) - 4 if turn else 0  # all but what was said last, and its last token
-        assert made.metrics["cached_tokens"] == (known // SIZE * SIZE if turn else 0)
-        told += [*made.token_ids.tolist(), 7, 8, 9]
+        machine.add(query := request(conversation, GREEDY))
+        made = drain(machine)[query]
+        reusable = len(conversation) - 4 if turn else 0  # all but the last message, and the token before it
+        assert made.metrics["cached_tokens"] == (reusable // SIZE * SIZE if turn else 0)
+        conversation += [*made.token_ids.tolist(), 7, 8, 9]
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("size", [2 * SIZE - 1, 2 * SIZE, 2 * SIZE + 1])
-def test_a_sibling_that_is_released_takes_nothing_along(size: int) -> None:
+def test_released_sibling_keeps_shared_blocks(size: int) -> None:
     machine = scheduler(slots=2)
     ones = [request(list(range(size)), Sampling(max_new_tokens=40, ignore_stop=True, seed=i), f"s{i}") for i in (0, 1)]
-    for each in ones:
-        machine.add(each)
-    told = [*range(size), *drain(machine)[ones[1]].token_ids.tolist(), 7]
+    for query in ones:
+        machine.add(query)
+    conversation = [*range(size), *drain(machine)[ones[1]].token_ids.tolist(), 7]
     machine.release("s0")
-    machine.add(later := request(told, GREEDY, "s1"))
-    assert drain(machine)[later].metrics["cached_tokens"] == (len(told) - 2) // SIZE * SIZE
+    machine.add(later := request(conversation, GREEDY, "s1"))
+    assert drain(machine)[later].metrics["cached_tokens"] == (len(conversation) - 2) // SIZE * SIZE
 
 
 @torch.inference_mode()
-def test_a_conversation_that_forks_keeps_its_past_once() -> None:
+def test_forked_conversation_shares_its_past() -> None:
     machine = scheduler(slots=8)
     past = list(range(50))
     machine.add(request(past, GREEDY, "trunk"))
     made = drain(machine)
     (trunk,) = made.values()
-    told = [*past, *trunk.token_ids.tolist()]
-    branches = [request([*told, i], Sampling(max_new_tokens=40, ignore_stop=True), f"branch {i}") for i in range(7)]
-    for each in branches:
-        machine.add(each)
+    conversation = [*past, *trunk.token_ids.tolist()]
+    branches = [
+        request([*conversation, i], Sampling(max_new_tokens=40, ignore_stop=True), f"branch {i}") for i in range(7)
+    ]
+    for query in branches:
+        machine.add(query)
     machine.step()
-    alone = blocks_for(len(told) + 1)
-    shared = (len(told) - 1) // SIZE  # the last token was never computed
+    alone = blocks_for(len(conversation) + 1)
+    shared = (len(conversation) - 1) // SIZE  # the last token was never computed
     assert machine._decoder.blocks - machine._pool.free == shared + 7 * (alone - shared)
     done = drain(machine)
-    for each in branches:
-        assert done[each].metrics["cached_tokens"] == shared * SIZE
+    for query in branches:
+        assert done[query].metrics["cached_tokens"] == shared * SIZE
 
 
 @torch.inference_mode()
@@ -312,37 +314,37 @@ def test_too_little_memory_changes_no_token(blocks: int) -> None:
     rng = np.random.default_rng(1)
     common = rng.integers(0, VOCAB, 35).tolist()
     prompts = [[*common, *rng.integers(0, VOCAB, n).tolist()] for n in (0, 3, 20, 0, 60, 0, 3, 90, 1, 12)]
-    asked = [request(p, Sampling(max_new_tokens=40, seed=i), f"s{i % 4}") for i, p in enumerate(prompts)]
+    queries = [request(p, Sampling(max_new_tokens=40, seed=i), f"s{i % 4}") for i, p in enumerate(prompts)]
     plenty = scheduler(slots=1)
-    wanted = []
+    expected = []
     for i, prompt in enumerate(prompts):
         plenty.add(one := request(prompt, Sampling(max_new_tokens=40, seed=i)))
-        wanted.append(drain(plenty)[one])
+        expected.append(drain(plenty)[one])
     machine = scheduler(slots=8, blocks=blocks, budget=48)
-    for each in asked:
-        machine.add(each)
+    for query in queries:
+        machine.add(query)
     made = drain(machine)
-    for each, alone in zip(asked, wanted, strict=True):
-        assert made[each].token_ids.tolist() == alone.token_ids.tolist()
-        np.testing.assert_allclose(made[each].logprobs, alone.logprobs, atol=1e-4)
+    for query, alone in zip(queries, expected, strict=True):
+        assert made[query].token_ids.tolist() == alone.token_ids.tolist()
+        np.testing.assert_allclose(made[query].logprobs, alone.logprobs, atol=1e-4)
     assert (machine.counters["preemptions"] > 0) == (blocks < 30)
-    for session in {each.session for each in asked}:
+    for session in {query.session for query in queries}:
         machine.release(str(session))
     assert machine._pool.free == blocks, "nothing is left behind"
     assert not machine._coming
     assert not machine._pool._named
 
 
-def test_where_there_is_room_for_all_contexts_none_is_preempted() -> None:
+def test_enough_memory_means_no_preemption() -> None:
     machine = scheduler(slots=4, context=64)
-    asked = [request([i] * (40 + i), Sampling(max_new_tokens=60, ignore_stop=True)) for i in range(8)]
-    for each in asked:
-        machine.add(each)
+    queries = [request([i] * (40 + i), Sampling(max_new_tokens=60, ignore_stop=True)) for i in range(8)]
+    for query in queries:
+        machine.add(query)
     with torch.inference_mode():
         for _ in range(12):
             machine.step()
             assert machine.gauges()["running"] == 4
-    assert all(len(made.token_ids) == 64 - len(each.prompt) for each, made in drain(machine).items())
+    assert all(len(made.token_ids) == 64 - len(query.prompt) for query, made in drain(machine).items())
     assert machine.counters["preemptions"] == 0
 
 
@@ -351,7 +353,7 @@ def test_too_little_memory_for_one_request_is_refused() -> None:
         TorchEngine(lively_model(), max_context=128, kv_cache_gib=1e-9)
 
 
-def test_memory_is_taken_when_it_is_used() -> None:
+def test_memory_is_allocated_on_use() -> None:
     decoder = Decoder(lively_model(), 4096, 128)
     assert all(not kv[-1].any() and kv.dtype == decoder.dtype for kv in decoder._kv)
     before = resident_bytes()
@@ -362,43 +364,43 @@ def test_memory_is_taken_when_it_is_used() -> None:
 
 
 @pytest.mark.parametrize("way", ["gathered", "in place", "as on a GPU"])
-def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_slots_of_any_length_are_read_correctly(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr("trainers.engines.decoder._GROUP_ROWS", 3)
     alone = scheduler(slots=1)
-    wanted = {}
+    expected = {}
     for i in range(16):
-        each = request([i] * (1 + i * 7 % 16), Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i))
-        alone.add(each)
-        wanted[i] = drain(alone)[each]
+        query = request([i] * (1 + i * 7 % 16), Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i))
+        alone.add(query)
+        expected[i] = drain(alone)[query]
     machine = scheduler(slots=16, threads=2 if way == "in place" else 1)
     if way == "as on a GPU":  # large groups, and more keys than there are tokens
         machine._decoder._group_rows, machine._decoder._keys_step = 256, 24
     requests = [
         request([i] * (1 + i * 7 % 16), Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i)) for i in range(16)
     ]
-    for each in requests:
-        machine.add(each)
+    for query in requests:
+        machine.add(query)
     done = drain(machine)
-    for i, each in enumerate(requests):
-        assert done[each].token_ids.tolist() == wanted[i].token_ids.tolist()
-        np.testing.assert_allclose(done[each].logprobs, wanted[i].logprobs, atol=1e-4)
+    for i, query in enumerate(requests):
+        assert done[query].token_ids.tolist() == expected[i].token_ids.tolist()
+        np.testing.assert_allclose(done[query].logprobs, expected[i].logprobs, atol=1e-4)
 
 
-def test_requests_without_a_seed_repeat_with_the_engines_seed() -> None:
+def test_engine_seed_repeats_unseeded_requests() -> None:
     def tokens(seed: int) -> list[list[int]]:
         machine = scheduler(seed=seed)
         requests = [request([1], Sampling(max_new_tokens=8)) for _ in range(3)]
-        for each in requests:
-            machine.add(each)
+        for query in requests:
+            machine.add(query)
         done = drain(machine)
-        return [done[each].token_ids.tolist() for each in requests]
+        return [done[query].token_ids.tolist() for query in requests]
 
     assert tokens(1) == tokens(1)
     assert tokens(1) != tokens(2)
     assert len(set(map(tuple, tokens(1)))) == 3
 
 
-def test_an_aborted_generation_can_be_continued_where_it_was() -> None:
+def test_aborted_generation_can_be_continued() -> None:
     machine = scheduler()
     whole = request([1, 2, 3], Sampling(max_new_tokens=20, seed=9))
     machine.add(whole)
@@ -409,7 +411,7 @@ def test_an_aborted_generation_can_be_continued_where_it_was() -> None:
 
 
 @torch.inference_mode()
-def test_updates_are_applied_in_order_and_can_be_withdrawn() -> None:
+def test_updates_are_ordered_and_can_be_withdrawn() -> None:
     machine = scheduler()
     weights = lively_model(seed=1).state_dict()
     running = request([1])
@@ -439,7 +441,7 @@ def test_output_that_is_not_finite_ends_the_engine() -> None:
 # Weights, threads
 
 
-async def test_it_has_its_own_weights() -> None:
+async def test_engine_has_its_own_weights() -> None:
     model = lively_model()
     engine = TorchEngine(model, max_slots=2, threads=1)
     before = await engine.generate([1, 2], GREEDY)
@@ -457,7 +459,7 @@ async def test_it_has_its_own_weights() -> None:
     await engine.close()
 
 
-async def test_tied_weights_may_come_once_or_twice_but_not_different() -> None:
+async def test_tied_weights_must_be_equal() -> None:
     engine = TorchEngine(lively_model(), max_slots=2, threads=1)
     weights = dict(lively_model(seed=1).state_dict())
     once = {name: value for name, value in weights.items() if name != "lm_head.weight"}
@@ -471,7 +473,7 @@ async def test_tied_weights_may_come_once_or_twice_but_not_different() -> None:
     await engine.close()
 
 
-async def test_the_engines_stop_tokens_hold_for_every_request() -> None:
+async def test_engine_stop_tokens_apply_to_all_requests() -> None:
     plain = TorchEngine(lively_model(), max_slots=2, threads=1)
     tokens = (await plain.generate([1, 2], GREEDY)).token_ids.tolist()
     await plain.close()
@@ -499,7 +501,7 @@ async def test_no_thread_outlives_its_engine() -> None:
     assert engine_threads() == before
 
 
-def test_an_event_loop_that_went_away_does_not_hurt_the_others() -> None:
+def test_closed_event_loop_does_not_affect_others() -> None:
     engine = TorchEngine(lively_model(), max_slots=4, threads=1)
     tasks: list[asyncio.Future[Generation]] = []  # asyncio itself keeps only weak references
 
@@ -519,7 +521,7 @@ def test_an_event_loop_that_went_away_does_not_hurt_the_others() -> None:
     assert len(asyncio.run(rest()).token_ids) == 400
 
 
-def test_its_threads_setting_is_its_own() -> None:
+def test_thread_setting_is_local() -> None:
     before = torch.get_num_threads()
 
     async def run() -> None:
@@ -531,7 +533,7 @@ def test_its_threads_setting_is_its_own() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_what_is_in_use_is_the_share_of_blocks_that_compute() -> None:
+def test_kv_use_counts_only_computing_blocks() -> None:
     machine = scheduler(slots=5, blocks=4, context=64)
     for i in range(6):
         machine.add(request([i], Sampling(max_new_tokens=2 + i, ignore_stop=True), session=f"s{i}"))
@@ -545,7 +547,7 @@ def test_what_is_in_use_is_the_share_of_blocks_that_compute() -> None:
     assert seen[-1] == (0.0, 0, 0), "a session that is kept computes nothing"
 
 
-async def test_a_close_that_is_cancelled_does_not_hold_the_event_loop() -> None:
+async def test_cancelled_close_does_not_block_the_loop() -> None:
     engine, resumed, outcome = TorchEngine(lively_model(), max_slots=2, threads=1), threading.Event(), []
 
     def hang(*_: object) -> None:
@@ -561,6 +563,6 @@ async def test_a_close_that_is_cancelled_does_not_hold_the_event_loop() -> None:
             await engine.close()
     resumed.set()
     await engine.close()
-    engine._thread.join(20)  # the first close waits for it, and nobody waits for that any more
-    assert outcome == [True], "the loop went on, and so could the engine"
+    engine._thread.join(20)  # the first close waits for it in the background
+    assert outcome == [True], "loop and engine continued"
     await asyncio.gather(request, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Which models the torch engine computes, in which types, and what it refuses."""
+"""The models and types of the torch engine, and its refusals."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_other_families_run_through_their_own_modules(family: str) -> None:
     check_against_forward(enliven(AutoModelForCausalLM.from_config(_OTHERS[family])).eval())
 
 
-async def test_a_mixture_of_experts_takes_new_weights_and_shares_prompts() -> None:
+async def test_mixture_of_experts_updates_and_shares_prompts() -> None:
     one, two = (enliven(AutoModelForCausalLM.from_config(_OTHERS["qwen3-moe"]), seed) for seed in (0, 1))
     moved, fresh = TorchEngine(one, max_slots=2, threads=1), TorchEngine(two, max_slots=2, threads=1)
     prompt = list(range(40))
@@ -152,12 +152,12 @@ async def test_a_mixture_of_experts_takes_new_weights_and_shares_prompts() -> No
         (Lfm2Config(**_TINY, layer_types=["full_attention", "conv"]), r"layers \[1\]"),
     ],
 )
-def test_what_attends_otherwise_or_not_at_all_is_refused(config: PreTrainedConfig, why: str) -> None:
+def test_unsupported_attention_is_refused(config: PreTrainedConfig, why: str) -> None:
     with pytest.raises(ValueError, match=f"'{config.model_type}'.*{why}|{why}.*'{config.model_type}'"):
         TorchEngine(AutoModelForCausalLM.from_config(config), max_context=64)
 
 
-def test_features_it_lacks_are_refused() -> None:
+def test_unsupported_features_are_refused() -> None:
     dynamic = lively_model("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
     with pytest.raises(ValueError, match="'dynamic'"):
         TorchEngine(dynamic)
@@ -175,6 +175,6 @@ def test_sizes_out_of_range_are_refused(bad: dict[str, int]) -> None:
         TorchEngine(lively_model(), **bad)  # type: ignore[arg-type]
 
 
-def test_a_stop_token_outside_the_vocabulary_is_refused() -> None:
+def test_stop_token_outside_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match="stop token id 64"):
         TorchEngine(lively_model(), stop_token_ids=(VOCAB,))

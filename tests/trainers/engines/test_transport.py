@@ -1,4 +1,4 @@
-"""Weights through process groups of real processes, and what becomes of an update when one of them fails."""
+"""Weights through process groups of real processes, and updates in which one of them fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[Any]:
-    """For all tests whose worker lives on."""
+    """A worker process shared by tests that do not end it."""
     made = start()
     assert made.stdin is not None
     assert made.stdout is not None
@@ -52,12 +52,12 @@ async def workers(process: Any) -> AsyncIterator[Any]:
         return made[-1]
 
     yield one
-    for each in made:
-        if each.process is not process:
-            each.close()
+    for receiver in made:
+        if receiver.process is not process:
+            receiver.close()
         else:  # as it was
-            await each.leave_group({})
-            await each.checksums()
+            await receiver.leave_group({})
+            await receiver.checksums()
 
 
 def source(seed: int = 0) -> WeightSource:
@@ -74,7 +74,7 @@ def sums_of(seed: int, dtype: torch.dtype) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-async def test_what_arrives_is_what_was_sent_in_the_type_that_is_wanted(workers: Any, dtype: torch.dtype) -> None:
+async def test_weights_arrive_in_the_requested_type(workers: Any, dtype: torch.dtype) -> None:
     receiver = workers(dtype=dtype)
     groups = []
     for seed in range(2):
@@ -86,27 +86,25 @@ async def test_what_arrives_is_what_was_sent_in_the_type_that_is_wanted(workers:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ("refuse", "out of memory"),
         ("die", "the worker is gone"),
         ("stop", r"did not take a bucket within 4 s|Timed out waiting 4000ms"),
     ],
 )
-async def test_a_worker_that_fails_in_the_middle_ends_the_update_with_its_cause(
-    workers: Any, fault: str, said: str
-) -> None:
+async def test_failing_worker_ends_the_update(workers: Any, fault: str, message: str) -> None:
     receiver = workers(**{fault: 3}, timeout_s=4.0 if fault == "stop" else 60.0)
     await receiver.checksums()  # it is there
     async with asyncio.timeout(60):
-        with pytest.raises(EngineError, match=said):
+        with pytest.raises(EngineError, match=message):
             await source().broadcast(receiver)
     assert receiver.group is None
     if fault == "refuse":  # and it can be tried again, in a group of its own
         assert await source().broadcast(receiver) == sums_of(0, torch.float32)
 
 
-async def test_workers_that_never_join_are_waited_for_so_long(workers: Any) -> None:
+async def test_workers_that_never_join_time_out(workers: Any) -> None:
     receiver = workers(timeout_s=1.0)
 
     async def hang(group: Any) -> None:
@@ -118,7 +116,7 @@ async def test_workers_that_never_join_are_waited_for_so_long(workers: Any) -> N
             await source().broadcast(receiver)
 
 
-async def test_rank_0_that_fails_in_the_middle_leaves_no_worker_waiting(workers: Any) -> None:
+async def test_failing_rank_0_leaves_no_worker_waiting(workers: Any) -> None:
     receiver = workers()
     whole = source()
 
@@ -136,7 +134,7 @@ async def test_rank_0_that_fails_in_the_middle_leaves_no_worker_waiting(workers:
         assert await whole.broadcast(receiver) == sums_of(0, torch.float32)
 
 
-async def test_an_update_that_is_cancelled_leaves_no_worker_waiting(workers: Any) -> None:
+async def test_cancelled_update_leaves_no_worker_waiting(workers: Any) -> None:
     receiver = workers()
     update = asyncio.create_task(source().broadcast(receiver))
     while not receiver.buckets:
@@ -149,61 +147,63 @@ async def test_an_update_that_is_cancelled_leaves_no_worker_waiting(workers: Any
         assert await source().broadcast(receiver) == sums_of(0, torch.float32)
 
 
-async def test_this_process_is_one_member_whatever_the_server_has() -> None:
-    """Weights of a learner on Ray that a server with several workers is given by value, or on a disk."""
-    wanted: list[Wants] = []
+async def test_this_process_joins_as_one_member() -> None:
+    """Weights of a learner on Ray for a server with several workers, by value or on a disk."""
+    received: list[Wants] = []
 
     class Elsewhere(WeightSource):
         specs = ()
 
         async def broadcast(self, receiver: Receiver) -> Sums:
-            wanted.append(receiver.wants)
+            received.append(receiver.wants)
             return {}
 
     async def take(bucket: Bucket) -> None: ...
 
     rule = ChecksumRule("sha256", ranks=2, kv_heads=2)
-    asked = Wants(workers=2, backend="nccl", rule=rule, bucket_bytes=1000, timeout_s=9.0, address="192.0.2.1")
-    await Elsewhere().deliver(asked, take)
-    assert wanted == [Wants(workers=1, backend="gloo", rule=rule, bucket_bytes=1000, timeout_s=9.0)]
+    original = Wants(workers=2, backend="nccl", rule=rule, bucket_bytes=1000, timeout_s=9.0, address="192.0.2.1")
+    await Elsewhere().deliver(original, take)
+    assert received == [Wants(workers=1, backend="gloo", rule=rule, bucket_bytes=1000, timeout_s=9.0)]
 
 
-@pytest.mark.parametrize("said", [None, "192.0.2.7"])
-async def test_rank_0_listens_at_the_address_of_its_own_machine(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
-    """With a learner on Ray rank 0 is on another machine than this process: then this one's address would be wrong."""
+@pytest.mark.parametrize("address", [None, "192.0.2.7"])
+async def test_rank_0_listens_at_its_machines_address(monkeypatch: pytest.MonkeyPatch, address: Any) -> None:
+    """With a learner on Ray, rank 0 is on another machine, so this process's address would be wrong."""
     monkeypatch.setattr("trainers.engines.weight_update._own_address", lambda url: "192.0.2.2")
     url = "http://192.0.2.1:8000"
-    options = VLLMOptions(base_url=url, transport="process_group", master_address=said)
+    options = VLLMOptions(base_url=url, transport="process_group", master_address=address)
     client: Any = SimpleNamespace(base_url=url)
     wants = VLLMUpdater(client, options, Parameters({}, False, 1), Path("."), apart=True).wants
-    assert wants.address == said
-    assert wants.here == "192.0.2.2"
+    assert wants.address == address
+    assert wants.local_address == "192.0.2.2"
 
 
-@pytest.mark.parametrize(("backend", "given", "seen"), [("nccl", None, "2"), ("nccl", "1", "1"), ("gloo", None, None)])
-def test_a_group_of_nccl_that_fails_does_not_take_the_process_with_it(
-    monkeypatch: pytest.MonkeyPatch, backend: str, given: Any, seen: Any
+@pytest.mark.parametrize(
+    ("backend", "configured", "seen"), [("nccl", None, "2"), ("nccl", "1", "1"), ("gloo", None, None)]
+)
+def test_failing_nccl_group_does_not_abort_process(
+    monkeypatch: pytest.MonkeyPatch, backend: str, configured: Any, seen: Any
 ) -> None:
     name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
     monkeypatch.delenv(name, raising=False)
-    if given is not None:
-        monkeypatch.setenv(name, given)
-    found: list[str | None] = []
+    if configured is not None:
+        monkeypatch.setenv(name, configured)
+    settings: list[str | None] = []
 
     def helper(*args: Any, **options: Any) -> tuple[str, None]:
-        found.append(os.environ.get(name))
+        settings.append(os.environ.get(name))
         return "made", None
 
     c10d = "torch.distributed.distributed_c10d"
     monkeypatch.setattr(f"{c10d}._new_process_group_helper", helper)
     monkeypatch.setattr(f"{c10d}._world", SimpleNamespace(pg_group_ranks={}))
     make_group({"name": "a", "size": 2, "backend": backend, "timeout_s": 1.0}, 0, dist.HashStore())
-    assert found == [seen]
-    assert os.environ.get(name) == given  # the learner's groups have the default
+    assert settings == [seen]
+    assert os.environ.get(name) == configured  # the learner's groups have the default
 
 
-async def test_a_rank_0_that_waits_for_workers_that_failed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As NCCL does, which makes a group with the first broadcast and cannot be interrupted."""
+async def test_blocked_rank_0_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL creates a group with the first broadcast and cannot be interrupted."""
     monkeypatch.setattr("trainers.engines.transport._LEAVE_S", 0.05)
     receiver: Any = SimpleNamespace(given_up=[], abandoned=0)
 
@@ -222,8 +222,8 @@ async def test_a_rank_0_that_waits_for_workers_that_failed_is_not_waited_for(mon
     assert receiver.abandoned == 1
 
 
-async def test_a_full_disk_is_no_fault_of_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It would be taken out, and started again for the same end."""
+async def test_full_disk_is_not_the_servers_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The server must not be replaced: its successor would fail as well."""
 
     def full(*args: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -250,7 +250,7 @@ def has_ipv6() -> bool:
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 here")
-async def test_a_server_may_have_an_address_of_ipv6(workers: Any) -> None:
+async def test_server_with_ipv6_address(workers: Any) -> None:
     assert _own_address("http://[::1]:8000") == "::1"
-    receiver = workers(here=_own_address("http://[::1]:8000"))
+    receiver = workers(local_address=_own_address("http://[::1]:8000"))
     assert await source().broadcast(receiver) == sums_of(0, torch.float32)

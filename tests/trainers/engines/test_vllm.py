@@ -1,7 +1,7 @@
-"""The vLLM engine against a fake server: what is sent, what was started wrongly, and what breaks.
+"""The vLLM engine against a fake server: requests, wrong server options, and faults.
 
-What it computes, and that a real server understands it, the conformance suite shows. What every server's engine has in
-common is tested with SGLang's fake.
+The conformance suite checks its replies and the compatibility with a real server. Behaviour common to all servers is
+tested with SGLang's fake.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ NAME = "model.layers.1.mlp.down_proj.weight"
 
 @asynccontextmanager
 async def serving(
-    folder: Path, manners: ServerBehavior | None = None, *, unused: Sequence[int] = (), **options: Any
+    folder: Path, behavior: ServerBehavior | None = None, *, unused: Sequence[int] = (), **options: Any
 ) -> AsyncIterator[tuple[FakeVLLM, VLLMEngine]]:
-    server = FakeVLLM(manners)
+    server = FakeVLLM(behavior)
     url = await server.start()
     weights = lively_model().state_dict()
     options = VLLMOptions(base_url=url, **QUICK | options)
@@ -50,7 +50,7 @@ async def serving(
 
 
 @pytest.mark.parametrize(
-    ("manners", "said"),
+    ("behavior", "message"),
     [
         (ServerBehavior(dev_mode=False), "VLLM_SERVER_DEV_MODE=1"),
         (ServerBehavior(extension=False), r"--worker-extension-cls trainers\.engines\.vllm\.server\.extension"),
@@ -66,17 +66,15 @@ async def serving(
         (ServerBehavior(well=503), r"not ready after 0\.3 s"),
     ],
 )
-async def test_a_server_that_was_started_otherwise_is_told_how(
-    folder: Path, manners: ServerBehavior, said: str
-) -> None:
-    async with serving(folder, manners, start_timeout_s=0.3 if manners.well != 200 else 100.0) as (server, engine):
-        with pytest.raises(EngineDeadError, match=said):
+async def test_wrong_server_options_name_the_right_ones(folder: Path, behavior: ServerBehavior, message: str) -> None:
+    async with serving(folder, behavior, start_timeout_s=0.3 if behavior.well != 200 else 100.0) as (server, engine):
+        with pytest.raises(EngineDeadError, match=message):
             await engine.ready()
         assert not server.paused
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"base_url": "localhost:8000"}, "http://"),
         ({"python": "/nowhere/python"}, "make venv-vllm"),
@@ -85,12 +83,12 @@ async def test_a_server_that_was_started_otherwise_is_told_how(
         ({"base_url": "http://x", "args": {"tensor_parallel_size": 2}}, r"engine\.tensor_parallel_size"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_unsuitable_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         VLLMOptions(**options)
 
 
-def test_arguments_become_words_of_the_command_line() -> None:
+def test_arguments_become_command_line_words() -> None:
     args = {
         "max_num_batched_tokens": 99,
         "enable_prefix_caching_x": False,
@@ -100,7 +98,7 @@ def test_arguments_become_words_of_the_command_line() -> None:
     options = VLLMOptions(python=sys.executable, tensor_parallel=2, threads=3, args=args)
     command, environment = options.command(Path("m"), Path("p"), 1234, 256)
     words = " ".join(command)
-    for said in (
+    for argument in (
         "--model m",
         "--tensor-parallel-size 2",
         "--max-num-batched-tokens 99",
@@ -108,13 +106,13 @@ def test_arguments_become_words_of_the_command_line() -> None:
         '--compilation-config {"mode": 0}',
         "--no-enable-chunked-prefill",
     ):
-        assert said in words
+        assert argument in words
     assert "--x" not in command
     assert "--distributed-executor-backend" not in command
     assert environment["OMP_NUM_THREADS"] == "3"
 
 
-async def test_it_goes_on_with_a_server_that_another_client_left_in_the_middle(folder: Path) -> None:
+async def test_server_left_mid_update_is_recovered(folder: Path) -> None:
     async with serving(folder) as (server, engine):
         server.active = server.paused = server.asleep = True
         made = await engine.generate([1, 2], Sampling(max_new_tokens=3))
@@ -147,7 +145,7 @@ def span(version: str, start: int, end: int) -> dict[str, Any]:
     return {"version": version, "start": start, "end": end}
 
 
-def test_an_answer_is_read_with_the_label_of_each_token() -> None:
+def test_answer_is_read_with_token_labels() -> None:
     made = read_reply(body_of([span("a:4", 0, 1), span("a:7", 1, 3)]))
     assert made.token_ids == [0, 1, 2]
     assert made.logprobs == [0.0, -0.5, -1.0]
@@ -156,7 +154,7 @@ def test_an_answer_is_read_with_the_label_of_each_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (body_of([span("a:4", 0, 2)]), "contradict"),
         (body_of([span("a:4", 0, 3)], logprobs={"content": []}), "contradict"),
@@ -166,12 +164,12 @@ def test_an_answer_is_read_with_the_label_of_each_token() -> None:
         ("<html>", "cannot be read"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error(body: Any, said: str) -> None:
-    with pytest.raises(EngineError, match=said):
+def test_invalid_answer_is_an_error(body: Any, message: str) -> None:
+    with pytest.raises(EngineError, match=message):
         read_reply(body)
 
 
-def test_counters_are_found_among_the_metrics() -> None:
+def test_counters_are_read_from_metrics() -> None:
     text = (
         "# HELP vllm:num_preemptions_total x\n"
         'vllm:num_preemptions_total{engine="0",model_name="a } b"} 3.0\n'
@@ -186,7 +184,7 @@ def test_counters_are_found_among_the_metrics() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_checksums_survive_how_vllm_stores_weights_and_see_any_change(dtype: torch.dtype) -> None:
+def test_checksums_match_fused_storage_and_detect_changes(dtype: torch.dtype) -> None:
     state = {name: value.to(dtype) for name, value in lively_model().state_dict().items() if name != "lm_head.weight"}
     stored = dict(reversed(state.items()))
     for layer in (f"model.layers.{number}" for number in range(2)):
@@ -196,26 +194,26 @@ def test_checksums_survive_how_vllm_stores_weights_and_see_any_change(dtype: tor
         parts = [stored.pop(f"{layer}.mlp.{part}.weight") for part in FUSED["gate_up_proj"]]
         stored[f"{layer}.mlp.gate_up_proj.weight"] = torch.cat(parts)
     stored["model.embed_tokens.weight"] = torch.nn.functional.pad(stored["model.embed_tokens.weight"], (0, 0, 0, 9))
-    found = {name: (bits(value),) for name, value in stored.items()}
-    renamed = {name.replace("gate_up_proj", "experts"): sums for name, sums in found.items()}
+    stored_sums = {name: (bits(value),) for name, value in stored.items()}
+    renamed = {name.replace("gate_up_proj", "experts"): sums for name, sums in stored_sums.items()}
     for name, value in [("", None), *state.items()]:
         sums = Checksums(ChecksumRule())
-        for each, whole in state.items():
+        for parameter, whole in state.items():
             changed = whole.clone()
-            if each == name:
+            if parameter == name:
                 changed.view(-1)[-1] += 0.125
-            sums.add(each, changed)
-        wanted = sums.result()
+            sums.add(parameter, changed)
+        expected = sums.result()
         if value is None:
-            assert wanted == found
-            assert differing(wanted, found) == differing(wanted, renamed) == []
+            assert expected == stored_sums
+            assert differing(expected, stored_sums) == differing(expected, renamed) == []
         else:
-            assert len(differing(wanted, found)) == 1
-            assert differing(wanted, renamed)
+            assert len(differing(expected, stored_sums)) == 1
+            assert differing(expected, renamed)
 
 
-async def test_weights_travel_in_buckets_between_pause_and_resume(folder: Path) -> None:
-    wanted = lively_model(seed=1).state_dict()
+async def test_weights_arrive_between_pause_and_resume(folder: Path) -> None:
+    new = lively_model(seed=1).state_dict()
     async with serving(folder, bucket_bytes=2**14) as (server, engine):
         await engine.ready()
         server.log.clear()
@@ -223,18 +221,18 @@ async def test_weights_travel_in_buckets_between_pause_and_resume(folder: Path) 
         long = asyncio.create_task(engine.generate([1], LONG))
         while server.made == made:
             await asyncio.sleep(0.001)
-        server.manners.hung = True  # the request is under way when the update comes
-        await engine.update_weights(wanted, 1)
-        server.manners.hung = False
+        server.behavior.hung = True  # the request is under way when the update comes
+        await engine.update_weights(new, 1)
+        server.behavior.hung = False
         buckets = server.log.count("/update_weights")
         assert buckets > 3
         session = ["/start_weight_update", *["/update_weights"] * buckets, "/finish_weight_update"]
         assert server.log == ["/pause", *session, "/collective_rpc", "/resume"]
-        assert all(torch.equal(server.weights[name], wanted[name]) for name in server.weights)
+        assert all(torch.equal(server.weights[name], new[name]) for name in server.weights)
         assert set((await long).weight_version) == {0, 1}
 
 
-async def test_the_base_of_adapters_travels_once(folder: Path) -> None:
+async def test_base_of_adapters_is_sent_once(folder: Path) -> None:
     state = lively_model().state_dict()
     async with serving(folder) as (server, engine):
         await engine.ready()
@@ -250,17 +248,17 @@ async def test_the_base_of_adapters_travels_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["refuses", "loses"])
-async def test_nothing_is_sampled_from_weights_that_are_half_old(folder: Path, fault: str) -> None:
+async def test_mixed_weights_are_never_sampled(folder: Path, fault: str) -> None:
     async with serving(folder) as (server, engine):
         await engine.ready()
-        server.manners.hung = True  # the request is under way whenever the fault comes
+        server.behavior.hung = True  # the request is under way whenever the fault comes
         running = asyncio.create_task(engine.generate([1], LONG))
         while not server.running:
             await asyncio.sleep(0.001)
         if fault == "refuses":
-            server.manners.refuse["/update_weights"] = ["out of memory"] * 9
+            server.behavior.refuse["/update_weights"] = ["out of memory"] * 9
         else:
-            server.manners.lose, server.weights[NAME] = (NAME,), server.weights[NAME] + 1
+            server.behavior.lose, server.weights[NAME] = (NAME,), server.weights[NAME] + 1
         word = "out of memory" if fault == "refuses" else r"down_proj\.weight"
         for waiting in (engine.update_weights(lively_model(seed=1).state_dict(), 1), running):
             with pytest.raises(EngineDeadError, match=f"mixture: .*{word}"):
@@ -268,8 +266,8 @@ async def test_nothing_is_sampled_from_weights_that_are_half_old(folder: Path, f
         assert server.paused
 
 
-async def test_experts_that_the_server_fuses_are_compared_by_their_sum(folder: Path) -> None:
-    """Their names differ, so only a sum can tell; of one worker it is that of what was sent."""
+async def test_fused_experts_are_compared_by_their_sum(folder: Path) -> None:
+    """Their names differ, so only the total sum can be compared, for a single worker."""
     new = lively_model(seed=1).state_dict()
     for lose in ((), (NAME,)):
         async with serving(folder, ServerBehavior(fused={"down_proj": "experts_w2"}, lose=lose)) as (server, engine):
@@ -283,22 +281,22 @@ async def test_experts_that_the_server_fuses_are_compared_by_their_sum(folder: P
 # Ends
 
 
-async def test_an_engine_process_that_died_inside_the_server_is_heard_of(folder: Path) -> None:
+async def test_dead_engine_process_in_server_is_noticed(folder: Path) -> None:
     async with serving(folder) as (server, engine):
         await engine.ready()
-        server.manners.hung = True
+        server.behavior.hung = True
         tasks = [asyncio.create_task(engine.generate([i], LONG)) for i in range(4)]
         while server.running < 4:
             await asyncio.sleep(0.001)
-        server.manners.well = 503
+        server.behavior.well = 503
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, EngineDeadError) and "is gone" in str(result) for result in results)
 
 
-async def test_cancelling_and_closing_end_what_runs_on_the_server(folder: Path) -> None:
+async def test_cancel_and_close_end_server_requests(folder: Path) -> None:
     async with serving(folder) as (server, engine):
         await engine.ready()
-        server.manners.hung = True
+        server.behavior.hung = True
         tasks = [asyncio.create_task(engine.generate([i], LONG)) for i in range(6)]
         while server.running < 6:
             await asyncio.sleep(0.001)
@@ -313,7 +311,7 @@ async def test_cancelling_and_closing_end_what_runs_on_the_server(folder: Path) 
         assert [type(result) for result in results] == [asyncio.CancelledError] * 3 + [EngineDeadError] * 3
 
 
-async def test_requests_that_the_server_cannot_do_are_refused(folder: Path) -> None:
+async def test_unsupported_requests_are_refused(folder: Path) -> None:
     async with serving(folder) as (_, engine):
         with pytest.raises(RequestError, match=r"below 0\.01"):
             await engine.generate([1], Sampling(temperature=0.009))
@@ -321,7 +319,7 @@ async def test_requests_that_the_server_cannot_do_are_refused(folder: Path) -> N
             await engine.sleep(1)
 
 
-async def test_sleeping_holds_requests_until_it_wakes(folder: Path) -> None:
+async def test_sleeping_engine_holds_requests(folder: Path) -> None:
     async with serving(folder) as (server, engine):
         await engine.sleep(0)
         await engine.sleep(0)

@@ -1,4 +1,4 @@
-"""What only a real vLLM server can show, beside the conformance suite: its transports, adapters, sleep."""
+"""Tests of a real vLLM server beside the conformance suite: its transports, adapters, sleep."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
 
 
 async def learns(engine: VLLMEngine, seed: int, version: int) -> None:
-    """It takes weights, and computes with them."""
+    """Update the engine, and check that it computes with the new weights."""
     model = lively_model(seed=seed, **SERVED)
     await engine.update_weights(model.state_dict(), version)
     made = await engine.generate([5, 6, 7], GREEDY)
@@ -45,52 +45,54 @@ async def test_weights_arrive_by_every_transport(vllm: Server, transport: Any, t
         await engine.close()
 
 
-async def test_adapters_alone_give_what_merged_weights_give(vllm: Server) -> None:
+async def test_adapters_equal_merged_weights(vllm: Server) -> None:
     state = lively_model(**SERVED).state_dict()
     engine = await vllm.make(lively_model(**SERVED), bucket_bytes=20_000)
     try:
         await engine.update_weights(merged(state, seed=2), 1)
-        wanted = await engine.generate([1, 2, 3], GREEDY)
+        expected = await engine.generate([1, 2, 3], GREEDY)
         await engine.update_weights(adapted(state, seed=1), 2)
         other = await engine.generate([1, 2, 3], GREEDY)
-        assert other.logprobs.tolist() != wanted.logprobs.tolist()
+        assert other.logprobs.tolist() != expected.logprobs.tolist()
         await engine.update_weights(adapted(state, seed=2), 3)
         made = await engine.generate([1, 2, 3], GREEDY)
         assert set(made.weight_version) == {3}
-        assert made.token_ids.tolist() == wanted.token_ids.tolist()
-        np.testing.assert_allclose(made.logprobs, wanted.logprobs, atol=1e-5)
+        assert made.token_ids.tolist() == expected.token_ids.tolist()
+        np.testing.assert_allclose(made.logprobs, expected.logprobs, atol=1e-5)
         await learns(engine, 1, 4)
     finally:
         await engine.close()
 
 
-async def test_a_real_server_sleeps_and_takes_requests_up_again(vllm: Server) -> None:
+async def test_real_server_sleeps_and_resumes_requests(vllm: Server) -> None:
     engine = await vllm.make(lively_model(**SERVED))
     try:
-        wanted = await engine.generate([1, 2, 3], GREEDY)
+        expected = await engine.generate([1, 2, 3], GREEDY)
         running = asyncio.create_task(engine.generate([7], Sampling(max_new_tokens=300, seed=1, ignore_stop=True)))
         await asyncio.sleep(0)
         await engine.sleep(level=0)
         waiting = asyncio.create_task(engine.generate([1, 2, 3], GREEDY))
         await engine.wake()
-        assert (await waiting).token_ids.tolist() == wanted.token_ids.tolist()
+        assert (await waiting).token_ids.tolist() == expected.token_ids.tolist()
         assert len((await running).token_ids) == 300
     finally:
         await engine.close()
 
 
-async def test_a_server_that_cannot_be_given_its_weights_serves_no_more(vllm: Server) -> None:
-    """A tensor is left out, twice: the checksums say so, and whoever waits hears that the engine is dead."""
+async def test_incomplete_weights_end_the_engine(vllm: Server) -> None:
+    """A tensor is left out twice: the checksums differ, and all waiters get the error."""
     engine = await vllm.make(lively_model(**SERVED))
     send = engine._updater._send
     name = "model.layers.1.mlp.down_proj.weight"
 
     async def leave_out(source: Any, kind: Any) -> Any:
-        kept = [spec for spec in source.specs if name not in spec.names]
-        sums = await send(LocalSource(kept, lambda: (each for each in source.read() if name not in each[0])), kind)
+        sent_specs = [spec for spec in source.specs if name not in spec.names]
+        sums = await send(
+            LocalSource(sent_specs, lambda: (entry for entry in source.read() if name not in entry[0])), kind
+        )
         return sums | {name: (1,)}
 
-    async def ask() -> None:  # again and again: the fault must find a request under way, however fast the server is
+    async def ask() -> None:  # repeatedly, so that the fault always meets a request in flight
         while True:
             await engine.generate([4, 5], Sampling(max_new_tokens=700, ignore_stop=True))
 

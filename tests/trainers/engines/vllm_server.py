@@ -21,22 +21,22 @@ BLOCK = 32  # tokens; the least that vLLM takes on a CPU
 
 
 class Server(RealServer):
-    """vLLM's own."""
+    """vLLM's server."""
 
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
         options = VLLMOptions(python=str(PYTHON), block_size=BLOCK, max_slots=32, threads=1, kv_cache_gib=0.25)
         return options.command(self.folder / "model", self.folder / "packages", self.port, self.context)
 
-    def options(self, **more: object) -> VLLMOptions:
-        return VLLMOptions(base_url=self.url, **PATIENT | {"transport": "process_group"} | more)
+    def options(self, **extra: object) -> VLLMOptions:
+        return VLLMOptions(base_url=self.url, **PATIENT | {"transport": "process_group"} | extra)
 
     async def make(
-        self, model: PreTrainedModel, max_slots: int = 32, unused: Sequence[int] = (), **more: object
+        self, model: PreTrainedModel, max_slots: int = 32, unused: Sequence[int] = (), **extra: object
     ) -> VLLMEngine:
         with self.running():
             engine = VLLMEngine(
                 self.folder / "model",
-                self.options(**more),
+                self.options(**extra),
                 max_context=self.context,
                 weights=model.state_dict(),
                 version=0,

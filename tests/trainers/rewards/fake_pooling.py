@@ -12,7 +12,7 @@ from aiohttp import web
 
 
 class FakePooling:
-    """In a test's own event loop.
+    """A server in a test's own event loop.
 
     Args:
         key: That requests must have.
@@ -24,7 +24,7 @@ class FakePooling:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.fault: Callable[[str, dict[str, Any]], web.Response | None] = lambda path, body: None
         self.well = 200
-        self.sick = 0  # so many looks at its health say that it is not well
+        self.sick = 0  # number of health checks that report an error
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -75,12 +75,12 @@ class FakePooling:
         means = [sum(ids) / len(ids) for ids in body["input"]] if talk is None else [float(len(talk))]
         name = "probs" if path == "classify" else "data"
         data = [{"index": i, name: [mean + n for n in range(self.labels)]} for i, mean in enumerate(means)]
-        return web.json_response({"data": data[::-1]})  # the order says nothing, the index does
+        return web.json_response({"data": data[::-1]})  # the order is arbitrary, the index counts
 
 
 @contextlib.contextmanager
 def in_a_thread(server: FakePooling) -> Iterator[str]:
-    """Start it beside a program that has an event loop of its own; its address."""
+    """Start a server in a thread with its own event loop; yield its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

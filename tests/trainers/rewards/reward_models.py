@@ -31,7 +31,7 @@ FAMILIES: dict[str, Any] = {
 
 
 def save_model(folder: Path, family: str = "qwen2", labels: int = 1, seed: int = 0) -> str:
-    """A model of two layers; heads of 32, the least that vLLM takes on a CPU."""
+    """Save a model of two layers; heads of 32, the least that vLLM takes on a CPU."""
     rng = random.Random(0)
     tokenizer = build_tokenizer((" ".join(rng.choices(WORDS, k=50)) for _ in range(20)), vocab_size=320)
     config_of, model_of = FAMILIES[family]
@@ -59,11 +59,11 @@ def save_model(folder: Path, family: str = "qwen2", labels: int = 1, seed: int =
 
 
 def talk(number: int) -> Messages:
-    """One of many conversations of one or two turns, of different lengths."""
+    """Return a conversation of one or two turns, whose length depends on ``number``."""
     rng = random.Random(number)
 
     def words() -> str:
         return " ".join(rng.choices(WORDS, k=rng.randint(1, 40)))
 
-    said = [user(words()), assistant(words())]
-    return (*said, user(words()), assistant(words())) if number % 2 else tuple(said)
+    first_turn = [user(words()), assistant(words())]
+    return (*first_turn, user(words()), assistant(words())) if number % 2 else tuple(first_turn)

@@ -12,7 +12,7 @@ events = st.lists(st.tuples(st.floats(0, 2), st.one_of(st.integers(0, 12), st.ju
 
 
 @given(events, st.integers(1, 4), st.one_of(st.none(), st.integers(1, 10)), st.sampled_from([0.0, 1.0, 3.0]))
-def test_every_request_leaves_once_in_order_within_the_limits_and_in_time(sequence, size, tokens, wait):
+def test_requests_leave_once_in_order_within_limits(sequence, size, tokens, wait):
     batcher: Batcher[list[int]] = Batcher(size, tokens, wait)
     now, waiting, numbers = 0.0, [], iter(range(10**6))  # waiting: (item, tokens, since)
     for passed, what in sequence:
@@ -26,8 +26,8 @@ def test_every_request_leaves_once_in_order_within_the_limits_and_in_time(sequen
             batcher.remove(item)
         else:
             due = batcher.due(now)
-            taken = batcher.take(now)
-            assert bool(taken) == (due == 0.0)
+            batch = batcher.take(now)
+            assert bool(batch) == (due == 0.0)
             expected, total = [], 0
             for item, cost, since in waiting:
                 total += cost
@@ -36,10 +36,10 @@ def test_every_request_leaves_once_in_order_within_the_limits_and_in_time(sequen
                 expected.append((item, now - since))
             full = len(expected) < len(waiting) or len(expected) == size
             late = bool(waiting) and now - waiting[0][2] >= wait
-            if taken:
+            if batch:
                 assert full or late
-                assert taken == expected
-                waiting = waiting[len(taken) :]
+                assert batch == expected
+                waiting = waiting[len(batch) :]
             else:
                 assert not full
                 assert not late

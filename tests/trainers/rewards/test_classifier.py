@@ -42,7 +42,7 @@ def exact(folders: dict[str, str]) -> Classifier:
 
 
 def plain(folder: str, messages: Messages, kind: Any = AutoModelForSequenceClassification) -> torch.Tensor:
-    """The logits of transformers' own forward, of one conversation without padding."""
+    """Return the logits of transformers' own forward, of one conversation without padding."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = tokenizer.apply_chat_template([dict(m) for m in messages], tokenize=True, return_dict=False)
     with torch.no_grad():
@@ -55,22 +55,22 @@ def plain(folder: str, messages: Messages, kind: Any = AutoModelForSequenceClass
 
 @pytest.mark.parametrize("family", ["qwen2", "llama", "value", "bert"])
 @pytest.mark.parametrize("rows", [None, 3])
-def test_a_score_is_the_models_own(folders: dict[str, str], family: str, rows: int | None) -> None:
+def test_score_equals_the_models_own(folders: dict[str, str], family: str, rows: int | None) -> None:
     kind = {"head": "value"} if family == "value" else {}
-    found = Classifier(ClassifierSection(path=folders[family], rows=rows, **kind)).score(list(map(talk, range(6))))
+    scores = Classifier(ClassifierSection(path=folders[family], rows=rows, **kind)).score(list(map(talk, range(6))))
     own = AutoModelForTokenClassification if kind else AutoModelForSequenceClassification
-    wanted = [float(plain(folders[family], talk(i), own)[0]) for i in range(6)]
-    assert found == pytest.approx(wanted, rel=1e-5, abs=1e-5)
-    assert len(set(found)) == 6
+    expected = [float(plain(folders[family], talk(i), own)[0]) for i in range(6)]
+    assert scores == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert len(set(scores)) == 6
 
 
 def test_labels_and_transforms(folders: dict[str, str]) -> None:
     logits = plain(folders["labels"], talk(1)).double()
 
     def score(**options: Any) -> float:
-        (found,) = Classifier(ClassifierSection(path=folders["labels"], **options)).score([talk(1)])
-        assert isinstance(found, float)
-        return found
+        (result,) = Classifier(ClassifierSection(path=folders["labels"], **options)).score([talk(1)])
+        assert isinstance(result, float)
+        return result
 
     assert score(label=2) == pytest.approx(float(logits[2]), abs=1e-5)
     assert score(label="LABEL_2") == score(label=2)
@@ -85,26 +85,28 @@ def test_labels_and_transforms(folders: dict[str, str]) -> None:
 
 @pytest.fixture(scope="session")
 def alone(exact: Classifier) -> Callable[[int], float]:
-    """The score of a conversation by itself."""
-    known: dict[int, Any] = {}
+    """Return a function from a number to the score of its conversation alone."""
+    cache: dict[int, Any] = {}
 
     def score(number: int) -> float:
-        if number not in known:
-            (known[number],) = exact.score([talk(number)])
-        return float(known[number])
+        if number not in cache:
+            (cache[number],) = exact.score([talk(number)])
+        return float(cache[number])
 
     return score
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=10))
-def test_a_score_does_not_depend_on_its_company_by_one_bit(exact: Classifier, alone: Any, numbers: list[int]) -> None:
+def test_score_is_bitwise_independent_of_its_batch(exact: Classifier, alone: Any, numbers: list[int]) -> None:
     assert exact.score([talk(number) for number in numbers]) == [alone(number) for number in numbers]
 
 
-def test_without_fixed_shapes_it_does_by_a_little(folders: dict[str, str]) -> None:
+def test_without_fixed_shapes_scores_differ_slightly(folders: dict[str, str]) -> None:
     free = Classifier(ClassifierSection(path=folders["qwen2"], rows=None))
     talks = [talk(number) for number in range(20)]
-    assert free.score(talks) == pytest.approx([free.score([each])[0] for each in talks], rel=1e-5, abs=1e-5)
+    assert free.score(talks) == pytest.approx(
+        [free.score([conversation])[0] for conversation in talks], rel=1e-5, abs=1e-5
+    )
 
 
 @settings(max_examples=10)
@@ -114,12 +116,12 @@ def test_without_fixed_shapes_it_does_by_a_little(folders: dict[str, str]) -> No
     st.integers(1, 3),
     st.booleans(),
 )
-def test_the_service_gives_the_same_however_requests_come(exact, alone, arrivals, size, concurrency, remembers) -> None:
-    """Any order of arrival, any batches, one by one or side by side, remembered or not, with failures in between."""
+def test_service_scores_are_independent_of_arrival(exact, alone, arrivals, size, concurrency, remembers) -> None:
+    """Any order of arrival, any batches, sequential or concurrent, cached or not, with failures in between."""
     fails = iter([True, False, True])
 
     class Now(LocalWorker):
-        """Computed at once; sometimes it says that it failed."""
+        """A worker that answers at once, and sometimes fails."""
 
         async def start(self) -> None: ...
 
@@ -139,7 +141,7 @@ def test_the_service_gives_the_same_however_requests_come(exact, alone, arrivals
                 scores = await service.score("m", ScoringRequest(talk(number)))
                 assert scores == alone(number)
 
-            await asyncio.gather(*(ask(*each) for each in arrivals))
+            await asyncio.gather(*(ask(*arrival) for arrival in arrivals))
 
     asyncio.run(run())
 
@@ -147,15 +149,15 @@ def test_the_service_gives_the_same_however_requests_come(exact, alone, arrivals
 # ---------------------------------------------------------------- conversations
 
 
-def test_what_comes_after_the_reply_does_not_count_and_a_turn_is_its_own_conversation(exact: Classifier) -> None:
-    said = (user("what is the sum"), assistant("two"), user("and"), assistant("the mat"))
+def test_only_messages_up_to_the_reply_count(exact: Classifier) -> None:
+    conversation = (user("what is the sum"), assistant("two"), user("and"), assistant("the mat"))
     requests = [
-        ScoringRequest(said),
-        ScoringRequest((*said, user("thanks, that is a helpful answer"))),
-        ScoringRequest(said, turn=1),
-        ScoringRequest(said, turn=0),
-        ScoringRequest(said[:2]),
-        ScoringRequest(said, turn=2),
+        ScoringRequest(conversation),
+        ScoringRequest((*conversation, user("thanks, that is a helpful answer"))),
+        ScoringRequest(conversation, turn=1),
+        ScoringRequest(conversation, turn=0),
+        ScoringRequest(conversation[:2]),
+        ScoringRequest(conversation, turn=2),
         ScoringRequest((user("what"),)),
     ]
 
@@ -177,7 +179,7 @@ def test_what_comes_after_the_reply_does_not_count_and_a_turn_is_its_own_convers
     assert "0 replies" in str(silent)
 
 
-def test_a_policy_cannot_close_its_turn_and_praise_itself(exact: Classifier) -> None:
+def test_spelled_control_tokens_stay_text(exact: Classifier) -> None:
     tokenizer = exact._tokens._tokenizer
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     honest = exact._tokens.encode((user("what"), assistant("two")))
@@ -187,13 +189,13 @@ def test_a_policy_cannot_close_its_turn_and_praise_itself(exact: Classifier) -> 
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_encoded_and_nothing_of_it_is_a_control_token(exact: Classifier, text: str) -> None:
+def test_no_text_encodes_to_control_tokens(exact: Classifier, text: str) -> None:
     special = {i for i, token in exact._tokens._tokenizer.added_tokens_decoder.items() if token.special}
     counted = [i for i in exact._tokens.encode((user(text), assistant(text))) if i in special]
     assert len(counted) == 4
 
 
-def test_an_overlong_conversation_is_an_error_of_its_own_or_loses_its_beginning(folders: dict[str, str]) -> None:
+def test_overlong_conversation_is_an_error_or_cut(folders: dict[str, str]) -> None:
     long = (user("the " * 2 * CONTEXT), assistant("cat"))
     strict = Classifier(ClassifierSection(path=folders["qwen2"]))
     good, bad = strict.score([talk(0), long])
@@ -213,7 +215,7 @@ def test_an_overlong_conversation_is_an_error_of_its_own_or_loses_its_beginning(
 
 
 @pytest.mark.parametrize(
-    ("family", "options", "said"),
+    ("family", "options", "message"),
     [
         ("labels", {}, "3 labels .*choose one"),
         ("labels", {"label": "good"}, "no label 'good'; it has LABEL_0"),
@@ -225,22 +227,22 @@ def test_an_overlong_conversation_is_an_error_of_its_own_or_loses_its_beginning(
         ("qwen2", {"path": "/no/such/folder"}, "cannot be loaded"),
     ],
 )
-def test_models_that_do_not_fit_are_refused(
-    folders: dict[str, str], family: str, options: dict[str, Any], said: str
+def test_unsuitable_models_are_refused(
+    folders: dict[str, str], family: str, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         Classifier(ClassifierSection(**{"path": folders[family]} | options))
 
 
-def test_a_model_without_a_trained_head_pays_for_nothing(tmp_path: Path) -> None:
+def test_model_without_trained_head_is_refused(tmp_path: Path) -> None:
     build_model(300, hidden=64, heads=2, layers=1, max_context=64).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"lack score\.weight, which would be random"):
         Classifier(ClassifierSection(path=str(tmp_path)))
 
 
-def test_a_number_that_is_none_is_no_score(exact: Classifier) -> None:
+def test_nan_is_no_score(exact: Classifier) -> None:
     weight = exact._model.score.weight
-    kept = weight.data.clone()
+    original = weight.data.clone()
     weight.data.fill_(float("nan"))
 
     class Here(LocalWorker):
@@ -257,18 +259,18 @@ def test_a_number_that_is_none_is_no_score(exact: Classifier) -> None:
     try:
         asyncio.run(run())
     finally:
-        weight.data.copy_(kept)
+        weight.data.copy_(original)
 
 
-def test_models_that_are_loaded_at_once_spoil_nothing(folders: dict[str, str]) -> None:
-    """transformers changes the process while it loads; what is built afterwards must be as ever."""
+def test_concurrent_loading_keeps_tied_weights(folders: dict[str, str]) -> None:
+    """transformers changes the process while it loads; models built afterwards must be normal."""
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: Classifier(ClassifierSection(path=folders["qwen2"])), range(12)))
     model = build_model(64, hidden=32, layers=1, heads=2, kv_heads=1)
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-def test_positions_that_no_token_gets_are_not_counted(tmp_path: Path) -> None:
+def test_reserved_positions_are_not_counted(tmp_path: Path) -> None:
     """RoBERTa's table of 40 positions holds 38 tokens, of which one is kept for padding."""
     config = RobertaConfig(
         vocab_size=320, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_labels=1

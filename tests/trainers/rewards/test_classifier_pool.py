@@ -1,4 +1,4 @@
-"""Workers that are lost: their batch goes to another, they are started again, and no score changes."""
+"""Lost workers: another takes their batch, they are restarted, and no score changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def request(number: int) -> ScoringRequest:
 
 
 class Fake:
-    """Takes a second a batch, and is lost when it says so."""
+    """A worker that takes a second per batch, and is lost when ``dies`` returns true."""
 
     def __init__(self, dies: Callable[[Sequence[Messages]], bool], starts: Callable[[], bool]) -> None:
         self._dies, self._starts = dies, starts
@@ -50,7 +50,7 @@ class Fake:
             if self._dies(conversations):
                 self.lost = True
                 raise WorkerLostError("killed")
-            return [truth(each) for each in conversations]
+            return [truth(conversation) for conversation in conversations]
         except asyncio.CancelledError:
             self.lost = True
             raise
@@ -96,7 +96,7 @@ async def pool_of(
     st.lists(st.booleans(), max_size=4),
     st.lists(st.tuples(st.floats(0, 6), st.integers(0, 9)), min_size=1, max_size=20),
 )
-def test_scores_are_the_same_whichever_workers_are_lost(count, size, deaths, starts, asked) -> None:
+def test_lost_workers_change_no_score(count, size, deaths, starts, arrivals) -> None:
     dying, starting = iter(deaths), iter(starts)
     died = 0
 
@@ -116,7 +116,7 @@ def test_scores_are_the_same_whichever_workers_are_lost(count, size, deaths, sta
                 await asyncio.sleep(after)
                 assert await service.score("m", request(number)) == number
 
-            await asyncio.gather(*(ask(*each) for each in asked))
+            await asyncio.gather(*(ask(*arrival) for arrival in arrivals))
             lost = pool.losses
         assert all(fake.closed for fake in made)
         assert lost == died, "each was seen, and no other"
@@ -124,12 +124,12 @@ def test_scores_are_the_same_whichever_workers_are_lost(count, size, deaths, sta
     run_simulated(run())
 
 
-def test_a_request_that_kills_workers_is_found_and_the_others_have_their_scores() -> None:
+def test_request_that_kills_workers_is_isolated() -> None:
     async def run() -> None:
-        pool, made = await pool_of(2, lambda talks: any(truth(each) == 7 for each in talks))
+        pool, made = await pool_of(2, lambda talks: any(truth(conversation) == 7 for conversation in talks))
         async with RewardService({"m": pool}, {"m": ModelOptions(8, concurrency=2, retries=1)}) as service:
-            asked = (service.score("m", request(number)) for number in range(8))
-            *good, bad = await asyncio.gather(*asked, return_exceptions=True)
+            scores = (service.score("m", request(number)) for number in range(8))
+            *good, bad = await asyncio.gather(*scores, return_exceptions=True)
             assert good == list(range(7))
             assert isinstance(bad, UnscoredError)
             assert "killed" in str(bad)
@@ -138,7 +138,7 @@ def test_a_request_that_kills_workers_is_found_and_the_others_have_their_scores(
     run_simulated(run())
 
 
-def test_while_no_worker_is_there_the_pool_is_not_healthy_and_requests_wait(caplog: pytest.LogCaptureFixture) -> None:
+def test_pool_without_workers_is_unhealthy(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         first, up = True, asyncio.Event()
 
@@ -165,7 +165,7 @@ def test_while_no_worker_is_there_the_pool_is_not_healthy_and_requests_wait(capl
     assert "'m' is back after" in caplog.text
 
 
-def test_a_batch_that_takes_too_long_costs_its_worker_and_nothing_else() -> None:
+def test_timed_out_batch_costs_only_its_worker() -> None:
     async def run() -> None:
         pool, made = await pool_of(1, lambda _: False)
         async with RewardService(
@@ -179,7 +179,7 @@ def test_a_batch_that_takes_too_long_costs_its_worker_and_nothing_else() -> None
     run_simulated(run())
 
 
-def test_a_pool_that_cannot_start_ends_what_it_started() -> None:
+def test_failed_start_closes_all_workers() -> None:
     async def run() -> None:
         made: list[Fake] = []
         answers = iter([True, False, True])
@@ -203,7 +203,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_model(tmp_path_factory.mktemp("reward_model"))
 
 
-async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+async def test_unloadable_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be loaded"):
         await ClassifierPool.start(ClassifierSection(path=str(tmp_path / "absent")))
 
@@ -211,7 +211,7 @@ async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
 @pytest.mark.slow  # test_ppo_ray_rewards.py kills an actor, too
 @pytest.mark.timeout(300)
 @pytest.mark.xdist_group("ray")
-def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str, request: pytest.FixtureRequest) -> None:
+def test_killed_actor_changes_no_score(folder: str, request: pytest.FixtureRequest) -> None:
     ray = local_ray(request.config)
     from trainers.cluster.ray.engine import RayWorker
 
@@ -226,18 +226,18 @@ def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str, 
     async def run() -> None:
         pool = await ClassifierPool.start(options, 1, make)
         async with RewardService({"m": pool}, {"m": replace(pool.model_options(), max_batch_size=16)}) as service:
-            asked = [asyncio.ensure_future(service.score("m", ScoringRequest(talk(i)))) for i in range(32)]
+            scores = [asyncio.ensure_future(service.score("m", ScoringRequest(talk(i)))) for i in range(32)]
             while not service.stats()["m/batches"]:
                 await asyncio.sleep(0.001)
             ray.kill(made[0].actor, no_restart=True)
-            assert await asyncio.gather(*asked) == [alone.score([talk(i)])[0] for i in range(32)]
+            assert await asyncio.gather(*scores) == [alone.score([talk(i)])[0] for i in range(32)]
             assert pool.losses == 1
 
     asyncio.run(run())
 
 
-def test_a_pool_that_sleeps_computes_nothing_and_keeps_nobody_out():
-    """What was asked before is finished first, and what is asked meanwhile waits; a worker may die in its sleep."""
+def test_sleeping_pool_delays_but_serves_requests():
+    """Earlier requests are finished, later ones wait; a worker may die while it sleeps."""
 
     async def go() -> None:
         loop = asyncio.get_running_loop()
@@ -246,39 +246,39 @@ def test_a_pool_that_sleeps_computes_nothing_and_keeps_nobody_out():
         early = [asyncio.ensure_future(pool.score([request(number)])) for number in range(3)]
         await asyncio.sleep(0.1)
         await pool.sleep()
-        assert all(each.asleep for each in made)
-        assert [each.done() for each in early].count(True) >= 2
+        assert all(worker.asleep for worker in made)
+        assert [future.done() for future in early].count(True) >= 2
         late = asyncio.ensure_future(pool.score([request(7)]))
         began = loop.time()
         await asyncio.sleep(100)
         assert not late.done()
         await pool.wake()
         assert await late == [7.0]
-        assert [await each for each in early] == [[0.0], [1.0], [2.0]]
+        assert [await future for future in early] == [[0.0], [1.0], [2.0]]
         assert loop.time() - began < 110
         assert pool.losses == 1
         await pool.sleep()
         await pool.close()
-        assert all(each.closed for each in made)
+        assert all(worker.closed for worker in made)
 
     run_simulated(go())
 
 
-async def test_a_classifier_says_the_same_after_a_sleep(tmp_path):
+async def test_classifier_scores_equal_after_sleep(tmp_path):
     pool = await ClassifierPool.start(ClassifierSection(path=save_model(tmp_path)))
-    asked = [ScoringRequest(talk(number)) for number in range(3)]
-    before = await pool.score(asked)
+    requests = [ScoringRequest(talk(number)) for number in range(3)]
+    before = await pool.score(requests)
     await pool.sleep()
     await pool.wake()
-    assert await pool.score(asked) == before
+    assert await pool.score(requests) == before
     await pool.close()
 
 
-def test_a_pool_sleeps_though_its_worker_is_lost_and_starts_none_meanwhile() -> None:
+def test_sleeping_pool_starts_no_worker() -> None:
     """The only worker dies over a batch while the pool waits for it; another would take the learner's memory."""
 
     async def run() -> None:
-        pool, made = await pool_of(1, lambda asked: bool(asked))
+        pool, made = await pool_of(1, lambda batch: bool(batch))
         scoring = asyncio.ensure_future(pool.score([request(1)]))
         await asyncio.sleep(0.5)
         await asyncio.wait_for(pool.sleep(), 60)
@@ -294,10 +294,10 @@ def test_a_pool_sleeps_though_its_worker_is_lost_and_starts_none_meanwhile() -> 
     run_simulated(run())
 
 
-def test_a_worker_that_was_being_started_falls_asleep_with_the_others() -> None:
+def test_starting_worker_sleeps_with_its_pool() -> None:
     async def run() -> None:
         died = iter([True])
-        pool, made = await pool_of(1, lambda asked: bool(asked) and next(died, False))
+        pool, made = await pool_of(1, lambda batch: bool(batch) and next(died, False))
         scoring = asyncio.ensure_future(pool.score([request(1)]))
         await asyncio.sleep(3)  # it died after one second, and another takes five to start
         await pool.sleep()
@@ -310,10 +310,10 @@ def test_a_worker_that_was_being_started_falls_asleep_with_the_others() -> None:
     run_simulated(run())
 
 
-def test_a_worker_that_falls_asleep_late_is_woken_with_the_others() -> None:
+def test_late_sleeper_is_woken_with_its_pool() -> None:
     async def run() -> None:
         died = iter([True])
-        pool, made = await pool_of(1, lambda asked: bool(asked) and next(died, False))
+        pool, made = await pool_of(1, lambda batch: bool(batch) and next(died, False))
         scores = asyncio.ensure_future(pool.score([request(7)]))
         await asyncio.sleep(3)  # it died after one second, and another takes five to start
         await pool.sleep()

@@ -30,12 +30,12 @@ SUM_KEEPING = ("as_earned", "last", "spread", "discounted")
 rewards_ = st.lists(st.floats(-100, 100), max_size=8)
 
 
-def episode(rewards: list[float], group: str = "g", **more: object) -> Trajectory:
-    """One token a turn, and one observation before each."""
+def episode(rewards: list[float], group: str = "g", **fields: object) -> Trajectory:
+    """Return an episode of one token per turn, and one observation before each."""
     count = len(rewards)
     mask = np.tile([False, True], count)
     turn = np.where(mask, np.repeat(np.arange(count), 2), -1)
-    terms = more.pop("turn_terms", tuple({"earned": reward} for reward in rewards))
+    terms = fields.pop("turn_terms", tuple({"earned": reward} for reward in rewards))
     return Trajectory(
         token_ids=np.arange(2 * count, dtype=np.int32),
         action_mask=mask.astype(np.bool_),
@@ -47,12 +47,12 @@ def episode(rewards: list[float], group: str = "g", **more: object) -> Trajector
         terminated=True,
         group_id=group,
         episode_id="e7",
-        **more,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
     )
 
 
 @given(rewards_, st.sampled_from(SUM_KEEPING), st.floats(0, 1))
-def test_the_sum_stays_and_the_terms_add_up_to_the_reward(rewards, name, decay):
+def test_sum_is_kept_and_terms_add_up(rewards, name, decay):
     before = episode(rewards)
     after = redistribution(name, decay)(before)
     assert after.turn_rewards.shape == before.turn_rewards.shape
@@ -64,7 +64,7 @@ def test_the_sum_stays_and_the_terms_add_up_to_the_reward(rewards, name, decay):
 
 
 @given(rewards_, st.floats(0, 1))
-def test_a_discounted_reward_is_shared_as_the_formula_says(rewards, decay):
+def test_discounted_follows_its_formula(rewards, decay):
     expected = [0.0] * len(rewards)
     for turn, reward in enumerate(rewards):
         shares = [decay ** (turn - before) for before in range(turn + 1)]
@@ -94,7 +94,7 @@ def test_moved_twice_is_one_term():
 
 
 def gradients(name: str, decay: float, matters: list[list[float]]) -> np.ndarray:
-    """The exact expected gradient in three coins' logits, by reward-to-go.
+    """Compute the exact expected gradient in three coins' logits, by reward-to-go.
 
     The policy tosses a fair coin each turn, and turn ``t`` earns ``sum_s matters[s][t] * coin_s``.
     """
@@ -107,35 +107,37 @@ def gradients(name: str, decay: float, matters: list[list[float]]) -> np.ndarray
     return total
 
 
-def share_seen(name: str, decay: float, turn: int, paid: int) -> float:
-    """The docs' table: how much of a reward paid at ``paid`` the reward-to-go of ``turn`` has, of three turns."""
+def share_seen(name: str, decay: float, turn: int, reward_turn: int) -> float:
+    """Return the share of a reward at ``reward_turn`` in the reward-to-go of ``turn``, of three turns (docs table)."""
     if name == "spread":
         return (3 - turn) / 3
     if name == "discounted":
-        return sum(decay ** (paid - u) for u in range(turn, paid + 1)) / sum(decay**k for k in range(paid + 1))
+        return sum(decay ** (reward_turn - u) for u in range(turn, reward_turn + 1)) / sum(
+            decay**k for k in range(reward_turn + 1)
+        )
     return 1.0
 
 
 @pytest.mark.parametrize("name", SUM_KEEPING)
-@pytest.mark.parametrize(("turn", "paid"), [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)])
-def test_how_much_of_a_turns_effect_reaches_its_gradient(name, turn, paid):
+@pytest.mark.parametrize(("turn", "reward_turn"), [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)])
+def test_share_of_effect_in_the_gradient(name, turn, reward_turn):
     """A coin's effect on a reward counts in full as earned and at the last turn, and by the share it sees elsewhere."""
     matters = [[0.0] * 3 for _ in range(3)]
-    matters[turn][paid] = 1.0
+    matters[turn][reward_turn] = 1.0
     expected = np.zeros(3)
-    expected[turn] = 0.25 * share_seen(name, 0.6, turn, paid)
+    expected[turn] = 0.25 * share_seen(name, 0.6, turn, reward_turn)
     assert gradients(name, 0.6, matters) == pytest.approx(expected, abs=1e-12)
 
 
-# ------------------ what is learned
+# ------------------ the learned policy
 
-#: The rewards of each choice at turn 1; turn 0 is forced. What is best pays 1.
+#: The rewards of each choice at turn 1; turn 0 is forced. The best choice earns 1.
 STOP_OR_GO_ON = ([0.0, 1.0], [0.0] * 8 + [0.8])
 NOW_OR_LATER = ([0.0, 1.0, 0.0], [0.0, 0.0, 0.8])
 
 
 def learned(name: str, choices: tuple[list[float], list[float]]) -> float:
-    """What the policy pays that gradient ascent by the estimator converges to.
+    """Return the expected reward of the policy that gradient ascent by the estimator converges to.
 
     Every batch of two episodes is enumerated with its probability, and the choice is one logit.
     """
@@ -158,7 +160,7 @@ def learned(name: str, choices: tuple[list[float], list[float]]) -> float:
 @pytest.mark.parametrize(
     ("choices", "misled"), [(STOP_OR_GO_ON, ("spread", "discounted")), (NOW_OR_LATER, ("discounted",))]
 )
-def test_which_of_them_change_the_policy_that_is_learned(choices, misled):
+def test_some_redistributions_change_the_learned_policy(choices, misled):
     for name in SUM_KEEPING:
         assert learned(name, choices) == pytest.approx(0.8 if name in misled else 1.0, abs=0.01), name
 
@@ -170,15 +172,15 @@ def test_the_table_of_what_is_learned():
     assert {name for names, *_ in rows for name in re.findall(r"\w+", names)} == set(SUM_KEEPING)
     for names, *to_go, does, pays in rows:
         for name in re.findall(r"\w+", names):
-            found = [redistribution(name)(episode(rewards)).turn_rewards[1:].sum() for rewards in STOP_OR_GO_ON]
-            assert [float(word) for word in to_go] == pytest.approx(found, abs=0.0051)
-            assert (does == "continue") == (found[1] > found[0]) == (float(pays) == 0.8)
+            sums = [redistribution(name)(episode(rewards)).turn_rewards[1:].sum() for rewards in STOP_OR_GO_ON]
+            assert [float(word) for word in to_go] == pytest.approx(sums, abs=0.0051)
+            assert (does == "continue") == (sums[1] > sums[0]) == (float(pays) == 0.8)
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "opo", "passk", "reinforce_pp_baseline"])
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=4))
-def test_estimators_of_whole_episodes_do_not_notice(estimator, groups):
-    """Why these names are refused there by the configuration."""
+def test_episode_estimators_are_unaffected(estimator, groups):
+    """The configuration therefore refuses redistribution with these estimators."""
     episodes = [episode(rewards) for rewards in groups]
     if float(np.ptp([t.total_reward for t in episodes])) < 1e-6:
         return  # rounding decides
@@ -194,16 +196,16 @@ def test_the_example_of_the_docs():
     for name, *cells in rows[:4]:
         moved = [redistribution(name, 0.5)(episode(rewards)) for rewards in ([0.0, 0.25, 1.0], [0.5, 0.0, 0.0])]
         result = ESTIMATORS["turn_grpo"](ActionBatch.from_trajectories(moved), baseline="group").advantages
-        told = [[float(word) for word in cell.replace("−", "-").split()] for cell in cells]
-        found = [moved[0].turn_rewards, moved[1].turn_rewards, result[:3], result[3:]]
-        for says, is_ in zip(told, found, strict=True):
+        documented = [[float(word) for word in cell.replace("−", "-").split()] for cell in cells]
+        computed = [moved[0].turn_rewards, moved[1].turn_rewards, result[:3], result[3:]]
+        for says, is_ in zip(documented, computed, strict=True):
             assert says == pytest.approx(is_.tolist(), abs=0.0051)
 
 
-# ------------------ functions of the user's
+# ------------------ user functions
 
 
-def test_a_function_of_the_users(tmp_path):
+def test_user_function_redistributes(tmp_path):
     (tmp_path / "beside.py").write_text("FACTOR = 2\n")
     file = tmp_path / "mine.py"
     file.write_text(
@@ -218,7 +220,7 @@ def test_a_function_of_the_users(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("return [1.0]", "2 turns needs as many"),
         ("return 1.0", "2 turns needs as many"),
@@ -229,37 +231,37 @@ def test_a_function_of_the_users(tmp_path):
         ("return [1, 1 / 0]", "ZeroDivisionError"),
     ],
 )
-def test_what_it_returns_is_checked_and_the_episode_named(tmp_path, body, said):
+def test_invalid_rewards_name_the_episode(tmp_path, body, message):
     (tmp_path / "mine.py").write_text(f"def f(trajectory):\n    {body}\n")
     move = redistribution(f"{tmp_path}/mine.py:f")
-    with pytest.raises(RedistributionError, match=f"(?s)'e7'.*({said})"):
+    with pytest.raises(RedistributionError, match=f"(?s)'e7'.*({message})"):
         move(episode([1.0, 2.0]))
 
 
-def test_what_cannot_be_had_says_so(tmp_path):
+def test_missing_functions_are_errors(tmp_path):
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
     (tmp_path / "other.py").write_text("def g(trajectory): ...\n")
-    for name, said in (
+    for name, message in (
         ("sideways", "none of as_earned, last, spread, discounted"),
         (f"{tmp_path}/none.py:f", "no file"),
         (f"{tmp_path}/broken.py:f", "nowhere_to_be_found"),
         (f"{tmp_path}/other.py:f", "no function f; it has g"),
     ):
-        with pytest.raises(RedistributionError, match=said):
+        with pytest.raises(RedistributionError, match=message):
             redistribution(name)
 
 
 # ------------------ scores of messages
 
 
-def test_scores_of_the_users_turns_go_to_the_reply_they_answer():
+def test_user_scores_go_to_preceding_replies():
     roles = ["system", "user", "assistant", "tool", "tool", "assistant", "user", "assistant"]
     scores = [None, 0, None, 0.1, 0.2, 0.5, -1.0, None]
     assert to_assistant_turns(scores, roles) == pytest.approx([0.3, -0.5, 0.0])
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.none() | st.floats(-9, 9)), max_size=9))
-def test_no_score_is_lost_on_the_way(messages):
+def test_message_scores_keep_their_sum(messages):
     roles = ["assistant", *(role for role, _ in messages)]
     scores = [None, *(score for _, score in messages)]
     turns = to_assistant_turns(scores, roles)
@@ -268,7 +270,7 @@ def test_no_score_is_lost_on_the_way(messages):
 
 
 @pytest.mark.parametrize(
-    ("scores", "roles", "said"),
+    ("scores", "roles", "message"),
     [
         ([1.0], ["user", "assistant"], "1 scores for 2 messages"),
         ([1.0, None], ["user", "assistant"], "no reply of the assistant's is before it"),
@@ -276,6 +278,6 @@ def test_no_score_is_lost_on_the_way(messages):
         ([None, "good"], ["user", "assistant"], "'good'"),
     ],
 )
-def test_scores_that_cannot_be_placed_are_refused(scores, roles, said):
-    with pytest.raises(ValueError, match=said):
+def test_unplaceable_scores_are_refused(scores, roles, message):
+    with pytest.raises(ValueError, match=message):
         to_assistant_turns(scores, roles)

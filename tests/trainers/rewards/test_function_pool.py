@@ -1,4 +1,4 @@
-"""A user's reward function in processes: what it returns arrives, and what it breaks stays its own."""
+"""A user's reward function in processes: its result arrives, and its failures stay isolated."""
 
 import asyncio
 import os
@@ -67,8 +67,10 @@ def by_order(file):
         yield pool
 
 
-def ask(pool, solution, **more):
-    return pool.submit(**{"data_source": "s", "solution_str": solution, "ground_truth": "abc", "extra_info": {}} | more)
+def ask(pool, solution, **fields):
+    return pool.submit(
+        **{"data_source": "s", "solution_str": solution, "ground_truth": "abc", "extra_info": {}} | fields
+    )
 
 
 def test_numbers_arrive_and_text_does_not(file):
@@ -85,7 +87,7 @@ def test_an_async_function_and_a_numpy_number(file):
 
 
 @pytest.mark.parametrize(
-    ("order", "cause", "said"),
+    ("order", "cause", "message"),
     [
         ("hang", "timeout", "took longer than 0.5 s"),
         ("child", "timeout", "took longer than 0.5 s"),
@@ -98,15 +100,15 @@ def test_an_async_function_and_a_numpy_number(file):
         ("exit", "raised", "SystemExit: 3"),
     ],
 )
-def test_a_failure_is_said_and_the_next_call_works(by_order, order, cause, said):
-    with pytest.raises(ScoreError, match=said) as caught:
+def test_failure_is_reported_and_next_call_works(by_order, order, cause, message):
+    with pytest.raises(ScoreError, match=message) as caught:
         ask(by_order, order).result()
     assert caught.value.cause == cause
     assert ask(by_order, "pid").result() > 0
     assert ask(by_order, "read").result() == 0.0, "its stdin must be empty, not full of questions"
 
 
-def test_a_process_serves_many_calls_and_as_many_run_at_once_as_are_allowed(file):
+def test_processes_serve_many_calls_up_to_limit(file):
     with FunctionPool(file, "by_order", workers=2) as pool:
         pids = {int(ask(pool, "pid").result()) for _ in range(5)}
         assert pids <= {worker.process.pid for worker in pool._pool._started}
@@ -114,7 +116,7 @@ def test_a_process_serves_many_calls_and_as_many_run_at_once_as_are_allowed(file
         assert len({future.result() for future in futures}) <= 2
 
 
-def test_closing_ends_what_runs_and_leaves_no_process(file):
+def test_close_ends_calls_and_processes(file):
     pool = FunctionPool(file, "by_order", workers=1, timeout_s=100)
     running = ask(pool, "hang")
     waiting = ask(pool, "pid")
@@ -134,7 +136,7 @@ def test_closing_ends_what_runs_and_leaves_no_process(file):
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "said"),
+    ("text", "name", "message"),
     [
         ("def score(): pass", "compute_score", "has no function compute_score; it has score"),
         ("compute_score = 3", "compute_score", "has no function compute_score"),
@@ -144,10 +146,10 @@ def test_closing_ends_what_runs_and_leaves_no_process(file):
         (None, "compute_score", "there is no file"),
     ],
 )
-def test_a_function_that_cannot_be_had_is_said_at_once(tmp_path, text, name, said):
+def test_missing_function_is_reported_at_start(tmp_path, text, name, message):
     if text is not None:
         (tmp_path / "f.py").write_text(text)
-    with pytest.raises(FunctionError, match=said):
+    with pytest.raises(FunctionError, match=message):
         FunctionPool(tmp_path / "f.py", name)
 
 
@@ -158,11 +160,11 @@ def echo(file):
 
 
 @given(st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9) | st.booleans(), st.text(max_size=50))
-def test_what_goes_in_comes_out(echo, value, text):
+def test_arguments_and_scores_are_unchanged(echo, value, text):
     assert ask(echo, text, extra_info=value).result() == float(value)
 
 
-def test_closing_does_not_wait_for_a_file_that_loads(tmp_path):
+def test_close_does_not_wait_for_loading(tmp_path):
     (tmp_path / "f.py").write_text(
         "import os, time\n"
         "if os.path.exists(__file__ + '.slow'): time.sleep(1000)\n"
@@ -170,15 +172,15 @@ def test_closing_does_not_wait_for_a_file_that_loads(tmp_path):
     )
     pool = FunctionPool(tmp_path / "f.py")
     (tmp_path / "f.py.slow").touch()
-    asked = ask(pool, "")  # its process dies, and another is started
+    score = ask(pool, "")  # its process dies, and another is started
     while not pool._starting:
         time.sleep(0.01)
     pool.close()
     with pytest.raises(ScoreError):
-        asked.result(timeout=10)
+        score.result(timeout=10)
 
 
-def test_what_a_dead_process_started_ends_with_it(by_order, tmp_path):
+def test_children_end_with_their_process(by_order, tmp_path):
     """A fork holds the pipe of the answers, so that nobody sees the end of the process itself."""
     with pytest.raises(ScoreError, match="took longer"):
         ask(by_order, "fork", extra_info={"file": str(tmp_path / "pid")}).result()
@@ -197,7 +199,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_process_that_cannot_load_the_file_is_replaced(tmp_path):
+def test_process_with_failed_load_is_replaced(tmp_path):
     (tmp_path / "f.py").write_text(
         "import os, pathlib\n"
         "flag = pathlib.Path(__file__ + '.flag')\n"

@@ -1,4 +1,4 @@
-"""A judge behind the service: strict verdicts, prose that is asked again once, and never a 0."""
+"""A judge behind the service: strict verdicts, one retry after prose, and no invented 0."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ TALK = (user("What is 2+2?"), assistant("4"), user("Sure?"), assistant("Yes."), 
 
 
 def verdict(score: Any) -> Callable[[dict], dict]:
-    """A well-formed verdict on whatever is asked."""
+    """Return a function that answers any request with a well-formed verdict."""
     return lambda body: {"data_code": code_of(body), "reasons": "r", "score": score}
 
 
 def code_of(body: dict) -> str:
-    found = re.search(r"<data (\w+)>", body["messages"][-1]["content"])
-    assert found is not None
-    return found[1]
+    match = re.search(r"<data (\w+)>", body["messages"][-1]["content"])
+    assert match is not None
+    return match[1]
 
 
 def data_of(body: dict) -> dict[str, Any]:
     return json.loads(body["messages"][-1]["content"].split("\n")[1])
 
 
-async def asked(judge: JudgeBackend, *requests: ScoringRequest, **options: Any) -> list[Any]:
+async def score_all(judge: JudgeBackend, *requests: ScoringRequest, **options: Any) -> list[Any]:
     settings = replace(judge.model_options(), **options)
     async with RewardService({"j": judge}, {"j": settings}) as service:
-        return await asyncio.gather(*(service.score("j", each) for each in requests), return_exceptions=True)
+        return await asyncio.gather(*(service.score("j", request) for request in requests), return_exceptions=True)
 
 
 def judge_of(service: FakeService, **options: Any) -> JudgeBackend:
@@ -54,10 +54,10 @@ async def clients():
     await close_clients()
 
 
-async def test_a_verdict_is_a_score_and_a_turn_is_judged_by_what_was_known_then() -> None:
+async def test_verdict_is_score_of_conversation_or_turn() -> None:
     with FakeService(verdict(0.25)) as service:
         judge = judge_of(service)
-        assert await asked(judge, ScoringRequest(TALK), ScoringRequest(TALK, turn=0)) == [0.25] * 2
+        assert await score_all(judge, ScoringRequest(TALK), ScoringRequest(TALK, turn=0)) == [0.25] * 2
         lengths = sorted(len(data_of(body)["conversation"]) for body in service.requests)
         assert lengths == [2, 5]
         assert "from 0 to 1" in service.requests[0]["messages"][0]["content"]
@@ -68,14 +68,14 @@ async def test_a_verdict_is_a_score_and_a_turn_is_judged_by_what_was_known_then(
     "prose",
     ["I would say 0.9, well done.", '{"score": 0.9}', lambda b: {"data_code": code_of(b), "reasons": "", "score": 7}],
 )
-async def test_prose_is_asked_again_once_and_then_the_request_alone_has_no_score(prose: Any) -> None:
+async def test_repeated_prose_leaves_its_request_unscored(prose: Any) -> None:
     def answer(body: dict) -> Any:
         bad = "BAD" in body["messages"][-1]["content"]
         return prose if bad else verdict(0.5)(body)
 
     with FakeService(answer) as service:
         bad = ScoringRequest((user("?"), assistant("BAD")))
-        good, error = await asked(judge_of(service), ScoringRequest(TALK), bad)
+        good, error = await score_all(judge_of(service), ScoringRequest(TALK), bad)
         assert good == 0.5
         assert isinstance(error, UnscoredError)
         assert error.cause == "failed"
@@ -84,61 +84,61 @@ async def test_prose_is_asked_again_once_and_then_the_request_alone_has_no_score
         assert "could not be used" in about_bad[1]["messages"][0]["content"]
 
 
-async def test_prose_once_costs_a_second_question_and_no_score() -> None:
+async def test_single_prose_reply_is_retried() -> None:
     with FakeService(verdict(0.75)) as service:
         service.script("Nice!")
-        assert await asked(judge_of(service), ScoringRequest(TALK)) == [0.75]
+        assert await score_all(judge_of(service), ScoringRequest(TALK)) == [0.75]
 
 
-@pytest.mark.parametrize(("vote", "wanted"), [("mean", 0.4), ("median", 0.1)])
-async def test_votes(vote: Any, wanted: float) -> None:
+@pytest.mark.parametrize(("vote", "expected"), [("mean", 0.4), ("median", 0.1)])
+async def test_votes(vote: Any, expected: float) -> None:
     with FakeService() as service:
         service.script(*(verdict(score) for score in (0.1, 1.0, 0.1)))
         judge = judge_of(service, votes=3, vote=vote)
-        assert await asked(judge, ScoringRequest(TALK)) == [pytest.approx(wanted)]
+        assert await score_all(judge, ScoringRequest(TALK)) == [pytest.approx(expected)]
         assert [body["temperature"] for body in service.requests] == [1.0] * 3
 
 
-async def test_one_vote_that_is_not_had_is_no_score() -> None:
+async def test_missing_vote_is_no_score() -> None:
     with FakeService("prose") as service:
         service.script(verdict(0.1), verdict(1.0))
-        (error,) = await asked(judge_of(service, votes=3), ScoringRequest(TALK))
+        (error,) = await score_all(judge_of(service, votes=3), ScoringRequest(TALK))
         assert isinstance(error, UnscoredError)
 
 
 async def test_an_outage_is_waited_for() -> None:
     with FakeService(verdict(0.5)) as service:
-        service.script(*[status(503)] * 4)  # two attempts of the client's, and two looks at its health
+        service.script(*[status(503)] * 4)  # two attempts of the client's, and two health checks
         options: dict[str, Any] = {"probe_s": 0.02}
-        assert await asked(judge_of(service), ScoringRequest(TALK), **options) == [0.5]
+        assert await score_all(judge_of(service), ScoringRequest(TALK), **options) == [0.5]
 
 
-async def test_a_service_that_is_not_there_is_unavailable_in_the_end() -> None:
+async def test_absent_service_is_unavailable() -> None:
     with FakeService() as service:
         judge = judge_of(service)
-    (error,) = await asked(judge, ScoringRequest(TALK), patience_s=0.3, probe_s=0.05)
+    (error,) = await score_all(judge, ScoringRequest(TALK), patience_s=0.3, probe_s=0.05)
     assert isinstance(error, UnscoredError)
     assert error.cause == "unavailable"
 
 
-async def test_the_reference_is_shown_where_the_rubric_speaks_of_it_and_nowhere_else(tmp_path: Path) -> None:
+async def test_reference_is_shown_only_if_rubric_needs_it(tmp_path: Path) -> None:
     with FakeService(verdict(8.0)) as service:
-        known = ScoringRequest(TALK, ground_truth="4")
+        with_truth = ScoringRequest(TALK, ground_truth="4")
         (tmp_path / "mine.txt").write_text('Compare "conversation" with "reference", {low} to {high}.')
-        mine = judge_of(service, rubric=str(tmp_path / "mine.txt"), low=1, high=10)
-        assert mine.model_options().low == 1
-        said, missing = await asked(mine, known, ScoringRequest(TALK))
-        assert said == 8.0
+        judge = judge_of(service, rubric=str(tmp_path / "mine.txt"), low=1, high=10)
+        assert judge.model_options().low == 1
+        score, missing = await score_all(judge, with_truth, ScoringRequest(TALK))
+        assert score == 8.0
         assert "no ground truth" in str(missing)
         assert data_of(service.requests[-1])["reference"] == "4"
         assert "1 to 10." in service.requests[-1]["messages"][0]["content"]
         service.answer = verdict(1.0)
-        await asked(judge_of(service), known)
+        await score_all(judge_of(service), with_truth)
         assert "reference" not in data_of(service.requests[-1])
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"rubric": "kind"}, "one of correct, harmless, helpful, or a file"),
         ({"low": 1.0, "high": 1.0}, "must be below"),
@@ -151,12 +151,12 @@ async def test_the_reference_is_shown_where_the_rubric_speaks_of_it_and_nowhere_
         ({"base_url": None, "chat": {"api_key_env": "NO_SUCH_KEY"}}, "NO_SUCH_KEY has no key"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         JudgeBackend(JudgeSection(**{"model": "m", "base_url": "http://x/v1"} | options))
 
 
-def test_the_service_waits_as_long_as_the_client_may_take() -> None:
+def test_service_timeout_covers_client_retries() -> None:
     chat = {"timeout_s": 10.0, "max_retries": 2, "concurrency": 7}
     options: ModelOptions = JudgeBackend(JudgeSection(model="m", base_url="http://x/v1", chat=chat)).model_options()
     assert options.timeout_s >= 3 * 10 + 2 * 120

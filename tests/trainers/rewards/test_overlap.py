@@ -1,4 +1,4 @@
-"""How much of the scoring was beside generating, against an oracle; and what a reward model costs in wall time."""
+"""The overlap of scoring and generation, against an oracle; and a reward model's cost in wall time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def covered(of: Spans, second: int) -> bool:
 
 
 @given(spans, spans, st.lists(st.integers(0, 80), max_size=5), st.integers(0, 40))
-def test_overlap_is_seconds_of_both_over_seconds_of_scoring(
+def test_overlap_is_the_share_of_scoring_seconds(
     batches: Spans, generating: Spans, looks: list[int], watched: int
 ) -> None:
     def generating_s(now: int) -> float:
@@ -69,7 +69,7 @@ def benchmark() -> ModuleType:
 
 
 @pytest.mark.parametrize("per", ["episode", "turn"])
-def test_scoring_beside_the_rollout_costs_at_most_a_tenth_of_it(per: str) -> None:
+def test_concurrent_scoring_costs_at_most_a_tenth(per: str) -> None:
     overlap = benchmark()
     none, beside, serial = (run_simulated(overlap.run(mode, 2, per=per)) for mode in ("none", "async", "serial"))
     assert beside.seconds <= 1.1 * none.seconds

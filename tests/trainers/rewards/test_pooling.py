@@ -30,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_model(tmp_path_factory.mktemp("reward_model"))
 
 
-def request(text: str, **more: Any) -> ScoringRequest:
-    return ScoringRequest((user("the cat"), assistant(text)), **more)
+def request(text: str, **fields: Any) -> ScoringRequest:
+    return ScoringRequest((user("the cat"), assistant(text)), **fields)
 
 
 @asynccontextmanager
@@ -45,16 +45,14 @@ async def serving(server: FakePooling, **options: Any) -> AsyncIterator[PoolingB
 
 
 async def ask(service: RewardService, *requests: ScoringRequest) -> list[Any]:
-    return await asyncio.gather(*(service.score("m", each) for each in requests), return_exceptions=True)
+    return await asyncio.gather(*(service.score("m", request) for request in requests), return_exceptions=True)
 
 
 # ---------------------------------------------------------------- what is sent, what is read
 
 
 @pytest.mark.parametrize("endpoint", ["classify", "pooling"])
-async def test_a_batch_of_tokens_is_one_request_and_the_index_says_whose_score_is_whose(
-    folder: str, endpoint: Any
-) -> None:
+async def test_token_batch_is_one_request_ordered_by_index(folder: str, endpoint: Any) -> None:
     server = FakePooling(longest=CONTEXT)
     async with serving(server, input="tokens", tokenizer=folder, endpoint=endpoint) as backend:
         requests = [request(text) for text in ("sat", "sat on the mat", "two")]
@@ -67,7 +65,7 @@ async def test_a_batch_of_tokens_is_one_request_and_the_index_says_whose_score_i
         assert body["model"] == "rm"
 
 
-async def test_messages_are_requests_of_their_own_and_texts_are_pairs() -> None:
+async def test_messages_are_single_requests_texts_are_pairs() -> None:
     server = FakePooling()
     later = ScoringRequest((user("a"), assistant("b"), user("c"), assistant("d"), user("e")), turn=0)
     async with serving(server, overlong="left") as backend:
@@ -82,12 +80,12 @@ async def test_messages_are_requests_of_their_own_and_texts_are_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("transform", "wanted"),
+    ("transform", "expected"),
     [("identity", 3.0), ("sigmoid", 1 / (1 + math.exp(-3))), ("softmax", math.e / (1 + math.e + math.e**2))],
 )
-async def test_labels_and_transforms(transform: Any, wanted: float) -> None:
+async def test_labels_and_transforms(transform: Any, expected: float) -> None:
     async with serving(FakePooling(labels=3), label=1, transform=transform) as backend:
-        assert await backend.score([request("x")]) == [pytest.approx(wanted)]
+        assert await backend.score([request("x")]) == [pytest.approx(expected)]
     async with serving(FakePooling(labels=3)) as backend:
         (error,) = await backend.score([request("x")])
         assert "label=NUMBER" in str(error)
@@ -96,7 +94,7 @@ async def test_labels_and_transforms(transform: Any, wanted: float) -> None:
         assert "none of number 2" in str(error)
 
 
-async def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "secret")
     async with serving(FakePooling(key="secret"), api_key_env="MY_KEY") as backend:
         assert await backend.score([request("x")]) == [2.0]
@@ -111,7 +109,7 @@ async def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 # ---------------------------------------------------------------- faults
 
 
-async def test_a_refused_conversation_is_found_in_its_batch(folder: str) -> None:
+async def test_refused_conversation_fails_alone(folder: str) -> None:
     server = FakePooling(longest=CONTEXT)
 
     def fault(path: str, body: dict[str, Any]) -> web.Response | None:
@@ -132,7 +130,7 @@ async def test_a_refused_conversation_is_found_in_its_batch(folder: str) -> None
         assert isinstance(fine, float)
 
 
-async def test_an_overlong_conversation_is_not_sent(folder: str) -> None:
+async def test_overlong_conversation_is_not_sent(folder: str) -> None:
     server = FakePooling(longest=40)
     async with serving(server, input="tokens", tokenizer=folder) as backend:
         good, bad = await backend.score([request("a"), request("cat " * 40)])
@@ -156,20 +154,20 @@ async def test_an_outage_costs_time_and_no_score(down: Any) -> None:
             else:
                 server.well = 503
                 server.fault = lambda path, body: web.json_response({"error": "busy"}, status=down)
-            asked = asyncio.ensure_future(ask(service, *(request(f"{i}") for i in range(5))))
+            answers = asyncio.ensure_future(ask(service, *(request(f"{i}") for i in range(5))))
             while not service.stats()["m/batches"]:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
-            assert not asked.done()
+            assert not answers.done()
             if down == "refused":
                 await server.start()
             server.well, server.fault = 200, lambda path, body: None
-            scores = await asked
+            scores = await answers
         assert scores == [2.0] * 5, "what failed was no request's fault, and no retry of theirs"
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("<html>", "cannot be read"),
         ({"data": []}, "0 scores for 1"),
@@ -178,16 +176,16 @@ async def test_an_outage_costs_time_and_no_score(down: Any) -> None:
         ({"data": [{"index": 1, "probs": [1.0]}]}, "1 scores for 1"),
     ],
 )
-async def test_an_answer_that_is_none_is_no_score(body: Any, said: str) -> None:
+async def test_invalid_answer_is_no_score(body: Any, message: str) -> None:
     server = FakePooling()
-    server.fault = lambda path, asked: web.json_response(body)
+    server.fault = lambda path, received: web.json_response(body)
     async with serving(server) as backend:
         (error,) = await backend.score([request("a")])
         assert isinstance(error, BackendError)
-        assert said in str(error)
+        assert message in str(error)
 
 
-async def test_a_server_that_hangs_is_an_outage() -> None:
+async def test_hanging_server_is_an_outage() -> None:
     server = FakePooling()
     async with serving(server, timeout_s=0.1) as backend:
         forever = asyncio.Event()
@@ -208,7 +206,7 @@ async def test_a_server_that_hangs_is_an_outage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"url": "localhost:8000"}, "http://"),
         ({}, "name a tokenizer"),
@@ -217,12 +215,12 @@ async def test_a_server_that_hangs_is_an_outage() -> None:
         ({"endpoint": "score", "label": 1}, "takes no label"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:
+def test_unsuitable_options_are_refused(options: dict[str, Any], message: str) -> None:
     problems = [text for _, text in pooling_problems(ServiceSection(**{"url": "http://x"} | options))]
-    assert any(said in text for text in problems)
+    assert any(message in text for text in problems)
 
 
-async def test_a_server_without_the_model_and_one_that_is_not_there(folder: str) -> None:
+async def test_missing_model_and_absent_server_are_errors(folder: str) -> None:
     server = FakePooling(longest=20)
     url = await server.start()
     with pytest.raises(ValueError, match="does not serve 'other'; it serves rm"):
@@ -241,7 +239,7 @@ _ENGINES = Path(__file__).parents[1] / "engines"
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The URL of a vLLM that serves a classifier, and the classifier's folder."""
+    """Yield the URL of a vLLM that serves a classifier, and the classifier's folder."""
     sys.path.append(str(_ENGINES))
     from vllm_server import PYTHON, need_python
 
@@ -285,11 +283,11 @@ async def _ready(url: str, process: ServerProcess) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("vllm pooling")
 @pytest.mark.timeout(900)
-async def test_a_real_vllm_scores_as_transformers_does(real: tuple[str, str]) -> None:
+async def test_real_vllm_scores_as_transformers(real: tuple[str, str]) -> None:
     url, model = real
     requests = [ScoringRequest((*talk(i), user("ok"))) for i in range(24)]
-    wanted = Classifier(ClassifierSection(path=model)).score([scored_part(each) for each in requests])
-    assert len(set(wanted)) == 24
+    expected = Classifier(ClassifierSection(path=model)).score([scored_part(request) for request in requests])
+    assert len(set(expected)) == 24
     for options in (
         {"tokenizer": model},
         {"tokenizer": model, "endpoint": "pooling"},
@@ -300,17 +298,17 @@ async def test_a_real_vllm_scores_as_transformers_does(real: tuple[str, str]) ->
         settings = replace(backend.model_options(), timeout_s=300.0)
         async with RewardService({"m": backend}, {"m": settings}) as service:
             scores = await ask(service, *requests)
-            assert list(scores) == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+            assert list(scores) == pytest.approx(expected, rel=1e-4, abs=1e-4)
             long = ScoringRequest((user("the " * 2 * CONTEXT), assistant("cat")))
             *good, bad = await ask(service, *(ScoringRequest((*talk(i), user("so"))) for i in range(3)), long)
-            assert list(good) == pytest.approx(wanted[:3], rel=1e-4, abs=1e-4)
+            assert list(good) == pytest.approx(expected[:3], rel=1e-4, abs=1e-4)
             assert isinstance(bad, UnscoredError)
             assert bad.cause == "failed"
     pairs = await PoolingBackend.connect(ServiceSection(url=url, endpoint="score"))
-    assert all(isinstance(each, float) for each in await pairs.score(requests[:2]))
+    assert all(isinstance(number, float) for number in await pairs.score(requests[:2]))
     assert await pairs.healthy()
     await pairs.close()
     sigmoid = await PoolingBackend.connect(ServiceSection(url=url, tokenizer=model, transform="sigmoid"))
-    (found,) = await sigmoid.score(requests[:1])
-    assert found == pytest.approx(1 / (1 + math.exp(-float(wanted[0]))), rel=1e-4)  # type: ignore[arg-type]
+    (score,) = await sigmoid.score(requests[:1])
+    assert score == pytest.approx(1 / (1 + math.exp(-float(expected[0]))), rel=1e-4)  # type: ignore[arg-type]
     await sigmoid.close()

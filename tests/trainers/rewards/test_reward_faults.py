@@ -1,6 +1,6 @@
-"""What breaks in a reward model, seen from the training loop: no 0 is invented, and training goes on.
+"""Faults of a reward model, seen from the training loop: no 0 is invented, and training continues.
 
-The collector, its books and the service are the real ones, on simulated time; the engine is scripted.
+The collector, its statistics and the service are the real ones, on simulated time; the engine is scripted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUPS, SIBLINGS = 3, 2
 
 
 class TwoTurns:
-    """Pays nothing, and asks once more."""
+    """An environment of two turns without rewards."""
 
     async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
         self.messages: Messages = (user(f"task {options['task_index']}"),)
@@ -48,7 +48,7 @@ class TwoTurns:
 
 
 def truth(messages: Messages) -> float:
-    """In 0.5..1: never what an invented 0 would be."""
+    """Return a score in 0.5..1, never an invented 0."""
     return 0.5 + random.Random(" ".join(m["content"] for m in messages)).random() / 2
 
 
@@ -58,7 +58,7 @@ def script(call: Call) -> Reply:
 
 
 class Model:
-    """Half a second a batch; ``fault`` may replace what it says, or raise."""
+    """A model that takes half a second per batch; ``fault`` may replace its scores, or raise."""
 
     def __init__(self, fault: Callable[[Sequence[ScoringRequest]], Any] = lambda requests: None) -> None:
         self.fault = fault
@@ -68,8 +68,8 @@ class Model:
         await asyncio.sleep(0.5)
         if not self.up:
             raise ConnectionError("connection refused")
-        said = self.fault(requests)
-        return [truth(each.messages) for each in requests] if said is None else said
+        replaced = self.fault(requests)
+        return [truth(request.messages) for request in requests] if replaced is None else replaced
 
     async def healthy(self) -> bool:
         return self.up
@@ -80,7 +80,7 @@ class Model:
 async def train(
     backend: Any, batches: int = 3, beside: Callable[[], Any] | None = None, per: Any = "episode", **options: Any
 ) -> tuple[list[Batch], list[Trajectory], dict[str, float]]:
-    """The trainer's loop without training; what it took, every episode that ended, and the service's numbers."""
+    """Run the trainer's loop without training; return batches, all ended episodes, and the service's statistics."""
     ended: list[Trajectory] = []
     settings = ModelOptions(**{"low": 0.5, "high": 1.0, "max_batch_size": 4, "retries": 1} | options)
     async with (
@@ -109,7 +109,7 @@ async def train(
 
 
 def check(batches: list[Batch], count: int = 3) -> None:
-    """Everything delivered has its own score, and nothing else has any."""
+    """Assert that every delivered episode has its own score."""
     assert len(batches) == count
     for batch in batches:
         assert len(batch.groups) == GROUPS
@@ -118,8 +118,8 @@ def check(batches: list[Batch], count: int = 3) -> None:
             assert trajectory.turn_rewards.tolist() == [0.0, pytest.approx(truth(trajectory.messages))]
 
 
-@pytest.mark.parametrize("said", [math.nan, math.inf, 0.0, 7.0, "great", None, BackendError("answered in prose")])
-def test_nonsense_marks_its_episode_and_training_goes_on(said: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("result", [math.nan, math.inf, 0.0, 7.0, "great", None, BackendError("answered in prose")])
+def test_invalid_score_marks_only_its_episode(result: Any, caplog: pytest.LogCaptureFixture) -> None:
     bad = {1, 4, 5}
     seen = 0
 
@@ -127,22 +127,22 @@ def test_nonsense_marks_its_episode_and_training_goes_on(said: Any, caplog: pyte
         nonlocal seen
         answers: list[Any] = []
         for request in requests:
-            answers.append(said if seen in bad else truth(request.messages))
+            answers.append(result if seen in bad else truth(request.messages))
             seen += 1
         return answers
 
     batches, ended, stats = run_simulated(train(Model(fault), retries=0))
     check(batches)
-    failed = [each for each in ended if each.status is not Status.COMPLETED]
-    assert [each.status for each in failed] == [Status.ERROR_REWARD] * 3
-    assert all(not each.turn_rewards.any() or each.turn_rewards.min() >= 0 for each in failed)
+    failed = [episode for episode in ended if episode.status is not Status.COMPLETED]
+    assert [episode.status for episode in failed] == [Status.ERROR_REWARD] * 3
+    assert all(not episode.turn_rewards.any() or episode.turn_rewards.min() >= 0 for episode in failed)
     assert stats["m/unscored"] == 3
     assert sum(batch.stats.get("episodes_error_reward", 0) for batch in batches) == 3
     assert "the reward model 'm' gave no score" in "".join(batches[0].problems.values())
     assert "the reward model 'm' gave no score (1 so far)" in caplog.text
 
 
-def test_thirty_seconds_without_the_service_cost_time_and_not_one_episode(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_costs_time_but_no_episode(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "trainers")
     model = Model()
 
@@ -159,7 +159,7 @@ def test_thirty_seconds_without_the_service_cost_time_and_not_one_episode(caplog
     (batches, ended, stats), seconds = run_simulated(timed(outage))
     _, undisturbed = run_simulated(timed(None))
     check(batches)
-    assert {each.status for each in ended} == {Status.COMPLETED}
+    assert {episode.status for episode in ended} == {Status.COMPLETED}
     assert stats["m/unscored"] == 0
     assert 25 < stats["m/down_s"] < 45
     assert seconds < undisturbed + 45
@@ -167,7 +167,7 @@ def test_thirty_seconds_without_the_service_cost_time_and_not_one_episode(caplog
     assert "'m' is back after" in caplog.text
 
 
-def test_a_worker_that_is_killed_costs_a_batch_of_scores_and_not_one_episode(caplog: pytest.LogCaptureFixture) -> None:
+def test_killed_worker_costs_no_episode(caplog: pytest.LogCaptureFixture) -> None:
     deaths = iter([False, True, False, True, True])
 
     class Worker:
@@ -181,7 +181,7 @@ def test_a_worker_that_is_killed_costs_a_batch_of_scores_and_not_one_episode(cap
             if next(deaths, False):
                 self.lost = True
                 raise WorkerLostError("killed by signal 9")
-            return [truth(each) for each in conversations]
+            return [truth(conversation) for conversation in conversations]
 
         async def close(self) -> None: ...
 
@@ -190,12 +190,12 @@ def test_a_worker_that_is_killed_costs_a_batch_of_scores_and_not_one_episode(cap
 
     batches, ended, stats = run_simulated(run())
     check(batches)
-    assert {each.status for each in ended} == {Status.COMPLETED}
+    assert {episode.status for episode in ended} == {Status.COMPLETED}
     assert stats["m/unscored"] == 0
     assert caplog.text.count("of a reward model is lost") == 3
 
 
-def test_a_model_that_never_answers_stops_the_run_with_its_reason() -> None:
+def test_permanently_failing_model_stops_the_run() -> None:
     def fault(requests: Sequence[ScoringRequest]) -> Any:
         raise RuntimeError("CUDA error: device-side assert")
 
@@ -205,14 +205,14 @@ def test_a_model_that_never_answers_stops_the_run_with_its_reason() -> None:
 
 @settings(max_examples=15)
 @given(st.integers(0, 2**32), st.integers(1, 8), st.integers(1, 3), st.booleans(), st.floats(0, 0.4))
-def test_whatever_fails_what_is_delivered_has_its_own_score(seed, size, concurrency, remembers, failing) -> None:
+def test_delivered_episodes_have_their_own_score(seed, size, concurrency, remembers, failing) -> None:
     rng = random.Random(seed)
 
     def fault(requests: Sequence[ScoringRequest]) -> Any:
         if rng.random() < failing:
             raise RuntimeError("out of memory")
         kinds = [math.nan, 0.0, BackendError("no verdict"), BackendError("too long", final=True)]
-        return [rng.choice(kinds) if rng.random() < failing / 4 else truth(each.messages) for each in requests]
+        return [rng.choice(kinds) if rng.random() < failing / 4 else truth(request.messages) for request in requests]
 
     model = Model(fault)
 
@@ -229,14 +229,14 @@ def test_whatever_fails_what_is_delivered_has_its_own_score(seed, size, concurre
     assert 0 <= stats.get("m/overlap", 0.0) <= 1
 
 
-def test_a_score_of_each_turn_is_that_turns() -> None:
+def test_turn_scores_belong_to_their_turns() -> None:
     batches, _, _ = run_simulated(train(Model(), per="turn"))
     for trajectory in batches[0].trajectories:
-        known = [truth(trajectory.messages[: 2 * turn + 2]) for turn in range(2)]
-        assert trajectory.turn_rewards.tolist() == pytest.approx(known)
+        expected = [truth(trajectory.messages[: 2 * turn + 2]) for turn in range(2)]
+        assert trajectory.turn_rewards.tolist() == pytest.approx(expected)
 
 
-def test_rewards_that_cannot_be_are_refused() -> None:
+def test_invalid_reward_options_are_refused() -> None:
     service = RewardService({"m": Model()})
     with pytest.raises(ValueError, match="per must be"):
         reward_of(service, "m", per="token")  # type: ignore[arg-type]

@@ -16,17 +16,17 @@ from textenvs.messages import assistant, user
 from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, UnscoredError
 
 
-def request(text: str, **more: Any) -> ScoringRequest:
-    return ScoringRequest((user("?"), assistant(text)), **more)
+def request(text: str, **fields: Any) -> ScoringRequest:
+    return ScoringRequest((user("?"), assistant(text)), **fields)
 
 
-def truth(asked: ScoringRequest) -> float:
-    """The score of a request: a function of its text alone."""
-    return random.Random(asked.messages[-1]["content"]).random()
+def truth(request: ScoringRequest) -> float:
+    """Return the score of a request: a function of its text alone."""
+    return random.Random(request.messages[-1]["content"]).random()
 
 
 class Model:
-    """A backend that takes ``base + per_request * n`` seconds, and does what ``script`` says first."""
+    """A backend that takes ``base + per_request * n`` seconds, and plays ``script`` first."""
 
     def __init__(self, base: float = 1.0, per_request: float = 0.0) -> None:
         self.base, self.per_request = base, per_request
@@ -37,15 +37,15 @@ class Model:
         self.running = self.most_running = 0
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Any:
-        self.batches.append([each.messages[-1]["content"] for each in requests])
+        self.batches.append([request.messages[-1]["content"] for request in requests])
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
             await asyncio.sleep(self.base + self.per_request * len(requests))
             if not self.up:
                 raise ConnectionError("connection refused")
-            said = self.script(requests)
-            return [truth(each) for each in requests] if said is None else said
+            scripted = self.script(requests)
+            return [truth(request) for request in requests] if scripted is None else scripted
         finally:
             self.running -= 1
 
@@ -61,7 +61,7 @@ def service(model: Model, **options: Any) -> RewardService:
 
 
 async def ask(door: RewardService, *requests: ScoringRequest) -> list[Any]:
-    return await asyncio.gather(*(door.score("m", each) for each in requests), return_exceptions=True)
+    return await asyncio.gather(*(door.score("m", request) for request in requests), return_exceptions=True)
 
 
 def now() -> float:
@@ -71,7 +71,7 @@ def now() -> float:
 # ---------------------------------------------------------------- batches
 
 
-def test_requests_that_come_one_by_one_are_computed_together() -> None:
+def test_successive_requests_are_batched() -> None:
     async def run() -> None:
         model = Model(base=0.2)
         async with service(model, max_batch_size=32, max_wait_s=0.05) as door:
@@ -92,7 +92,7 @@ def test_requests_that_come_one_by_one_are_computed_together() -> None:
     run_simulated(run())
 
 
-def test_a_lone_request_waits_no_longer_than_it_may() -> None:
+def test_lone_request_waits_at_most_max_wait() -> None:
     async def run() -> None:
         async with service(Model(base=1.0), max_wait_s=0.5) as door:
             began = now()
@@ -103,15 +103,15 @@ def test_a_lone_request_waits_no_longer_than_it_may() -> None:
     run_simulated(run())
 
 
-def test_batches_side_by_side_and_back_pressure() -> None:
+def test_concurrent_batches_and_back_pressure() -> None:
     async def run() -> None:
         model = Model()
         async with service(model, max_batch_size=2, max_wait_s=0.0, concurrency=3, queue_size=4) as door:
-            asked = asyncio.ensure_future(ask(door, *(request(str(i)) for i in range(40))))
+            answers = asyncio.ensure_future(ask(door, *(request(str(i)) for i in range(40))))
             for _ in range(20):
                 await asyncio.sleep(0.25)
                 assert door.stats()["m/waiting"] <= 4
-            assert all(isinstance(s, float) for s in await asked)
+            assert all(isinstance(s, float) for s in await answers)
             assert model.most_running == 3
 
     run_simulated(run())
@@ -131,7 +131,7 @@ def test_tokens_limit_a_batch() -> None:
 # ---------------------------------------------------------------- cache
 
 
-def test_the_same_request_is_computed_once_at_a_time_or_at_all() -> None:
+def test_equal_requests_are_computed_once() -> None:
     async def run() -> None:
         model = Model()
         async with service(model, cache_size=2) as door:
@@ -149,7 +149,7 @@ def test_the_same_request_is_computed_once_at_a_time_or_at_all() -> None:
     run_simulated(run())
 
 
-def test_requests_differ_by_all_that_is_in_them() -> None:
+def test_every_field_changes_the_key() -> None:
     base = {"turn": 1, "data_source": "x", "ground_truth": "7"}
     keys = {request("a", **base).key()} | {
         request("a", **base | change).key()
@@ -159,16 +159,16 @@ def test_requests_differ_by_all_that_is_in_them() -> None:
     assert request("a", **base).key() == request("a", **base).key()
 
 
-def test_who_leaves_is_not_computed_for_and_takes_nobody_along() -> None:
+def test_cancelled_request_is_dropped_without_its_joiners() -> None:
     async def run() -> None:
         model = Model()
         async with service(model, max_batch_size=1, max_wait_s=0.0) as door:
-            first, leaving, joined, gone = (
+            first, leaving, joined, withdrawn = (
                 asyncio.ensure_future(door.score("m", request(text))) for text in ("1", "2", "2", "3")
             )
             await asyncio.sleep(0.5)
             leaving.cancel()
-            gone.cancel()
+            withdrawn.cancel()
             await asyncio.gather(first, joined)
             await asyncio.sleep(5)
             assert model.batches == [["1"], ["2"]]
@@ -188,8 +188,8 @@ def test_who_leaves_is_not_computed_for_and_takes_nobody_along() -> None:
     st.booleans(),
     st.lists(st.booleans(), max_size=10),
 )
-def test_scores_are_the_same_however_they_came_about(asked, outages, size, concurrency, remembers, failing):
-    """Batched or single, remembered or not, with the backend going down and batches failing now and then."""
+def test_scores_are_independent_of_batching_and_faults(arrivals, outages, size, concurrency, remembers, failing):
+    """Batched or single, cached or not, with outages of the backend and failing batches."""
     fails = iter(failing)
 
     async def run() -> None:
@@ -214,23 +214,23 @@ def test_scores_are_the_same_however_they_came_about(asked, outages, size, concu
 
         options = {"max_batch_size": size, "concurrency": concurrency, "cache_size": 100 * remembers, "retries": 20}
         async with service(model, **options) as door:
-            await asyncio.gather(weather(), *(client(*each) for each in asked))
+            await asyncio.gather(weather(), *(client(*arrival) for arrival in arrivals))
             assert door.stats()["m/waiting"] == 0
             assert door.stats()["m/unscored"] == 0
         assert all(len(batch) <= size for batch in model.batches)
         if remembers:
             done = door.stats()
-            assert done["m/cache_hits"] + done["m/joined"] == len(asked) - len({text for _, text in asked})
+            assert done["m/cache_hits"] + done["m/joined"] == len(arrivals) - len({text for _, text in arrivals})
 
     run_simulated(run())
 
 
-def test_a_request_that_breaks_its_batch_harms_itself_alone() -> None:
+def test_breaking_request_fails_alone() -> None:
     async def run() -> None:
         model = Model()
 
         def script(requests: Sequence[ScoringRequest]) -> Any:
-            if any(each.messages[-1]["content"] == "poison" for each in requests):
+            if any(item.messages[-1]["content"] == "poison" for item in requests):
                 raise RuntimeError("tensor of the wrong shape")
 
         model.script = script
@@ -246,7 +246,7 @@ def test_a_request_that_breaks_its_batch_harms_itself_alone() -> None:
     run_simulated(run())
 
 
-def test_a_single_failure_in_a_batch_is_tried_again_alone() -> None:
+def test_single_failure_is_retried_alone() -> None:
     async def run() -> None:
         model = Model()
         answers = iter([[0.5, BackendError("empty answer"), 0.25], [0.75]])
@@ -259,7 +259,7 @@ def test_a_single_failure_in_a_batch_is_tried_again_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("result", "why"),
     [
         (float("nan"), "finite"),
         (float("inf"), "finite"),
@@ -270,10 +270,10 @@ def test_a_single_failure_in_a_batch_is_tried_again_alone() -> None:
         (None, "finite number"),
     ],
 )
-def test_nonsense_is_no_score(said: Any, why: str) -> None:
+def test_nonsense_is_no_score(result: Any, why: str) -> None:
     async def run() -> None:
         model = Model()
-        model.script = lambda requests: [said] * len(requests)
+        model.script = lambda requests: [result] * len(requests)
         async with service(model, low=0.0, high=1.0) as door:
             (error,) = await ask(door, request("a"))
             assert isinstance(error, UnscoredError)
@@ -281,12 +281,12 @@ def test_nonsense_is_no_score(said: Any, why: str) -> None:
             assert why in str(error)
             assert door.stats()["m/unscored"] == 1
             model.script = lambda requests: None
-            assert await ask(door, request("a")) == [truth(request("a"))], "and it is not remembered"
+            assert await ask(door, request("a")) == [truth(request("a"))], "and it is not cached"
 
     run_simulated(run())
 
 
-def test_the_wrong_number_of_scores_is_a_failure_of_the_batch() -> None:
+def test_wrong_number_of_scores_fails_the_batch() -> None:
     async def run() -> None:
         model = Model()
         model.script = lambda requests: [0.5] if len(requests) > 1 else None
@@ -296,7 +296,7 @@ def test_the_wrong_number_of_scores_is_a_failure_of_the_batch() -> None:
     run_simulated(run())
 
 
-def test_a_backend_that_hangs_is_given_up_on() -> None:
+def test_hanging_backend_is_given_up() -> None:
     async def run() -> None:
         model = Model(base=1e6)
         async with service(model, timeout_s=10.0, retries=1) as door:
@@ -342,28 +342,28 @@ def test_patience_ends() -> None:
     run_simulated(run())
 
 
-def test_only_time_that_the_backend_is_down_counts_against_patience() -> None:
+def test_only_downtime_counts_against_patience() -> None:
     async def run() -> None:
         model = Model(base=10.0)
         async with service(model, max_batch_size=1, patience_s=60.0) as door:
-            asked = asyncio.ensure_future(ask(door, *(request(str(i)) for i in range(20))))
+            answers = asyncio.ensure_future(ask(door, *(request(str(i)) for i in range(20))))
             await asyncio.sleep(95)  # most have waited longer than that for their turn
             model.up = False
             await asyncio.sleep(30)
             model.up = True
-            assert list(await asked) == [truth(request(str(i))) for i in range(20)]
+            assert list(await answers) == [truth(request(str(i))) for i in range(20)]
 
     run_simulated(run())
 
 
-def test_closing_tells_everybody_and_closes_the_backend_once() -> None:
+def test_close_fails_waiters_and_closes_backend_once() -> None:
     async def run() -> None:
         model = Model(base=100.0)
         door = service(model, max_batch_size=1, queue_size=1)
-        asked = asyncio.ensure_future(ask(door, *map(request, "abcd")))
+        answers = asyncio.ensure_future(ask(door, *map(request, "abcd")))
         await asyncio.sleep(1)
         await door.close()
-        assert [error.cause for error in await asked] == ["closed"] * 4
+        assert [error.cause for error in await answers] == ["closed"] * 4
         await door.close()
         assert model.closed == 1
         with pytest.raises(UnscoredError, match="closed"):
@@ -391,12 +391,12 @@ def test_closing_tells_everybody_and_closes_the_backend_once() -> None:
         {"low": 1.0, "high": 0.0},
     ],
 )
-def test_settings_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be|should be"):
         ModelOptions(**options)
 
 
-async def test_names_that_are_not_there_are_named() -> None:
+async def test_unknown_models_are_named() -> None:
     with pytest.raises(ValueError, match="at least one"):
         RewardService({})
     with pytest.raises(ValueError, match="'judge'"):

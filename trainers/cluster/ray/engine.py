@@ -1,8 +1,8 @@
 """An engine in a Ray actor, behind the protocol of :mod:`trainers.engines.base`.
 
-A function that is sent makes any engine in the actor. New weights come through a process group, to a server's workers
-or to the actor, which gives them to an embedded engine; the driver only passes orders on. An actor that dies is an
-engine that dies: :class:`trainers.engines.replicas.Replicas` puts another in its place.
+A function sent to the actor builds the engine there. New weights arrive through a process group, at a server's workers
+or at the actor, which gives them to an embedded engine; the driver only forwards orders. If an actor dies, its engine
+is dead: :class:`trainers.engines.replicas.Replicas` starts another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from trainers.cluster.rank import Failure
-from trainers.cluster.ray.runtime import RayCluster, import_ray, said
+from trainers.cluster.ray.runtime import RayCluster, error_summary, import_ray
 from trainers.config.reward_model import ClassifierSection
 from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode, probe
 from trainers.engines.process_group import Group
@@ -40,16 +40,16 @@ from trainers.engines.weights import Sums, TensorSpec
 from trainers.rewards import BackendError
 from trainers.rewards.backends.classifier import Classifier, WorkerLostError
 
-_STATS_S = 0.5  # numbers are so old at most, and a death is noticed so late
+_STATS_S = 0.5  # largest age of the numbers, and delay in noticing a death
 _CLOSE_S = 10.0
-_CALLS = 100_000  # the engine has limits of its own
+_CALLS = 100_000  # no limit here: the engine has its own
 
 _Asking = asyncio.Queue[tuple[str, Receiver, asyncio.Future[Sums]]]
 MakeEngine = Callable[[], Engine | Awaitable[Engine]]
 
 
 class _Relay(WeightSource):
-    """Weights that the driver has sent to whoever asks here."""
+    """Weights that the driver sends to the receivers in this actor."""
 
     def __init__(self, kind: str, specs: Sequence[TensorSpec], asking: _Asking, inbox: Inbox) -> None:
         self.specs, self._kind, self._asking, self._inbox = specs, kind, asking, inbox
@@ -64,7 +64,7 @@ class _Relay(WeightSource):
 
 
 class _EngineActor:
-    """The actor: what an engine raises is raised to the caller, and answers say how the engine is."""
+    """The Ray actor: raises the engine's errors to the caller; replies carry the engine's version and statistics."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         if gpus:  # it takes none of Ray's, but uses those of learner ranks
@@ -77,13 +77,13 @@ class _EngineActor:
         self._base: tuple[str, Mapping[str, Tensor]] | None = None
 
     async def start(self, make: MakeEngine) -> tuple[int, int]:
-        """Its process id, and the engine's ``max_context``."""
+        """Build the engine; return the process id, and the engine's ``max_context``."""
         engine = make()
         self._engine = await engine if inspect.isawaitable(engine) else engine
         return os.getpid(), self._engine.max_context
 
     async def call(self, method: str, *args: Any) -> Any:
-        """What a method of the engine, or one of those below, returns; the engine's version and its ``stats``."""
+        """Call a method of this actor or of the engine; return its result, the engine's version and its ``stats``."""
         result = await getattr(self if hasattr(self, method) else self._engine, method)(*args)
         return result, self._engine.version, dict(self._engine.stats())
 
@@ -101,8 +101,13 @@ class _EngineActor:
         version: int,
         mode: UpdateMode,
     ) -> None:
-        """``base``: what comes are adapters of the base of this name, and their scale; ``wants`` of an embedded one."""
-        sources = {kind: _Relay(kind, each, self._asking[number], self._inbox) for kind, each in specs.items()}
+        """Update the engine from the driver's weights.
+
+        ``base``: the weights are adapters; the name of their base and their scale. ``wants`` is for an embedded engine.
+        """
+        sources = {
+            kind: _Relay(kind, kind_specs, self._asking[number], self._inbox) for kind, kind_specs in specs.items()
+        }
         weights: Any = sources.get("weights")
         if isinstance(self._engine, RemoteEngine):
             if base is not None:
@@ -117,8 +122,8 @@ class _EngineActor:
         await self._engine.update_weights(weights, version, mode)
         del self._asking[number]
 
-    async def asked(self, number: int) -> tuple[str, Wants]:
-        """Which weights this update wants next, and how; once it does."""
+    async def next_request(self, number: int) -> tuple[str, Wants]:
+        """Wait for the update's next request; return the kind of weights, and the wants of its receiver."""
         kind, self._receiver, self._sent = await self._asking[number].get()
         return kind, self._receiver.wants
 
@@ -134,15 +139,15 @@ class _EngineActor:
 
 
 class _Workers(Receiver):
-    """Those who want weights in the actor, as the driver sees them."""
+    """The driver's proxy of the receiver in the actor."""
 
     def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
         super().__init__()
-        self._call, self.wanted = call, Wants()
+        self._call, self.current = call, Wants()
 
     @property
     def wants(self) -> Wants:
-        return self.wanted
+        return self.current
 
     async def join_group(self, group: Group) -> None:
         await self._call("order", "join_group", group)
@@ -222,14 +227,14 @@ class RayEngine:
             sources, base = {"base": source.base, "adapter": source.adapter}, (source.name, source.scale)
         else:
             sources = {"weights": source}
-        specs = {kind: list(each.specs) for kind, each in sources.items()}
+        specs = {kind: list(part.specs) for kind, part in sources.items()}
         wants = Wants(bucket_bytes=self._bucket_bytes)
         with attending(source):
             self._updates += 1
             update = asyncio.ensure_future(self._call("update", self._updates, specs, base, wants, version, mode))
             try:
-                while (asked := await self._asked(update)) is not None:
-                    kind, self._workers.wanted = asked
+                while (request := await self._next_request(update)) is not None:
+                    kind, self._workers.current = request
                     sums, error = None, None
                     try:
                         sums = await sources[kind].broadcast(self._workers)
@@ -240,9 +245,9 @@ class RayEngine:
             finally:
                 update.cancel()
 
-    async def _asked(self, update: asyncio.Future[Any]) -> tuple[str, Wants] | None:
-        """Wait until the actor asks for weights, and for which; ``None`` where the update has ended."""
-        asking = asyncio.ensure_future(self._call("asked", self._updates))
+    async def _next_request(self, update: asyncio.Future[Any]) -> tuple[str, Wants] | None:
+        """Wait until the actor requests weights, and return its request; ``None`` if the update has ended."""
+        asking = asyncio.ensure_future(self._call("next_request", self._updates))
         try:
             await asyncio.wait([asking, update], return_when=asyncio.FIRST_COMPLETED)
             return None if update.done() or asking.exception() is not None else asking.result()
@@ -271,7 +276,7 @@ class RayEngine:
             self._asking.cancel()
         if self._dead is None:
             self._dead = "the engine is closed"
-            with contextlib.suppress(Exception):  # it is about to be killed
+            with contextlib.suppress(Exception):  # the actor is killed below
                 async with asyncio.timeout(_CLOSE_S):
                     await self._actor.call.remote("close")
         with contextlib.suppress(Exception):  # Ray may be gone itself
@@ -286,7 +291,7 @@ class RayEngine:
         return result
 
     async def _answer(self, ref: Any) -> Any:
-        """What the actor answers; cancelling this cancels its work there."""
+        """Return the actor's reply; cancelling this cancels its work in the actor."""
         errors = self._ray.exceptions
         try:
             return await ref
@@ -295,7 +300,7 @@ class RayEngine:
             raise
         except errors.RayActorError as error:
             process = f" (process {self.pid})" if self.pid else ""
-            self._dead = self._dead or f"the engine's actor{process} died: {said(error)}"
+            self._dead = self._dead or f"the engine's actor{process} died: {error_summary(error)}"
             raise EngineDeadError(self._dead) from error
         except errors.RayTaskError as error:
             if isinstance(error.cause, EngineError | ValueError):
@@ -303,7 +308,7 @@ class RayEngine:
             raise EngineError(f"the engine's actor raised:\n{error}") from error
         except errors.RayError as error:
             self._check_alive()
-            raise EngineError(f"the engine's actor: {said(error)}") from error
+            raise EngineError(f"the engine's actor: {error_summary(error)}") from error
 
     async def _keep_asking(self) -> None:
         while self._dead is None:
@@ -359,9 +364,9 @@ class RayWorker:
             answer = await self.actor.call.remote(method, arguments)
         except self._ray.exceptions.RayActorError as error:
             self.lost = True
-            raise WorkerLostError(f"its actor died: {said(error)}") from error
+            raise WorkerLostError(f"its actor died: {error_summary(error)}") from error
         except self._ray.exceptions.RayError as error:
-            raise BackendError(f"its actor: {said(error)}") from error
+            raise BackendError(f"its actor: {error_summary(error)}") from error
         except BaseException:  # cancelled: it may compute for any time
             self.lost = True
             await self.close()

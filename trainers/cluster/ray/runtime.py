@@ -1,4 +1,4 @@
-"""Ray for the time of a run: joined or started, with a placement group for each pool of the plan."""
+"""Ray during a run: joined or started, with a placement group for each pool of the plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trainers.cluster.plan import Plan, Seat
 
 log = logging.getLogger("trainers")
 
-_LINES = 3  # of Ray's words on a death
-_CAUSE = 2  # lines at the end of a traceback that comes with them
+_LINES = 3  # of Ray's message about a death
+_CAUSE = 2  # lines at the end of a traceback in the message
 
 
 def import_ray() -> Any:
-    """Ray. Raises ``ImportError``: it is not installed; the message names the extra."""
+    """Return the module ``ray``. Raises ``ImportError``: it is not installed; the message names the extra."""
     try:
         import ray
         import ray.exceptions
@@ -30,8 +30,8 @@ def import_ray() -> Any:
     return ray
 
 
-def said(error: BaseException) -> str:
-    """The beginning of what Ray says, in one line; of a traceback in it, the end."""
+def error_summary(error: BaseException) -> str:
+    """Return the beginning of Ray's error message in one line; of a traceback in it, the end."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for at, line in enumerate(lines[:_LINES]):
         before, trace, _ = line.partition("Traceback (most recent call last)")
@@ -40,16 +40,16 @@ def said(error: BaseException) -> str:
             break
     else:
         lines = lines[:_LINES]
-    return " ".join(each for each in lines if each) or type(error).__name__
+    return " ".join(part for part in lines if part) or type(error).__name__
 
 
 class RayCluster:
-    """Ray, and where a plan's actors go there; a context manager. A Ray that this process uses already stays as it is.
+    """Ray, and the placement groups of a plan; a context manager. Reuses a Ray that this process is connected to.
 
-    ``address`` is the cluster to join; ``None`` is what RAY_ADDRESS says, else a Ray of our own, never one that merely
-    happens to run on this machine. Our own has ``num_cpus``; ``None`` is what the machine has, or the plan needs, where
-    that is more. Ray's ``timeline`` is written to that file at the end; ``timeout`` is in seconds, for the placement
-    groups. Raises ImportError: there is no Ray here; PlanError: the cluster has not what the plan needs.
+    ``address`` is the cluster to join; ``None`` is RAY_ADDRESS, else a new Ray, never one that merely happens to run
+    on this machine. A new Ray has ``num_cpus``; ``None`` is the maximum of the machine's CPUs and the plan's. Ray's
+    ``timeline`` is written to that file at the end; ``timeout`` is in seconds, for the placement groups. Raises
+    ImportError: Ray is not installed; PlanError: the cluster lacks resources of the plan.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RayCluster:
             self._owned = True
             options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
             if self._address == "local":
-                # Workers import what this process can, and here is where that is.
+                # Workers import the same packages as this process.
                 paths = os.pathsep.join(path for path in sys.path if path)
                 options |= {
                     "num_cpus": self._num_cpus or max(os.cpu_count() or 1, int(-(-self.plan.cpus // 1))),
@@ -96,7 +96,7 @@ class RayCluster:
         if self._timeline is not None:
             try:
                 self.ray.timeline(filename=str(self._timeline))
-            except Exception as problem:  # whatever Ray raises: the run is over, and was not for this
+            except Exception as problem:  # any error of Ray: the run has ended anyway
                 log.warning("Ray's timeline was not written to %s: %s", self._timeline, problem)
         self._leave()
 
@@ -154,7 +154,7 @@ class RayCluster:
 
 
 def captures(options: Mapping[str, Any]) -> bool:
-    """Whether Nsight waits for cudaProfilerStart: a rank then says what is captured."""
+    """Return whether Nsight waits for cudaProfilerStart, so that a rank selects the captured ranges."""
     return options.get("capture-range") == "cudaProfilerApi"
 
 
@@ -163,7 +163,7 @@ def nsight_of(options: Mapping[str, Any], steps: Sequence[int]) -> dict[str, str
 
     Nsight ends a process after its first range by default; where ranges (``steps``) are captured, it must let it live.
     """
-    given = dict(options)
+    merged = dict(options)
     if captures(options):
-        given = {"capture-range-end": f"repeat-shots:{len(steps)}", "kill": "none"} | given
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+        merged = {"capture-range-end": f"repeat-shots:{len(steps)}", "kill": "none"} | merged
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in merged.items()}

@@ -1,4 +1,4 @@
-"""SGLang (0.5.23 and later) as an engine: how its server is started, what it is sent and answers, its weights."""
+"""SGLang (0.5.23 and later) as an engine: its server's command line, requests and answers, and weights."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class SGLangUpdater(WeightUpdater):
     server = "SGLang"
     checksum_kind = "sha256"
 
-    def _wrong(self, wanted: Sums, found: Sums) -> list[str]:
-        """On GPUs SGLang hashes in a way of its own: a checksum must have changed exactly where what was sent has."""
+    def _wrong(self, expected: Sums, actual: Sums) -> list[str]:
+        """Compare checksums; on GPUs SGLang's are different, but must change exactly where the sent weights do."""
         if self.device == "cpu" and self._dtype is not None:
-            return super()._wrong(wanted, found)
-        known = wanted.keys() & found.keys() & self._wanted.keys() & self._found.keys()
+            return super()._wrong(expected, actual)
+        common = expected.keys() & actual.keys() & self._expected.keys() & self._actual.keys()
         return sorted(
             name
-            for name in known
-            if list(map(ne, wanted[name], self._wanted[name])) != list(map(ne, found[name], self._found[name]))
+            for name in common
+            if list(map(ne, expected[name], self._expected[name])) != list(map(ne, actual[name], self._actual[name]))
         )
 
     def _without(self, path: str) -> str:
@@ -56,7 +56,7 @@ class SGLangUpdater(WeightUpdater):
 
     async def _pause(self, *, abort: bool) -> None:
         # "retract" gives up the KV of what runs, which is then computed again with the new weights; "in_place" would
-        # go on from KV that the old ones made.
+        # continue from KV of the old ones.
         await self.control("/pause_generation", {"mode": "abort" if abort else "retract"})
 
     async def _resume(self) -> None:
@@ -77,13 +77,13 @@ class SGLangUpdater(WeightUpdater):
         try:
             yield
         except BaseException:
-            with contextlib.suppress(EngineError):  # what failed first is what counts
+            with contextlib.suppress(EngineError):  # the first error is raised
                 await self.control("/end_weight_update", {})
             raise
         await self.control("/end_weight_update", {})
 
     async def _flush(self) -> None:
-        """The server refuses while it is busy."""
+        """Flush the cache; the server refuses while it is busy, so retry."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._options.health_timeout_s
         while True:
@@ -133,7 +133,7 @@ class SGLangUpdater(WeightUpdater):
 
 
 def payload(bucket: Bucket) -> str:
-    """A bucket as ``/update_weights_from_tensor`` takes it: base64 of a pickle of named CPU tensors."""
+    """Encode a bucket for ``/update_weights_from_tensor``: base64 of a pickle of named CPU tensors."""
     # A pickled tensor takes its whole storage along; a slice must not take what it was cut from.
     alone = [
         (name, value if value.untyped_storage().nbytes() == value.nbytes else value.clone()) for name, value in bucket
@@ -183,7 +183,7 @@ class _Answer(BaseModel):
 
 
 class ServerInfo(BaseModel):
-    """What ``GET /server_info`` says."""
+    """The answer to ``GET /server_info``."""
 
     version: str
     device: str
@@ -213,7 +213,7 @@ class _Rank(BaseModel):
 
 
 class Checksums(BaseModel):
-    """What ``POST /weights_checker`` answers to ``{"action": "checksum"}``: one set a tensor-parallel rank."""
+    """The answer of ``POST /weights_checker`` to ``{"action": "checksum"}``: one set per tensor-parallel rank."""
 
     ranks: list[_Rank] = Field(min_length=1)
 
@@ -231,7 +231,7 @@ def generate_body(
     seed: int | None,
     unused: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The body of ``POST /generate`` for at most ``room`` tokens up to one of ``stops``, without the request's name.
+    """Build the body of ``POST /generate`` for at most ``room`` tokens up to one of ``stops``, without ``rid``.
 
     A bias keeps ``unused`` ids from being sampled; SGLang adds it before it computes log-probabilities.
     """
@@ -257,16 +257,16 @@ def generate_body(
 
 
 def server_seed(seed: int) -> int:
-    """Any integer as one that SGLang takes: 63 bits, different for different seeds (but for a collision)."""
+    """Map any integer to a seed that SGLang takes: 63 bits, different for different seeds (but for a collision)."""
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big") >> 1
 
 
 def read_reply(answer: Any, vocab_size: int) -> Reply:
-    """The answer to ``POST /generate``. Raises ``EngineError``: it is none, or its parts contradict each other."""
+    """Parse the answer to ``POST /generate``. Raises ``EngineError``: it is invalid or contradictory."""
     meta = read(_Answer, answer).meta_info
     tokens, logprobs = (
-        [each[1] for each in meta.output_token_logprobs],
-        [each[0] for each in meta.output_token_logprobs],
+        [entry[1] for entry in meta.output_token_logprobs],
+        [entry[0] for entry in meta.output_token_logprobs],
     )
     if not all(0 <= token < vocab_size for token in tokens):
         raise EngineError(f"the SGLang server's answer has tokens outside a vocabulary of {vocab_size}")
@@ -276,7 +276,7 @@ def read_reply(answer: Any, vocab_size: int) -> Reply:
 
 
 def read(shape: type[_Shape], answer: Any) -> _Shape:
-    """An answer, checked. Raises ``EngineError``: it has another shape; quotes both."""
+    """Validate an answer. Raises ``EngineError``: it has another shape; the message quotes both."""
     try:
         return shape.model_validate(answer)
     except ValidationError as error:
@@ -308,7 +308,7 @@ class SGLangOptions(ServerOptions):
     package: ClassVar[str] = "sglang"
 
     def command(self, model: Path, port: int, max_context: int) -> tuple[list[str], dict[str, str]]:
-        """How to start a server: the command line, and what its environment has beside this process's own."""
+        """Return the command line of a server, and additions to its environment."""
         context = max_context + _SPARE_CONTEXT
         arguments = {
             "--model-path": model,
@@ -377,11 +377,11 @@ class SGLangEngine(RemoteEngine):
 
     @property
     def honours_seeds(self) -> bool | None:
-        """Whether the server seeds requests one by one; ``None`` before it was reached."""
+        """True if the server seeds each request; ``None`` before it was reached."""
         return None if self._info is None else self._info.enable_deterministic_inference
 
     async def probe(self) -> int:
-        """See :func:`trainers.engines.base.probe`. While requests run, their tokens are SGLang's proof."""
+        """See :func:`trainers.engines.base.probe`. SGLang's health check counts tokens of running requests."""
         await self.ready()
         answer = await self._client.request("GET", "/health")
         if answer.status != 200:
@@ -448,7 +448,7 @@ class SGLangEngine(RemoteEngine):
         self._spawn(self._abort(flight))
 
     async def _abort(self, flight: Flight) -> None:
-        """Tell the server until the request's answer comes: an abort that overtakes its request does nothing there."""
+        """Repeat the abort until the request's answer arrives: an abort that overtakes its request has no effect."""
         while flight in self._flights and flight.task is not None:
             with contextlib.suppress(UnreachableError):
                 body, timeout = {"rid": flight.rid}, self._options.health_timeout_s

@@ -40,7 +40,7 @@ class VLLMUpdater(WeightUpdater):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._base: str | None = None  # what the workers have below adapters
+        self._base: str | None = None  # the base of the workers' adapters
 
     def check(self, weights: Weights) -> None:
         if not isinstance(weights, AdapterSource):
@@ -49,7 +49,7 @@ class VLLMUpdater(WeightUpdater):
             super().check(weights.base)
 
     async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """See :meth:`trainers.engines.weight_update.WeightUpdater.control`; without what vLLM says around an error."""
+        """See :meth:`trainers.engines.weight_update.WeightUpdater.control`; removes vLLM's text around an error."""
         try:
             return await super().control(path, body)
         except UnreachableError:
@@ -73,8 +73,8 @@ class VLLMUpdater(WeightUpdater):
         await self._update({"kind": "merge", "scale": source.scale})
         return {}  # the workers have verified it
 
-    def _wrong(self, wanted: Sums, found: Sums) -> list[str]:
-        return differing(wanted, found)
+    def _wrong(self, expected: Sums, actual: Sums) -> list[str]:
+        return differing(expected, actual)
 
     async def _pause(self, *, abort: bool) -> None:
         # Which forgets all KV, also of what runs: that is computed again.
@@ -98,7 +98,7 @@ class VLLMUpdater(WeightUpdater):
         await self.control("/finish_weight_update", {"weight_version": self._label})
 
     async def _flush(self) -> None:
-        """Pausing did."""
+        """Do nothing: pausing has dropped it."""
 
     async def _checksums(self) -> Sums:
         ranks = (await self.control("/collective_rpc", {"method": "weight_checksums"}))["results"]
@@ -125,7 +125,7 @@ class VLLMUpdater(WeightUpdater):
         await self.control("/update_weights", {"update_info": dict(info)})
 
 
-#: Prometheus' names of what ``stats`` has.
+#: Prometheus' names of the numbers in ``stats``.
 _METRICS = {
     "vllm:generation_tokens_total": "generated_tokens",
     "vllm:iteration_tokens_total_count": "steps",
@@ -138,7 +138,7 @@ _METRICS = {
 def generate_body(
     token_ids: Sequence[int], sampling: Sampling, *, stops: Sequence[int], room: int, vocab_size: int
 ) -> dict[str, Any]:
-    """The body of ``POST /inference/v1/generate`` for at most ``room`` tokens up to one of ``stops``."""
+    """Build the body of ``POST /inference/v1/generate`` for at most ``room`` tokens up to one of ``stops``."""
     parameters: dict[str, Any] = {
         "temperature": float(sampling.temperature),
         "top_p": float(sampling.top_p),
@@ -156,11 +156,11 @@ def generate_body(
 
 
 def read_reply(body: Any) -> Reply:
-    """The answer to ``POST /inference/v1/generate``; EngineError where parts are missing or contradict each other."""
+    """Parse the answer to ``POST /inference/v1/generate``; EngineError if parts are missing or contradictory."""
     try:
         (choice,) = body["choices"]
         tokens = [int(token) for token in choice["token_ids"]]
-        logprobs = [float(each["logprob"]) for each in choice["logprobs"]["content"] or []]
+        logprobs = [float(entry["logprob"]) for entry in choice["logprobs"]["content"] or []]
         spans = choice["weight_versions"] or ()
         labels = [str(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
         reason, details = choice["finish_reason"], body["usage"]["prompt_tokens_details"]
@@ -174,7 +174,7 @@ def read_reply(body: Any) -> Reply:
 
 
 def read_metrics(text: str) -> dict[str, float]:
-    """The numbers that ``Engine.stats`` has, of Prometheus' text format."""
+    """Read the numbers of ``Engine.stats`` from Prometheus' text format."""
     sums: Counter[str] = Counter()
     for line in text.splitlines():
         name, brace, rest = line.partition("{")
@@ -185,7 +185,7 @@ def read_metrics(text: str) -> dict[str, float]:
 
 
 def check_description(answer: Answer, vocab_size: int, max_context: int) -> dict[str, Any]:
-    """What the server's first worker says of itself in ``POST /collective_rpc``; EngineError says what it must have."""
+    """Check and return the first worker's description (``POST /collective_rpc``). EngineError: unsuitable."""
     if answer.status == 404:
         raise EngineError("it has no endpoints for weights; start it with VLLM_SERVER_DEV_MODE=1")
     if answer.status != 200 or not isinstance(answer.body, Mapping) or not answer.body.get("results"):
@@ -220,13 +220,13 @@ def check_description(answer: Answer, vocab_size: int, max_context: int) -> dict
 
 
 def spans(ids: Sequence[int]) -> list[list[int]]:
-    """Sorted ids as spans, ``[start, end)`` each."""
-    starts = [each for before, each in pairwise([-2, *ids]) if each != before + 1]
-    ends = [each + 1 for each, after in pairwise([*ids, -2]) if after != each + 1]
+    """Convert sorted ids to spans, ``[start, end)`` each."""
+    starts = [token for before, token in pairwise([-2, *ids]) if token != before + 1]
+    ends = [token + 1 for token, after in pairwise([*ids, -2]) if after != token + 1]
     return [list(pair) for pair in zip(starts, ends, strict=True)]
 
 
-_METRICS_S = 0.5  # between two looks at the server's counters, while requests run
+_METRICS_S = 0.5  # between two polls of the server's counters, while requests run
 _GENERATE = "/inference/v1/generate"
 
 
@@ -238,22 +238,22 @@ class VLLMEngine(RemoteEngine):
     updater_class = VLLMUpdater
     _options: VLLMOptions
     _asleep = False
-    _told: Mapping[str, float] = {}  # the server's counters, and its gauges
+    _server_stats: Mapping[str, float] = {}  # the server's counters, and its gauges
     _before: Mapping[str, float] = {}  # its counters when this began
 
     def stats(self) -> dict[str, float]:
-        """See :meth:`trainers.engines.remote.RemoteEngine.stats`; what the server counts is half a second late.
+        """See :meth:`trainers.engines.remote.RemoteEngine.stats`; the server's counters are up to half a second old.
 
         Beside the protocol's: ``steps``, ``preemptions`` (requests whose KV blocks were dropped, for memory or for an
         update, and computed again) and ``kv_use`` (share of the KV blocks in use).
         """
         own = super().stats()
-        told = {name: count - self._before.get(name, 0.0) for name, count in self._told.items()}
-        queued = min(told.get("waiting", 0.0), own["running"])
+        counted = {name: count - self._before.get(name, 0.0) for name, count in self._server_stats.items()}
+        queued = min(counted.get("waiting", 0.0), own["running"])
         return {
             **own,
-            "generated_tokens": max(own["generated_tokens"], told.get("generated_tokens", 0.0)),
-            **{name: told.get(name, 0.0) for name in ("steps", "preemptions", "kv_use")},
+            "generated_tokens": max(own["generated_tokens"], counted.get("generated_tokens", 0.0)),
+            **{name: counted.get(name, 0.0) for name in ("steps", "preemptions", "kv_use")},
             "running": own["running"] - queued,
             "waiting": own["waiting"] + queued,
         }
@@ -265,7 +265,7 @@ class VLLMEngine(RemoteEngine):
         await super().update_weights(weights, version, mode)
 
     async def sleep(self, level: int = 1) -> None:
-        """Stop computing and give memory back until :meth:`wake`; requests wait, those that run start over then.
+        """Stop computing and release memory until :meth:`wake`; requests wait, those that run start over then.
 
         ``level`` 1 gives up the KV and moves the weights to the CPU's memory; 0 only stops computing. EngineError where
         the server cannot: memory is given back on a GPU, and in vLLM's sleep mode alone.
@@ -276,13 +276,13 @@ class VLLMEngine(RemoteEngine):
         async with self._updating:
             if self._asleep:
                 return
-            self._updates_asked += 1
+            self._pending_updates += 1
             try:
                 await self._updater.control(f"/sleep?level={level}&mode=keep")
             except BaseException:
                 with contextlib.suppress(EngineError):  # vLLM pauses before it finds out that it cannot sleep
                     await self._updater.control("/resume")
-                self._updates_asked -= 1
+                self._pending_updates -= 1
                 self._change()
                 raise
             self._asleep = True
@@ -292,7 +292,7 @@ class VLLMEngine(RemoteEngine):
             if self._asleep:
                 await self._updater.control("/wake_up")
                 self._asleep = False
-                self._updates_asked -= 1
+                self._pending_updates -= 1
                 self._change()
 
     def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
@@ -361,4 +361,4 @@ class VLLMEngine(RemoteEngine):
             await asyncio.sleep(_METRICS_S)
             if self._flights:
                 with contextlib.suppress(UnreachableError):
-                    self._told = await self._metrics()
+                    self._server_stats = await self._metrics()

@@ -1,4 +1,4 @@
-"""How a vLLM server is started, without imports of torch: a configuration is checked before anything starts."""
+"""The start of a vLLM server, without imports of torch: a configuration is checked before anything starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainers.engines.server import ServerOptions
 MIN_TEMPERATURE = 0.01  #: vLLM's server raises lower ones to this, and would report log-probs of that
 
 EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
-# Have options of their own, or are decided by the conventions of the engine protocol.
+# These have their own options, or are decided by the conventions of the engine protocol.
 _TAKEN = (
     *("model", "tokenizer", "skip_tokenizer_init", "load_format", "dtype", "quantization", "generation_config"),
     *("max_model_len", "max_num_seqs", "seed", "logprobs_mode", "max_logprobs", "enable_prefix_caching"),
@@ -31,7 +31,7 @@ _REASONS = {
 
 
 def refused_arguments(args: Mapping[str, Any]) -> dict[str, str]:
-    """The engine arguments that may not be given, each with the reason and what to do instead."""
+    """Return the engine arguments that must not be set, each with the reason and the alternative."""
     return {name: _REASONS[name] for name in args if name in _REASONS}
 
 
@@ -53,7 +53,7 @@ class VLLMOptions(ServerOptions):
             raise ValueError(f"engine.vllm.args.{name}: {reason}")
 
     def command(self, model: Path, packages: Path, port: int, max_context: int) -> tuple[list[str], dict[str, str]]:
-        """Command line, and environment beside this process's own; ``packages`` has the package ``trainers`` alone."""
+        """Return command line, and additions to the environment; ``packages`` has the package ``trainers`` alone."""
         cpu = self.device == "cpu"
         gib = self.kv_cache_gib if self.kv_cache_gib is not None else (1.0 if cpu else None)
         arguments = {
@@ -115,9 +115,9 @@ def _words(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _visible(first: int, count: int) -> str:
-    """So many of the GPUs that this process sees, beginning with one of them, modulo their number."""
+    """Return ``count`` of the GPUs that this process sees, from number ``first`` on, modulo their number."""
     import torch
 
     seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
     gpus = seen.split(",")
-    return ",".join(gpus[(first + each) % len(gpus)] for each in range(count))
+    return ",".join(gpus[(first + offset) % len(gpus)] for offset in range(count))

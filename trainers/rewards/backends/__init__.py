@@ -1,1 +1,1 @@
-"""What computes scores behind a :class:`~trainers.rewards.RewardService`: classifiers, judges, served models."""
+"""Backends of a :class:`~trainers.rewards.RewardService`: classifiers, judges, served models."""

@@ -2,8 +2,8 @@
 
 The shapes of a computation are a function of the conversation alone, because in another shape the last bits change:
 tokens are padded on the right to a multiple of ``bucket``, and ``rows`` conversations of one such length are computed
-at a time, filled up with copies. A causal model never reads padding, which is proved when it is loaded. Other models
-get an attention mask, and one token of padding at least.
+at a time, filled up with copies. A causal model never reads padding, which is verified when it is loaded. Other models
+get an attention mask, and at least one token of padding.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Classifier:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = _load(options).to(device).eval()
         self._device = self._model.device
-        # Where a model finds the last token on its own, this is what it takes for padding.
+        # The padding token for models that find the last token themselves.
         self._fill = getattr(self._model.config, "pad_token_id", None)
         if self._fill is None:
             self._fill = self._model.config.pad_token_id = 0
@@ -68,7 +68,7 @@ class Classifier:
         )
 
     def score(self, conversations: Sequence[Messages]) -> list[float | str]:
-        """The scores, in order; a text says why there is none."""
+        """Return the scores in order; a string is the reason for a missing score."""
         scores: list[float | str] = [""] * len(conversations)
         widths: dict[int, list[tuple[int, list[int]]]] = {}  # places and tokens
         for place, messages in enumerate(conversations):
@@ -88,7 +88,7 @@ class Classifier:
         return scores
 
     def sleep(self) -> None:
-        """Keep the weights in the CPU's memory, and give the GPU's back; nothing is scored until :meth:`wake`."""
+        """Move the weights to CPU memory and release the GPU's; scoring is impossible until :meth:`wake`."""
         self._model.to("cpu")
         if self._device.type == "cuda":
             self._torch.cuda.empty_cache()
@@ -98,8 +98,8 @@ class Classifier:
 
     def _width(self, length: int) -> int:
         bucket = self.options.bucket
-        wanted = length if self._causal else length + 1
-        return min(-(-wanted // bucket) * bucket, self._widest)
+        needed = length if self._causal else length + 1
+        return min(-(-needed // bucket) * bucket, self._widest)
 
     def _compute(self, encoded: Sequence[Sequence[int]], width: int, rows: int) -> list[float]:
         torch = self._torch
@@ -113,7 +113,7 @@ class Classifier:
         return [transformed(row, self._label, self.options.transform) for row in logits[: len(encoded)].tolist()]
 
     def _logits(self, ids: Any, lengths: Any) -> Any:
-        """``[rows, labels]``, at the last token of each."""
+        """Return logits ``[rows, labels]`` at the last token of each row."""
         torch = self._torch
         rows = torch.arange(len(ids), device=ids.device)
         if self._causal:
@@ -124,35 +124,35 @@ class Classifier:
         return logits if logits.dim() == 2 else logits[rows, lengths - 1]
 
     def _reads_left_only(self) -> bool:
-        """Whether backbone and head make the model's own logits, and padding on the right is not read; on a probe."""
+        """Return whether backbone and head give the model's logits and padding is unread, tested on a probe."""
         torch, model = self._torch, self._model
         if not isinstance(getattr(model, "score", None), torch.nn.Linear):
             return False
         count = min(9, model.config.vocab_size)
         probe = torch.arange(count, device=self._device).flip(0)[None]
-        probe[probe == self._fill] = count - 1  # it is not to be taken for padding
+        probe[probe == self._fill] = count - 1  # the probe must not contain the padding token
         with torch.inference_mode():
             own = model(input_ids=probe).logits
             own = own if own.dim() == 2 else own[:, -1]
             hidden = model.base_model(input_ids=probe).last_hidden_state
             longer = torch.cat([probe, probe.flip(1)], 1)
             padded = model.base_model(input_ids=longer).last_hidden_state[:, :count]
-            ours = model.score(hidden[:, -1])
+            computed = model.score(hidden[:, -1])
         close = 1e-3 if own.dtype == torch.float32 else 0.1
-        same = ((own, ours), (hidden, padded))
+        same = ((own, computed), (hidden, padded))
         return all(torch.allclose(one.float(), other.float(), rtol=close, atol=close) for one, other in same)
 
 
 def classifier_problems(options: ClassifierSection) -> Iterator[tuple[str, str]]:
-    """What is wrong with a reward model, as far as its small files tell: the option to change, and why."""
+    """Yield the problems of a reward model that its small files show: the option to change, and the reason."""
     import torch
     from transformers import AutoConfig
 
-    factory, more = _factory(options)
+    factory, arguments = _factory(options)
     folder = _folder(options)
     try:
         check_model_files(folder)
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **more)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **arguments)
     except Exception as error:  # whatever a broken file makes transformers raise
         yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
         return
@@ -173,10 +173,10 @@ def classifier_problems(options: ClassifierSection) -> Iterator[tuple[str, str]]
     head = [name for name, _ in model.named_parameters() if not name.startswith(body)]
     try:
         stored = _stored_names(folder)
-    except Exception as error:  # safetensors has an error of its own for broken files
+    except Exception as error:  # safetensors has its own error for broken files
         yield "path", f"{options.path}: its weights cannot be read: {_first_line(error)}"
     else:
-        if stored and (lacking := [n for n in head if not any(each.endswith(n) for each in stored)]):
+        if stored and (lacking := [n for n in head if not any(parameter.endswith(n) for parameter in stored)]):
             yield "path", _no_head(options, lacking)
     positions = int(getattr(config, "max_position_embeddings", 0) or 2**31) - _reserved(model)
     if options.max_length is not None and options.max_length > positions:
@@ -210,7 +210,7 @@ def _factory(options: ClassifierSection) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _load(options: ClassifierSection) -> Any:
-    factory, more = _factory(options)
+    factory, arguments = _factory(options)
     folder = _folder(options)
     try:
         check_model_files(folder)
@@ -221,11 +221,11 @@ def _load(options: ClassifierSection) -> Any:
                 trust_remote_code=False,
                 use_safetensors=True,
                 output_loading_info=True,
-                **more,
+                **arguments,
             )
-    except Exception as error:  # OSError, ValueError, RuntimeError, safetensors' own, and what a broken file brings up
+    except Exception as error:  # OSError, ValueError, RuntimeError, safetensors' own, and others of broken files
         raise ValueError(f"the reward model {options.path} cannot be loaded: {error}") from error
-    # What files lack is drawn at random, with a warning: such a head pays at random.
+    # Missing weights are initialised at random, with a warning: such a head gives random rewards.
     if missing := sorted(info["missing_keys"]):
         raise ValueError(_no_head(options, missing))
     return model
@@ -247,11 +247,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _reserved(model: Any) -> int:
-    """Rows of a table of positions that no token gets: RoBERTa and its kin begin behind the row for padding."""
+    """Return the reserved rows of a position table: RoBERTa's positions begin behind the row for padding."""
     import torch
 
     tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
-    ends = [each.padding_idx for each in tables if isinstance(each, torch.nn.Embedding)]
+    ends = [table.padding_idx for table in tables if isinstance(table, torch.nn.Embedding)]
     return max((end + 1 for end in ends if end is not None), default=0)
 
 
@@ -278,26 +278,26 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 class WorkerLostError(Exception):
-    """The worker is gone, and with it the batch that it had."""
+    """The worker died, and its batch is lost."""
 
 
 class Worker(Protocol):
-    """A :class:`Classifier` somewhere, a batch at a time; WorkerLostError when it is ``lost`` and must start again."""
+    """A :class:`Classifier` in some process, one batch at a time; WorkerLostError: it is ``lost`` and must restart."""
 
     lost: bool
 
     async def start(self) -> None:
-        """Load the model; a ``ValueError`` where there is none, or it does not fit its options."""
+        """Load the model. ``ValueError``: there is none, or it does not fit its options."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the classifier, whose errors are raised here. Cancelling leaves it lost, or busy."""
+        """Call a method of the classifier and raise its errors. After cancellation it is lost, or busy."""
 
     async def close(self) -> None:
         """End it. Safe to call twice."""
 
 
 class LocalWorker:
-    """The classifier in one thread of this process; a batch that takes too long is computed to its end."""
+    """The classifier in one thread of this process; a batch that times out is still computed to its end."""
 
     def __init__(self, options: ClassifierSection, device: str = "auto") -> None:
         self.lost = False
@@ -319,10 +319,10 @@ class LocalWorker:
 
 
 class ClassifierPool:
-    """A backend of the reward service. Made by :meth:`start`.
+    """A backend of the reward service, built by :meth:`start`.
 
-    A lost worker is started again, at once and then after doubled pauses. A batch is tried twice; then its requests
-    fail, for the service to find the one that breaks workers.
+    A lost worker is restarted at once, then after doubled pauses. A batch is tried twice; then its requests
+    fail, so that the service can isolate the one that breaks workers.
     """
 
     def __init__(self, options: ClassifierSection, count: int, make: Callable[[int], Worker]) -> None:
@@ -365,13 +365,13 @@ class ClassifierPool:
         return await score_prepared(requests, scored_part, self._scored)
 
     async def sleep(self) -> None:
-        """Let the workers give the GPUs' memory back, once they are done. Scores wait until :meth:`wake`."""
+        """Have the workers release GPU memory after their batches. Scores wait until :meth:`wake`."""
         self._awake.clear()
         while len(self._asleep) < len(self._ready):
             try:
                 number, worker = await asyncio.wait_for(self._idle.get(), _LOOK_AGAIN_S)
             except TimeoutError:
-                continue  # the one that is waited for may be lost
+                continue  # the awaited worker may be lost
             try:
                 await worker.call("sleep")
             except WorkerLostError:
@@ -381,7 +381,7 @@ class ClassifierPool:
 
     async def wake(self) -> None:
         """Undo :meth:`sleep`; a worker that was lost meanwhile is started again."""
-        while self._asleep:  # one that was being started may join them meanwhile
+        while self._asleep:  # a starting worker may be added meanwhile
             number, worker = self._asleep.pop(0)
             with contextlib.suppress(WorkerLostError):
                 await worker.call("wake")
@@ -413,7 +413,7 @@ class ClassifierPool:
             except WorkerLostError as error:
                 lost = error
             else:
-                return [BackendError(each, final=True) if isinstance(each, str) else each for each in scores]
+                return [BackendError(result, final=True) if isinstance(result, str) else result for result in scores]
             finally:
                 self._back(number, worker)
         raise OutageError(f"two workers in a row were lost over one batch: {lost}") from lost
@@ -438,12 +438,12 @@ class ClassifierPool:
         pause = _FIRST_PAUSE_S
         await worker.close()
         while True:
-            await self._awake.wait()  # while the pool sleeps, its GPUs are in other use
+            await self._awake.wait()  # while the pool sleeps, other code uses its GPUs
             worker = self._make(number)
             try:
                 await worker.start()
                 self._ready[number] = worker
-                while not self._awake.is_set():  # it fell asleep meanwhile
+                while not self._awake.is_set():  # the pool went to sleep meanwhile
                     await worker.call("sleep")
                     if not self._awake.is_set():
                         self._asleep.append((number, worker))

@@ -1,4 +1,4 @@
-"""What of a conversation is scored: up to the reply of the assistant's that is meant, and as tokens."""
+"""The scored part of a conversation: the messages up to the scored reply, and their tokens."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from ..service import BackendError, ScoringRequest
 Overlong: TypeAlias = Literal["error", "left"]
 Prepared = TypeVar("Prepared")
 
-#: What every reward model must be able to score: it is tried on this before it is relied on.
+#: A conversation that every reward model must be able to score; each is tried on it first.
 PROBE: Messages = (*(user("What is 2 + 2?"), assistant("4.")), *(user("And 3 more?"), assistant("2 + 2 + 3 is 7.")))
 
 
 def replies(request: ScoringRequest) -> list[int]:
-    """Where the assistant's messages stand, up to the one that is meant; a ``BackendError`` if there is none."""
+    """Return the positions of the assistant's messages up to the scored one; ``BackendError`` if there is none."""
     places = [place for place, message in enumerate(request.messages) if message["role"] == "assistant"]
-    wanted = places
+    selected = places
     if request.turn is not None:
-        wanted = places[: request.turn + 1] if 0 <= request.turn < len(places) else []
-    if not wanted:
-        asked = "reply to score" if request.turn is None else f"turn {request.turn}"
-        raise BackendError(f"the conversation has {len(places)} replies of the assistant's, and no {asked}", final=True)
-    return wanted
+        selected = places[: request.turn + 1] if 0 <= request.turn < len(places) else []
+    if not selected:
+        target = "reply to score" if request.turn is None else f"turn {request.turn}"
+        raise BackendError(
+            f"the conversation has {len(places)} replies of the assistant's, and no {target}", final=True
+        )
+    return selected
 
 
 def scored_part(request: ScoringRequest) -> Messages:
-    """The conversation up to the reply of ``request.turn``, or up to the last reply."""
+    """Return the conversation up to the reply of ``request.turn``, or up to the last reply."""
     return tuple(request.messages[: replies(request)[-1] + 1])
 
 
 def score_range(transform: str) -> tuple[float, float]:
-    """No score lies outside."""
+    """Return the lowest and highest possible score."""
     return (-math.inf, math.inf) if transform == "identity" else (0.0, 1.0)
 
 
@@ -49,7 +51,7 @@ def transformed(logits: Sequence[float], label: int, transform: str) -> float:
             return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
         case "softmax":
             top = max(logits)
-            return math.exp(value - top) / math.fsum(math.exp(each - top) for each in logits)
+            return math.exp(value - top) / math.fsum(math.exp(logit - top) for logit in logits)
     return value
 
 
@@ -58,23 +60,23 @@ async def score_prepared(
     prepare: Callable[[ScoringRequest], Prepared],
     score: Callable[[list[Prepared]], Awaitable[Sequence[float | BackendError]]],
 ) -> list[float | BackendError]:
-    """Score in one batch what can be prepared; the errors of the others stand in their places."""
+    """Score the requests that can be prepared in one batch; the others' errors stand in their places."""
     prepared: list[Prepared | BackendError] = []
     for request in requests:
         try:
             prepared.append(prepare(request))
         except BackendError as error:
             prepared.append(error)
-    good = [each for each in prepared if not isinstance(each, BackendError)]
+    good = [entry for entry in prepared if not isinstance(entry, BackendError)]
     scores = iter(await score(good) if good else ())
-    return [each if isinstance(each, BackendError) else next(scores) for each in prepared]
+    return [entry if isinstance(entry, BackendError) else next(scores) for entry in prepared]
 
 
 class ConversationTokens:
     """Conversations as tokens of a model, by its chat template.
 
     A control token that a message spells is encoded as plain text, so that a policy cannot continue in the user's name.
-    Each message is put in a form that the template shows. ``ValueError``: there is no template, or it shows nothing.
+    Each message is converted to a form that the template renders. ``ValueError``: no template, or it renders nothing.
     """
 
     def __init__(self, tokenizer: Any, *, template: str | None, max_length: int, overlong: Overlong) -> None:
@@ -94,7 +96,7 @@ class ConversationTokens:
         self._forms = MessageForms(self._show)
 
     def encode(self, messages: Messages) -> list[int]:
-        """The tokens of a conversation; a ``BackendError`` where it is too long, or the template does not take it."""
+        """Return the tokens of a conversation. ``BackendError``: it is too long, or the template refuses it."""
         every = self._control.pattern
         try:
             self._forms.check(messages)
@@ -115,7 +117,7 @@ class ConversationTokens:
 
 
 def load_tokenizer(path: str) -> Any:
-    """A tokenizer of transformers; a ``ValueError`` if there is none."""
+    """Load a tokenizer of transformers; a ``ValueError`` if there is none."""
     from transformers import AutoTokenizer
 
     try:
@@ -127,7 +129,7 @@ def load_tokenizer(path: str) -> Any:
 def conversation_problems(
     tokenizer: str | None, template: str | None, vocabulary: int = 2**31, *, model: str | None = None
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with how conversations become ids below ``vocabulary``, tried on :data:`PROBE`: option, and why."""
+    """Yield the problems of encoding :data:`PROBE` as ids below ``vocabulary``: the option, and the reason."""
     try:
         loaded = load_tokenizer(str(tokenizer or model))
     except ValueError as error:

@@ -1,7 +1,7 @@
 """A language model that judges conversations by a rubric, behind any OpenAI-compatible chat service.
 
-Its verdict is read as strictly as all judges' here (:mod:`textenvs.judges.llm`): one JSON object and nothing else, with
-the code of the data that it is about. A judge that answers in prose is asked once more; then there is no score.
+Its verdict is parsed as strictly as all judges' (:mod:`textenvs.judges.llm`): one JSON object and nothing else, with
+the code of its data. A judge that answers in prose is asked once more; then there is no score.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ...config.reward_model import JudgeSection
 from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
 from .conversation import replies
 
-#: Rubrics that have a name.
+#: The named rubrics.
 RUBRICS = {path.stem: path for path in sorted((Path(__file__).parent / "rubrics").glob("*.txt"))}
 
 
 class JudgeBackend:
     """Scores conversations with a judge.
 
-    ``{low}`` and ``{high}`` in a rubric stand for the range; it speaks of ``"conversation"``, and of ``"reference"`` if
-    it is to see the ground truth (``needs_reference``). ``ValueError``: no such rubric or option of the client, several
+    ``{low}`` and ``{high}`` in a rubric stand for the range; it mentions ``"conversation"``, and ``"reference"`` if
+    it needs the ground truth (``needs_reference``). ``ValueError``: no such rubric or option of the client, several
     votes at a temperature of 0, or no key where one is needed. ImportError: the extra ``chat`` is not installed.
     """
 
@@ -49,7 +49,7 @@ class JudgeBackend:
         self._options, self._spec = options, spec
         text = _rubric(options.rubric)
         self.needs_reference = '"reference"' in text
-        ChatClient(spec)  # a key that is missing is found now
+        ChatClient(spec)  # report a missing key now
         self._judge = LLMJudge(
             spec,
             text.replace("{low}", f"{options.low:g}").replace("{high}", f"{options.high:g}"),
@@ -86,13 +86,13 @@ class JudgeBackend:
             if isinstance(error.__cause__, InvalidReply | PromptTooLong):
                 return BackendError(f"the judge gave no verdict: {error}", final=True)
             return OutageError(f"the judge could not be asked: {error}")
-        except (BudgetExceeded, CacheError, ValueError) as error:  # nothing of this passes with time
+        except (BudgetExceeded, CacheError, ValueError) as error:  # none of these is temporary
             return BackendError(f"{type(error).__name__}: {error}", final=True)
         return statistics.fmean(scores) if self._options.vote == "mean" else statistics.median(scores)
 
     def _data(self, request: ScoringRequest) -> dict[str, Any]:
         last = replies(request)[-1]
-        # A whole conversation is judged with what the user said in the end; a turn, by what was known then.
+        # A whole conversation is judged with the user's last message; a turn, without later messages.
         messages = request.messages if request.turn is None else request.messages[: last + 1]
         data: dict[str, Any] = {"conversation": conversation_data(messages, tools=self._options.tools)}
         if self.needs_reference:

@@ -1,13 +1,13 @@
-"""A reward model that is served: ``vllm serve MODEL --runner pooling --convert classify``, or what speaks like it.
+"""A reward model that is served: ``vllm serve MODEL --runner pooling --convert classify``, or a compatible server.
 
-Three endpoints of vLLM's give scores, and each may be asked for a batch:
+Three endpoints of vLLM return scores, and each takes a batch:
 
-* ``/classify``: the numbers of a classifier, one a label.
-* ``/pooling``: what the server's pooler makes of a sequence; its last number is read (or that of the label).
+* ``/classify``: the numbers of a classifier, one per label.
+* ``/pooling``: the output of the server's pooler; its last number is read (or that of the label).
 * ``/score``: one number for a pair of texts, the reply and what came before it, for cross-encoders.
 
-The server is told not to apply an activation: ``transform`` is applied here. A server that cannot be reached, or
-answers 5xx, 408 or 429, is an outage; another 4xx is the fault of a request.
+The request disables the server's activation: ``transform`` is applied here. A server that cannot be reached, or
+answers 5xx, 408 or 429, is an outage; another 4xx is an error of the request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HEALTH_S = 10.0
 
 
 class PoolingBackend:
-    """A client of such a server. Made by :meth:`connect`."""
+    """A client of such a server, built by :meth:`connect`."""
 
     def __init__(self, options: ServiceSection, client: Client, model: str, tokens: ConversationTokens | None) -> None:
         self.options, self._client, self._model, self._tokens = options, client, model, tokens
@@ -46,9 +46,9 @@ class PoolingBackend:
 
     @classmethod
     async def connect(cls, options: ServiceSection) -> Self:
-        """Look at the server, and make its client; OutageError where it cannot be reached.
+        """Check the server and build its client; OutageError if it cannot be reached.
 
-        ``ValueError``: it has not the model, or wants a key that is not there. ImportError: no ``vllm-client``.
+        ``ValueError``: it does not have the model, or requires a missing key. ImportError: no ``vllm-client``.
         """
         for _, problem in _option_problems(options):
             raise ValueError(problem)
@@ -84,7 +84,9 @@ class PoolingBackend:
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         if self.options.endpoint != "score" and self.options.input == "messages":
             return await asyncio.gather(*map(self._one, requests))
-        return await score_prepared(requests, self._input, lambda inputs: self._asked(self._body(inputs), len(inputs)))
+        return await score_prepared(
+            requests, self._input, lambda inputs: self._request_scores(self._body(inputs), len(inputs))
+        )
 
     async def _one(self, request: ScoringRequest) -> float | BackendError:
         try:
@@ -93,13 +95,13 @@ class PoolingBackend:
                 for message in scored_part(request)
             ]
             async with self._places:
-                return (await self._asked({"messages": messages, **self._cut()}, 1))[0]
+                return (await self._request_scores({"messages": messages, **self._cut()}, 1))[0]
         except BackendError as error:
             return error
 
     def _cut(self) -> dict[str, Any]:
-        left = self.options.overlong == "left"
-        return {"truncate_prompt_tokens": -1, "truncation_side": "left"} if left else {}
+        truncated = self.options.overlong == "left"
+        return {"truncate_prompt_tokens": -1, "truncation_side": "left"} if truncated else {}
 
     def _input(self, request: ScoringRequest) -> list[int] | tuple[str, str]:
         return self._pair(request) if self._tokens is None else self._tokens.encode(scored_part(request))
@@ -118,43 +120,45 @@ class PoolingBackend:
             return {"text_1": list(before), "text_2": list(after), **self._cut()}
         return {"input": list(bodies), "add_special_tokens": False}
 
-    async def _asked(self, body: Mapping[str, Any], count: int) -> list[float]:
+    async def _request_scores(self, body: Mapping[str, Any], count: int) -> list[float]:
         endpoint = self.options.endpoint
-        more: dict[str, Any] = {"model": self._model, "use_activation": False}
+        fields: dict[str, Any] = {"model": self._model, "use_activation": False}
         if endpoint == "pooling":
-            more |= {"task": "classify", "encoding_format": "float"}
+            fields |= {"task": "classify", "encoding_format": "float"}
         try:
             answer = await self._client.request(
-                "POST", f"/{endpoint}", {**more, **body}, timeout=self.options.timeout_s
+                "POST", f"/{endpoint}", {**fields, **body}, timeout=self.options.timeout_s
             )
         except UnreachableError as error:
             raise OutageError(str(error)) from error
         if answer.status != 200:
-            said = f"{self.options.url}/{endpoint} answered {answer.status}: {error_text(answer.body)}"
+            message = f"{self.options.url}/{endpoint} answered {answer.status}: {error_text(answer.body)}"
             if answer.status >= 500 or answer.status in (408, 429):
-                raise OutageError(said)
-            raise BackendError(said, final=True)
+                raise OutageError(message)
+            raise BackendError(message, final=True)
         try:
-            data = sorted(answer.body["data"], key=lambda each: each["index"])
-            if [each["index"] for each in data] != list(range(count)):
+            data = sorted(answer.body["data"], key=lambda item: item["index"])
+            if [item["index"] for item in data] != list(range(count)):
                 raise ValueError(f"{len(data)} scores for {count} conversations")
-            return [self._read(each) for each in data]
+            return [self._read(item) for item in data]
         except (KeyError, TypeError, ValueError) as error:
-            said = f"{type(error).__name__}: {error}"
-            raise BackendError(f"the answer of {self.options.url}/{endpoint} cannot be read: {said}") from error
+            message = f"{type(error).__name__}: {error}"
+            raise BackendError(f"the answer of {self.options.url}/{endpoint} cannot be read: {message}") from error
 
     def _read(self, data: Mapping[str, Any]) -> float:
         where = {"classify": "probs", "pooling": "data", "score": "score"}[self.options.endpoint]
-        found = data[where]
-        logits = found if isinstance(found, list) else [found]
-        if not logits or not all(isinstance(each, numbers.Real) and not isinstance(each, bool) for each in logits):
-            raise ValueError(f"{where} is {found!r:.100}, which is no list of numbers")
+        value = data[where]
+        logits = value if isinstance(value, list) else [value]
+        if not logits or not all(
+            isinstance(number, numbers.Real) and not isinstance(number, bool) for number in logits
+        ):
+            raise ValueError(f"{where} is {value!r:.100}, which is no list of numbers")
         label = self.options.label
         if label is None and len(logits) > 1:
             raise ValueError(f"the model has {len(logits)} labels; say which is the score: label=NUMBER")
         if label is not None and label >= len(logits):
             raise ValueError(f"the model has {len(logits)} labels, and none of number {label}")
-        return transformed([float(each) for each in logits], label or 0, self.options.transform)
+        return transformed([float(logit) for logit in logits], label or 0, self.options.transform)
 
     async def healthy(self) -> bool:
         return (await self._client.request("GET", "/health", timeout=_HEALTH_S)).status == 200
@@ -164,7 +168,7 @@ class PoolingBackend:
 
 
 def pooling_problems(options: ServiceSection) -> Iterator[tuple[str, str]]:
-    """What is wrong on this side of the connection (the server is not asked): the option to change, and why."""
+    """Yield the problems of the client's options, without a request: the option to change, and the reason."""
     yield from _option_problems(options)
     if options.tokenizer is not None:
         yield from conversation_problems(options.tokenizer, options.template)
@@ -198,9 +202,9 @@ async def _get(client: Client, path: str) -> Answer:
 
 
 def _served(answer: Answer, options: ServiceSection) -> tuple[str, int | None]:
-    """The model's name, and how much it reads, as far as the server says."""
+    """Return the model's name, and its maximum length if the server reports it."""
     try:
-        models = {str(each["id"]): each.get("max_model_len") for each in answer.body["data"]}
+        models = {str(model["id"]): model.get("max_model_len") for model in answer.body["data"]}
     except (KeyError, TypeError, AttributeError):
         models = {}
     if not models and options.model is None:

@@ -1,1 +1,1 @@
-"""The side that runs under vLLM's own Python. It imports vLLM, and of this project only what needs no other package."""
+"""Code that runs under vLLM's own Python. It imports vLLM, and only parts of this project without other packages."""

@@ -1,6 +1,6 @@
-"""What vLLM's workers import before they load a model: ``--worker-extension-cls`` names the class in here.
+"""The extension that vLLM's workers import before they load a model (``--worker-extension-cls``).
 
-Importing it puts the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer` in place; see
+Importing it installs the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer`; see
 docs/engines.md.
 """
 
@@ -26,7 +26,7 @@ class WorkerExtension:
     """Mixed into vLLM's worker; its methods are called by ``/collective_rpc``."""
 
     def describe_to_the_trainer(self) -> dict[str, Any]:
-        """What a client must know, as JSON; the last three are what it must insist on."""
+        """Return the worker's properties for a client, as JSON; it requires the last three."""
         worker: Any = self
         config = worker.vllm_config
         return {
@@ -43,13 +43,13 @@ class WorkerExtension:
         }
 
     def leave_out(self, spans: list[list[int]]) -> None:
-        """Never sample the ids of these spans, ``[start, end)`` each; those of an earlier call count no more."""
+        """Never sample the ids of these spans, ``[start, end)`` each; replaces those of an earlier call."""
         worker: Any = self
         ids = [token for start, end in spans for token in range(start, end)]
         worker.model_runner.sampler.unused = torch.tensor(ids, device=worker.device) if ids else None
 
     def weight_checksums(self) -> dict[str, int]:
-        """Of each parameter that this worker holds; see :func:`trainers.engines.weights.bits`."""
+        """Return the checksum of each parameter of this worker; see :func:`trainers.engines.weights.bits`."""
         worker: Any = self
         return {name: bits(value) for name, value in worker.model_runner.model.named_parameters()}
 
@@ -58,7 +58,7 @@ def keep_weights_loadable() -> None:
     """On a CPU, compute with the weights as they are, not with packed copies.
 
     vLLM packs the matrices of linear layers when the model is loaded, and frees the originals: ``load_weights`` then
-    fails, and ``reload_weights`` succeeds and goes on computing with the old ones.
+    fails, and ``reload_weights`` succeeds and continues to compute with the old ones.
     """
     if current_platform.is_cpu():
         layers.ops._supports_onednn = False

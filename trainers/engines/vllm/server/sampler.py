@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors
-from vllm.v1.sample import sampler as theirs
+from vllm.v1.sample import sampler as vllm_sampler
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
 
-class Sampler(theirs.Sampler):
+class Sampler(vllm_sampler.Sampler):
     """See the module. Of the model runner "V1"; the server sets ``VLLM_USE_V2_MODEL_RUNNER=0``."""
 
     unused: Tensor | None = None  #: int64 ``[u]``; ids that are never sampled
@@ -35,10 +35,10 @@ class Sampler(theirs.Sampler):
         finally:
             self._temperature = None
 
-    def compute_logprobs(self, logits: Tensor) -> Tensor:  # type: ignore[override]  # theirs is static
-        """``log_softmax(logits / T)``, with ``T = 1`` for greedy rows; ``[rows, vocabulary]``, float32."""
+    def compute_logprobs(self, logits: Tensor) -> Tensor:  # type: ignore[override]  # vLLM's is static
+        """Return ``log_softmax(logits / T)``, with ``T = 1`` for greedy rows; ``[rows, vocabulary]``, float32."""
         if self._temperature is not None:
-            greedy = self._temperature < theirs._SAMPLING_EPS
+            greedy = self._temperature < vllm_sampler._SAMPLING_EPS
             logits = logits.float() / torch.where(greedy, 1.0, self._temperature).unsqueeze(1)
         return super().compute_logprobs(logits)
 
@@ -53,10 +53,10 @@ class Sampler(theirs.Sampler):
     def sample(
         self, logits: Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Temperature, top-k, top-p, min-p; then draw."""
+        """Apply temperature, top-k, top-p and min-p, then draw."""
         cuts = sampling_metadata.top_k is not None or sampling_metadata.top_p is not None
         last = sampling_metadata.logitsprocs.argmax_invariant
-        if sampling_metadata.all_greedy or not cuts or not any(getattr(each, "min_p_count", 0) for each in last):
+        if sampling_metadata.all_greedy or not cuts or not any(getattr(part, "min_p_count", 0) for part in last):
             return super().sample(logits, sampling_metadata, *args, **kwargs)
         assert sampling_metadata.temperature is not None
         greedy = None if sampling_metadata.all_random else self.greedy_sample(logits)
@@ -66,5 +66,5 @@ class Sampler(theirs.Sampler):
             logits = processor.apply(logits)
         drawn, _ = self.topk_topp_sampler(logits, sampling_metadata.generators, None, None)
         if greedy is not None:
-            drawn = torch.where(sampling_metadata.temperature < theirs._SAMPLING_EPS, greedy, drawn)
+            drawn = torch.where(sampling_metadata.temperature < vllm_sampler._SAMPLING_EPS, greedy, drawn)
         return drawn, None

@@ -38,9 +38,9 @@ class UpdateInfo(WeightTransferUpdateInfo):
     #: ``weights`` of the model; ``base`` and ``adapter`` of a LoRA run, which are kept; ``merge`` loads these
     kind: Literal["weights", "base", "adapter", "merge"] = "weights"
     scale: float = 1.0  #: of the adapter
-    names: list[str] = field(default_factory=list)  #: of what is broadcast
-    dtypes: list[str] = field(default_factory=list)  #: of what is broadcast
-    shapes: list[list[int]] = field(default_factory=list)  #: of what is broadcast
+    names: list[str] = field(default_factory=list)  #: of the broadcast tensors
+    dtypes: list[str] = field(default_factory=list)  #: of the broadcast tensors
+    shapes: list[list[int]] = field(default_factory=list)  #: of the broadcast tensors
     data: str | None = None  #: or else a safetensors file as base64
     path: str | None = None  #: or else a safetensors file
 
@@ -68,11 +68,11 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._group_device = self.device if init_info.group["backend"] == "nccl" else torch.device("cpu")
 
     def start_weight_update(self) -> None:
-        """Nothing yet: the model stays as it is until the first of its weights comes."""
+        """Reset the adapter; the model stays unchanged until its first weights arrive."""
         self._adapter, self._base_begun = {}, False
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Take one bucket; ``ValueError`` where the model cannot take it, or has not the merged weights then."""
+        """Take one bucket; ``ValueError``: the model cannot load it, or has other weights afterwards."""
         try:
             if update_info.kind == "weights":
                 self._base = None
@@ -90,7 +90,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise
 
     def finish_weight_update(self) -> None:
-        """Let the layers process what was loaded."""
+        """Let the layers process the loaded weights."""
         if self._reloading:
             self._reloading = False
             finalize_layerwise_reload(self.model, self.model_config)
@@ -124,20 +124,20 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.model.load_weights(weights)
 
     def _merge(self, info: UpdateInfo) -> None:
-        """Merge adapters into what they stand on, as the learner would have, and load that."""
+        """Merge adapters into their base, as the learner does, and load the result."""
         if (base := self._base) is None:
-            raise ValueError("adapters came before the weights that they stand on")
-        wanted, dtype = Checksums(ChecksumRule()), self.model_config.dtype
+            raise ValueError("adapters arrived before their base weights")
+        expected, dtype = Checksums(ChecksumRule()), self.model_config.dtype
 
         def weights() -> Iterator[tuple[str, Tensor]]:
             for name, value in merged(base.items(), self._adapter, info.scale, self.device):
-                wanted.add(name, value := value.to(dtype))
+                expected.add(name, value := value.to(dtype))
                 yield name, value
 
         self._load(weights())
         self.finish_weight_update()
-        found = {name: (bits(value),) for name, value in self.model.named_parameters()}
-        if wrong := differing(wanted.result(), found):
+        actual = {name: (bits(value),) for name, value in self.model.named_parameters()}
+        if wrong := differing(expected.result(), actual):
             raise ValueError(
                 f"the model does not have the merged weights: the checksums of {', '.join(wrong[:3])} differ"
             )
