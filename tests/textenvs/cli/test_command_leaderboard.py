@@ -178,3 +178,35 @@ def test_what_is_no_finished_evaluation_and_no_row_leaves_the_files_alone(here, 
         (here / "board.jsonl").write_bytes(before + line.encode() + b"\n")
         assert main(["leaderboard", "done", "--rows", "board.jsonl"]) == 1
         assert "line 2 is no row of the leaderboard" in capsys.readouterr().err
+
+
+NO_ROW = {
+    "episodes": ({"episodes": 10**30}, {"episodes": 7}, {"episodes": -6}, {"episodes": 6.0}, {"episodes": True}),
+    "failed": ({"failed": 10**30}, {"failed": 6}, {"failed": -1}),
+    "tasks": ({"tasks": {"name": "x", "count": 10**30, "fingerprint": "f"}}, {"tasks": 6}),
+    "samples": ({"samples": 10**30}, {"samples": 0}),
+    "seed": ({"seed": 10**400}, {"seed": -1}),
+    "success": ({"success": {"value": 1e9, "low": 0.0, "high": 1.0}}, {"success": {"value": 1.0}}),
+    "return": ({"return": {"value": 1.0, "low": 2.0, "high": 1.0}}, {"return": {"value": "1", "low": 0, "high": 0}}),
+    "marginal_bytes": ({"marginal_bytes": "many"},),
+    "name": ({"name": 3},),
+    "policy": ({"policy": "expert"},),
+    "rank": ({"rank": 1},),
+}
+
+
+@pytest.mark.parametrize(("field", "change"), [(field, change) for field in NO_ROW for change in NO_ROW[field]])
+def test_a_row_of_no_evaluation_is_refused(here, field, change):
+    row = {
+        "name": "expert", "note": "", "environment": {"id": "textenv/gsm8k", "version": 3, "options": {}},
+        "tasks": {"name": "x", "count": 6, "fingerprint": "f"}, "samples": 1, "seed": 0, "policy": {"script": "expert"},
+        "episodes": 6, "failed": 0, "success": {"value": 1.0, "low": 0.6, "high": 1.0},
+        "return": {"value": 1, "low": 1, "high": 1},
+    }  # fmt: skip
+    rows = here / "rows.jsonl"
+    rows.write_text(json.dumps(row) + "\n")
+    assert read_rows(rows) == [row]
+    rows.write_text(json.dumps(row) + "\n" + json.dumps({**row, **change}) + "\n")
+    with pytest.raises(ValueError, match=rf"line 2 is no row of the leaderboard: .*{field}.*; remove it") as caught:
+        read_rows(rows)
+    assert len(str(caught.value)) < 500
