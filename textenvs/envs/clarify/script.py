@@ -7,6 +7,7 @@ computes by the kind's formulas.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -25,12 +26,14 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"[a-z]+", re.sub(r"\{\w+\}", " ", text).lower()))
 
 
-#: Of each kind the words of its training wordings.
-_VOCABULARY = {
-    (level, name): [_words(wording) for wording in split_choices(kind.requests, "train")]
-    for level, kinds in KINDS.items()
-    for name, kind in kinds.items()
-}
+@functools.cache
+def _vocabulary() -> dict[tuple[str, str], list[set[str]]]:
+    """The words of each kind's training wordings."""
+    return {
+        (level, name): [_words(wording) for wording in split_choices(kind.requests, "train")]
+        for level, kinds in KINDS.items()
+        for name, kind in kinds.items()
+    }
 
 
 def _kind_of(request: str) -> Kind:
@@ -40,10 +43,10 @@ def _kind_of(request: str) -> Kind:
 
     def likeness(place: tuple[str, str]) -> tuple[bool, float]:
         kind = KINDS[place[0]][place[1]]
-        shared = max(len(words & known) / len(words | known) for known in _VOCABULARY[place])
+        shared = max(len(words & known) / len(words | known) for known in _vocabulary()[place])
         return form == f"#### {kind.form}.", shared
 
-    level, name = max(_VOCABULARY, key=likeness)
+    level, name = max(_vocabulary(), key=likeness)
     return KINDS[level][name]
 
 

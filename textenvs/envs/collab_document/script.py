@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ...attack import Attack
@@ -11,28 +12,50 @@ from ..collab.script import Words, interview, sentences
 from ..collab.tasks import PHRASES
 from .tasks import _CONTENT, _kinds
 
-_FACTS = {fact["topic"]: fact for kind in _kinds("train") for fact in kind["facts"]}
-_SAYINGS = [
-    *split_choices(_CONTENT["frames"], "train"),
-    *(saying for fact in _FACTS.values() for saying in split_choices(fact["sayings"], "train")),
-]
-_PATTERNS = [
-    re.compile(re.escape(saying).replace(r"\{v\}", "(.+?)").replace(r"\{w\}", ".+").replace(r"\{topic\}", r"[\w -]+"))
-    for saying in _SAYINGS
-]
-_OTHERS = {name: split_choices(_CONTENT["pieces"][name]["sayings"], "train") for name in ("order", "short", "long")}
-_KINDS = Words({"fact": _SAYINGS, "aside": split_choices(PHRASES["asides"], "train"), **_OTHERS})
 #: What is a value wherever it stands.
 _VALUE = re.compile(
     r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day(?:, \d+ \w+| at| to \w+day)?(?:,? ?(?:from )?\d+:00)?"
     r"|\$\d+(?:[^.]*% off| a \w+| an hour)?|M[rs]s? \w+(?:, (?:room|office) \d+)?"
 )
-_FRAME = {word for saying in _SAYINGS for word in re.findall(r"[a-z]+", re.sub(r"\{\w+\}", "", saying).lower())}
+
+
+@functools.cache
+def _sayings() -> list[str]:
+    """How training documents' users say facts."""
+    facts = {fact["topic"]: fact for kind in _kinds("train") for fact in kind["facts"]}
+    return [
+        *split_choices(_CONTENT["frames"], "train"),
+        *(saying for fact in facts.values() for saying in split_choices(fact["sayings"], "train")),
+    ]
+
+
+@functools.cache
+def _patterns() -> list[re.Pattern[str]]:
+    return [
+        re.compile(
+            re.escape(saying).replace(r"\{v\}", "(.+?)").replace(r"\{w\}", ".+").replace(r"\{topic\}", r"[\w -]+")
+        )
+        for saying in _sayings()
+    ]
+
+
+@functools.cache
+def _classes() -> Words:
+    """Tell facts from all else that users say."""
+    pieces = _CONTENT["pieces"]
+    rest = {name: split_choices(pieces[name]["sayings"], "train") for name in ("order", "short", "long")}
+    return Words({"fact": _sayings(), "aside": split_choices(PHRASES["asides"], "train"), **rest})
+
+
+@functools.cache
+def _frame() -> set[str]:
+    """The words of the sayings around values."""
+    return {word for saying in _sayings() for word in re.findall(r"[a-z]+", re.sub(r"\{\w+\}", "", saying).lower())}
 
 
 def _value(sentence: str) -> str:
     """The value in a sentence about a fact: as training has it, by its looks, or the longest part of unusual words."""
-    for pattern in _PATTERNS:
+    for pattern in _patterns():
         if match := pattern.fullmatch(sentence):
             looks = _VALUE.search(match[1])
             return looks[0] if looks else str(match[1])
@@ -40,7 +63,7 @@ def _value(sentence: str) -> str:
         return match[0]
     runs, run = [""], ""
     for word in sentence.rstrip(".!").split():
-        if word.strip(",:").lower() in _FRAME:
+        if word.strip(",:").lower() in _frame():
             run = ""
         else:
             run = f"{run} {word}".strip()
@@ -62,8 +85,8 @@ def _told(conversation: Messages) -> tuple[str, str, list[str]]:
 
 
 def _is_fact(sentence: str) -> bool:
-    known = any(pattern.fullmatch(sentence) for pattern in _PATTERNS)
-    return known or _VALUE.search(sentence) is not None or _KINDS.best(sentence) == "fact"
+    known = any(pattern.fullmatch(sentence) for pattern in _patterns())
+    return known or _VALUE.search(sentence) is not None or _classes().best(sentence) == "fact"
 
 
 def _complete(conversation: Messages) -> bool:

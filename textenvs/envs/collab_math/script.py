@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...attack import Attack
@@ -15,43 +16,68 @@ from ..collab.script import Words, interview, opening_sentences, sentences
 from ..collab.tasks import PHRASES
 from .tasks import grammar
 
-_LEARNED: Mapping[str, Any] = grammar("train")
 _NOUN = re.compile(r"\b(?:many|my|of|with|number of|the|too few) ([a-z]{3,}s)\b")
-_SAYINGS = {
-    **{name: step["sayings"] for name, step in _LEARNED["begin"].items()},
-    **{
-        name: [saying for event in kind["events"] for saying in event["sayings"]]
-        for name, kind in _LEARNED["kinds"].items()
-    },
-    "aside": split_choices(PHRASES["asides"], "train"),
-}
 _FILLED = {"n": "7", "thing": "", "things": "", "holder": "", "holders": ""}
-_KINDS = Words({name: [text.format(**_FILLED) for text in texts] for name, texts in _SAYINGS.items()})
-_WANTS = {name: [want.format(**_FILLED) for want in kind["wants"]] for name, kind in _LEARNED["kinds"].items()}
-_GOALS = Words(_WANTS)
 _BEGIN = ("holders", "contents", "stock")
 #: In which order events take effect.
 _ORDER = ("holders", "contents", "stock", "gain", "loss", "times", "price", "share", "to", "income", "expense", "split")
 
 
 _SURE = 20.0  # in log-likelihood, of a sentence that is one of training
-_PATTERNS = [
-    (re.compile(re.sub(r"\\\{(?:thing|holder)s?\\\}", r"\\w+", re.escape(saying).replace(r"\{n\}", r"\d+"))), name)
-    for name, sayings in _SAYINGS.items()
-    for saying in sayings
-]
+
+
+@functools.cache
+def _learned() -> Mapping[str, Any]:
+    return grammar("train")
+
+
+@functools.cache
+def _sayings() -> dict[str, Sequence[str]]:
+    """Training's sentences of each kind of event."""
+    learned = _learned()
+    return {
+        **{name: step["sayings"] for name, step in learned["begin"].items()},
+        **{
+            name: [saying for event in kind["events"] for saying in event["sayings"]]
+            for name, kind in learned["kinds"].items()
+        },
+        "aside": split_choices(PHRASES["asides"], "train"),
+    }
+
+
+@functools.cache
+def _classes() -> Words:
+    """Tell the kinds of sentences apart."""
+    return Words({name: [text.format(**_FILLED) for text in texts] for name, texts in _sayings().items()})
+
+
+@functools.cache
+def _wants() -> Words:
+    """Tell the kinds of the last event apart by what the user asks for."""
+    kinds = _learned()["kinds"].items()
+    return Words({name: [want.format(**_FILLED) for want in kind["wants"]] for name, kind in kinds})
+
+
+@functools.cache
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    """Patterns of training's sentences, each with its kind."""
+    return [
+        (re.compile(re.sub(r"\\\{(?:thing|holder)s?\\\}", r"\\w+", re.escape(saying).replace(r"\{n\}", r"\d+"))), name)
+        for name, sayings in _sayings().items()
+        for saying in sayings
+    ]
 
 
 def _goals(conversation: Messages) -> Mapping[str, float]:
     """The kinds of the last event, from how the user begins."""
     wants = [text for text in opening_sentences(conversation) if not re.search(r"\d|, too|\bthe [a-z ]+[.,]", text)]
-    return _GOALS.scores(" ".join(wants))
+    return _wants().scores(" ".join(wants))
 
 
 def _kinds(sentence: str) -> list[tuple[str, float]]:
     """The likeliest kinds of a sentence."""
-    sure = {name for pattern, name in _PATTERNS if pattern.fullmatch(sentence)}
-    return [(name, score + _SURE * (name in sure)) for name, score in _KINDS.scores(sentence).items()][:5]
+    sure = {name for pattern, name in _patterns() if pattern.fullmatch(sentence)}
+    return [(name, score + _SURE * (name in sure)) for name, score in _classes().scores(sentence).items()][:5]
 
 
 def _story(conversation: Messages) -> list[tuple[str, int]] | None:
@@ -97,7 +123,7 @@ def _deliver(conversation: Messages) -> str:
     facts = sorted(_story(conversation) or [], key=lambda fact: _ORDER.index(fact[0]))
     result = 0
     for place, (kind, number) in enumerate(facts):
-        sign = {**{name: each["sign"] for name, each in _LEARNED["kinds"].items()}, "contents": "*"}.get(kind, "+")
+        sign = {**{name: each["sign"] for name, each in _learned()["kinds"].items()}, "contents": "*"}.get(kind, "+")
         if place == 0:
             result = number
         elif sign == "*":
