@@ -26,6 +26,8 @@ from jinja2.runtime import str_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from .chat_template import RendererError
+
 #: Processor time that one rendering may take, in seconds, and besides for each million characters that it is given.
 SECONDS, SECONDS_PER_MILLION = 2.0, 2.0
 #: What all renderings of one template may take beyond ``SECONDS_EACH`` for each of them.
@@ -99,19 +101,26 @@ _budget: contextvars.ContextVar[_Budget] = contextvars.ContextVar("what is left 
 
 
 class BoundedTemplates:
-    """Renders with the chat template of one tokenizer, as its ``apply_chat_template`` does.
+    """Renders with the chat template of one tokenizer, as transformers' ``apply_chat_template`` does.
 
-    A tokenizer with an ``apply_chat_template`` of its own runs no foreign template, and that is called.
+    ``RendererError``: the tokenizer's class has an ``apply_chat_template`` of its own, which nothing can interrupt, or
+    transformers compiles templates in a way that is not known here.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         from transformers import PreTrainedTokenizerBase
 
+        owner = type(tokenizer)
+        own = getattr(owner, "apply_chat_template", None)
+        if own not in (None, PreTrainedTokenizerBase.apply_chat_template):
+            raise RendererError(
+                f"the tokenizer's class {owner.__module__}.{owner.__qualname__} has an apply_chat_template of its own, "
+                "whose time and size have no bounds; use a tokenizer of transformers that renders its chat_template "
+                "(AutoTokenizer on a folder with tokenizer.json and chat_template.jinja)"
+            )
         self._tokenizer = tokenizer
         self._saved = SECONDS_SAVED
-        self._own = getattr(type(tokenizer), "apply_chat_template", None)
-        if self._own is PreTrainedTokenizerBase.apply_chat_template:
-            self._own = None
+        self._render = _render()
 
     def render(
         self,
@@ -122,12 +131,6 @@ class BoundedTemplates:
         kwargs: Mapping[str, Any],
     ) -> str:
         """The conversation as text; ``LimitError``, or what Jinja and the template raise."""
-        if self._own is not None:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    messages, tools=tools, tokenize=False, add_generation_prompt=generate, **kwargs
-                )
-            )
         given = _characters((messages, tools, kwargs))
         millions = given / 1e6
         self._saved = min(SECONDS_SAVED, self._saved + SECONDS_EACH + SECONDS_PER_MILLION * millions)
@@ -139,7 +142,7 @@ class BoundedTemplates:
         started, token = time.thread_time(), _budget.set(budget)
         try:
             # The template may be large, so it counts where it is long; None stands for a key that is not there.
-            rendered, _ = _render()(
+            rendered, _ = self._render(
                 conversations=[[{k: v for k, v in each.items() if v is not None} for each in messages]],
                 tools=tools,
                 chat_template=self._tokenizer.get_chat_template(tools=tools),
@@ -159,11 +162,16 @@ class BoundedTemplates:
 @functools.cache
 def _render() -> Callable[..., tuple[list[str], Any]]:
     """The rendering of transformers, with our compilation of templates in the place of its own."""
+    import transformers
     from transformers.utils import chat_template_utils as utils
 
     original = utils.render_jinja_template
     compiling = "_compile_jinja_template"
-    assert compiling in original.__code__.co_names, "this version of transformers compiles templates elsewhere"
+    if compiling not in original.__code__.co_names or not hasattr(utils, compiling):
+        raise RendererError(
+            f"transformers {transformers.__version__} does not compile chat templates where it did, so they cannot be "
+            "rendered within bounds; install a version that textenvs[train] allows"
+        )
     known = {**original.__globals__, compiling: _compiled}
     copy = types.FunctionType(original.__code__, known, original.__name__, original.__defaults__, original.__closure__)
     copy.__kwdefaults__ = original.__kwdefaults__

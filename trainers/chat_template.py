@@ -201,7 +201,7 @@ class Show(Protocol):
 def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
     """Renders with a transformers tokenizer's chat template, and these variables.
 
-    A template that goes beyond its bounds (:mod:`trainers.bounded_template`) is a :class:`RendererError`.
+    :class:`RendererError`: a template goes beyond its bounds (:mod:`trainers.bounded_template`), or has none.
     """
     from jinja2 import TemplateError
 
