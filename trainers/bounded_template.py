@@ -26,8 +26,6 @@ from jinja2.runtime import str_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from .chat_template import RendererError
-
 #: Processor time that one rendering may take, in seconds, and besides for each million characters that it is given.
 SECONDS, SECONDS_PER_MILLION = 2.0, 2.0
 #: What all renderings of one template may take beyond ``SECONDS_EACH`` for each of them.
@@ -70,7 +68,17 @@ _WIDEST_JSON = 16  # characters of an indent, or of a separator
 
 
 class LimitError(Exception):
-    """A template goes beyond a bound; the message says which."""
+    """A template goes beyond a bound; the message says which, ``advice`` what to do."""
+
+    advice = "use a model with another one, or set tokenizer.chat_template"
+
+
+class UnboundedError(LimitError):
+    """Templates cannot be rendered within bounds; the message says why."""
+
+    def __init__(self, why: str, advice: str) -> None:
+        super().__init__(f"the chat template cannot be rendered within bounds of time and size: {why}")
+        self.advice = advice
 
 
 class _Budget:
@@ -103,24 +111,12 @@ _budget: contextvars.ContextVar[_Budget] = contextvars.ContextVar("what is left 
 class BoundedTemplates:
     """Renders with the chat template of one tokenizer, as transformers' ``apply_chat_template`` does.
 
-    ``RendererError``: the tokenizer's class has an ``apply_chat_template`` of its own, which nothing can interrupt, or
-    transformers compiles templates in a way that is not known here.
+    A class with an ``apply_chat_template`` of its own is refused: nothing can interrupt that.
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        from transformers import PreTrainedTokenizerBase
-
-        owner = type(tokenizer)
-        own = getattr(owner, "apply_chat_template", None)
-        if own not in (None, PreTrainedTokenizerBase.apply_chat_template):
-            raise RendererError(
-                f"the tokenizer's class {owner.__module__}.{owner.__qualname__} has an apply_chat_template of its own, "
-                "whose time and size have no bounds; use a tokenizer of transformers that renders its chat_template "
-                "(AutoTokenizer on a folder with tokenizer.json and chat_template.jinja)"
-            )
         self._tokenizer = tokenizer
         self._saved = SECONDS_SAVED
-        self._render = _render()
 
     def render(
         self,
@@ -131,6 +127,7 @@ class BoundedTemplates:
         kwargs: Mapping[str, Any],
     ) -> str:
         """The conversation as text; ``LimitError``, or what Jinja and the template raise."""
+        _check_class(type(self._tokenizer))
         given = _characters((messages, tools, kwargs))
         millions = given / 1e6
         self._saved = min(SECONDS_SAVED, self._saved + SECONDS_EACH + SECONDS_PER_MILLION * millions)
@@ -142,7 +139,7 @@ class BoundedTemplates:
         started, token = time.thread_time(), _budget.set(budget)
         try:
             # The template may be large, so it counts where it is long; None stands for a key that is not there.
-            rendered, _ = self._render(
+            rendered, _ = _render()(
                 conversations=[[{k: v for k, v in each.items() if v is not None} for each in messages]],
                 tools=tools,
                 chat_template=self._tokenizer.get_chat_template(tools=tools),
@@ -159,6 +156,17 @@ class BoundedTemplates:
         return str(rendered[0])
 
 
+def _check_class(owner: type) -> None:
+    from transformers import PreTrainedTokenizerBase
+
+    if getattr(owner, "apply_chat_template", None) not in (None, PreTrainedTokenizerBase.apply_chat_template):
+        raise UnboundedError(
+            f"the tokenizer's class {owner.__module__}.{owner.__qualname__} has an apply_chat_template of its own",
+            "use a tokenizer of transformers that renders its chat_template, as AutoTokenizer reads it from a folder "
+            "with tokenizer.json and chat_template.jinja",
+        )
+
+
 @functools.cache
 def _render() -> Callable[..., tuple[list[str], Any]]:
     """The rendering of transformers, with our compilation of templates in the place of its own."""
@@ -168,9 +176,9 @@ def _render() -> Callable[..., tuple[list[str], Any]]:
     original = utils.render_jinja_template
     compiling = "_compile_jinja_template"
     if compiling not in original.__code__.co_names or not hasattr(utils, compiling):
-        raise RendererError(
-            f"transformers {transformers.__version__} does not compile chat templates where it did, so they cannot be "
-            "rendered within bounds; install a version that textenvs[train] allows"
+        raise UnboundedError(
+            f"transformers {transformers.__version__} compiles templates in another place",
+            "install a version of transformers that textenvs[train] allows",
         )
     known = {**original.__globals__, compiling: _compiled}
     copy = types.FunctionType(original.__code__, known, original.__name__, original.__defaults__, original.__closure__)
