@@ -1,4 +1,4 @@
-"""Private reasoning: the marks that models put around it, and what of a reply is said aloud.
+"""Private reasoning: the marks that models put around it, and the visible text of a reply.
 
 Only *leading* reasoning is private: one block or several in a row at the beginning of a reply, or all before an end
 mark whose begin mark a chat template wrote into the prompt. A mark further down is text like any other.
@@ -104,18 +104,18 @@ def split_reasoning(text: str, marks: Sequence[Marks] | None = None, calls: Call
     """
     words = _WORD_MARKS if marks is None else ()
     marks = REASONING_MARKS if marks is None else tuple(marks)
-    if not any(each in text for each in _firsts(marks)) and _match_words(words, text, 0) is None:
+    if not any(character in text for character in _firsts(marks)) and _match_words(words, text, 0) is None:
         return Split("", text.strip())
     occurrences = _Occurrences(text, marks, words, calls)
     private, place = _leading(occurrences, 0)
     if not private and (end := occurrences.unopened()) is not None:
         rest, place = _leading(occurrences, end[1])
         private = [text[: end[0]], *rest]
-    return Split("\n\n".join(each.strip() for each in private), _without_answer_marks(text[place:].strip()))
+    return Split("\n\n".join(block.strip() for block in private), _without_answer_marks(text[place:].strip()))
 
 
 def _leading(occurrences: _Occurrences, place: int) -> tuple[list[str], int]:
-    """The blocks that begin at ``place``, and where what follows them begins."""
+    """Return the blocks that begin at ``place``, and the place behind them."""
     private: list[str] = []
     while (block := occurrences.block(place)) is not None:
         inner, end, place = block
@@ -138,7 +138,7 @@ class _Occurrences:
         self._pairs: dict[Marks, _Pairs] = {}
 
     def block(self, place: int) -> tuple[int, int, int] | None:
-        """The block at ``place``, behind white space: where its inside begins and ends, and where it ends."""
+        """Return begin and end of the inside of the block at ``place``, behind white space, and the block's end."""
         begin = _begins(self.marks).match(self.text, place)
         if begin is None or begin.lastindex is None:
             return self._words_block(place)
@@ -147,13 +147,13 @@ class _Occurrences:
         return (begin.end(), *((len(self.text), len(self.text)) if end is None else end))
 
     def unopened(self) -> tuple[int, int] | None:
-        """The first end mark that no begin mark belongs to, where a template may have written that."""
+        """Return the first end mark without a begin mark, where a template may have written that."""
         lower = self.text.lower()
-        ends = (self._of(each).unopened for each in self.marks if each.in_prompt and each.end.lower() in lower)
+        ends = (self._of(pair).unopened for pair in self.marks if pair.in_prompt and pair.end.lower() in lower)
         return min((end for end in ends if end is not None), default=None)
 
     def _words_block(self, place: int) -> tuple[int, int, int] | None:
-        """The block at ``place`` between marks that are plain words, as :meth:`block` gives it."""
+        """Return the block at ``place`` between marks that are plain words, as :meth:`block` does."""
         if (begin := _match_words(self._words, self.text, place)) is None:
             return None
         inside, end = begin
@@ -215,8 +215,8 @@ def _match_words(words: _Words, text: str, place: int) -> tuple[int, re.Pattern[
 
 @functools.lru_cache(maxsize=64)
 def _begins(marks: tuple[Marks, ...]) -> re.Pattern[str]:
-    """Matches white space and a begin mark, each in a group of its own number; the marks are tried in order."""
-    begins = "|".join(f"({re.escape(each.begin)})" for each in marks)
+    """Return a pattern of white space and a begin mark, with a group for each mark, in order."""
+    begins = "|".join(f"({re.escape(pair.begin)})" for pair in marks)
     return re.compile(f"{_SPACE}(?:{begins})", re.IGNORECASE)
 
 
@@ -227,6 +227,6 @@ def _either(marks: Marks) -> re.Pattern[str]:
 
 @functools.lru_cache(maxsize=64)
 def _firsts(marks: tuple[Marks, ...]) -> frozenset[str]:
-    """The characters that marks and answers begin with."""
-    texts = [each for pair in marks for each in (pair.begin, pair.end)] + [begin for begin, _ in _ANSWERS]
+    """Return the characters that marks and answers begin with."""
+    texts = [mark for pair in marks for mark in (pair.begin, pair.end)] + [begin for begin, _ in _ANSWERS]
     return frozenset(case for text in texts for case in (text[0].lower(), text[0].upper()))
