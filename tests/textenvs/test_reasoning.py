@@ -42,9 +42,9 @@ def test_an_end_that_a_template_opened(marks):
 
 @every_family
 @settings(max_examples=10)
-@given(words=plain.filter(str.strip), reasoning=plain, more=plain)
-def test_a_block_further_down_is_text(marks, words, reasoning, more):
-    text = f"{words}{marks.begin}{reasoning}{marks.end}{more}"
+@given(words=plain.filter(str.strip), reasoning=plain, rest=plain)
+def test_a_block_further_down_is_text(marks, words, reasoning, rest):
+    text = f"{words}{marks.begin}{reasoning}{marks.end}{rest}"
     assert seen(text) == text.strip()
 
 
