@@ -1,12 +1,51 @@
 """Settings that must hold before the first library is imported, so that `python -m pytest` alone is enough."""
 
 import os
+import shutil
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test talks to a network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several threads on tiny models are slower than one
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # and forks after it would warn
 
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 settings.register_profile("ours", deadline=None, max_examples=25)  # a slow machine is not a failure
 settings.load_profile("ours")
+
+CHROMIUM = (
+    os.environ.get("CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-viewer")
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: make test-viewer, or CHROMIUM=/path/to/it")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Open pages of which every error, and every request to other addresses than ``allowed``, is a failure."""
+    contexts, problems = [], []
+
+    def open_page(*allowed, timeout_s, height=900):
+        contexts.append(browser.new_context(viewport={"width": 1300, "height": height}))
+        contexts[-1].set_default_timeout(1000 * timeout_s)
+        page = contexts[-1].new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: request.url.startswith(allowed) or problems.append(request.url))
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not problems

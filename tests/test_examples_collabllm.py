@@ -17,6 +17,7 @@ import yaml
 
 from textenvs.cli import build_parser
 from textenvs.cli import main as textenvs_main
+from textenvs.data.files import write_rows
 from trainers import ppo, sft, tiny
 from trainers.demonstrations import read
 
@@ -25,6 +26,7 @@ from fake_service import FakeService, status  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "collabllm"
 FAMILIES = ("math", "document", "code")
+TALK = [{"role": "user", "content": "Hm."}, {"role": "assistant", "content": "What is it?"}]
 TINY = [
     *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
     "trainer.threads=1",
@@ -82,8 +84,8 @@ class Everybody:
             return {"reasons": "Well.", "score": 0.75, "data_code": code[1]}
         if "You play the human" in rules:
             self.asked["user"] += 1
-            heard = sum(message["role"] == "user" for message in request["messages"])
-            state = "satisfied" if heard > 2 else "goes_on"  # the first is the curtain
+            count = sum(message["role"] == "user" for message in request["messages"])
+            state = "satisfied" if count > 2 else "goes_on"  # the first is the curtain
             return {"thought": "hm", "message": "Well.", "state": state}
         self.asked["assistant"] += 1
         return "What exactly?" if request["seed"] % 2 else "Is it #### 5?"
@@ -101,13 +103,15 @@ def test_the_miniature_from_data_to_a_comparison(tmp_path: Path, capsys: pytest.
     script = ["--policy", "expert", "--careless-rate", "0.5", "--future-policy", "expert", "--seed", "1"]
     built = ["textenv/clarify", *script, "--num-tasks", "24", "--out", str(data)]
     assert build_data.main([*built, "--min", "accuracy=0.5"]) == 0
-    kept, pairs = rows(data / "sft.parquet"), rows(data / "pairs.parquet")
-    assert 0 < len(kept) < 24
-    assert all(row["score/accuracy"] == 1.0 for row in kept)
-    assert [list(each.messages) for each in read([data / "sft.parquet"])] == [row["messages"] for row in kept]
-    asked = [pair for pair in pairs if "?" in pair["chosen"][0]["content"]]
-    assert asked  # a question was found to be better than a guess
-    assert all("####" in pair["rejected"][0]["content"] for pair in asked)
+    demonstrations, pairs = rows(data / "sft.parquet"), rows(data / "pairs.parquet")
+    assert 0 < len(demonstrations) < 24
+    assert all(row["score/accuracy"] == 1.0 for row in demonstrations)
+    assert [list(demonstration.messages) for demonstration in read([data / "sft.parquet"])] == [
+        row["messages"] for row in demonstrations
+    ]
+    questions = [pair for pair in pairs if "?" in pair["chosen"][0]["content"]]
+    assert questions  # a question was found to be better than a guess
+    assert all("####" in pair["rejected"][0]["content"] for pair in questions)
     assert build_data.main(built) == 0  # other limits for the same conversations
     assert len(rows(data / "sft.parquet")) == 24
     assert "24 of 24 conversations are there already" in capsys.readouterr().err
@@ -137,9 +141,9 @@ def test_scripted_data_for_each_family(tmp_path: Path, family: str) -> None:
     common = [f"textenv/collab-{family}", "--policy", "expert", "--careless-rate", "0.4", "--num-tasks", "2"]
     command = [*common, "--futures", "1", "--future-policy", "expert", "--format", "jsonl", "--out", str(tmp_path)]
     assert build_data.main(command) == 0
-    kept = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
-    assert len(kept) == 2
-    assert all(row["turn_rewards"][-1] == row["reward"] for row in kept)
+    episodes = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
+    assert len(episodes) == 2
+    assert all(row["turn_rewards"][-1] == row["reward"] for row in episodes)
     assert len(list(read([tmp_path / "sft.jsonl"]))) == 2
 
 
@@ -167,22 +171,22 @@ def test_data_with_models_as_assistant_user_and_judge(tmp_path: Path) -> None:
     with FakeService(everybody) as service:
         spec = json.dumps({"model": "tiny", "base_url": service.url})
         command = ["textenv/collab-document", f"user={spec}", "--judge", spec, "--model", "tiny"]
-        more = ["--base-url", service.url, "--num-tasks", "2", "--futures", "2", "--window", "1"]
-        assert build_data.main([*command, *more, "--candidates", "3", "--out", str(tmp_path)]) == 0
-    kept = rows(tmp_path / "sft.parquet")
-    assert [len(row["turn_rewards"]) for row in kept] == [2, 2]
-    assert [row["score/interactivity"] for row in kept] == [0.75, 0.75]
+        options = ["--base-url", service.url, "--num-tasks", "2", "--futures", "2", "--window", "1"]
+        assert build_data.main([*command, *options, "--candidates", "3", "--out", str(tmp_path)]) == 0
+    demonstrations = rows(tmp_path / "sft.parquet")
+    assert [len(row["turn_rewards"]) for row in demonstrations] == [2, 2]
+    assert [row["score/interactivity"] for row in demonstrations] == [0.75, 0.75]
     assert all(count > 0 for count in everybody.asked.values())
     assert len(everybody.asked) == 3
 
 
-def test_a_service_that_breaks_loses_nothing_that_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    everybody, left = Everybody(), 12
+def test_broken_service_loses_no_finished_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    everybody, remaining = Everybody(), 12
 
     def breaks(request: dict[str, Any]) -> Any:
-        nonlocal left
-        left -= 1
-        return everybody(request) if left >= 0 else status(400)
+        nonlocal remaining
+        remaining -= 1
+        return everybody(request) if remaining >= 0 else status(400)
 
     with FakeService(breaks) as service:
         user = f"user={json.dumps({'model': 'tiny', 'base_url': service.url})}"
@@ -190,12 +194,12 @@ def test_a_service_that_breaks_loses_nothing_that_is_done(tmp_path: Path, capsys
         command += ["--num-tasks", "4", "--window", "0", "--concurrency", "1", "--max-failures", "2"]
         command += ["--out", str(tmp_path / "data")]
         assert build_data.main(command) == 1
-        said = capsys.readouterr().err
-        assert "2 episodes in a row failed" in said
-        assert "of 4 conversations are kept" in said
+        errors = capsys.readouterr().err
+        assert "2 episodes in a row failed" in errors
+        assert "of 4 conversations are kept" in errors
         first = rows(tmp_path / "data" / "sft.parquet")
         assert 0 < len(first) < 4
-        left = 10_000
+        remaining = 10_000
         assert build_data.main(command) == 0
         assert f"{len(first)} of 4 conversations are there already" in capsys.readouterr().err
     again = rows(tmp_path / "data" / "sft.parquet")
@@ -207,7 +211,7 @@ def test_a_service_that_breaks_loses_nothing_that_is_done(tmp_path: Path, capsys
     "family", ["math", *(pytest.param(family, marks=pytest.mark.slow) for family in ("document", "code"))]
 )
 def test_the_full_configuration_at_toy_size(tmp_path: Path, model: Path, family: str) -> None:
-    """As it stands, but for what is about GPUs, sizes and addresses."""
+    """Run it as it stands, but for GPUs, sizes and addresses."""
     everybody = Everybody()
     with FakeService(everybody) as service:
         address = [
@@ -233,8 +237,7 @@ def test_the_full_configuration_at_toy_size(tmp_path: Path, model: Path, family:
 
 def test_the_full_sft_at_toy_size(tmp_path: Path, model: Path) -> None:
     pytest.importorskip("peft", reason="needs the extra 'lora'")
-    talk = [{"role": "user", "content": "Hm."}, {"role": "assistant", "content": "What is it?"}]
-    (tmp_path / "sft.jsonl").write_text(json.dumps({"messages": talk}) + "\n")
+    (tmp_path / "sft.jsonl").write_text(json.dumps({"messages": TALK}) + "\n")
     config = ["--config", f"{EXAMPLE}/full/sft.yaml", f"model.path={model}", f"sft.files={tmp_path}/sft.jsonl"]
     size = ["model.device=cpu", "model.dtype=float32", "sft.steps=2", "sft.batch_size=1", "trainer.threads=1"]
     assert sft.main([*config, *size, f"trainer.default_local_dir={tmp_path}/run"]) == 0
@@ -271,7 +274,7 @@ def test_the_pages_commands_can_be_given(
             name, _, path = word.partition("=")
             if name == "sft.files":
                 Path(path).parent.mkdir(parents=True)
-                Path(path).touch()
+                write_rows([{"messages": TALK}], Path(path))
             if name == "model.path":
                 Path(path).parent.mkdir(parents=True)
                 Path(path).symlink_to(model)
@@ -286,27 +289,27 @@ def configurations() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", configurations(), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_configuration_loads_and_says_how_to_run_it(
+def test_configuration_loads_and_has_its_command(
     path: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervised = "sft" in yaml.safe_load(path.read_text())
     command = "sft" if supervised else "ppo"
     place = f"examples/collabllm/{path.parent.name}/{path.name}"
     assert f"python -m trainers.{command} --config {place}" in path.read_text()
-    (tmp_path / "sft.jsonl").write_text('{"messages": []}\n')
-    given = [f"sft.files={tmp_path}/sft.jsonl"] if supervised else []
-    given += [f"model.path={model}"] if path.parent.name == "full" else []
+    (tmp_path / "sft.jsonl").write_text(json.dumps({"messages": TALK}) + "\n")
+    settings = [f"sft.files={tmp_path}/sft.jsonl"] if supervised else []
+    settings += [f"model.path={model}"] if path.parent.name == "full" else []
     if path.parent.name == "full":  # its tasks are on the hub
         monkeypatch.setattr(ppo, "rehearse", lambda config, machine: "")
     with pytest.raises(SystemExit) as ended:
-        (sft if supervised else ppo).main(["--config", str(path), *given, "--dry-run"])
+        (sft if supervised else ppo).main(["--config", str(path), *settings, "--dry-run"])
     assert ended.value.code == 0
     if not supervised:
         assert yaml.safe_load(capsys.readouterr().out)["multiturn_reward"]["enable"] is True
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["textenv/clarifi", "--policy", "expert"], "Did you mean 'textenv/clarify'"),
         (["textenv/clarify", "--policy", "expert", "--careless-rate", "2"], "careless_rate should be less than"),
@@ -317,10 +320,10 @@ def test_a_configuration_loads_and_says_how_to_run_it(
         (["textenv/clarify", "--policy", "expert", "--num-tasks", "1", "--min", "acuracy=1"], "there are reward, acc"),
     ],
 )
-def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     assert build_data.main([*words, "--out", str(tmp_path / "data")]) in (1, 2)
     printed = capsys.readouterr().err
-    assert said in printed
+    assert message in printed
     assert "Traceback" not in printed
 
 

@@ -69,10 +69,10 @@ def test_help_imports_no_training_library():
     """One after the other in one process: a library that is blocked stays so."""
     out, err = started("-c", BLOCKED, json.dumps(LINES)).communicate(timeout=110)
     assert err == ""
-    said = [json.loads(line) for line in out.splitlines()]
-    assert [line for line, *_ in said] == LINES
-    assert [(line, status) for line, status, _ in said if status not in (None, 0)] == []
-    assert [line for line, _, text in said if "usage" not in text.lower()] == []
+    results = [json.loads(line) for line in out.splitlines()]
+    assert [line for line, *_ in results] == LINES
+    assert [(line, status) for line, status, _ in results if status not in (None, 0)] == []
+    assert [line for line, _, text in results if "usage" not in text.lower()] == []
 
 
 def test_wrong_keys_need_no_training_library():
@@ -86,13 +86,13 @@ def test_wrong_keys_need_no_training_library():
     ]
     out, err = started("-c", BLOCKED, json.dumps(wrong)).communicate(timeout=110)
     assert [status for _, status, _ in map(json.loads, out.splitlines())] == [2] * len(wrong)
-    for meant in (
+    for suggestion in (
         "here it is actor.lr",
         "rollout.n: 0 is not allowed",
         "here it is sft.lr",
         "rollout.max_response_length",
     ):
-        assert meant in err
+        assert suggestion in err
     assert "torch" not in err
 
 

@@ -47,7 +47,7 @@ def listed(nav):
                 yield from listed(target)
 
 
-def test_the_navigation_has_every_page_of_docs_and_no_other(site):
+def test_navigation_has_exactly_the_docs_pages(site):
     pages = [page for page in listed(NAV) if not page.startswith("reference/")]
     assert len(set(pages)) == len(pages)
     assert [page for page in pages if not (ROOT / page).is_file()] == []
@@ -70,15 +70,15 @@ def test_links_lead_to_files():
 
 
 def names_of(module):
-    """What a module binds at its top, without importing it: adapters import their host library."""
+    """Return the names that a module binds at its top; it is not imported, as adapters import their host library."""
     base = ROOT / module.replace(".", "/")
     path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
-    names = {each.stem for each in base.glob("*")} if base.is_dir() else set()
+    names = {entry.stem for entry in base.glob("*")} if base.is_dir() else set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {each.asname or each.name for each in node.names}
+            names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -86,7 +86,7 @@ def names_of(module):
     return names
 
 
-def test_python_on_a_page_is_python_and_imports_what_there_is():
+def test_python_blocks_parse_and_import():
     """Most snippets are run by the tests of their pages; this is for those that need a model or a service."""
     lost = []
     for page in PAGES:
@@ -94,8 +94,10 @@ def test_python_on_a_page_is_python_and_imports_what_there_is():
             tree = compile(code, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in ("textenvs", "trainers"):
-                    there = names_of(node.module)
-                    lost += [f"{page}: {node.module} has no {one.name}" for one in node.names if one.name not in there]
+                    defined = names_of(node.module)
+                    lost += [
+                        f"{page}: {node.module} has no {one.name}" for one in node.names if one.name not in defined
+                    ]
     assert lost == []
 
 
@@ -130,7 +132,7 @@ class Shown(HTMLParser):
         self.tags.append((tag, dict(attributes)))
 
 
-def test_an_environments_page_embeds_an_episode_in_the_viewer_before_its_first_section(site, monkeypatch, tmp_path):
+def test_environment_page_embeds_an_episode_first(site, monkeypatch, tmp_path):
     monkeypatch.setattr(site.textenvs, "make", lambda _: Hostile())
     seeds = site.write_episodes(["textenv/hostile"], tmp_path / site.EPISODES, seeds=2)
     page = (tmp_path / site.EPISODES).read_text("utf-8")
@@ -141,10 +143,10 @@ def test_an_environments_page_embeds_an_episode_in_the_viewer_before_its_first_s
     text = "# Page\n\nIntroduction.\n\n## First\n\n<!-- attacks textenv/hostile -->\n<!-- end of attacks -->\n"
     before, _, after = site.with_episodes(text, seeds, "../../").partition("## First")
     assert after == text.partition("## First")[2]
-    shown = before.partition("Introduction.")[2].strip()
-    assert "\n\n" not in shown, "a blank line ends the HTML within a page"
+    introduction = before.partition("Introduction.")[2].strip()
+    assert "\n\n" not in introduction, "a blank line ends the HTML within a page"
     parsed = Shown()
-    parsed.feed(shown)
+    parsed.feed(introduction)
     assert [tag for tag, _ in parsed.tags] == ["figure", "iframe", "figcaption", "code", "a"]
     where = parsed.tags[1][1]["src"]
     assert where == "../../episodes.html#/run/0/validation/0/e/hostile%2C%20seed%200"
@@ -163,7 +165,7 @@ def places(tmp_path):
     return tmp_path
 
 
-def test_a_version_must_be_the_same_in_all_places(places):
+def test_versions_must_agree_everywhere(places):
     check = script("release_check").problems
     assert check(places) == check(places, ("v1.2.3", "nightly")) == []
     assert "tag v1.2.4" in check(places, ("v1.2.4",))[0]

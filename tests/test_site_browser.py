@@ -1,14 +1,12 @@
 """The built site in a real Chromium: `make test-site` builds it and runs these."""
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]
 SITE = Path(__file__).parents[1] / "site"
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+needs_site = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="needs the built site: make test-site")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(600), needs_site]
 OPENED = (
     "index", "docs/tutorial", "docs/configuration", "docs/algorithms", "docs/cli", "docs/tools", "docs/engines",
     "docs/environments/index", "docs/environments/gsm8k", "docs/environments/service-desk", "reference/environments",
@@ -22,29 +20,9 @@ SEARCHES = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-site")
-    if CHROMIUM is None or not (SITE / "index.html").is_file():
-        pytest.skip("needs Chromium and the built site: make test-site")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def page(browser):
-    """A page of which every error, and every request that leaves the disk, is a failure."""
-    context = browser.new_context(viewport={"width": 1300, "height": 900})
-    context.set_default_timeout(60_000)
-    page = context.new_page()
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda each: each.url.startswith(("file:", "blob:", "data:")) or problems.append(each.url))
-    yield page
-    context.close()
-    assert not problems
+def page(open_page):
+    return open_page("file:", "blob:", "data:", timeout_s=60)
 
 
 @pytest.mark.parametrize("name", OPENED)

@@ -72,13 +72,13 @@ def audited(run, *words, status=0):
     """The verdicts of the page's command, by check."""
     (block,) = re.findall(r'^```sh title="audit"\n(.*?)^```', PAGE, re.DOTALL | re.MULTILINE)
     command = [*block.split(), "--json", *words]
-    return {each["check"]: each for each in json.loads(run(*command, status=status))}
+    return {verdict["check"]: verdict for verdict in json.loads(run(*command, status=status))}
 
 
 def test_the_environment_with_tools_passes_the_audit(run):
     verdicts = audited(run)
     assert verdicts.pop("twins")["status"] == "warning"  # as the page says
-    assert {each["status"] for each in verdicts.values()} <= {"pass", "skipped"}
+    assert {verdict["status"] for verdict in verdicts.values()} <= {"pass", "skipped"}
     assert {"copies", "attack all", "memorised answers", "search"} <= set(verdicts)
 
 
@@ -99,23 +99,23 @@ def test_the_model_of_a_service_plays(folder, run):
 
 
 def test_the_environment_trains(folder, run):
-    """As the page says it, with a smaller model and one iteration."""
+    """Run the page's command with a smaller model and one iteration."""
     (block,) = re.findall(r'^```sh title="train"\n(.*?)^```', PAGE, re.DOTALL | re.MULTILINE)
     tried, trained = (line.removeprefix("python -m ").split() for line in block.splitlines())
-    said = run(*tried)
-    assert "the opening of training task 0 of env.id=coffee:my/coffee has " in said
-    assert "which are trained on, too" in said
+    printed = run(*tried)
+    assert "the opening of training task 0 of env.id=coffee:my/coffee has " in printed
+    assert "which are trained on, too" in printed
     small = [f"model.{shape}" for shape in ("hidden=32", "layers=1", "heads=2", "kv_heads=1", "vocab_size=300")]
     small += ["warm_start.demonstrations=32", "warm_start.steps=3", "warm_start.batch_size=8"]
     small += ["rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=16"]
-    said = " ".join(run(*trained, *small, "trainer.total_iterations=1").split())
-    assert "validation is on tasks 14 to 17, which data.train_size leaves out of training" in said
+    printed = " ".join(run(*trained, *small, "trainer.total_iterations=1").split())
+    assert "validation is on tasks 14 to 17, which data.train_size leaves out of training" in printed
     written = {path.name for path in (folder / "outputs/textenvs/run").iterdir()}
     assert written >= {"config.yaml", "metrics.jsonl", "conversations", "checkpoints"}
 
 
 def test_gymnasium_accepts_the_environment(folder):
-    """As a reader does, in a process of its own."""
+    """Run it in a process of its own."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-W", "error", "check.py"], check=True, cwd=folder, env=environment, timeout=100)
 

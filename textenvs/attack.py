@@ -44,17 +44,17 @@ class Attack:
 
 
 def always(name: str, says: str, reply: str | Callable[[Messages], str | Message], **options: bool) -> Attack:
-    """An attack whose reply is always the same, or is called with the conversation; options as of :class:`Attack`."""
-    said = reply if callable(reply) else lambda conversation: reply
-    return Attack(name, says, lambda rng, seen: said, **options)
+    """Return an attack with one reply, or with a function of the conversation; options as of :class:`Attack`."""
+    cheater = reply if callable(reply) else lambda conversation: reply
+    return Attack(name, says, lambda rng, seen: cheater, **options)
 
 
 def sequence(name: str, says: str, replies: Sequence[str | Message], **options: bool) -> Attack:
-    """An attack that says one reply after the other, and then the last again and again."""
+    """Return an attack that gives the replies in order, and repeats the last."""
 
     def start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-        left = iter(replies)
-        return lambda conversation: next(left, replies[-1])
+        remaining = iter(replies)
+        return lambda conversation: next(remaining, replies[-1])
 
     return Attack(name, says, start, **options)
 
@@ -72,15 +72,18 @@ def remember(rng: np.random.Generator, rehearsed: Sequence[Messages], *, last: b
 
     That is its ``last`` reply, again and again, or one reply after the other.
     """
-    said = ((first_user_text(each), [one for one in each if one["role"] == "assistant"]) for each in rehearsed)
-    known = {request: replies for request, replies in said if replies}
-    words = {request: set(request.split()) for request in known}
+    episodes = (
+        (first_user_text(rehearsal), [one for one in rehearsal if one["role"] == "assistant"])
+        for rehearsal in rehearsed
+    )
+    remembered = {request: replies for request, replies in episodes if replies}
+    words = {request: set(request.split()) for request in remembered}
 
     def reply(conversation: Messages) -> str | Message:
         request = first_user_text(conversation)
-        if request not in known:
-            request = max(known, key=lambda other: len(words[other] & set(request.split())), default="")
-        replies, turn = known.get(request, ["?"]), sum(message["role"] == "assistant" for message in conversation)
+        if request not in remembered:
+            request = max(remembered, key=lambda other: len(words[other] & set(request.split())), default="")
+        replies, turn = remembered.get(request, ["?"]), sum(message["role"] == "assistant" for message in conversation)
         return replies[-1 if last else min(turn, len(replies) - 1)]
 
     return reply

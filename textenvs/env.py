@@ -123,7 +123,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     # ------------------------------------------------------------------ hooks of an author
 
     def opening(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message]]:
-        """The messages an episode starts with; by default the task's prompt. ``self.state`` is fresh."""
+        """Return the messages that an episode starts with; by default the task's prompt. ``self.state`` is fresh."""
         return task.prompt
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
@@ -135,11 +135,11 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         raise NotImplementedError(f"{type(self).__name__} must define respond(reply) -> Turn")
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """A good next reply for the state the episode is in, by the scripted expert; ``rng`` is the expert's own."""
+        """Return the scripted expert's next reply in the episode's state; ``rng`` is the expert's own."""
         raise NotImplementedError(f"{type(self).__name__} has no scripted demonstrations")
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """A next reply in the right form and mostly wrong: mistakes to learn from, mixed with demonstrations."""
+        """Return a next reply in the right form and mostly wrong: mistakes to mix with demonstrations."""
         raise NotImplementedError(f"{type(self).__name__} has no scripted careless replies")
 
     @property
@@ -150,11 +150,11 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return self.state.task
 
     def attacks(self) -> Sequence[Attack]:
-        """The cheap policies known against this environment: those that can be tried anywhere, and its own."""
+        """Return the attacks on this environment: the common ones, and its own."""
         return (*COMMON, *self.own_attacks)
 
     def secrets(self) -> Sequence[str]:
-        """What only the environment may know in this episode, as texts; by default the task's ground truth.
+        """Return the texts that only the environment may know in this episode; by default the ground truth.
 
         None of them may stand in an observation or in ``info`` before the policy said it itself; tests look for them.
         Leave out what a policy may find out by asking.
@@ -180,7 +180,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return False
 
     def conversation_score(self) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
-        """How good the conversation is as it stands, by named scores; by default the return so far.
+        """Return named scores of the conversation as it stands; by default the return so far.
 
         The multiturn-aware reward (:mod:`textenvs.lookahead`) scores futures by it. It may be asked for after any turn
         and must change nothing. A family that is judged as a whole returns its task scores here, each from 0 to 1 and
@@ -189,7 +189,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return {"return": self.state.return_so_far}
 
     def spent_budget(self, messages: Sequence[Message]) -> str | None:
-        """The budget that ends the episode with a turn of these messages; ``None``: it may go on."""
+        """Return the budget that a turn of these messages exhausts; ``None``: the episode may continue."""
         state = self.state
         if self.max_user_turns is not None and state.user_turns >= self.max_user_turns and _speaks(messages):
             return "max_user_turns"
@@ -249,7 +249,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             return wait_for(self._play(action))
 
     def render(self) -> str | None:  # type: ignore[override]
-        """The transcript (``"ansi"``), or print what is new of it and return ``None`` (``"human"``).
+        """Return the transcript (``"ansi"``), or print its new part and return ``None`` (``"human"``).
 
         Control characters of models, users and tools are escaped: a transcript must not drive the terminal.
         """
@@ -283,7 +283,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     # ------------------------------------------------------------------ snapshots
 
     def snapshot(self) -> StateT:
-        """A copy of the episode as it stands, picklable, for :meth:`restore` here or in another process."""
+        """Return a picklable copy of the episode as it stands, for :meth:`restore` here or in another process."""
         saved = copy_state(self.state)
         saved.rng = dict(self.np_random.bit_generator.state)
         return saved
@@ -309,7 +309,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         self._printed = 0
 
     def fork(self, seed: int | None = None) -> Self:
-        """An independent environment in the same state; it shares what is immutable, and closing it releases nothing.
+        """Return an independent environment in the same state; closing it releases nothing that is shared.
 
         Args:
             seed: Reseed the fork's randomness, for futures that differ; ``None`` continues the same stream.
@@ -387,7 +387,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             return self._fail(failure)
 
     def _ask(self, action: str | Message) -> Turn | Awaitable[Turn]:
-        """The first half of a turn: what the hook makes of the action. ``_conclude`` or ``_fail`` is the second."""
+        """Begin a turn: pass the action to the hook. ``_conclude`` or ``_fail`` ends it."""
         state = self.state
         if not state.messages or state.done:
             raise gymnasium.error.ResetNeeded(
@@ -401,11 +401,11 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return self.respond(reply)
 
     def _separated(self, reply: Message, marks: Sequence[Marks]) -> Message:
-        """A reply whose reasoning, in these marks, is apart from its content."""
+        """Return a reply whose reasoning, between these marks, is apart from its content."""
         text = text_of(reply)
-        reasoning, said = split_reasoning(text, marks, self._call_spans)
+        reasoning, visible = split_reasoning(text, marks, self._call_spans)
         reasoning = "\n\n".join(filter(None, (reply.get("reasoning_content"), reasoning)))
-        return {**reply, "content": said if reasoning else text, "reasoning_content": reasoning}
+        return {**reply, "content": visible if reasoning else text, "reasoning_content": reasoning}
 
     def _call_spans(self, text: str) -> Spans:
         """Return the places of tool calls in a reply's text; here none."""
@@ -491,7 +491,7 @@ def check_env(what: str, env: Any) -> None:
 
 
 def as_reply(action: Any, before: Messages = ()) -> Message:
-    """The assistant message that ``action`` stands for, as a copy with clean text, or ``InvalidAction``.
+    """Return the assistant message that ``action`` stands for, a copy with clean text, or raise ``InvalidAction``.
 
     ``before`` is the conversation that it replies to.
     """

@@ -38,8 +38,8 @@ _PER_EPISODE = 20  # objects that an episode makes for a turn, and some more
 _MANY = 1000  # fewer episodes make no difference
 
 _lock = threading.Lock()
-_wanted: list[int] = []
-_found, _ours = 0, -1  # the threshold that was there, and the one that was set here
+_requests: list[int] = []
+_original, _applied = 0, -1  # the threshold that was there, and the one that was set here
 
 # Hooks and policies that never wait must not keep the event loop to themselves: after so many episodes, others get it.
 _YIELD_EVERY = 16
@@ -125,10 +125,10 @@ class _Run:
                     self.news.clear()
                     await self.news.wait()
         finally:
-            left = list(workers)
-            for worker in left:
+            unfinished = list(workers)
+            for worker in unfinished:
                 worker.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await asyncio.gather(*unfinished, return_exceptions=True)
 
     async def _work(self, number: int, task: Any) -> None:
         """One place: this episode, and then whichever is next. There may be tens of thousands of these."""
@@ -159,7 +159,7 @@ class _Run:
 
 
 def _fork(env: TextEnv[Any]) -> TextEnv[Any]:
-    """A fork for this module alone: its spaces are never sampled from, and each episode has a seed."""
+    """Return a fork for this module alone: its spaces are never sampled from, and each episode has a seed."""
     fork = env.fork(0)
     fork.observation_space, fork.action_space = env.observation_space, env.action_space
     return fork
@@ -182,23 +182,23 @@ def rarely_collected(episodes: int) -> Iterator[None]:
     This is process-wide; the last to leave puts back what was there. A collector that is off (0), or looks less often
     already, is left alone.
     """
-    wanted = [_PER_EPISODE * episodes] if episodes >= _MANY else []
+    additions = [_PER_EPISODE * episodes] if episodes >= _MANY else []
     with _lock:
-        _wanted.extend(wanted)
+        _requests.extend(additions)
         _apply()
     try:
         yield
     finally:
         with _lock:
-            for each in wanted:
-                _wanted.remove(each)
+            for threshold in additions:
+                _requests.remove(threshold)
             _apply()
 
 
 def _apply() -> None:
-    global _found, _ours
-    now, *others = gc.get_threshold()
-    if now != _ours:  # it was chosen elsewhere
-        _found = now
-    _ours = max([_found, *_wanted]) if _found else 0
-    gc.set_threshold(_ours, *others)
+    global _original, _applied
+    now, *older = gc.get_threshold()
+    if now != _applied:  # it was chosen elsewhere
+        _original = now
+    _applied = max([_original, *_requests]) if _original else 0
+    gc.set_threshold(_applied, *older)

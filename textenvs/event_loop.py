@@ -87,7 +87,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 def _forget_after_fork() -> None:
-    """A forked child has neither the thread nor, perhaps, a lock that anyone will release."""
+    """Reset the loop in a forked child, which has no thread and may hold a lock that nothing releases."""
     global _loop, _thread, _lock
     _loop, _thread, _lock = None, None, threading.Lock()
 

@@ -35,7 +35,7 @@ class RandomState:
 
     @classmethod
     def seeded(cls, seed: int) -> RandomState:
-        """As ``random.seed(seed)`` and ``numpy.random.seed(seed)`` leave them, or its words, beyond NumPy's 32 bits."""
+        """Return the states after ``random.seed(seed)`` and ``numpy.random.seed(seed)``; a large seed in parts."""
         words = seed if seed < 2**32 else [seed >> shift & 0xFFFFFFFF for shift in range(0, seed.bit_length(), 32)]
         return cls(random.Random(seed).getstate(), np.random.RandomState(words).get_state())  # noqa: NPY002
 

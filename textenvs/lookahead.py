@@ -82,7 +82,7 @@ class FuturePolicy(Protocol):
     """A policy that keeps something for each future: its tokens, its random numbers."""
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """Who replies in a future that is played in ``env``; its seed follows from the episode's and the actions."""
+        """Return the player of a future in ``env``; its seed follows from the episode's and the actions."""
 
 
 class _NoRoom(Exception):
@@ -146,8 +146,8 @@ class Lookahead:
                 "lambda text: len(tokenizer.encode(text)), or choose 'textenvs' or 'recipe', which count words"
             )
         self.formula = self._formula = formula
-        given = self.policy is None or isinstance(self.policy, FuturePolicy)
-        self._policy = self.policy if given else resolve("policy", self.policy)
+        is_resolved = self.policy is None or isinstance(self.policy, FuturePolicy)
+        self._policy = self.policy if is_resolved else resolve("policy", self.policy)
         self._judge = None if self.judge is None else resolve("judge", self.judge)
         self._count = estimate_tokens if self.count_tokens is None else resolve("count_tokens", self.count_tokens)
         self.weights = dict(self.weights or {})
@@ -160,9 +160,9 @@ class Lookahead:
         self.__dict__.update(state, _gates=WeakKeyDictionary())
 
     def __call__(self, env: TextEnv[Any]) -> Coroutine[Any, Any, MultiturnReward]:
-        """The reward of the last turn of ``env``, to be awaited; just after ``reset``, the value of the opening.
+        """Return the reward of the last turn of ``env``; just after ``reset``, the value of the opening.
 
-        The forks are taken now, so the episode may go on before the result is awaited.
+        The forks are taken now, so the episode may continue before the result is awaited.
 
         Raises:
             EnvironmentFailure: When awaited: all futures failed, or the episode itself had.
@@ -192,13 +192,13 @@ class Lookahead:
         return self.reward(plays, state.messages, state.assistant_turns, state.stop)
 
     def count(self, *, over: bool) -> int:
-        """How many futures a turn has; one where there is nothing left to play."""
+        """Return the number of futures of a turn; one where there is nothing left to play."""
         return 1 if over or self.window == 0 else self.samples
 
     async def reward(
         self, plays: Sequence[PlayFuture], messages: Messages, turns: int, stop: str | None = None
     ) -> MultiturnReward:
-        """The reward of a turn whose futures are played elsewhere.
+        """Return the reward of a turn whose futures are played elsewhere.
 
         Args:
             plays: The futures, none of which has begun.
@@ -216,7 +216,7 @@ class Lookahead:
         played = replies[-turns:] if turns else [len(messages)]
         start = {"all": 0, "played": played[0], "future": played[-1]}[self._formula.scope]
         calls: list[None] = []  # one for each time that the policy was asked
-        results = await together(*(self._guarded(each, len(messages), start, calls) for each in plays))
+        results = await together(*(self._guarded(play, len(messages), start, calls) for play in plays))
         futures = tuple(result for result in results if isinstance(result, Future))
         errors = [result for result in results if isinstance(result, Exception)]
         reasons = tuple(f"{type(error).__name__}: {error}" for error in errors)
@@ -268,16 +268,16 @@ class Lookahead:
         )
 
     async def _play(
-        self, fork: TextEnv[Any], player: Player, asked: Callable[[], None], began: Callable[[], None]
+        self, fork: TextEnv[Any], player: Player, on_request: Callable[[], None], began: Callable[[], None]
     ) -> Played:
         began()
 
         async def reply(conversation: Messages) -> str | Message:
-            asked()
-            said = await settle(player(conversation))
-            if said is None:
+            on_request()
+            answer = await settle(player(conversation))
+            if answer is None:
                 raise _NoRoom
-            return said
+            return answer
 
         episode = Episode()
         with suppress(_NoRoom):
@@ -300,9 +300,9 @@ class Lookahead:
         self._check_weights(set(await conversation_scores(env)))
 
     def _check_weights(self, names: Set[str]) -> None:
-        known = names | ({INTERACTIVITY} if self.judge is not None else set())
-        if unknown := set(self.weights or {}) - known:
-            raise ValueError(f"weights names {sorted(unknown)}, but what is scored is {sorted(known)}")
+        scored = names | ({INTERACTIVITY} if self.judge is not None else set())
+        if unknown := set(self.weights or {}) - scored:
+            raise ValueError(f"weights names {sorted(unknown)}, but what is scored is {sorted(scored)}")
 
     def _gate(self) -> asyncio.Semaphore:
         if self.concurrency is None:
@@ -313,12 +313,12 @@ class Lookahead:
 def multiturn_aware_reward(
     env: TextEnv[Any], policy: Policy | FuturePolicy | str, **options: Any
 ) -> Coroutine[Any, Any, MultiturnReward]:
-    """The multiturn-aware reward of the last turn of ``env``, to be awaited; see :class:`Lookahead`."""
+    """Return the multiturn-aware reward of the last turn of ``env``; see :class:`Lookahead`."""
     return Lookahead(policy, **options)(env)
 
 
 async def conversation_scores(env: TextEnv[Any]) -> dict[str, float]:
-    """What :meth:`~textenvs.env.TextEnv.conversation_score` says of the conversation as it stands.
+    """Return :meth:`~textenvs.env.TextEnv.conversation_score` of the conversation as it stands.
 
     Raises:
         ValueError: It returned no named, finite numbers.
@@ -331,7 +331,7 @@ async def conversation_scores(env: TextEnv[Any]) -> dict[str, float]:
 
 
 def checked_scores(scores: Any, where: str) -> dict[str, float]:
-    """The scores of a conversation, if they are what they must be.
+    """Return the scores of a conversation as floats.
 
     Raises:
         ValueError: They are no finite numbers by name; ``where`` says whose they are.
@@ -346,11 +346,11 @@ def checked_scores(scores: Any, where: str) -> dict[str, float]:
 
 
 def _as_seen(messages: Messages) -> Messages:
-    shown = []
+    visible = []
     for message in copy_messages(messages):
         if message["role"] != "system":
             if message["role"] == "assistant":
                 message["content"] = visible_text(message)
             message.pop("reasoning_content", None)
-            shown.append(message)
-    return tuple(shown)
+            visible.append(message)
+    return tuple(visible)

@@ -43,7 +43,7 @@ class TextPart(TypedDict):
 
 
 class ImageUrl(TypedDict):
-    """Where an image is: an address, or the image itself as a ``data:`` URL."""
+    """An image's address, or the image itself as a ``data:`` URL."""
 
     url: str
     detail: NotRequired[str]
@@ -128,7 +128,7 @@ def image_part(url: str, detail: str | None = None) -> ImagePart:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message's content; of parts, the texts, each on a line of its own."""
+    """Return the text of a message's content; of parts, the texts, each on a line of its own."""
     content = message["content"]
     if isinstance(content, str):
         return content
@@ -152,7 +152,7 @@ def clean_text(text: str) -> str:
 
 
 def plain_text(message: Any, *roles: str) -> str | None:
-    """The text of a ``dict`` that is nothing but one of these roles and a text, as nearly every message is."""
+    """Return the text of a ``dict`` with just one of these roles and a text, as nearly every message is."""
     if type(message) is dict and len(message) == 2 and message.get("role") in roles:
         text = message.get("content")
         return text if isinstance(text, str) else None
@@ -179,7 +179,7 @@ def read_message(value: Any, before: Sequence[Message] = ()) -> Message:
         return value  # type: ignore[no-any-return]
     if not isinstance(value, Mapping):
         raise ValueError(f"a message is a mapping with 'role' and 'content', not {type(value).__name__}")
-    fields = {key: each for key, each in value.items() if not _is_absent(each)}
+    fields = {key: item for key, item in value.items() if not _is_absent(item)}
     if unknown := set(fields) - _READ - _IGNORED:
         raise ValueError(f"unknown keys {sorted(map(str, unknown))}; a message has {sorted(_KEYS)}")
     named = fields.get("role")
@@ -195,7 +195,7 @@ def read_message(value: Any, before: Sequence[Message] = ()) -> Message:
     reasoning = next((_text(fields, key) for key in REASONING_KEYS if key in fields), None)
     if reasoning is not None or texts:
         message["reasoning_content"] = reasoning or "\n".join(texts)
-    if calls := _read_calls(fields, role, sum(len(each.get("tool_calls", ())) for each in before)):
+    if calls := _read_calls(fields, role, sum(len(earlier.get("tool_calls", ())) for earlier in before)):
         message["tool_calls"] = calls
     if "tool_call_id" in fields:
         message["tool_call_id"] = _text(fields, "tool_call_id")
@@ -221,7 +221,7 @@ def problem_with(message: Any) -> str | None:
 def _is_absent(value: Any, depth: int = 4) -> bool:
     """Null, or a struct of nulls, which ``datasets`` makes of a struct that is null."""
     if isinstance(value, Mapping):
-        return depth > 0 and all(_is_absent(each, depth - 1) for each in value.values())
+        return depth > 0 and all(_is_absent(item, depth - 1) for item in value.values())
     return value is None
 
 
@@ -239,7 +239,7 @@ def _listed(value: Any) -> Sequence[Any] | None:
 
 
 def _read_content(fields: Mapping[str, Any], content: Any, inside: bool = False) -> tuple[list[str], Content]:
-    """The texts of reasoning among a content's parts, and the content without them.
+    """Return the texts of reasoning among a content's parts, and the content without them.
 
     ``inside`` reasoning there is no further reasoning.
     """
@@ -254,19 +254,19 @@ def _read_content(fields: Mapping[str, Any], content: Any, inside: bool = False)
     reasoning: list[str] = []
     read: list[Part] = []
     for number, part in enumerate(parts):
-        given = part if not isinstance(part, Mapping) else {k: v for k, v in part.items() if not _is_absent(v)}
-        match given:
+        entries = part if not isinstance(part, Mapping) else {k: v for k, v in part.items() if not _is_absent(v)}
+        match entries:
             case str() if isinstance(content, str):
-                read.append(text_part(given))
-            case {"type": "text", "text": str(text)} if len(given) == 2:
+                read.append(text_part(entries))
+            case {"type": "text", "text": str(text)} if len(entries) == 2:
                 read.append(text_part(str(text)))
-            case {"type": "refusal", "refusal": str(text)} if len(given) == 2:
+            case {"type": "refusal", "refusal": str(text)} if len(entries) == 2:
                 read.append(text_part(str(text)))
             case {"type": "thinking", "thinking": thinking} if not inside:
                 reasoning.append(text_of({"content": _read_content({}, thinking, inside=True)[1]}))
-            case {"type": "image_url", "image_url": {"url": str(url)} as image} if url and len(given) == 2:
-                if more := {key for key in image if image[key] is not None} - {"url", "detail"}:
-                    raise ValueError(f"content[{number}] must be {_PART}; image_url has {sorted(map(str, more))}")
+            case {"type": "image_url", "image_url": {"url": str(url)} as image} if url and len(entries) == 2:
+                if extra := {key for key in image if image[key] is not None} - {"url", "detail"}:
+                    raise ValueError(f"content[{number}] must be {_PART}; image_url has {sorted(map(str, extra))}")
                 read.append(image_part(url, image.get("detail")))
             case _:
                 raise ValueError(f"content[{number}] must be {_PART}")
@@ -295,10 +295,10 @@ def _read_call(call: Any, place: int, number: int) -> ToolCall:
     problem = f"tool_calls[{place}] must be {_CALL}"
     if not isinstance(call, Mapping):
         raise ValueError(problem)
-    given = {key: each for key, each in call.items() if each is not None}
-    call_id, kind = given.pop("id", made_id(number)), given.pop("type", "function")
-    function = given.pop("function") if "function" in given else given  # some write a call without this layer
-    if kind != "function" or (given and function is not given) or not isinstance(function, Mapping):
+    entries = {key: item for key, item in call.items() if item is not None}
+    call_id, kind = entries.pop("id", made_id(number)), entries.pop("type", "function")
+    function = entries.pop("function") if "function" in entries else entries  # some write a call without this layer
+    if kind != "function" or (entries and function is not entries) or not isinstance(function, Mapping):
         raise ValueError(problem)
     if {key for key in function if function[key] is not None} - {"name", "arguments"}:
         raise ValueError(problem)
@@ -318,19 +318,19 @@ def _read_call(call: Any, place: int, number: int) -> ToolCall:
 def _plain(value: Any) -> Any:
     """JSON of what a row of Arrow or pandas has, without keys that are null."""
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items() if each is not None}
+        return {name: _plain(item) for name, item in value.items() if item is not None}
     if (listed := _listed(value)) is not None:
-        return [_plain(each) for each in listed]
+        return [_plain(item) for item in listed]
     return value.item() if isinstance(value, np.generic) else value
 
 
 def made_id(number: int) -> str:
-    """An id for a call without one: nine letters and digits, since Mistral's templates refuse any other."""
+    """Return an id for a call without one: nine letters and digits, as Mistral's templates require."""
     return f"call{number:05d}"
 
 
 def _answered(before: Sequence[Message], name: str | None) -> str:
-    """The id of the call that a result without ``tool_call_id`` answers."""
+    """Return the id of the call that a result without ``tool_call_id`` answers."""
     results: list[Message] = []
     for message in reversed(before):
         if message["role"] == "tool":
@@ -340,8 +340,8 @@ def _answered(before: Sequence[Message], name: str | None) -> str:
             break
         calls = message.get("tool_calls", ())
         if not calls:  # they stand in its text
-            return made_id(sum(len(each.get("tool_calls", ())) for each in before) + len(results))
-        answered = {each["tool_call_id"] for each in results}
+            return made_id(sum(len(earlier.get("tool_calls", ())) for earlier in before) + len(results))
+        answered = {result["tool_call_id"] for result in results}
         waiting = [call for call in calls if call["id"] not in answered]
         if waiting:
             return next((call["id"] for call in waiting if call["function"]["name"] == name), waiting[0]["id"])
@@ -366,7 +366,7 @@ def check_conversation(messages: Iterable[Any], where: str, before: Messages = (
 
 
 def copy_messages(messages: Iterable[Message]) -> Messages:
-    """A deep copy: who receives an observation may keep it or change it (Gymnasium's checker asks for that)."""
+    """Return a deep copy, which a receiver may keep or change (Gymnasium's checker asks for that)."""
     # This runs for every message of every turn, and nearly all are a role and a text.
     return tuple(
         {**message} if len(message) == 2 and type(message["content"]) is str else _copied(message, str)
@@ -375,7 +375,7 @@ def copy_messages(messages: Iterable[Message]) -> Messages:
 
 
 def clean_messages(messages: Iterable[Message]) -> Messages:
-    """A deep copy in which every text is clean (:func:`clean_text`)."""
+    """Return a deep copy in which every text is clean (:func:`clean_text`)."""
     return tuple(_copied(message, clean_text) for message in messages)
 
 
@@ -383,8 +383,8 @@ def _copied(value: Any, text: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return text(value)
     if isinstance(value, Mapping):
-        return {name: _copied(each, text) for name, each in value.items()}
-    return tuple(_copied(each, text) for each in value)
+        return {name: _copied(item, text) for name, item in value.items()}
+    return tuple(_copied(item, text) for item in value)
 
 
 def visible_text(message: Message) -> str:
@@ -399,7 +399,7 @@ def visible_text(message: Message) -> str:
 
 
 def visible_conversation(messages: Iterable[Message], *, tools: bool = False) -> Messages:
-    """What a user sees of a conversation: what was said, by whom, without private reasoning.
+    """Return the messages that a user sees, without private reasoning.
 
     System messages are left out (they are for the policy), and so are tool calls and their results, unless ``tools``:
     then each is a line of the assistant's message. An assistant message without visible words stays, empty: silence is
@@ -423,16 +423,16 @@ def visible_conversation(messages: Iterable[Message], *, tools: bool = False) ->
 
 
 def transcript(messages: Sequence[Message]) -> str:
-    """The conversation for a person to read, one ``role: text`` paragraph a message."""
+    """Return the conversation for a person to read, one ``role: text`` paragraph a message."""
     lines = []
     for message in messages:
         content = message["content"]
         parts = [text_part(content)] if isinstance(content, str) else content
-        shown = [
+        texts = [
             part["text"] if part["type"] == "text" else f"[image: {excerpt(part['image_url']['url'], _URL_CHARS)}]"
             for part in parts
         ]
-        lines.append(f"{message['role']}: " + "\n".join(shown))
+        lines.append(f"{message['role']}: " + "\n".join(texts))
         for call in message.get("tool_calls", ()):
             lines.append(f"  -> {call['function']['name']}({call['function']['arguments']})")
     return "\n".join(lines)

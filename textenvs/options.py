@@ -33,16 +33,16 @@ def resolve(what: str, value: Any) -> Callable[..., Any]:
     if not module_name or not name:
         raise ValueError(f"{what} must be a callable or 'module:name', not {value!r}")
     try:
-        found: Any = import_named(module_name)
+        target: Any = import_named(module_name)
     except ValueError as error:
         raise ValueError(f"{what}={value!r}: {error}") from error
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise ValueError(f"{what}={value!r}: module {module_name!r} has no {name!r}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ValueError(f"{what}={value!r} is a {type(found).__name__}, which cannot be called")
-    return found
+        target = getattr(target, part)
+    if not callable(target):
+        raise ValueError(f"{what}={value!r} is a {type(target).__name__}, which cannot be called")
+    return target
 
 
 def import_named(module: str) -> ModuleType:
@@ -88,15 +88,15 @@ def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given = {name: bound.arguments[name] for name in model().model_fields}
+        values = {name: bound.arguments[name] for name in model().model_fields}
         try:
-            model().model_validate(given)
+            model().model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             name, *inside = first["loc"]
-            place = f"[{inside[0]!r}]" if inside and isinstance(given[str(name)], Mapping) else ""
-            said = first["msg"].removeprefix("Input ")
-            raise ValueError(f"{name}{place} {said}, not {first['input']!r}") from None
+            place = f"[{inside[0]!r}]" if inside and isinstance(values[str(name)], Mapping) else ""
+            problem = first["msg"].removeprefix("Input ")
+            raise ValueError(f"{name}{place} {problem}, not {first['input']!r}") from None
         return function(*args, **kwargs)
 
     if isinstance(make, type):
@@ -110,13 +110,13 @@ def _plain(hint: Any) -> bool:
     if origin is Annotated:
         return _plain(get_args(hint)[0])
     if origin in (Union, UnionType, Mapping):
-        return all(_plain(each) for each in get_args(hint))
+        return all(_plain(argument) for argument in get_args(hint))
     return origin is Literal or hint in (bool, int, float, str, type(None))
 
 
-def make_of(option: str, made: Callable[[GivenT], MadeT], given: GivenT) -> MadeT:
-    """``made(given)``; an error of it names the option that ``given`` was the value of."""
+def make_of(option: str, make: Callable[[GivenT], MadeT], value: GivenT) -> MadeT:
+    """Return ``make(value)``; its errors name the option that had this value."""
     try:
-        return made(given)
+        return make(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{option}: {error}") from error

@@ -47,12 +47,12 @@ class Episode:
 
     @property
     def failed(self) -> bool:
-        """Whether it says nothing about the policy: an error, or a simulator, judge or tool that gave up."""
+        """True where it says nothing about the policy: an error, or a simulator, judge or tool that gave up."""
         return self.error is not None or bool(self.info.get("failed"))
 
 
 class Calling(Protocol):
-    """How an environment is called; :class:`~textenvs.threads.Calls` is one."""
+    """Calls of an environment; :class:`~textenvs.threads.Calls` is one kind."""
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
         """:meth:`TextEnv.reset`."""

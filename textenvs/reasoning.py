@@ -1,4 +1,4 @@
-"""Private reasoning: the marks that models put around it, and what of a reply is said aloud.
+"""Private reasoning: the marks that models put around it, and the visible text of a reply.
 
 Only *leading* reasoning is private: one block or several in a row at the beginning of a reply, or all before an end
 mark whose begin mark a chat template wrote into the prompt. A mark further down is text like any other.
@@ -45,8 +45,22 @@ REASONING_MARKS: tuple[Marks, ...] = (
     Marks("<thinking>", "</thinking>", False),  # asked for by many system prompts, as are the next
     Marks("<reasoning>", "</reasoning>", False),
     Marks("<thoughts>", "</thoughts>", False),
+    Marks("<analysis>", "</analysis>", False),
     Marks("<scratchpad>", "</scratchpad>", False),
     Marks("<reflection>", "</reflection>", False),
+)
+
+_Words: TypeAlias = tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
+
+_SPACE = r"[\s\u200b\ufeff]*+"
+
+# Marks that are plain words, each begin mark with white space before it. Any reply may begin with such a word, so each
+# counts only as it is spelled here, and only where its end follows.
+_WORD_MARKS: _Words = (
+    # gpt-oss, decoded without its special tokens
+    (re.compile(_SPACE + r"(?:assistant)?analysis"), re.compile(r"assistant(?:final|commentary)")),
+    # Granite 3.2
+    (re.compile(_SPACE + r"Here(?:['’]s| is) my thought process:"), re.compile(r"Here(?:['’]s| is) my response:")),
 )
 
 #: Keys of a message that has its reasoning apart, as services and chat templates name them; the first present is read.
@@ -78,27 +92,30 @@ def no_calls(text: str) -> Spans:
     return ()
 
 
-def split_reasoning(
-    text: str, marks: Sequence[Marks] = REASONING_MARKS, calls: Callable[[str], Spans] = no_calls
-) -> Split:
+def split_reasoning(text: str, marks: Sequence[Marks] | None = None, calls: Callable[[str], Spans] = no_calls) -> Split:
     """Take a reply apart, in time linear in it.
+
+    ``marks`` are by default :data:`REASONING_MARKS` and the plain words that gpt-oss (its special tokens left out) and
+    Granite 3.2 put around their reasoning; those count only where the end follows.
 
     A block ends at the end mark that belongs to its begin mark, blocks within blocks counted; where none does, at the
     first end mark. One that is not closed is private to the last character: a reply cut off while thinking has said
     nothing. ``calls`` gives the stretches of tool calls in a text, in which no mark counts.
     """
-    if not any(each in text for each in _firsts(tuple(marks))):
+    words = _WORD_MARKS if marks is None else ()
+    marks = REASONING_MARKS if marks is None else tuple(marks)
+    if not any(character in text for character in _firsts(marks)) and _match_words(words, text, 0) is None:
         return Split("", text.strip())
-    occurrences = _Occurrences(text, tuple(marks), calls)
+    occurrences = _Occurrences(text, marks, words, calls)
     private, place = _leading(occurrences, 0)
     if not private and (end := occurrences.unopened()) is not None:
         rest, place = _leading(occurrences, end[1])
         private = [text[: end[0]], *rest]
-    return Split("\n\n".join(each.strip() for each in private), _without_answer_marks(text[place:].strip()))
+    return Split("\n\n".join(block.strip() for block in private), _without_answer_marks(text[place:].strip()))
 
 
 def _leading(occurrences: _Occurrences, place: int) -> tuple[list[str], int]:
-    """The blocks that begin at ``place``, and where what follows them begins."""
+    """Return the blocks that begin at ``place``, and the place behind them."""
     private: list[str] = []
     while (block := occurrences.block(place)) is not None:
         inner, end, place = block
@@ -116,32 +133,43 @@ def _without_answer_marks(text: str) -> str:
 class _Occurrences:
     """The marks in a text, looked for when they are needed."""
 
-    def __init__(self, text: str, marks: tuple[Marks, ...], calls: Callable[[str], Spans]) -> None:
-        self.text, self.marks, self._find_calls = text, marks, calls
-        self._calls: Spans | None = None
+    def __init__(self, text: str, marks: tuple[Marks, ...], words: _Words, calls: Callable[[str], Spans]) -> None:
+        self.text, self.marks, self._words, self._find_calls = text, marks, words, calls
         self._pairs: dict[Marks, _Pairs] = {}
 
     def block(self, place: int) -> tuple[int, int, int] | None:
-        """The block at ``place``, behind white space: where its inside begins and ends, and where it ends."""
+        """Return begin and end of the inside of the block at ``place``, behind white space, and the block's end."""
         begin = _begins(self.marks).match(self.text, place)
         if begin is None or begin.lastindex is None:
-            return None
+            return self._words_block(place)
         pairs = self._of(self.marks[begin.lastindex - 1])
         end = pairs.end_of(begin.start(begin.lastindex))
         return (begin.end(), *((len(self.text), len(self.text)) if end is None else end))
 
     def unopened(self) -> tuple[int, int] | None:
-        """The first end mark that no begin mark belongs to, where a template may have written that."""
+        """Return the first end mark without a begin mark, where a template may have written that."""
         lower = self.text.lower()
-        ends = (self._of(each).unopened for each in self.marks if each.in_prompt and each.end.lower() in lower)
+        ends = (self._of(pair).unopened for pair in self.marks if pair.in_prompt and pair.end.lower() in lower)
         return min((end for end in ends if end is not None), default=None)
+
+    def _words_block(self, place: int) -> tuple[int, int, int] | None:
+        """Return the block at ``place`` between marks that are plain words, as :meth:`block` does."""
+        if (begin := _match_words(self._words, self.text, place)) is None:
+            return None
+        inside, end = begin
+        for match in end.finditer(self.text, inside):
+            if not _in_calls(match.start(), self._calls):
+                return inside, *match.span()
+        return None
 
     def _of(self, marks: Marks) -> _Pairs:
         if marks not in self._pairs:
-            if self._calls is None:
-                self._calls = self._find_calls(self.text)
             self._pairs[marks] = _Pairs(self.text, marks, self._calls)
         return self._pairs[marks]
+
+    @functools.cached_property
+    def _calls(self) -> Spans:
+        return self._find_calls(self.text)
 
 
 class _Pairs:
@@ -151,11 +179,9 @@ class _Pairs:
         self._ends: list[tuple[int, int]] = []
         self._end_of: dict[int, tuple[int, int]] = {}
         self.unopened: tuple[int, int] | None = None
-        starts = [start for start, _ in calls]
         opened: list[int] = []
         for match in _either(marks).finditer(text):
-            call = bisect_left(starts, match.start() + 1) - 1
-            if call >= 0 and match.start() < calls[call][1]:
+            if _in_calls(match.start(), calls):
                 continue
             if match[1] is not None:
                 opened.append(match.start())
@@ -173,12 +199,25 @@ class _Pairs:
         return self._ends[following] if following < len(self._ends) else None
 
 
+def _in_calls(place: int, calls: Spans) -> bool:
+    """Return whether a place is within one of the calls."""
+    call = bisect_left(calls, (place + 1,)) - 1
+    return call >= 0 and place < calls[call][1]
+
+
+def _match_words(words: _Words, text: str, place: int) -> tuple[int, re.Pattern[str]] | None:
+    """Match a begin mark of plain words: where the block's inside begins, and what ends it."""
+    for begin, end in words:
+        if match := begin.match(text, place):
+            return match.end(), end
+    return None
+
+
 @functools.lru_cache(maxsize=64)
 def _begins(marks: tuple[Marks, ...]) -> re.Pattern[str]:
-    """Matches white space and a begin mark, each in a group of its own number; the marks are tried in order."""
-    return re.compile(
-        r"[\s\u200b\ufeff]*+(?:" + "|".join(f"({re.escape(each.begin)})" for each in marks) + ")", re.IGNORECASE
-    )
+    """Return a pattern of white space and a begin mark, with a group for each mark, in order."""
+    begins = "|".join(f"({re.escape(pair.begin)})" for pair in marks)
+    return re.compile(f"{_SPACE}(?:{begins})", re.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=64)
@@ -188,6 +227,6 @@ def _either(marks: Marks) -> re.Pattern[str]:
 
 @functools.lru_cache(maxsize=64)
 def _firsts(marks: tuple[Marks, ...]) -> frozenset[str]:
-    """The characters that marks and answers begin with."""
-    texts = [each for pair in marks for each in (pair.begin, pair.end)] + [begin for begin, _ in _ANSWERS]
+    """Return the characters that marks and answers begin with."""
+    texts = [mark for pair in marks for mark in (pair.begin, pair.end)] + [begin for begin, _ in _ANSWERS]
     return frozenset(case for text in texts for case in (text[0].lower(), text[0].upper()))

@@ -71,8 +71,8 @@ def register_all(specs: Mapping[str, EnvironmentSpec] | None = None) -> None:
     Without ``max_episode_steps``: limits are kept inside the environment, where the last action is judged first.
     """
     for spec in (_shipped() if specs is None else specs).values():
-        known = gymnasium.registry.get(spec.id)
-        if known is not None and (known.entry_point, known.kwargs) == (spec.entry_point, spec.kwargs):
+        current = gymnasium.registry.get(spec.id)
+        if current is not None and (current.entry_point, current.kwargs) == (spec.entry_point, spec.kwargs):
             continue
         gymnasium.register(
             id=spec.id,
@@ -84,19 +84,19 @@ def register_all(specs: Mapping[str, EnvironmentSpec] | None = None) -> None:
 
 
 def list_environments(*, with_arguments: bool = False) -> tuple[str, ...]:
-    """The ids of the environments that ship with textenvs, in the file's order; by default those without arguments."""
+    """Return the ids of the environments of textenvs, in the file's order; by default those without arguments."""
     return tuple(env_id for env_id, spec in _shipped().items() if with_arguments or not spec.requires)
 
 
 def describe(env_id: str) -> EnvironmentSpec:
-    """The registry's entry for ``env_id``; ``NameNotFound`` names the nearest ids."""
+    """Return the registry's entry for ``env_id``; ``NameNotFound`` names the nearest ids."""
     if env_id not in _shipped():
         raise unknown_id(env_id, _shipped())
     return _shipped()[env_id]
 
 
 def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
-    """The environment itself, without Gymnasium's wrappers: for collectors, which need ``astep`` and ``fork``.
+    """Make the environment itself, without Gymnasium's wrappers: for collectors, which need ``astep`` and ``fork``.
 
     Args:
         env_id: An id registered with Gymnasium, ours or your own; ``module:id`` imports the module first, and
@@ -122,14 +122,18 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
 
 
 def constructor(env_id: str) -> Callable[..., Any]:
-    """What makes the environment of this id, its class mostly; see :func:`make` for ids and errors."""
+    """Return the creator of the environment of this id, mostly its class; see :func:`make` for ids and errors."""
     module, _, name = env_id.rpartition(":")
     imported = importlib.import_module(module) if module else None
     if name not in gymnasium.registry:
-        found = getattr(imported, name, None)
-        if inspect.isclass(found) and issubclass(found, TextEnv):
-            return found
-        own = [each for each, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("gymnasium.")]
+        environment_class = getattr(imported, name, None)
+        if inspect.isclass(environment_class) and issubclass(environment_class, TextEnv):
+            return environment_class
+        own = [
+            registered_id
+            for registered_id, spec in gymnasium.registry.items()
+            if not str(spec.entry_point).startswith("gymnasium.")
+        ]
         raise unknown_id(name, own)
     entry_point = gymnasium.registry[name].entry_point
     if not isinstance(entry_point, str):
@@ -141,38 +145,42 @@ def constructor(env_id: str) -> Callable[..., Any]:
 def _at_entry_point(name: str, entry_point: str) -> Callable[..., Any]:
     place, _, attribute = entry_point.partition(":")
     try:
-        found: Any = import_named(place)
+        target: Any = import_named(place)
     except ValueError as error:
         raise gymnasium.error.Error(f"{name!r} has the entry point {entry_point!r}, and {error}") from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = [each for each, value in vars(found).items() if inspect.isclass(value) and not each.startswith("_")]
+        if not hasattr(target, part):
+            names = [
+                class_name
+                for class_name, value in vars(target).items()
+                if inspect.isclass(value) and not class_name.startswith("_")
+            ]
             hint = nearest(part, names, f"its classes are {', '.join(names) or 'none'}")
             raise gymnasium.error.Error(f"{name!r} has the entry point {entry_point!r}, which has no {part!r}; {hint}")
-        found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+        target = getattr(target, part)
+    return target  # type: ignore[no-any-return]
 
 
 @functools.cache
 def parameters(maker: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
-    """The named arguments that a constructor takes (and its bases, where it passes ``**options`` on); are those all?"""
-    found: dict[str, inspect.Parameter] = {}
+    """Return a constructor's named arguments (its bases', too, where it passes ``**options`` on); are those all?"""
+    accepted: dict[str, inspect.Parameter] = {}
     makers: tuple[Any, ...] = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
-    for number, each in enumerate(makers):
-        if number and "__init__" not in vars(each):
+    for number, creator in enumerate(makers):
+        if number and "__init__" not in vars(creator):
             continue
         passes_on = False
-        for name, parameter in inspect.signature(each).parameters.items():
+        for name, parameter in inspect.signature(creator).parameters.items():
             if parameter.kind == parameter.VAR_KEYWORD:
                 passes_on = True
             elif parameter.kind == parameter.KEYWORD_ONLY or (
                 parameter.kind == parameter.POSITIONAL_OR_KEYWORD
                 and not (number and parameter.default is parameter.empty)
             ):
-                found.setdefault(name, parameter)
+                accepted.setdefault(name, parameter)
         if not passes_on:
-            return MappingProxyType(found), True
-    return MappingProxyType(found), False
+            return MappingProxyType(accepted), True
+    return MappingProxyType(accepted), False
 
 
 @functools.cache
@@ -184,10 +192,10 @@ def _shipped() -> Mapping[str, EnvironmentSpec]:
     return MappingProxyType(load(path))
 
 
-def unknown_id(env_id: str, known: Iterable[str]) -> gymnasium.error.NameNotFound:
-    """The error for an id that is not among ``known``; its message names the nearest ones."""
-    known = list(known)
-    near = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
-    near += [other for other in known if other.split("/")[-1] == env_id and other not in near]
+def unknown_id(env_id: str, known_ids: Iterable[str]) -> gymnasium.error.NameNotFound:
+    """Return the error for an id that is not among ``known_ids``; its message names the nearest ones."""
+    known_ids = list(known_ids)
+    near = difflib.get_close_matches(env_id, known_ids, n=3, cutoff=0.5)
+    near += [other for other in known_ids if other.split("/")[-1] == env_id and other not in near]
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(_shipped())}."
     return gymnasium.error.NameNotFound(f"no environment has the id {env_id!r}. {hint}")

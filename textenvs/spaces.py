@@ -24,7 +24,7 @@ _SAMPLE_WORDS = ("yes", "no", "why", "#### 7", "12", "é", "数", "🙂", "\n", 
 
 
 class _TextSpace(spaces.Space[T]):
-    """What the spaces have in common; two of one class are the same set."""
+    """Base of the spaces; two of one class are the same set."""
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__(shape=None, dtype=None, seed=seed)
@@ -71,7 +71,7 @@ class Conversation(_TextSpace[Messages]):
 
 
 class AssistantTurn(_TextSpace[str | Message]):
-    """What an assistant may do in a turn: say text (``str``), or give a whole assistant message (with tool calls)."""
+    """An assistant's action in a turn: text (``str``), or give a whole assistant message (with tool calls)."""
 
     def _sample(self) -> str | Message:
         text = self._words()
@@ -96,12 +96,12 @@ class Unicode(_TextSpace[str]):
 
 def _tuples(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return tuple(_tuples(each) for each in value)
-    return {name: _tuples(each) for name, each in value.items()} if isinstance(value, dict) else value
+        return tuple(_tuples(item) for item in value)
+    return {name: _tuples(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 class SharedText(Sequence[Any]):
-    """What ``n`` processes last observed; a deep copy, which is what ``AsyncVectorEnv`` hands out, is a tuple."""
+    """The last observations of ``n`` processes; a deep copy, which is what ``AsyncVectorEnv`` hands out, is a tuple."""
 
     def __init__(self, texts: ListProxy[Any]) -> None:
         self._texts = texts

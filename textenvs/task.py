@@ -21,7 +21,7 @@ SPLITS: tuple[str, ...] = ("train", "test")
 
 
 def split_by_hash(content: str, held_out: int) -> Split:
-    """The split that ``content`` belongs to, whatever seeds there are: one in ``held_out`` is a test problem."""
+    """Return the split that ``content`` belongs to, for any seeds: one in ``held_out`` is a test problem."""
     digest = hashlib.sha256(content.encode()).digest()
     return "test" if int.from_bytes(digest[:8], "big") % held_out == 0 else "train"
 
@@ -66,7 +66,7 @@ class Task:
         return next((text_of(m) for m in reversed(self.prompt) if m["role"] == "user"), "")
 
     def to_row(self) -> dict[str, Any]:
-        """The row in verl's Parquet schema; the key travels as ``extra_info.key``."""
+        """Return the row in verl's Parquet schema; the key travels as ``extra_info.key``."""
         row: dict[str, Any] = {
             "data_source": self.data_source,
             "prompt": [dict(message) for message in self.prompt],
@@ -202,11 +202,11 @@ class Endless(ABC):
 
     @abstractmethod
     def _generate(self, index: int) -> Task:
-        """The task at ``index``, which is at least 0."""
+        """Return the task at ``index``, which is at least 0."""
 
 
 def joined(parts: Sequence[TaskSet]) -> TaskSet:
-    """The tasks of several finite sets, one after the other."""
+    """Join the tasks of several finite sets, in order."""
     if not parts:
         raise ValueError("tasks is an empty sequence; name at least one source")
     if len(parts) == 1:

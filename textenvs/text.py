@@ -21,11 +21,11 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u20
 
 def printable(text: str) -> str:
     """Text that cannot move a terminal's cursor or change its colours: control characters are escaped."""
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def excerpt(text: str, most: int = 300) -> str:
-    """The beginning of a text, printable, with a note on how long the whole is; at most ``most`` characters of it."""
+    """Return the printable beginning of a text, at most ``most`` characters, with a note on the whole's length."""
     if len(text) <= most:
         return printable(text)
     return f"{printable(text[:most])}... ({len(text)} characters)"
@@ -41,25 +41,25 @@ def quoted(value: Any, most: int = 200) -> str:
         return f"a value of the type {type(value).__name__}"
 
 
-def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """What an error says next of a word that is not among ``known``: the nearest of them, or ``otherwise``."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+def nearest(word: str, choices: Iterable[str], otherwise: str) -> str:
+    """Return a hint on a word that is not among ``choices``: the nearest of them, or ``otherwise``."""
+    near = difflib.get_close_matches(word, list(choices), n=1)
     return f"did you mean {near[0]}?" if near else otherwise
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """A count and what is counted: ``1 row``, ``2 rows``; ``many`` where that is not ``one`` with an s."""
+    """Return a count and what is counted: ``1 row``, ``2 rows``; ``many`` where that is not ``one`` with an s."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def digest(*parts: object) -> bytes:
-    """A key of 32 bytes for values that differ by their ``repr``, in the place of long texts."""
+    """Return a key of 32 bytes for values that differ by their ``repr``, in the place of long texts."""
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).digest()
 
 
 @functools.cache
 def load_yaml(package: str | None, name: str) -> Any:
-    """The YAML file ``name`` beside the modules of ``package``; shared, so never changed."""
+    """Return the YAML file ``name`` beside the modules of ``package``; shared, so never changed."""
     return yaml.load(files(package or "").joinpath(name).read_text("utf-8"), yaml.CSafeLoader)
 
 

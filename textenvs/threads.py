@@ -42,7 +42,7 @@ class Threads:
         return in_new_thread(call, self._free.release)
 
     async def result(self, begun: asyncio.Future[Any]) -> Any:
-        """The result of what has begun; if this is cancelled, the call goes on and is stuck until it ends."""
+        """Await the result of a call that has begun; cancelled, the call continues and is stuck until it ends."""
         try:
             return await asyncio.shield(begun)
         except asyncio.CancelledError:
@@ -61,7 +61,7 @@ class StepTimeoutError(TimeoutError):
 
 
 class Calls:
-    """How the episodes of one environment are played: on the event loop, or in threads where it may block.
+    """Calls of one environment's episodes: on the event loop, or in threads where it may block.
 
     With a time limit (``timeout_s``, for a reset or a step), plain hooks run in threads, too; an asynchronous hook that
     blocks the event loop has no limit. ``undo``: a turn that raises leaves the episode as it was before, and otherwise
@@ -77,7 +77,7 @@ class Calls:
 
     @property
     def hangs(self) -> bool:
-        """Whether a thread was given up that is still at work in the environment."""
+        """True where an abandoned thread is still at work in the environment."""
         return self._threads.stuck > 0
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:

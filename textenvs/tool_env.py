@@ -53,7 +53,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         tools: The tools, with names that differ.
         call_format: How calls are written: ``"hermes"``, ``"llama3"``, ``"qwen3-coder"``, ``"mistral"``, ``"react"``,
             or ``"native"`` (only as ``tool_calls`` of a message). A message with ``tool_calls`` is understood in any.
-        max_calls_per_turn: How many calls of one reply are run; the policy is told that the others were not.
+        max_calls_per_turn: How many calls of one reply are run; the policy is told that the rest were not.
         max_concurrency: How many of them run at the same time.
         tools_in_prompt: Whether the system prompt describes the tools. Where it does not, the model's own chat template
             must (``apply_chat_template(..., tools=env.tools_not_in_prompt)``); our trainers see to that, or refuse.
@@ -81,10 +81,10 @@ class ToolEnv(TextEnv[ToolStateT]):
         self.toolbox = Toolbox(tools, max_calls_per_turn=max_calls_per_turn, max_concurrency=max_concurrency)
         self.format = make_format(call_format, self.toolbox.tools)
         self.tools_in_prompt = tools_in_prompt
-        for each in self.tools:
-            if each.state_type is not None and not issubclass(self.state_type, each.state_type):
+        for tool in self.tools:
+            if tool.state_type is not None and not issubclass(self.state_type, tool.state_type):
                 raise ValueError(
-                    f"the tool {each.name!r} is given a {each.state_type.__name__}, but the state of "
+                    f"the tool {tool.name!r} is given a {tool.state_type.__name__}, but the state of "
                     f"{type(self).__name__} is a {self.state_type.__name__}; set state_type to a subclass of it"
                 )
 
@@ -94,7 +94,7 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     @property
     def tool_schemas(self) -> list[dict[str, Any]]:
-        return [each.schema for each in self.tools]
+        return [tool.schema for tool in self.tools]
 
     @property
     def tools_not_in_prompt(self) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         return [] if self.tools_in_prompt and self.format.instructions() else self.tool_schemas
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
-        """What follows a reply that called tools; by default their results, and no reward.
+        """Return the turn after a reply that called tools; by default their results, and no reward.
 
         ``results`` are those of each call, in order; last, those that could not be read (``error="bad_call"``).
         """
@@ -114,18 +114,18 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     def cleanup(self) -> None | Awaitable[None]:
         """Close what the tools hold open. A family that overrides this does so too."""
-        owners = {id(each.owner): each.owner for each in self.tools if each.owner is not None}
+        owners = {id(tool.owner): tool.owner for tool in self.tools if tool.owner is not None}
         return _close(list(owners.values())) if owners else None
 
     def said(self, reply: Message) -> str:
-        """The words of a reply: without private reasoning, calls, and the format's own marks."""
+        """Return the text of a reply: without private reasoning, calls, and the format's own marks."""
         return self.format.parse(reply).text
 
-    def terms(self, **given: float) -> dict[str, float]:
-        """All terms of the reward: those given, and 0 for the others of ``term_names``."""
-        if unknown := set(given) - set(self.term_names):
+    def terms(self, **values: float) -> dict[str, float]:
+        """Return all terms of the reward: ``values``, and 0 for the rest of ``term_names``."""
+        if unknown := set(values) - set(self.term_names):
             raise ValueError(f"{type(self).__name__} has no reward term {sorted(unknown)}; it has {self.term_names}")
-        return {name: float(given.get(name, 0.0)) for name in self.term_names}
+        return {name: float(values.get(name, 0.0)) for name in self.term_names}
 
     def tool_messages(self, results: Sequence[ToolResult]) -> list[Message]:
         return self.format.answers(results)
@@ -153,7 +153,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         ]
         everything = (*results, *unread)
         self.state.calls_made += len(everything)
-        self.state.tool_errors += sum(not each.ok for each in everything)
+        self.state.tool_errors += sum(not result.ok for result in everything)
         return _counted(self.after_tools(reply, everything), everything)
 
     def _open(self, opening: Sequence[Message]) -> ResetResult:
@@ -173,12 +173,12 @@ async def _close(owners: Sequence[Closable]) -> None:
 
 
 def _counted(turn: Any, results: Sequence[ToolResult]) -> Any:
-    """The turn, at once or when awaited, with its counts of calls; what is no turn is left to the base class."""
+    """Return the turn, at once or when awaited, with counts of calls; the base class refuses all else."""
     if inspect.isawaitable(turn):
         return _counted_later(turn, results)
     if not isinstance(turn, Turn):
         return turn
-    counts = {"tool_calls": len(results), "tool_errors": sum(not each.ok for each in results)}
+    counts = {"tool_calls": len(results), "tool_errors": sum(not result.ok for result in results)}
     return replace(turn, metrics={**counts, **turn.metrics})
 
 

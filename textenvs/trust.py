@@ -1,6 +1,6 @@
-"""What a row of a dataset may choose, in one place; see docs/security.md.
+"""Options that a row of a dataset may choose, in one place; see docs/security.md.
 
-A row is data: somebody else may have written it. It may name an environment that ships and set options that say how an
+A row is data, perhaps another person's. It may name an environment that ships and set options that say how an
 episode goes. It never chooses an address, a key or the variable that has one, a path, a module, the settings of a
 sandbox, or another model: the person who runs the program chooses those, where the rows are read (``environments``).
 Of such things, a row may only repeat what that person said.
@@ -37,7 +37,7 @@ Environments = Mapping[str, Mapping[str, Any] | Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Trust:
-    """What rows may choose in one program.
+    """The options that rows may choose in one program.
 
     ``environments`` are the ids that rows may name beside those that ship (``module:id`` imports the module), each with
     the options that rows may repeat, with these values. The person who runs the program gives it; no data do.
@@ -52,12 +52,12 @@ class Trust:
                 f"a row may not name the environment {env!r}: it does not ship with textenvs. To allow it, give its id "
                 f"where the rows are read: environments={json.dumps({env: {}})}"
             )
-        given = self.environments.get(env, ())
-        sets = [given] if isinstance(given, Mapping) else list(given)
+        allowed = self.environments.get(env, ())
+        sets = [allowed] if isinstance(allowed, Mapping) else list(allowed)
         for name, value in options.items():
             if name in ROW_OPTIONS and _is_plain(value):
                 continue
-            if not any(name in each and _same(each[name], value) for each in sets):
+            if not any(name in option_set and _same(option_set[name], value) for option_set in sets):
                 return (
                     f"a row may not set {name!r} of {env} to this value: addresses, keys, paths, modules, models and "
                     "sandboxes are chosen where the rows are read: environments={id: {option: value}}, with the same "
@@ -82,20 +82,20 @@ def origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def person_only(env_kwargs: Mapping[str, Any]) -> list[str]:
-    """The options of these that a row may only repeat."""
+    """Return the options of these that a row may only repeat."""
     return sorted(name for name, value in env_kwargs.items() if name not in ROW_OPTIONS or not _is_plain(value))
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
-        return len(value) <= 100 and all(not isinstance(each, list) and _is_plain(each) for each in value)
+        return len(value) <= 100 and all(not isinstance(item, list) and _is_plain(item) for item in value)
     return value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= MAX_TEXT)
 
 
-def _same(left: Any, right: Any) -> bool:
-    """Whether two values are the same JSON; 1 and true are not."""
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two values are the same JSON; 1 and true are not."""
     try:
-        return json.dumps(_as_json(left), sort_keys=True) == json.dumps(_as_json(right), sort_keys=True)
+        return json.dumps(_as_json(first), sort_keys=True) == json.dumps(_as_json(second), sort_keys=True)
     except (TypeError, ValueError):
         return False
 
@@ -103,5 +103,5 @@ def _same(left: Any, right: Any) -> bool:
 def _as_json(value: Any) -> Any:
     """Plain containers for those of configuration libraries."""
     if isinstance(value, Mapping):
-        return {str(name): _as_json(each) for name, each in value.items()}
-    return [_as_json(each) for each in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+        return {str(name): _as_json(item) for name, item in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""What one assistant message leads to: a turn, a failure, and the state of the episode that it changes."""
+"""Results of one assistant message: a turn, a failure, and the state of the episode that it changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EnvironmentFailure(Exception):
 
 @dataclass(frozen=True, init=False)
 class Turn:
-    """What the environment makes of one assistant message.
+    """The environment's answer to one assistant message.
 
     Args:
         messages: What is said next to the assistant (user or tool messages).
@@ -119,7 +119,7 @@ def check_numbers(what: str, values: Mapping[str, float]) -> None:
 
 
 def _said(messages: Sequence[Message]) -> Messages:
-    """What an environment says, checked, as a clean copy."""
+    """Check an environment's messages, and return a clean copy."""
     if type(messages) in (list, tuple) and len(messages) == 1 and (text := plain_text(messages[0], "user")) is not None:
         return ({"role": "user", "content": clean_text(text)},)  # as most environments do on most turns
     checked = check_conversation(messages, "Turn")

@@ -56,9 +56,9 @@ class _Words:
         return "the user that is trained"
 
     async def complete(self, messages: Sequence[Message], **options: Any) -> Completion:
-        if (said := next(self._words, None)) is None:
+        if (words := next(self._words, None)) is None:
             raise _AskedError(tuple(messages))
-        return Completion(str(said), assistant(str(said)), "length" if isinstance(said, Cut) else "stop", None)
+        return Completion(str(words), assistant(str(words)), "length" if isinstance(words, Cut) else "stop", None)
 
 
 class TwoSides:
@@ -121,28 +121,28 @@ class TwoSides:
 
     async def astep(self, action: str) -> Any:
         """Take the next words; a user's that were cut off are a :class:`Cut`."""
-        paid: list[Paid] = []
+        payments: list[Paid] = []
         if self._side == "assistant":
             self._reply: str | Message = action
             self._words: list[str] = []
         else:
             self._words.append(action)
         self._turns[self._side] += 1
-        result = await self._turn(paid)
+        result = await self._turn(payments)
         if self.fixed is not None and self._side == "assistant" and not (result[2] or result[3]):
-            result = await self._go_on(paid)
+            result = await self._go_on(payments)
         return result
 
-    async def _go_on(self, paid: list[Paid]) -> Any:
+    async def _go_on(self, payments: list[Paid]) -> Any:
         """Let the fixed assistant reply until the user is to speak."""
         while True:
             try:
                 self._reply, self._words = await self._fixed_reply(), []
             except ChatFailure as failure:
-                info = {"stop": "assistant_failed", "failed": True, "failure": str(failure), "paid": paid}
+                info = {"stop": "assistant_failed", "failed": True, "failure": str(failure), "paid": payments}
                 return self._talk, 0.0, False, True, {**info, "side": self._side, "refused": False}
             self._turns["assistant"] += 1
-            result = await self._turn(paid)
+            result = await self._turn(payments)
             if self._side == "user" or result[2] or result[3]:
                 return result
 
@@ -154,30 +154,38 @@ class TwoSides:
         sample, tools = (self._seed + self._turns["assistant"]) % 2**31, getattr(self.env, "tools_not_in_prompt", None)
         return (await client.complete(self._talk, tools=tools or None, sample=sample)).message
 
-    async def _turn(self, paid: list[Paid]) -> Any:
+    async def _turn(self, payments: list[Paid]) -> Any:
         """Play the assistant's turn with the user's words so far, as far as that goes."""
         spoke = self._turns["user"] - 1 if self._side == "user" else None
         token = instead.set(_Words(self._words))
         try:
             self._talk, reward, terminated, truncated, info = await self.env.astep(self._reply)
-        except _AskedError as asked:
-            if spoke is not None and asked.request[1:] == self._request[1:]:  # the same is asked again: it was refused
-                paid.append(("user", spoke, {"refused": self._refused}))
-            self._request, self._side = asked.request, "user"
-            return self._request, 0.0, False, False, {"side": "user", "paid": paid, "refused": False}
+        except _AskedError as question:
+            if (
+                spoke is not None and question.request[1:] == self._request[1:]
+            ):  # the same question again: the words were refused
+                payments.append(("user", spoke, {"refused": self._refused}))
+            self._request, self._side = question.request, "user"
+            return self._request, 0.0, False, False, {"side": "user", "paid": payments, "refused": False}
         finally:
             instead.reset(token)
         refused = info["failed"] and info["stop"] == "user_failed" and spoke is not None
         if refused:
             assert spoke is not None
-            paid.append(("user", spoke, {"refused": self._refused}))
+            payments.append(("user", spoke, {"refused": self._refused}))
         if not info["failed"]:
-            paid.append(("assistant", self._turns["assistant"] - 1, info["terms"] or {"reward": reward}))
+            payments.append(("assistant", self._turns["assistant"] - 1, info["terms"] or {"reward": reward}))
             self._last = self._last if spoke is None else spoke
             if self._last is not None:
-                paid.append(("user", self._last, {"answer": self._sign * reward * self._share(reward)}))
+                payments.append(("user", self._last, {"answer": self._sign * reward * self._share(reward)}))
         self._side = "assistant"
-        return self._talk, 0.0, terminated, truncated, {**info, "side": "assistant", "paid": paid, "refused": refused}
+        return (
+            self._talk,
+            0.0,
+            terminated,
+            truncated,
+            {**info, "side": "assistant", "paid": payments, "refused": refused},
+        )
 
     def _share(self, reward: float) -> float:
         """Return how much of the assistant's reward is the user's, too: all of a cost and of what it opposes."""

@@ -155,7 +155,7 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _together(self, calls: Mapping[int, Callable[[], T | Awaitable[T]]]) -> dict[int, T]:
-        """The results of all calls by environment; all come to their end before the first error is raised."""
+        """Return the results of all calls by environment; all end before the first error is raised."""
         self._ready = False
         outcomes: dict[int, Any] = {}
         futures: dict[int, Future[T]] = {}  # of the threads

@@ -33,7 +33,7 @@ class Word(NamedTuple):
 
 
 def words_of(text: str) -> list[Word]:
-    """The words of a text, in order; takes time linear in it."""
+    """Return the words of a text, in order, in time linear in it."""
     return [
         Word(_spelling(match[0]), match.start(), match.end(), match["character"] is not None)
         for match in _pattern().finditer(text)
@@ -42,7 +42,7 @@ def words_of(text: str) -> list[Word]:
 
 @functools.lru_cache(maxsize=1024)
 def standing(piece: str) -> re.Pattern[str]:
-    """A pattern that finds a piece where it stands as words of its own: "5" in "5 km" and in "是5元", not in "15"."""
+    """Return a pattern that finds a piece as whole words: "5" in "5 km" and in "是5元", not in "15"."""
     first, last = piece[:1], piece[-1:]
     before = "" if re.match(f"[{_UNSPACED}]", first) else f"(?<!{_SPACED})"
     after = "" if re.match(f"[{_UNSPACED}]", last) else f"(?!{_SPACED})"

@@ -40,7 +40,7 @@ class TextWrapper(gymnasium.Wrapper[ObsT, "str | Message", Messages, "str | Mess
         self._text_env: TextEnv[Any] = env.unwrapped
 
     def after_reset(self, observation: Any, info: dict[str, Any]) -> Start | Awaitable[Start]:
-        """What ``reset`` returns, given what that of the inner environment did; likewise :meth:`after_step`."""
+        """Return the result of ``reset``, given the inner environment's; so does :meth:`after_step`."""
         return observation, info
 
     def after_step(self, action: str | Message, result: Step) -> Step | Awaitable[Step]:
@@ -63,7 +63,7 @@ class TextWrapper(gymnasium.Wrapper[ObsT, "str | Message", Messages, "str | Mess
         await self._inner().aclose()
 
     def _inner(self) -> Any:
-        """The next environment within that has async twins.
+        """Return the next environment within that has async twins.
 
         Of what ``gymnasium.make`` puts around an environment, these two only check how it is used, and are passed by.
         """
@@ -204,7 +204,7 @@ class MultiturnAwareReward(TextWrapper[Messages]):
 
     @contextmanager
     def _whole_or_not(self) -> Iterator[None]:
-        """A turn whose lookahead raised has not happened, so that the same step can be tried again."""
+        """Undo a turn whose lookahead raised, so that the same step can be tried again."""
         before = self._before
         with self._text_env._played_or_not():
             try:

@@ -68,7 +68,17 @@ _WIDEST_JSON = 16  # characters of an indent, or of a separator
 
 
 class LimitError(Exception):
-    """A template goes beyond a bound; the message says which."""
+    """A template goes beyond a bound; the message says which, ``advice`` what to do."""
+
+    advice = "use a model with another one, or set tokenizer.chat_template"
+
+
+class UnboundedError(LimitError):
+    """Templates cannot be rendered within bounds; the message says why."""
+
+    def __init__(self, why: str, advice: str) -> None:
+        super().__init__(f"the chat template cannot be rendered within bounds of time and size: {why}")
+        self.advice = advice
 
 
 class _Budget:
@@ -99,19 +109,14 @@ _budget: contextvars.ContextVar[_Budget] = contextvars.ContextVar("what is left 
 
 
 class BoundedTemplates:
-    """Renders with the chat template of one tokenizer, as its ``apply_chat_template`` does.
+    """Renders with the chat template of one tokenizer, as transformers' ``apply_chat_template`` does.
 
-    A tokenizer with an ``apply_chat_template`` of its own runs no foreign template, and that is called.
+    A class with an ``apply_chat_template`` of its own is refused: nothing can interrupt that.
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        from transformers import PreTrainedTokenizerBase
-
         self._tokenizer = tokenizer
         self._saved = SECONDS_SAVED
-        self._own = getattr(type(tokenizer), "apply_chat_template", None)
-        if self._own is PreTrainedTokenizerBase.apply_chat_template:
-            self._own = None
 
     def render(
         self,
@@ -122,12 +127,7 @@ class BoundedTemplates:
         kwargs: Mapping[str, Any],
     ) -> str:
         """The conversation as text; ``LimitError``, or what Jinja and the template raise."""
-        if self._own is not None:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    messages, tools=tools, tokenize=False, add_generation_prompt=generate, **kwargs
-                )
-            )
+        _check_class(type(self._tokenizer))
         given = _characters((messages, tools, kwargs))
         millions = given / 1e6
         self._saved = min(SECONDS_SAVED, self._saved + SECONDS_EACH + SECONDS_PER_MILLION * millions)
@@ -156,14 +156,30 @@ class BoundedTemplates:
         return str(rendered[0])
 
 
+def _check_class(owner: type) -> None:
+    from transformers import PreTrainedTokenizerBase
+
+    if getattr(owner, "apply_chat_template", None) not in (None, PreTrainedTokenizerBase.apply_chat_template):
+        raise UnboundedError(
+            f"the tokenizer's class {owner.__module__}.{owner.__qualname__} has an apply_chat_template of its own",
+            "use a tokenizer of transformers that renders its chat_template, as AutoTokenizer reads it from a folder "
+            "with tokenizer.json and chat_template.jinja",
+        )
+
+
 @functools.cache
 def _render() -> Callable[..., tuple[list[str], Any]]:
     """The rendering of transformers, with our compilation of templates in the place of its own."""
+    import transformers
     from transformers.utils import chat_template_utils as utils
 
     original = utils.render_jinja_template
     compiling = "_compile_jinja_template"
-    assert compiling in original.__code__.co_names, "this version of transformers compiles templates elsewhere"
+    if compiling not in original.__code__.co_names or not hasattr(utils, compiling):
+        raise UnboundedError(
+            f"transformers {transformers.__version__} compiles templates in another place",
+            "install a version of transformers that textenvs[train] allows",
+        )
     known = {**original.__globals__, compiling: _compiled}
     copy = types.FunctionType(original.__code__, known, original.__name__, original.__defaults__, original.__closure__)
     copy.__kwdefaults__ = original.__kwdefaults__

@@ -201,7 +201,7 @@ class Show(Protocol):
 def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
     """Renders with a transformers tokenizer's chat template, and these variables.
 
-    A template that goes beyond its bounds (:mod:`trainers.bounded_template`) is a :class:`RendererError`.
+    A template that goes beyond its bounds, or has none (:mod:`trainers.bounded_template`), is a :class:`RendererError`.
     """
     from jinja2 import TemplateError
 
@@ -214,7 +214,7 @@ def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
         try:
             return templates.render(messages, schemas, generate=generate, kwargs=kwargs or {})
         except LimitError as error:
-            raise RendererError(f"{error}; use a model with another one, or set tokenizer.chat_template") from error
+            raise RendererError(f"{error}; {error.advice}") from error
         except (TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError) as error:
             raise RejectedError(excerpt(f"{error}" or type(error).__name__, _MESSAGE_CHARS)) from error
 

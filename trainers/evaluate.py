@@ -167,7 +167,10 @@ def run(config: EvaluateConfig) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     config, _ = load_config(
-        sys.argv[1:] if argv is None else argv, schema=EvaluateConfig, usage="python -m trainers.evaluate"
+        sys.argv[1:] if argv is None else argv,
+        schema=EvaluateConfig,
+        usage="python -m trainers.evaluate",
+        rehearse=lambda config, machine: f"{plural(len(rows_of(config)), 'row')} to score",
     )
     return run_command(lambda: run(config), stopped="stopped", expected=(FunctionError, TableError))
 

@@ -34,6 +34,7 @@ from transformers.utils.logging import disable_progress_bar
 from textenvs.bounded_files import UnreadableFile, read_json_object
 from textenvs.data.files import written_whole
 from textenvs.messages import Messages, check_conversation, copy_messages
+from textenvs.text import plural
 
 from .builders import SetupError
 from .builders.engines import check_engine, cluster_of, engine_of, plan_of
@@ -44,7 +45,7 @@ from .cluster.plan import with_replicas
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .hub import is_name
-from .policy import PolicyError, load, positions
+from .policy import PolicyError, end_token_ids_of, load, load_tokenizer, positions, resolve_device
 from .rollout.curriculum import derive_seed
 from .rollout.renderer import Renderer, RendererError
 from .trajectory import TableError, read_table, refuse_rows, write_table
@@ -57,21 +58,10 @@ _COLUMNS = ("responses", "response_lengths", "finish_reasons")
 
 
 async def generate(config: GenerateConfig) -> Path:
-    assert config.data.path is not None
-    assert config.data.output_path is not None
-    source, output = Path(config.data.path).expanduser(), Path(config.data.output_path).expanduser()
-    if output.exists():
-        raise TableError(f"{output} is there already: move it away, or give another data.output_path")
-    table = read_table(source, [config.data.prompt_key])
-    prompts = _prompts(table.column(config.data.prompt_key).to_pylist(), config.data.prompt_key)
-    parts = output.with_name(output.name + ".parts")
+    source, output = _paths(config)
+    table, prompts = _read(config)
+    parts, rollout = output.with_name(output.name + ".parts"), config.rollout
     identity = _identity(config, source)
-    longest, rollout = positions(_model(config)), config.rollout
-    if longest is not None and _context(config) > longest:
-        raise SetupError(
-            f"rollout.max_prompt_length={rollout.max_prompt_length} and rollout.max_response_length="
-            f"{rollout.max_response_length} are together more than the model's {longest} positions; lower one of them"
-        )
     try:
         _open(parts, identity)
     except OSError as error:
@@ -117,6 +107,42 @@ async def generate(config: GenerateConfig) -> Path:
     _join(table, list(batches.values()), output)
     shutil.rmtree(parts)
     return output
+
+
+def rehearse(config: GenerateConfig, machine: str | None = None) -> str:
+    """Try what a run reads before weights: prompts, model folder, tokenizer; ``ValueError`` says what failed."""
+    _, prompts = _read(config)
+    model = _model(config)
+    tokenizer, ends = load_tokenizer(model, lambda: iter(())), end_token_ids_of(model)
+    resolve_device(model.device)
+    renderer = Renderer(tokenizer, template_kwargs=config.data.chat_template_kwargs, stop_token_ids=ends)
+    longest = max(map(len, _rendered(prompts, renderer, config.rollout.max_prompt_length)), default=0)
+    limit = config.rollout.max_prompt_length
+    return f"{plural(len(prompts), 'prompt')} of at most {longest} tokens, of rollout.max_prompt_length={limit}"
+
+
+def _paths(config: GenerateConfig) -> tuple[Path, Path]:
+    """The file of prompts and the file of replies; ``TableError`` where the latter is there already."""
+    assert config.data.path is not None
+    assert config.data.output_path is not None
+    source, output = Path(config.data.path).expanduser(), Path(config.data.output_path).expanduser()
+    if output.exists():
+        raise TableError(f"{output} is there already: move it away, or give another data.output_path")
+    return source, output
+
+
+def _read(config: GenerateConfig) -> tuple[Any, list[Messages]]:
+    """The table of prompts, and the prompts; the model has positions for each with its reply."""
+    source, _ = _paths(config)
+    table = read_table(source, [config.data.prompt_key])
+    prompts = _prompts(table.column(config.data.prompt_key).to_pylist(), config.data.prompt_key)
+    longest, rollout = positions(_model(config)), config.rollout
+    if longest is not None and _context(config) > longest:
+        raise SetupError(
+            f"rollout.max_prompt_length={rollout.max_prompt_length} and rollout.max_response_length="
+            f"{rollout.max_response_length} are together more than the model's {longest} positions; lower one of them"
+        )
+    return table, prompts
 
 
 def _prompts(column: Sequence[Any], name: str) -> list[Messages]:
@@ -230,7 +256,10 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     config, _ = load_config(
-        sys.argv[1:] if argv is None else argv, schema=GenerateConfig, usage="python -m trainers.generate"
+        sys.argv[1:] if argv is None else argv,
+        schema=GenerateConfig,
+        usage="python -m trainers.generate",
+        rehearse=rehearse,
     )
     disable_progress_bar()
 

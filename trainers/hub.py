@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from textenvs.bounded_files import SMALL_FILE, VALUES, parse_json, read_text
 from textenvs.text import excerpt
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _MAPPINGS = frozenset(
     }
 )
 _MESSAGE_CHARS = 300
+# Of an index of weights, or a tokenizer's words; the largest in use are half as large.
+_LARGE_FILE, _LARGE_VALUES = 64 << 20, 8_000_000
 
 
 class HubError(ValueError):
@@ -118,26 +120,54 @@ def check_model_files(source: str | Path) -> None:
             if most is not None and isinstance(value, int) and value > most:
                 raise ValueError(f"{source}: {key} in {_CONFIG} is {value:.6g}, and no model has more than {most:,}")
         rest += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
-    index = _read(source, _INDEX)
-    names = index.get("weight_map") if isinstance(index, dict) else None
-    if index is not None and not isinstance(names, dict):
-        raise ValueError(f"{source}: {_INDEX} has no weight_map")
-    for name in (names or {}).values():
+    if (index := _find(source, _INDEX)) is not None:
+        try:
+            read_weight_map(index)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from error
+
+
+def read_weight_map(index: Path) -> dict[str, str]:
+    """The file of each tensor, by the index of a folder's safetensors.
+
+    Raises ``ValueError``: it is too large, no JSON, has no ``weight_map``, or names what is no file of that folder.
+    """
+    try:
+        value = _parse(index, _LARGE_FILE)
+    except ValueError as error:
+        raise ValueError(f"{index.name} cannot be read ({error})") from error
+    names = value.get("weight_map") if isinstance(value, dict) else None
+    if not isinstance(names, dict):
+        raise ValueError(f"{index.name} has no weight_map")
+    for name in names.values():
         if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name or "\\" in name:
-            raise ValueError(f"{source}: {_INDEX} names {name!r:.200}, which is no safetensors file of that folder")
+            raise ValueError(f"{index.name} names {name!r:.200}, which is no safetensors file of that folder")
+    return names
 
 
 def _read(source: str | Path, name: str) -> Any:
     """A JSON file of a model; ``None`` where there is none."""
+    try:
+        path = _find(source, name)
+        return None if path is None else _parse(path)
+    except ValueError as error:
+        raise ValueError(f"{source}: {name} cannot be read ({error})") from error
+
+
+def _parse(path: Path, limit: int = SMALL_FILE, values: int = VALUES) -> Any:
+    """The value of a JSON file within bounds; ``ValueError`` beyond these. Infinity is a limit of Mamba's in use."""
+    return parse_json(read_text(path, limit), values=values, allow_nan=True)
+
+
+def _find(source: str | Path, name: str) -> Path | None:
+    """The path of a model's file; ``None`` where there is none, which loading says where the file is needed."""
     from transformers.utils import cached_file
 
     try:
-        found = cached_file(str(source), name)
-        return None if found is None else json.loads(Path(found).read_text(encoding="utf-8"))
-    except OSError:  # it is not there; loading the model says so where it is needed
+        path = cached_file(str(source), name)
+    except OSError:
         return None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{source}: {name} cannot be read ({error})") from error
+    return None if path is None else Path(path)
 
 
 def reason(folder: str | Path, error: Exception) -> str:
@@ -157,10 +187,8 @@ def _file_problems(folder: Path) -> Iterator[str]:
         if path.name == _INDEX or not path.is_file():
             continue
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except RecursionError:
-            yield f"{path.name} is nested too deeply"
-        except (OSError, ValueError) as problem:
+            value = _parse(path, _LARGE_FILE, _LARGE_VALUES)
+        except ValueError as problem:
             yield f"{path.name} cannot be read: {excerpt(str(problem), _MESSAGE_CHARS)}"
         else:
             # Older tokenizers keep merges and words in lists; these files are mappings in every version.
@@ -195,7 +223,10 @@ def _whole(folder: Path, *, weights: bool) -> bool:
     if not (folder / _CONFIG).is_file():
         return False
     if weights and (folder / _INDEX).is_file():
-        names = set(json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        try:
+            names = set(read_weight_map(folder / _INDEX).values())
+        except ValueError:  # whole as it is; check_model_files says what is wrong
+            return True
         return all((folder / name).is_file() for name in names)
     return not weights or any(folder.glob(_WEIGHTS))
 
@@ -248,8 +279,8 @@ def read_adapter(folder: str | Path) -> SavedAdapter:
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is not a folder that peft saved an adapter in: it has no {name}")
     try:
-        config: Any = json.loads((folder / _ADAPTER).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        config: Any = _parse(folder / _ADAPTER)
+    except ValueError as error:
         raise ValueError(f"{folder / _ADAPTER} cannot be read: {error}") from error
     if (kind := config.get("peft_type") if isinstance(config, dict) else None) != "LORA":
         raise ValueError(f"{folder} has an adapter of the kind {kind}; only LORA can be trained on")

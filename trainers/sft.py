@@ -44,15 +44,16 @@ from .builders.policy import (
     policy_of,
     renderer_of,
     set_threads,
+    tokenizer_texts,
 )
 from .cli import INTERRUPTED, Interrupts, run_command
-from .config.schema import SupervisedSection
+from .config.schema import SFTSection, SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
 from .learner.checkpoint import replace_folder
 from .learner.fsdp import Ranks
 from .learner.system_errors import system_errors
-from .policy import Policy, PolicyError, resolve_device
+from .policy import Policy, PolicyError, end_token_ids_of, load_tokenizer, resolve_device
 from .report.console import ConsoleLogger
 from .report.loggers import MetricsError, open_loggers
 from .report.progress import Progress
@@ -153,10 +154,36 @@ def run(config: SFTConfig) -> bool:
         return _run(config, components, folder, progress)
 
 
+def rehearse(config: SFTConfig, machine: str | None = None) -> str:
+    """Try what a run reads before it trains, without weights: environments, model folder and the first conversation.
+
+    ``ValueError`` says what could not be read.
+    """
+    components = components_of(config.env, config.data)
+    for each in components:
+        each.make().close()
+    section, seed = _section(config, components), config.trainer.seed
+    tokenizer = load_tokenizer(config.model, lambda: tokenizer_texts(components, section, seed))
+    ends = end_token_ids_of(config.model)
+    resolve_device(config.model.device)
+    renderer = Renderer(tokenizer, template_kwargs=config.data.chat_template_kwargs, stop_token_ids=ends)
+    first = next(demonstrations_of(components, section, seed), None)
+    if first is None:
+        raise DemonstrationError("there is no demonstration with a reply to imitate")
+    component, demonstration = first
+    tokens = len(encode(demonstration, renderer, tokenizer, component.tools()).trajectory.token_ids)
+    return f"the first conversation to imitate has {tokens} tokens"
+
+
+def _section(config: SFTConfig, components: Sequence[Component]) -> SFTSection:
+    """The section that is trained by: without careless replies by default where no environment has any."""
+    left_out = [careless_left_out(config.sft, each) for each in components]
+    return config.sft.model_copy(update=left_out[0] if all(left_out) else {})
+
+
 def _run(config: SFTConfig, components: Sequence[Component], folder: Path, progress: Progress) -> bool:
     seed = config.trainer.seed
-    left_out = [careless_left_out(config.sft, each) for each in components]
-    section = config.sft.model_copy(update=left_out[0] if all(left_out) else {})
+    section = _section(config, components)
     config = config.model_copy(update={"sft": section})
     write_config(folder, config)
     with progress.phase("loading the model"):
@@ -207,7 +234,9 @@ def refuse_full_disk(folder: Path, policy: Policy) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    config, _ = load_config(sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft")
+    config, _ = load_config(
+        sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft", rehearse=rehearse
+    )
     disable_progress_bar()  # transformers' own, for every file it writes
     if config.sft.files is not None:  # the environment is there for its tools alone, not for its tasks
         logging.getLogger("textenvs").setLevel(logging.WARNING)

@@ -8,4 +8,4 @@ from importlib.util import find_spec
 
 from textenvs.registry import list_environments
 
-PLAYABLE = tuple(each for each in list_environments() if each != "textenv/textworld" or find_spec("textworld"))
+PLAYABLE = tuple(env_id for env_id in list_environments() if env_id != "textenv/textworld" or find_spec("textworld"))

@@ -19,7 +19,7 @@ def test_the_same_seed_gives_the_same_records():
     assert once(3) != once(4)
 
 
-def test_no_more_episodes_than_tasks_and_no_script_that_is_not_there():
+def test_episodes_limited_to_tasks_and_scripts():
     class Bare(textenvs.TextEnv):
         def __init__(self):
             super().__init__(textenvs.make("textenv/gsm8k").tasks, max_assistant_turns=1)
@@ -34,8 +34,10 @@ def test_no_more_episodes_than_tasks_and_no_script_that_is_not_there():
     assert len(play_script(Bare, "random", 7)) == 7
 
 
-@pytest.mark.parametrize(("episodes", "others", "played"), [(10, 4, 6), (10, 300, 5), (6, 6, 5), (3, 2, 3), (1, 1, 1)])
-def test_an_attack_that_rehearses_plays_some_of_the_experts_tasks_and_rehearses_others(episodes, others, played):
+@pytest.mark.parametrize(
+    ("episodes", "rehearsals", "played"), [(10, 4, 6), (10, 300, 5), (6, 6, 5), (3, 2, 3), (1, 1, 1)]
+)
+def test_rehearsals_and_played_tasks_differ(episodes, rehearsals, played):
     class Ten(textenvs.TextEnv):
         def __init__(self):
             tasks = [textenvs.Task(str(index), "ten", (user("Say it."),), ground_truth=index) for index in range(10)]
@@ -47,10 +49,10 @@ def test_an_attack_that_rehearses_plays_some_of_the_experts_tasks_and_rehearses_
         def demonstration(self, rng):
             return "it"
 
-    indices, rehearsed = split_tasks(Ten(), episodes, others, seed=3)
+    indices, rehearsed = split_tasks(Ten(), episodes, rehearsals, seed=3)
     assert len(indices) == played
     assert not set(indices) & set(rehearsed)
-    attack = dataclasses.replace(always("say", "says it", "it"), rehearse=others)
+    attack = dataclasses.replace(always("say", "says it", "it"), rehearse=rehearsals)
     expert, attacked = play_script(Ten, "expert", episodes, seed=3), play_attack(Ten, attack, episodes, seed=3)
     compared = same_tasks(expert, attacked)
     assert [record.task_index for record in compared] == indices

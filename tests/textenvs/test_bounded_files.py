@@ -195,11 +195,11 @@ def test_footers_are_read_as_by_pyarrow(tmp_path_factory, rows, group, dictionar
     assert [group.rows for group in groups] == [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
     for number, group in enumerate(groups):
         columns = [metadata.row_group(number).column(n) for n in range(metadata.num_columns)]
-        for mine, theirs in zip(group.columns, columns, strict=True):
-            assert mine.path == theirs.path_in_schema
-            assert (mine.values, mine.unpacked) == (theirs.num_values, theirs.total_uncompressed_size)
-            assert mine.texts == (theirs.physical_type == "BYTE_ARRAY")
-            assert mine.dictionary == any("DICTIONARY" in name for name in theirs.encodings)
+        for actual, expected in zip(group.columns, columns, strict=True):
+            assert actual.path == expected.path_in_schema
+            assert (actual.values, actual.unpacked) == (expected.num_values, expected.total_uncompressed_size)
+            assert actual.texts == (expected.physical_type == "BYTE_ARRAY")
+            assert actual.dictionary == any("DICTIONARY" in name for name in expected.encodings)
 
 
 @given(st.data())

@@ -21,7 +21,7 @@ from textenvs.threads import Calls
 from textenvs.users.llm import leaked
 
 SHOWN = (text_part("What is on"), image_part("https://example.org/a.png"), text_part("this picture?"))
-clean_parts = parts.map(lambda given: clean_messages([user(given)])[0]["content"])
+clean_parts = parts.map(lambda content: clean_messages([user(content)])[0]["content"])
 
 
 class Pictures(TextEnv):
@@ -32,8 +32,8 @@ class Pictures(TextEnv):
 
     def respond(self, reply):
         right = text_of(reply) == self.task.ground_truth
-        said = [user([text_part("No."), image_part("data:image/png;base64,AAAA")])]
-        return Turn([] if right else said, float(right), terminated=right, stop="solved" if right else None)
+        messages = [user([text_part("No."), image_part("data:image/png;base64,AAAA")])]
+        return Turn([] if right else messages, float(right), terminated=right, stop="solved" if right else None)
 
 
 def task(content):
@@ -61,7 +61,7 @@ def test_parts_are_observed_as_they_were_given(content):
 
 
 @given(clean_parts)
-def test_a_task_of_parts_is_the_same_after_a_round_trip_through_its_row(content):
+def test_task_of_parts_round_trips(content):
     row = json.loads(json.dumps(task(content).to_row()))
     assert Task.from_row(row, key="b") == task(content)
 
@@ -81,7 +81,7 @@ def test_vector_environments_sessions_and_records_keep_them():
     assert Record.from_json(record.to_json()) == record
 
 
-def test_a_tool_may_follow_a_system_prompt_of_parts():
+def test_tools_follow_system_prompt_of_parts():
     @tool
     def look() -> str:
         """Look again."""
@@ -106,8 +106,8 @@ def test_a_prompt_column_takes_texts_and_refuses_images():
 
 @given(clean_parts)
 def test_judges_read_the_text_parts(content):
-    (heard,) = conversation_data((user(content),))
-    assert heard == {"role": "user", "text": text_of(user(content)).strip()}
+    (message,) = conversation_data((user(content),))
+    assert message == {"role": "user", "text": text_of(user(content)).strip()}
 
 
 def test_a_goal_told_in_text_parts_is_leaked():

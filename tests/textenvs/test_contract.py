@@ -33,7 +33,7 @@ every_id = pytest.mark.parametrize("env_id", [*INSTALLED, REMOTE])
 
 @functools.cache
 def refusal(env_id: str) -> str:
-    """What this machine says where it has no sandbox for an environment that runs programs."""
+    """Return this machine's error where it has no sandbox for an environment that runs programs."""
     try:
         textenvs.make(env_id)
     except SandboxUnavailable as refused:
@@ -93,11 +93,11 @@ any_reply = st.one_of(
 def server():
     """What plays textenv/remote; where it is stands in an environment variable, so that it is made as any other."""
     with (
-        running(registered(PLAYED_THERE), allow=["expert"], max_reply_bytes=2**23) as there,
+        running(registered(PLAYED_THERE), allow=["expert"], max_reply_bytes=2**23) as server,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setenv("TEXTENVS_URL", there.url)
-        yield there
+        patch.setenv("TEXTENVS_URL", server.url)
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def playable(request, server):
 
 
 def secrets_of(env: TextEnv) -> Sequence[str]:
-    """What only the environment may know; of a remote one, what only the server knows."""
+    """Return the texts that only the environment may know; of a remote one, only the server."""
     if not isinstance(env, Remote):
         return env.secrets()
     twin = make(PLAYED_THERE)
@@ -181,7 +181,7 @@ def test_gymnasiums_checker(env_id, capsys):
 
 
 @every_id
-def test_the_spec_travels_as_json_and_makes_the_same_environment(env_id):
+def test_spec_round_trips_as_json(env_id):
     env = gymnasium.make(env_id)
     again = gymnasium.make(EnvSpec.from_json(json.loads(json.dumps(env.spec.to_json()))))
     assert again.spec == env.spec
@@ -193,7 +193,7 @@ def test_the_spec_travels_as_json_and_makes_the_same_environment(env_id):
 
 @every_id
 @pytest.mark.parametrize("choose", [expert, mixed])
-def test_every_turn_keeps_the_contract_and_is_the_same_again(env_id, choose):
+def test_turns_keep_the_contract_and_repeat(env_id, choose):
     env, terms = make(env_id), set()
     for seed in range(4):
         seen, actions = drive(env, choose, seed)
@@ -255,22 +255,22 @@ def test_garbage_earns_nothing(env_id):
 @every_id
 def test_the_environment_keeps_its_secrets(env_id):
     env = make(env_id)
-    kept = 0
+    tested = 0
     for seed in range(15):
         seen, _ = drive(env, babble, seed)
         opening, last = seen[0][0], seen[-1][0]
-        asked = " ".join(message["content"] for message in opening)
+        opening_text = " ".join(message["content"] for message in opening)
         answers = " ".join(message["content"] for message in last[len(opening) :] if message["role"] != "assistant")
-        said = " ".join(map(repr, (message for message in last if message["role"] == "assistant")))
-        told = " ".join(repr(step[-1]) for step in seen)
+        replies_text = " ".join(map(repr, (message for message in last if message["role"] == "assistant")))
+        info_text = " ".join(repr(step[-1]) for step in seen)
         for secret in secrets_of(env):
             text = rf"(?<![\w.,]){re.escape(secret)}(?!\w|[.,]\d)"
-            if not re.search(text, asked) and not re.search(text, said):
-                kept += 1
+            if not re.search(text, opening_text) and not re.search(text, replies_text):
+                tested += 1
                 assert not re.search(text, answers), f"seed {seed}: the environment said {secret!r}"
                 # A short number stands in info by chance: a count, a reward of 0.
-                assert len(secret) < 4 or not re.search(text, told), f"seed {seed}: info has {secret!r}"
-    assert kept, "not one secret was put to the test"
+                assert len(secret) < 4 or not re.search(text, info_text), f"seed {seed}: info has {secret!r}"
+    assert tested, "not one secret was put to the test"
 
 
 # ------------------------------------------------------------------ determinism, snapshots, processes
@@ -297,8 +297,8 @@ def test_snapshots_and_forks_continue_alike_from_every_turn(env_id, choose):
         saved, fork, moved = env.snapshot(), env.fork(), pickle.loads(pickle.dumps(env))
         other.restore(pickle.loads(pickle.dumps(saved)))
         fork.fork().step("a future that did not happen")
-        for each in (fork, env, moved, other.fork(), copy.deepcopy(other), other):
-            assert replay(each, actions[turn:]) == seen[turn + 1 :]
+        for copied in (fork, env, moved, other.fork(), copy.deepcopy(other), other):
+            assert replay(copied, actions[turn:]) == seen[turn + 1 :]
 
 
 @every_id
@@ -318,9 +318,9 @@ def test_the_vector_environment_plays_like_single_ones(env_id):
             conversation, reward, terminated, truncated, info = env.step(actions[i])
             assert (rewards[i], terminations[i], truncations[i]) == (reward, terminated, truncated)
             ended = terminated or truncated
-            shown = infos["final_info"] if ended else infos
-            assert {name: values[i] for name, values in shown["terms"].items() if name[0] != "_"} == info["terms"]
-            assert shown["stop"][i] == info["stop"]
+            final = infos["final_info"] if ended else infos
+            assert {name: values[i] for name, values in final["terms"].items() if name[0] != "_"} == info["terms"]
+            assert final["stop"][i] == info["stop"]
             if ended:
                 assert infos["final_obs"][i] == conversation
                 conversation, _ = env.reset()

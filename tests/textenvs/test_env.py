@@ -33,7 +33,7 @@ def play(env, script, seed=3, options=None):
 
 
 @given(kind=st.sampled_from(KINDS), script=scripts, seed=st.integers(0, 9))
-def test_the_same_seed_and_actions_give_the_same_episode_and_the_twins_agree(kind, script, seed):
+def test_seed_and_actions_determine_the_episode(kind, script, seed):
     async def play_async(env):
         seen = [await env.areset(seed=seed)]
         for action in script:
@@ -82,7 +82,7 @@ def test_budgets(script, max_assistant, max_user):
 
 
 @pytest.mark.parametrize("limits", [{"max_assistant_turns": 1}, {"max_user_turns": 1, "max_assistant_turns": None}])
-def test_the_last_action_is_judged_before_a_budget_truncates(limits):
+def test_last_action_is_judged_before_truncation(limits):
     env = Guess(**limits)
     env.reset(seed=0, options={"task_index": 2})
     if "max_user_turns" in limits:
@@ -92,7 +92,7 @@ def test_the_last_action_is_judged_before_a_budget_truncates(limits):
     assert reward >= 1.0
 
 
-def test_a_failure_is_told_in_text_that_any_file_can_hold():
+def test_failure_text_is_encodable():
     class Loud(Guess):
         def respond(self, reply):
             raise EnvironmentFailure("tool_failed", "it said \ud83d")
@@ -116,9 +116,9 @@ def test_a_failed_simulator_truncates_and_marks_the_episode(kind):
 
 def test_observations_belong_to_who_receives_them():
     env, other = Guess(), Guess()
-    for each in (env, other):
-        conversation, info = each.reset(seed=1)
-        if each is env:
+    for twin in (env, other):
+        conversation, info = twin.reset(seed=1)
+        if twin is env:
             conversation[0]["content"] = "changed"
             info["task_key"] = "changed"
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -135,7 +135,7 @@ def test_observations_belong_to_who_receives_them():
 
 
 @given(kind=st.sampled_from(KINDS), script=scripts, at=st.integers(0, 5), seed=st.integers(0, 9))
-def test_a_hook_that_raises_leaves_the_episode_as_it_was(kind, script, at, seed):
+def test_raising_hook_leaves_episode_unchanged(kind, script, at, seed):
     env, expected = kind(), play(kind(), script, seed)
     seen = [env.reset(seed=seed)]
     seed_before = env.np_random_seed
@@ -152,7 +152,7 @@ def test_a_hook_that_raises_leaves_the_episode_as_it_was(kind, script, at, seed)
 
 
 @given(kind=st.sampled_from(KINDS), script=scripts, seed=st.integers(0, 9))
-def test_unless_the_author_says_otherwise_a_conversation_is_worth_the_return_so_far(kind, script, seed):
+def test_default_conversation_score_is_the_return(kind, script, seed):
     env = kind()
     rewards = [result[1] for result in play(env, script, seed)[1:]]
     assert env.conversation_score() == {"return": pytest.approx(sum(rewards))}
@@ -161,7 +161,7 @@ def test_unless_the_author_says_otherwise_a_conversation_is_worth_the_return_so_
     assert env.conversation_score() == {"return": 0.0}
 
 
-def test_randomness_can_be_made_of_its_seed_when_it_is_needed():
+def test_rng_is_made_lazily_from_seed():
     env, other = Guess(), Guess()
     env._np_random, env._np_random_seed = None, 5
     other.reset(seed=5, options={"task_index": 1})
@@ -173,7 +173,7 @@ def test_randomness_can_be_made_of_its_seed_when_it_is_needed():
     assert env.np_random_seed == -1
 
 
-async def test_a_cancelled_turn_leaves_the_episode_as_it_was():
+async def test_cancelled_turn_leaves_episode_unchanged():
     class Slow(Guess):
         hang = True
 
@@ -187,8 +187,8 @@ async def test_a_cancelled_turn_leaves_the_episode_as_it_was():
 
     env, other = Slow(), Slow()
     other.hang = False
-    for each in (env, other):
-        await each.areset(seed=0)
+    for twin in (env, other):
+        await twin.areset(seed=0)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(env.astep("no"), 0.01)
     env.hang = False
@@ -200,7 +200,7 @@ async def test_a_cancelled_turn_leaves_the_episode_as_it_was():
     ("answer", "error"),
     [(None, TypeError), ("text", TypeError), (Turn(reward=1.0), ValueError)],
 )
-def test_a_respond_that_returns_nonsense_is_an_error_and_undone(answer, error):
+def test_invalid_turn_is_refused_and_undone(answer, error):
     class Nonsense(Guess):
         def respond(self, reply):
             return answer
@@ -214,7 +214,7 @@ def test_a_respond_that_returns_nonsense_is_an_error_and_undone(answer, error):
 
 
 @pytest.mark.parametrize("opening", [[], "text", [{"role": "user"}], None, [{"role": "oracle", "content": ""}]])
-def test_after_an_opening_that_fails_there_is_no_episode(opening):
+def test_failed_opening_leaves_no_episode(opening):
     class Bad(Guess):
         def opening(self, task):
             return opening
@@ -239,7 +239,7 @@ def test_after_an_opening_that_fails_there_is_no_episode(opening):
         ({"task": ToyTasks()[0], "task_index": 0}, ValueError, "not both"),
     ],
 )
-def test_bad_options_say_what_is_wrong_and_leave_no_episode(kind, options, error, message):
+def test_bad_options_leave_no_episode(kind, options, error, message):
     env = kind()
     env.reset(seed=0)
     with pytest.raises(error, match=message):
@@ -251,7 +251,7 @@ def test_bad_options_say_what_is_wrong_and_leave_no_episode(kind, options, error
 @pytest.mark.parametrize(
     "action", [None, 3, b"x", {}, user("x"), {"role": "assistant"}, {"role": "assistant", "content": 1}]
 )
-def test_what_is_no_reply_is_an_invalid_action_and_changes_nothing(action):
+def test_invalid_action_changes_nothing(action):
     env = Guess()
     env.reset(seed=0)
     before = env.snapshot()
@@ -264,7 +264,7 @@ def test_what_is_no_reply_is_an_invalid_action_and_changes_nothing(action):
 
 
 @kinds
-def test_unseeded_resets_go_on_with_the_stream_of_the_last_seed(kind):
+def test_unseeded_resets_continue_the_random_stream(kind):
     def keys(env):
         return [env.reset(seed=5)[1], *(env.reset()[1] for _ in range(6))]
 
@@ -273,7 +273,7 @@ def test_unseeded_resets_go_on_with_the_stream_of_the_last_seed(kind):
     assert len({info["task_index"] for info in first}) > 1
 
 
-def test_a_seed_decides_the_task_and_an_option_overrides_it():
+def test_option_overrides_the_seeded_task():
     env = Guess()
     drawn = {env.reset(seed=seed)[1]["task_index"] for seed in range(60)}
     assert drawn == set(range(7))
@@ -283,7 +283,7 @@ def test_a_seed_decides_the_task_and_an_option_overrides_it():
         assert conversation[0] == user(f"Guess word {index}.")
 
 
-def test_a_task_can_be_brought_along_as_a_row_or_a_task():
+def test_reset_takes_a_row_or_task():
     env = Guess(ToyTasks(None))
     own = Task("mine", "here", (user("Which word?"),), ground_truth="abc")
     for task in (own, own.to_row()):
@@ -347,7 +347,7 @@ def test_fork_with_a_seed_reseeds_as_reset_does():
     assert env.fork(seed=2).np_random_seed == 2
 
 
-def test_restore_with_a_seed_is_a_fork_with_that_seed():
+def test_seeded_restore_equals_seeded_fork():
     env, other = Guess(), Guess()
     env.reset(seed=0)
     env.step("no")
@@ -389,7 +389,7 @@ def test_all_asynchronous_hooks_run_on_one_loop():
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_a_synchronous_call_in_an_asynchronous_hook_is_an_error_not_a_deadlock():
+def test_synchronous_call_in_async_hook_raises():
     class Outer(AsyncGuess):
         inner = AsyncGuess()
 
@@ -412,7 +412,7 @@ def test_a_synchronous_call_in_an_asynchronous_hook_is_an_error_not_a_deadlock()
 
 
 @kinds
-def test_close_can_be_called_twice_and_a_fork_releases_nothing(kind):
+def test_close_is_idempotent_and_forks_release_nothing(kind):
     env = kind()
     env.reset(seed=0)
     fork = env.fork()
@@ -433,16 +433,16 @@ def test_rendering(capsys):
     assert "assistant: no\nuser: No (" in env.render()
     assert capsys.readouterr().out == ""
 
-    shown = Guess(render_mode="human")
-    shown.reset(seed=0)
-    shown.step("no")
-    fork = shown.fork()
+    human = Guess(render_mode="human")
+    human.reset(seed=0)
+    human.step("no")
+    fork = human.fork()
     fork.step("tool")
     assert fork.render() is None
     assert capsys.readouterr().out.strip() == transcript_of(fork)
-    shown.reset(seed=0)
+    human.reset(seed=0)
     assert capsys.readouterr().out == "".join(f"user: {m['content']}\n" for m in conversation)
-    shown.step("no")
+    human.step("no")
     assert capsys.readouterr().out.startswith("assistant: no\nuser: No ("), "a step shows what is new by itself"
     silent = Guess()
     silent.reset(seed=0)
@@ -471,7 +471,7 @@ def test_bad_constructions():
         Guess(ToyTasks(0, name="nothing at all"))
 
 
-def test_the_system_prompt_is_put_in_front_unless_there_is_one():
+def test_system_prompt_is_prepended_once():
     conversation, _ = Guess(system_prompt="Be brief.").reset(seed=0)
     assert [m["role"] for m in conversation] == ["system", "user", "user"]
     own = Task("k", "s", (system("Mine."), user("Q")), ground_truth="g")

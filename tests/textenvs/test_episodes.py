@@ -127,7 +127,7 @@ def test_it_takes_the_environment_itself():
 # ------------------------------------------------------------------ free running
 
 
-async def test_they_come_as_they_end_and_the_slow_hold_up_nobody():
+async def test_episodes_arrive_as_they_end():
     gate = asyncio.Event()
 
     async def policy(conversation):
@@ -144,7 +144,7 @@ async def test_they_come_as_they_end_and_the_slow_hold_up_nobody():
 
 
 @kinds
-async def test_as_many_as_the_concurrency_play_at_the_same_time(kind):
+async def test_concurrency_limits_simultaneous_episodes(kind):
     barrier, most, running = asyncio.Barrier(4), 0, 0
 
     async def policy(conversation):
@@ -171,7 +171,7 @@ async def test_blocking_environments_have_a_thread_each():
         assert episode.stop == "gave_up"
 
 
-async def test_hooks_that_never_wait_do_not_keep_the_loop_to_themselves():
+async def test_busy_hooks_do_not_block_the_loop():
     ticks = 0
 
     async def tick():
@@ -199,13 +199,13 @@ async def test_back_pressure(count, buffer):
 
     stream = play_episodes(Guess(), policy, tasks(), concurrency=count, buffer=buffer)
     async with aclosing(stream):
-        taken = 0
+        received = 0
         async for _ in stream:
-            taken += 1
+            received += 1
             for _ in range(50):
                 await asyncio.sleep(0)  # a slow consumer
-            assert read <= taken + count + (buffer or count)
-            if taken == 20:
+            assert read <= received + count + (buffer or count)
+            if received == 20:
                 break
     assert read > 20
 
@@ -214,7 +214,7 @@ async def test_back_pressure(count, buffer):
 
 
 @kinds
-def test_an_error_ends_its_own_episode_and_names_it(kind):
+def test_error_ends_only_its_named_episode(kind):
     def policy(conversation):
         return "boom" if "word 1" in conversation[0]["content"] else "other"
 
@@ -244,29 +244,29 @@ def test_errors_of_the_policy_are_data_too():
         await asyncio.sleep(0)
         return raises(conversation)
 
-    for each, kind in ((raises, OSError), (waits, OSError), (lambda c: 3, gymnasium.error.InvalidAction)):
-        (episode,) = collect(play_episodes(Guess(), each, [3]))
+    for player, kind in ((raises, OSError), (waits, OSError), (lambda c: 3, gymnasium.error.InvalidAction)):
+        (episode,) = collect(play_episodes(Guess(), player, [3]))
         assert isinstance(episode.error, kind)
         assert len(episode.rewards) == (kind is OSError)
 
 
-def test_a_failed_simulator_is_a_failed_episode_and_no_error():
+def test_failed_simulator_is_a_failed_episode():
     (episode,) = collect(play_episodes(Guess(), lambda conversation: "fail", [3]))
     assert (episode.failed, episode.error, episode.stop, episode.truncated) == (True, None, "user_failed", True)
 
 
 @kinds
-async def test_an_episode_that_takes_too_long_ends_and_its_place_is_free(kind):
+async def test_slow_episode_ends_and_frees_its_place(kind):
     async def policy(conversation):
         if "word 2" in conversation[0]["content"]:
             await asyncio.sleep(60)
         return "quit"
 
     stream = play_episodes(kind(), policy, [2, 3, 4], concurrency=1, timeout_s=0.1)
-    late, *others = [episode async for episode in stream]
+    late, *rest = [episode async for episode in stream]
     assert isinstance(late.error, TimeoutError)
     assert "longer than 0.1 s" in str(late.error)
-    assert [episode.stop for episode in others] == ["gave_up", "gave_up"]
+    assert [episode.stop for episode in rest] == ["gave_up", "gave_up"]
 
 
 def test_an_error_of_the_tasks_themselves_is_raised():

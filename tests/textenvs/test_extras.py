@@ -1,4 +1,4 @@
-"""What the registry says an environment needs is what it needs, no more and no less."""
+"""The extras in the registry are exactly those that an environment needs."""
 
 import json
 import subprocess
@@ -37,10 +37,10 @@ def test_an_environment_needs_the_extras_that_it_names():
     command = [sys.executable, "-c", PLAY, json.dumps(OPTIONAL), json.dumps(ids)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    played = {env_id: (what, told) for env_id, what, told in map(json.loads, done.stdout.splitlines())}
+    played = {env_id: (what, message) for env_id, what, message in map(json.loads, done.stdout.splitlines())}
     assert list(played) == list(ids)
-    for env_id, (what, told) in played.items():
+    for env_id, (what, message) in played.items():
         extras = textenvs.describe(env_id).extras
         assert set(extras) <= set(EXTRAS)
-        assert what == ("needs" if extras else "played"), f"{env_id}: {told}; name it in the registry: extras: [...]"
-        assert not extras or any(f"textenvs[{extra}]" in told for extra in extras)
+        assert what == ("needs" if extras else "played"), f"{env_id}: {message}; name it in the registry: extras: [...]"
+        assert not extras or any(f"textenvs[{extra}]" in message for extra in extras)

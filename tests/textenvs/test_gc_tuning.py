@@ -28,7 +28,7 @@ def test_few_episodes_change_nothing() -> None:
         assert gc.get_threshold() == (700, 10, 10)
 
 
-def test_many_raise_the_first_threshold_alone_and_it_is_put_back_whatever_happens() -> None:
+def test_threshold_is_raised_and_always_restored() -> None:
     def fail() -> None:
         with rarely_collected(5000):
             assert gc.get_threshold() == (100_000, 10, 10)
@@ -41,7 +41,7 @@ def test_many_raise_the_first_threshold_alone_and_it_is_put_back_whatever_happen
 
 @settings(max_examples=10)
 @given(st.lists(st.integers(1000, 9000), min_size=1, max_size=6), st.randoms())
-def test_several_at_a_time_get_the_greatest_and_the_last_puts_it_back(sizes: list[int], random: Any) -> None:
+def test_nested_uses_take_the_greatest_threshold(sizes: list[int], random: Any) -> None:
     gc.set_threshold(700, 10, 10)
     stacks = {number: ExitStack() for number in range(len(sizes))}
     for number, stack in stacks.items():

@@ -1,4 +1,4 @@
-"""What happens in contained() stays there."""
+"""State changes in contained() do not leave it."""
 
 import ast
 import decimal
@@ -20,7 +20,7 @@ def draws():
     return random.random(), float(np.random.random())  # noqa: NPY002
 
 
-def test_draws_inside_depend_on_the_given_state_alone_and_draws_outside_on_their_own():
+def test_inner_and_outer_draws_are_independent():
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     expected = [draws(), draws()]
@@ -37,7 +37,7 @@ def test_draws_inside_depend_on_the_given_state_alone_and_draws_outside_on_their
         assert draws() == inside
 
 
-def test_seeds_that_numpy_has_no_room_for_differ_in_both_generators():
+def test_large_seeds_differ_in_both_generators():
     drawn = []
     for seed in (5, 5 + 2**32, 5 + 2**33, 5 + 2**70, 2**32, 0):
         with contained(RandomState.seeded(seed)):
@@ -45,7 +45,7 @@ def test_seeds_that_numpy_has_no_room_for_differ_in_both_generators():
     assert len({first for first, _ in drawn}) == len({second for _, second in drawn}) == len(drawn)
 
 
-def test_a_state_goes_on_where_the_last_block_ended():
+def test_state_continues_from_the_last_block():
     with contained(RandomState.seeded(3)):
         whole = [draws() for _ in range(3)]
     state = RandomState.seeded(3)
@@ -73,7 +73,7 @@ def test_an_exception_leaves_no_trace_either(capsys):
     assert warnings.filters == filters
 
 
-def test_prints_and_warnings_of_this_thread_are_dropped_and_those_of_others_are_not(capsys):
+def test_only_own_thread_output_is_dropped(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with contained(RandomState.seeded(0)):
@@ -97,7 +97,7 @@ def test_blocks_may_be_nested():
         assert (draws(), draws()) == (first, second)
 
 
-def test_the_precision_of_decimals_is_neither_let_in_nor_out():
+def test_decimal_precision_is_isolated():
     with decimal.localcontext(prec=7):
         with contained(RandomState.seeded(0)):
             assert decimal.getcontext().prec == decimal.DefaultContext.prec
@@ -105,7 +105,7 @@ def test_the_precision_of_decimals_is_neither_let_in_nor_out():
         assert decimal.getcontext().prec == 7
 
 
-def test_no_module_of_ours_draws_from_the_global_generator():
+def test_no_module_uses_the_global_generator():
     """Beside seeded code in another thread, a draw of a retry's jitter would change what that code draws."""
     root = Path(textenvs.__file__).parents[1]
     drawing = {name for name in dir(random) if callable(getattr(random, name)) and name[0].islower()}

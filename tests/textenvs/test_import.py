@@ -13,7 +13,7 @@ HEAVY = (
 )  # fmt: skip
 
 
-def test_import_loads_nothing_heavy_and_no_environment_and_says_nothing():
+def test_import_is_light_and_silent():
     code = (
         "import sys, textenvs\n"
         "heavy = sorted(sys.modules.keys() & set(sys.argv[1:]))\n"
@@ -28,11 +28,11 @@ def test_everything_that_is_exported_is_there():
     assert [name for name in textenvs.__all__ if not hasattr(textenvs, name)] == []
 
 
-def test_no_module_touches_the_folder_it_is_imported_in(tmp_path):
+def test_imports_touch_no_file(tmp_path):
     """Programs for a box are modules, too, and tools that look at a package import all of them."""
-    kept = tmp_path / "folder" / "kept"
-    kept.parent.mkdir()
-    kept.write_text("mine")
+    existing = tmp_path / "folder" / "kept"
+    existing.parent.mkdir()
+    existing.write_text("mine")
     code = (
         "import contextlib, importlib, pkgutil, textenvs\n"
         "for module in pkgutil.walk_packages(textenvs.__path__, 'textenvs.', onerror=lambda name: None):\n"
@@ -50,5 +50,5 @@ def test_no_module_touches_the_folder_it_is_imported_in(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout.splitlines()[-1:], kept.exists()) == (0, ["done"], True), done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1:], existing.exists()) == (0, ["done"], True), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -69,7 +69,7 @@ def count(text):
     return (len(text) + 2) // 3
 
 
-def said(messages, *roles):
+def texts_of(messages, *roles):
     return [m["content"].replace("<think>private</think>", "").strip() for m in messages if m["role"] in roles]
 
 
@@ -77,7 +77,7 @@ def paper(futures, before, judge, unit=5e-4):
     """S(Extract(t), y) - min[lambda * TokenCount(t), 1] + R_LLM(t), averaged over conversations t."""
     values = []
     for t in futures:
-        tokens = sum(count(text) for text in said(t, "user", "assistant"))
+        tokens = sum(count(text) for text in texts_of(t, "user", "assistant"))
         values.append(accuracy(t) - min(unit * tokens, 1.0) + (judge(t) if judge else 0.0))
     return sum(values) / len(values)
 
@@ -86,7 +86,7 @@ def repository(futures, before, judge):
     """collabllm/reward.py: sum of metric * weight; token_amount (weight -0.5) = thousands of assistant tokens."""
     values = []
     for t in futures:
-        read = sum(count(text) for text in said(t, "assistant")) / 1000.0
+        read = sum(count(text) for text in texts_of(t, "assistant")) / 1000.0
         values.append(accuracy(t) * 1 + read * -0.5 + (judge(t) * 1 if judge else 0.0))
     return sum(values) / len(values)
 
@@ -95,7 +95,7 @@ def recipe(futures, before, judge):
     """verl's reward manager: each metric is averaged over rollouts, weighted, clamped to [-1, 1]; then added."""
     metrics = {"accuracy": [accuracy(t) for t in futures]}
     metrics["token_amount"] = [
-        sum(len(text.split()) for text in said(t[before:], "user", "assistant")) for t in futures
+        sum(len(text.split()) for text in texts_of(t[before:], "user", "assistant")) for t in futures
     ]
     if judge:
         metrics["interactivity"] = [judge(t) for t in futures]
@@ -103,11 +103,11 @@ def recipe(futures, before, judge):
     return sum(np.clip(np.sum(metrics[name]) * weights[name] / len(futures), -1.0, 1.0) for name in metrics)
 
 
-def ours(futures, before, judge):
+def own(futures, before, judge):
     """Scores minus a word price without a limit, for all that was said after the opening (three messages here)."""
     values = []
     for t in futures:
-        words = sum(len(text.split()) for text in said(t[3:], "user", "assistant"))
+        words = sum(len(text.split()) for text in texts_of(t[3:], "user", "assistant"))
         values.append(accuracy(t) - words / 10_000 + (judge(t) if judge else 0.0))
     return sum(values) / len(values)
 
@@ -116,7 +116,7 @@ def linear(futures, before, judge):
     """The same for tokens, at the paper's price."""
     values = []
     for t in futures:
-        tokens = sum(count(text) for text in said(t[3:], "user", "assistant"))
+        tokens = sum(count(text) for text in texts_of(t[3:], "user", "assistant"))
         values.append(accuracy(t) - tokens / 2_000 + (judge(t) if judge else 0.0))
     return sum(values) / len(values)
 
@@ -129,7 +129,7 @@ def interactivity(conversation):
     return (sum(len(m["content"]) for m in conversation if m["role"] == "assistant") % 5) / 4
 
 
-ORACLES = {"textenvs": ours, "linear": linear, "paper": paper, "repository": repository, "recipe": recipe}
+ORACLES = {"textenvs": own, "linear": linear, "paper": paper, "repository": repository, "recipe": recipe}
 
 
 def test_each_formula_has_an_oracle():
@@ -153,7 +153,7 @@ def test_a_formula_gives_what_its_source_says(name, judge, replies, size):
     conversations = [future.conversation for future in result.futures]
     assert len({str(conversation) for conversation in conversations}) > 1
     # The judge sees no system message and no private reasoning.
-    seen = judge and (lambda t: judge([{"role": "assistant", "content": text} for text in said(t, "assistant")]))
+    seen = judge and (lambda t: judge([{"role": "assistant", "content": text} for text in texts_of(t, "assistant")]))
     assert result.reward == pytest.approx(ORACLES[name](conversations, before, seen), abs=1e-9)
     assert result.reward == math.fsum(result.terms.values())
     assert set(result.terms) == {"accuracy", "cost"} | ({"interactivity"} if judge else set())
@@ -198,7 +198,7 @@ def test_futures_go_on_from_the_live_conversation(kind):
     }
 
 
-def test_the_score_of_a_future_is_its_return_unless_the_environment_says_otherwise():
+def test_future_score_defaults_to_its_return():
     env = played("a", "b", max_assistant_turns=4)
     so_far = env.state.return_so_far
     for future in ahead(env, guesser, window=9).futures:
@@ -267,7 +267,7 @@ def test_there_must_be_an_episode():
         multiturn_aware_reward(gymnasium.make("textenv/gsm8k"), guesser)
 
 
-async def test_the_episode_may_go_on_while_its_futures_are_played():
+async def test_episode_continues_while_futures_are_played():
     env, still = played("no"), played("no")
     pending = multiturn_aware_reward(env, guesser)
     await env.astep("quit")
@@ -413,7 +413,7 @@ def test_an_episode_that_failed_has_no_reward():
     assert caught.value.stop == "user_failed"
 
 
-async def test_a_bug_is_raised_and_nothing_is_left_running():
+async def test_bug_is_raised_and_futures_stop():
     started, cancelled = 0, 0
 
     async def policy(conversation):

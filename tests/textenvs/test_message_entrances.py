@@ -129,8 +129,8 @@ def arrow_row(message):
     """The same in a table, whose contents have one type: all texts, or all lists of parts."""
     row = json.loads(json.dumps(row_of(message), default=lambda array: array.tolist()))
     if isinstance(message.get("content"), list):
-        for each in row["prompt"][::2]:
-            each["content"] = [{"type": "text", "text": each["content"]}]
+        for part in row["prompt"][::2]:
+            part["content"] = [{"type": "text", "text": part["content"]}]
     return row
 
 
@@ -172,8 +172,8 @@ def by_datasets(message, folder):
 
 
 def by_wire(message, folder):
-    said = json.loads(json.dumps([message], default=lambda array: array.tolist()))
-    return TypeAdapter(protocol.Conversation).validate_python(said)[0]
+    value = json.loads(json.dumps([message], default=lambda array: array.tolist()))
+    return TypeAdapter(protocol.Conversation).validate_python(value)[0]
 
 
 ENTRANCES = [by_step, by_vector, by_row, by_opening, by_json_lines, by_parquet, by_datasets, by_wire]
@@ -196,7 +196,7 @@ def test_every_form_is_one_form_at_every_entrance(name, enter, tmp_path):
     assert before is None or message == before, "what was given is left alone"
 
 
-@pytest.mark.parametrize("enter", [each for each in ENTRANCES if each not in (by_parquet, by_datasets)])
+@pytest.mark.parametrize("enter", [entrance for entrance in ENTRANCES if entrance not in (by_parquet, by_datasets)])
 @pytest.mark.parametrize("name", BAD)
 def test_bad_message_has_one_problem_everywhere(name, enter, tmp_path):
     words = problem(BAD[name])

@@ -49,7 +49,7 @@ messages = st.one_of(
 
 
 @given(st.lists(messages, max_size=4))
-def test_what_the_constructors_make_is_well_formed_and_copies_are_equal_and_apart(conversation):
+def test_constructed_messages_are_valid_and_copies_independent(conversation):
     assert check_conversation(conversation, "here") == tuple(conversation)
     copies = copy_messages(conversation)
     assert copies == tuple(conversation)
@@ -167,7 +167,7 @@ def test_a_generator_of_messages_is_read_once():
 
 
 @given(messages)
-def test_the_text_of_a_message_is_that_of_its_text_parts(message):
+def test_message_text_joins_its_text_parts(message):
     content = message["content"]
     texts = [content] if isinstance(content, str) else [part["text"] for part in content if "text" in part]
     assert text_of(message) == "\n".join(texts)
@@ -177,9 +177,9 @@ def test_the_text_of_a_message_is_that_of_its_text_parts(message):
 
 
 def test_a_transcript_mentions_images_without_their_bytes():
-    shown = transcript([user([text_part("What is this?"), image_part("data:image/png;base64," + "A" * 10_000)])])
-    assert shown.startswith("user: What is this?\n[image: data:image/png;base64,AAA")
-    assert len(shown) < 200
+    text = transcript([user([text_part("What is this?"), image_part("data:image/png;base64," + "A" * 10_000)])])
+    assert text.startswith("user: What is this?\n[image: data:image/png;base64,AAA")
+    assert len(text) < 200
 
 
 def test_transcript():

@@ -90,6 +90,6 @@ def test_every_option_of_an_environment_is_checked(env_id):
         ("textenv/collab-math", "answers", 0),
     ],
 )
-def test_a_cost_pays_nothing_and_a_reward_costs_nothing(env_id, option, value):
+def test_costs_and_rewards_keep_their_signs(env_id, option, value):
     with pytest.raises(ValueError, match=f"{option} should be (greater|less) than"):
         textenvs.make(env_id, **{option: value})

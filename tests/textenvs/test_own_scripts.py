@@ -1,10 +1,18 @@
 """The families' scripts: they know the wordings of training tasks, and test tasks have others."""
 
 import functools
+import importlib
+import importlib.util
+from pathlib import Path
 
 import pytest
 
 import textenvs
+from textenvs import task, text
+from textenvs.envs import __path__ as families
+from textenvs.envs.collab import script as collab_script
+from textenvs.envs.collab_document import tasks as document_tasks
+from textenvs.envs.collab_math import tasks as math_tasks
 from textenvs.evaluate.baselines import play_attack
 from textenvs.sandbox import SandboxUnavailable
 from textenvs.task import split_choices
@@ -28,6 +36,19 @@ def test_scripts_solve_training_tasks_more_often(env_id):
         pytest.skip("no sandbox here")
     assert train >= 0.9
     assert test <= train - 0.05
+
+
+@pytest.mark.parametrize("path", sorted(Path(families[0]).glob("*/script.py")), ids=lambda path: path.parent.name)
+def test_import_of_a_script_builds_no_table(monkeypatch, path):
+    def built(*arguments, **options):
+        raise AssertionError("a table is built at import")
+
+    importlib.import_module(f"textenvs.envs.{path.parent.name}.script")  # with all that it imports
+    tables = (task, "split_choices"), (text, "load_yaml"), (math_tasks, "grammar"), (document_tasks, "_kinds")
+    for module, function in (*tables, (collab_script, "Words")):
+        monkeypatch.setattr(module, function, built)
+    spec = importlib.util.spec_from_file_location(f"textenvs.envs.{path.parent.name}.again", path)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8, 20])

@@ -21,19 +21,21 @@ AUTHORS_NAMES = (
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 50), task=st.integers(0, 6))
 @settings(max_examples=10)
 def test_play_gives_what_stepping_gives(kind, seed, task):
-    said = []
+    results = []
     episode = asyncio.run(
-        play(kind(), slow_policy, seed=seed, options={"task_index": task}, on_turn=lambda result: said.append(result))
+        play(
+            kind(), slow_policy, seed=seed, options={"task_index": task}, on_turn=lambda result: results.append(result)
+        )
     )
     whole = (episode.conversation, episode.rewards, episode.terms, episode.info, episode.terminated, episode.truncated)
     assert whole == alone(Guess(), seed, task, policy)
     assert episode.seed == seed
-    assert tuple(result[1] for result in said) == episode.rewards
+    assert tuple(result[1] for result in results) == episode.rewards
 
 
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 50), first=st.integers(0, 4))
 @settings(max_examples=10)
-def test_an_episode_in_two_parts_is_the_episode_in_one(kind, seed, first):
+def test_episode_in_two_parts_is_equal(kind, seed, first):
     whole = asyncio.run(play(kind(), policy, seed=seed))
     env = kind()
     begun = asyncio.run(play(env, policy, seed=seed, turns=first))
@@ -46,7 +48,7 @@ def test_an_episode_in_two_parts_is_the_episode_in_one(kind, seed, first):
 
 
 @kinds
-def test_an_error_is_raised_and_the_given_episode_has_what_was_played(kind):
+def test_error_keeps_the_played_turns(kind):
     def tires(conversation):
         if len(conversation) > 3:
             raise LookupError("no more")
@@ -90,6 +92,6 @@ def test_a_list_of_tasks_is_a_task_set():
         ([{"prompt": "?"}], r"row 1 is a dict; give Task\(...\) or Task.from_row"),
     ],
 )
-def test_a_list_that_is_no_task_set_says_why(tasks, match):
+def test_list_is_no_task_set(tasks, match):
     with pytest.raises(TaskError, match=match):
         Echo(tasks)

@@ -42,9 +42,9 @@ def test_an_end_that_a_template_opened(marks):
 
 @every_family
 @settings(max_examples=10)
-@given(words=plain.filter(str.strip), reasoning=plain, more=plain)
-def test_a_block_further_down_is_text(marks, words, reasoning, more):
-    text = f"{words}{marks.begin}{reasoning}{marks.end}{more}"
+@given(words=plain.filter(str.strip), reasoning=plain, rest=plain)
+def test_a_block_further_down_is_text(marks, words, reasoning, rest):
+    text = f"{words}{marks.begin}{reasoning}{marks.end}{rest}"
     assert seen(text) == text.strip()
 
 
@@ -83,12 +83,69 @@ def test_what_is_visible(content, visible):
     assert seen(content) == visible
 
 
+HARMONY, GRANITE = ("analysis", "assistantfinal"), ("Here is my thought process:", "Here is my response:")
+
+
+@pytest.mark.parametrize(
+    ("content", "reasoning", "visible"),
+    [
+        ("analysisWe add.assistantfinalIt is 4.", "We add.", "It is 4."),
+        ("\nanalysis\n\nWe add.\n\nassistantfinal\n\nIt is 4.", "We add.", "It is 4."),
+        ("assistantanalysisWe add.assistantfinalIt is 4.", "We add.", "It is 4."),
+        ("analysisThe analysis says 4.assistantfinal4 assistantfinal", "The analysis says 4.", "4 assistantfinal"),
+        ("analysisHm.assistantanalysisWe add.assistantfinal4", "Hm.assistantanalysisWe add.", "4"),
+        ("analysisCall it.assistantcommentary to=functions.f json{}", "Call it.", "to=functions.f json{}"),
+        ("analysisHm.assistantfinal", "Hm.", ""),
+        ("Here is my thought process: we add.\n\nHere is my response: 4", "we add.", "4"),
+        ("Here's my thought process:\nwe add.\nHere's my response:\n4", "we add.", "4"),
+        ("<think>a</think>analysisb assistantfinal4", "a\n\nb", "4"),
+    ],
+)
+def test_reasoning_between_plain_words_is_hidden(content, reasoning, visible):
+    assert split_reasoning(content) == (reasoning, visible)
+    assert seen(content) == visible
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "analysis of the text: 4",
+        "analysis",
+        "analysisResult = 4",
+        "Analysis of a class AssistantFinal, or assistantfinal: 4",
+        "The analysis. assistantfinal 4",
+        "assistantfinal 4",
+        "Here is my thought process: we add, so it is 4.",
+        "Here is my response: 4",
+        "Well. Here is my thought process: we add. Here is my response: 4",
+        "Here is my response: 4. Here is my thought process: we add.",
+    ],
+)
+def test_plain_words_without_a_pair_stay_visible(content):
+    assert seen(content) == content
+
+
+@pytest.mark.parametrize(("begin", "end"), [HARMONY, GRANITE])
+def test_own_marks_replace_plain_words_too(begin, end):
+    text = f"{begin} a {end} b"
+    assert split_reasoning(text, ()) == split_reasoning(text, [Marks("(plan)", "(/plan)")]) == ("", text)
+
+
+@pytest.mark.parametrize(("begin", "end"), [HARMONY, GRANITE])
+def test_plain_end_within_a_call_ends_nothing(begin, end):
+    call = f'<tool_call>\n{{"name": "calc_gsm8k_reward", "arguments": {{"answer": "4 {end}"}}}}\n</tool_call>'
+    env = textenvs.make("textenv/gsm8k-tool")
+    for text in (f"{begin} b {end} {call}", f"{begin} b {call}"):
+        env.reset(seed=0)
+        assert env.step(text)[-1]["metrics"]["tool_calls"] == 1
+
+
 pieces = st.sampled_from(["a", " ", "\n", "b"])
 begins = st.sampled_from([marks.begin for marks in REASONING_MARKS])
 ends = st.sampled_from([marks.end for marks in REASONING_MARKS])
 
 
-@given(st.lists(pieces | begins | ends, max_size=12).map("".join))
+@given(st.lists(pieces | begins | ends | st.sampled_from([*HARMONY, *GRANITE]), max_size=12).map("".join))
 def test_visible_text_is_the_end_of_reply(text):
     assert text.strip().endswith(seen(text))
 
@@ -99,10 +156,17 @@ def test_words_first_and_no_end_is_all_visible(text):
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("piece", ["<think>", "</think>", "<think></think>", "<think><think></think>", " ", "<|end|>"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("<think>", "</think>", "<think></think>", "<think><think></think>", " ", "<|end|>"),
+        *("analysis", "assistantfinal", "analysis assistantfinal"),
+    ],
+)
 def test_floods_of_marks_take_linear_time(piece):
     """A time that grows with the square would be minutes, in which no other episode goes on."""
-    for text in (piece * 20_000, f"<think>{piece * 20_000}</think>x", f"{piece * 20_000}<think>"):
+    flood = piece * 20_000
+    for text in (flood, f"<think>{flood}</think>x", f"{flood}<think>", f"analysis{flood}assistantfinalx"):
         split_reasoning(text)
 
 
@@ -118,6 +182,7 @@ GOLD_HIDDEN = [
     *(f"{marks.begin}maybe #### 4{marks.end}I do not know." for marks in REASONING_MARKS),
     *(f"{marks.begin}maybe #### 4" for marks in REASONING_MARKS),
     *(f"maybe #### 4{marks.end}I do not know." for marks in REASONING_MARKS if marks.in_prompt),
+    *(f"{begin}maybe #### 4{end}I do not know." for begin, end in (HARMONY, GRANITE)),
 ]
 
 

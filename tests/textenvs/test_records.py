@@ -16,7 +16,7 @@ from textenvs.records.schema import EXPLAINED, ITERATION_KEY, PLAYED, arrow_sche
 T = 4  # tokens: two of the opening, two sampled
 
 
-def row(number, **more):
+def row(number, **changes):
     """One episode, as a writer may give it."""
     played = {
         **dict.fromkeys(("data_source", "forked_from"), ""),
@@ -28,13 +28,13 @@ def row(number, **more):
         **{"segment_starts": [0], "kept_ids": [], "kept_counts": [], "turn_terms": [[("right", float(number))]]},
         **{"metrics": [("length", 2.0)], "messages": [user("hi"), assistant("yo")]},
     }
-    return played | more
+    return played | changes
 
 
 def write(path, rows, *parts, info=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = arrow_schema(*(parts or (PLAYED, EXPLAINED)))
-    rows = [{name: each.get(name) for name in schema.names} for each in rows]
+    rows = [{name: values.get(name) for name in schema.names} for values in rows]
     schema = schema.with_metadata({**schema.metadata, ITERATION_KEY: json.dumps(info or {})})
     pq.write_table(pa.Table.from_pylist(rows, schema), path, row_group_size=3)
 
@@ -46,7 +46,7 @@ def test_a_run_folder_has_its_iterations_in_order(tmp_path):
     run = open_run(tmp_path)
     assert run.kind == "run"
     assert run.config == {"trainer": {"seed": 7}}
-    assert [(each.number, each.kind) for each in run.iterations] == [
+    assert [(iteration.number, iteration.kind) for iteration in run.iterations] == [
         *[(0, "validation"), (1, "train"), (1, "validation"), (2, "train")]
     ]
     with pytest.raises(RecordsError, match=r"no episodes of train 9; those that are there: 1, 2"):
@@ -57,7 +57,7 @@ def test_a_run_whose_episodes_are_elsewhere(tmp_path):
     write(tmp_path / "apart" / "000003.parquet", [row(0)])
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(f"trainer: {{rollout_data_dir: {tmp_path}/apart}}\n")
-    assert [each.number for each in open_run(tmp_path / "run").iterations] == [3]
+    assert [iteration.number for iteration in open_run(tmp_path / "run").iterations] == [3]
 
 
 def test_any_rows_can_be_read_alone(tmp_path):
@@ -87,7 +87,7 @@ def test_a_damaged_page_is_a_records_error(tmp_path, read):
         read(iteration)
 
 
-def test_what_is_null_is_nan_at_a_token_and_none_as_a_whole(tmp_path):
+def test_nulls_become_nan_or_none(tmp_path):
     learned = {
         **{
             "advantage": [None, None, 1.5, -1.5],
@@ -110,7 +110,7 @@ def test_what_is_null_is_nan_at_a_token_and_none_as_a_whole(tmp_path):
     assert bare.tokens.action_mask.dtype == np.bool_
 
 
-def test_a_file_of_before_has_the_played_columns_alone(tmp_path):
+def test_old_file_has_played_columns_only(tmp_path):
     older = {name: column for name, column in PLAYED.items() if name not in ("env_seed", "sampling_seed", "task_index")}
     write(tmp_path / "1.parquet", [row(0)], older)
     iteration = open_run(tmp_path / "1.parquet").iterations[0]
@@ -118,7 +118,7 @@ def test_a_file_of_before_has_the_played_columns_alone(tmp_path):
     assert iteration.episode(0).env_seed is None
 
 
-def test_an_evaluation_is_read_to_its_last_whole_line(tmp_path):
+def test_evaluation_is_read_without_torn_line(tmp_path):
     records = [
         Record(task=n, sample=0, seed=n, task_index=n, task_key=f"k{n}", data_source="d", turn_rewards=(0.5, 0.25),
                messages=(user("hi"), assistant("<b>"))) for n in (1, 0)
@@ -156,9 +156,9 @@ def test_what_is_no_record_is_said(tmp_path):
         open_run(tmp_path / "2.parquet")
 
 
-def test_the_page_has_every_column_as_the_schema_has_it():
+def test_docs_list_every_schema_column():
     page = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
     for name, column in (PLAYED | EXPLAINED).items():
         per = "a list" if column.per == "list" else column.per
-        kept = f" ({column.bits} bits)" if column.bits else ""
-        assert f"| `{name}` | {per} | {column.type} | {column.text}{kept} |" in page
+        bits = f" ({column.bits} bits)" if column.bits else ""
+        assert f"| `{name}` | {per} | {column.type} | {column.text}{bits} |" in page

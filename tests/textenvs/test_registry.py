@@ -56,13 +56,13 @@ def entry(**changes):
         ("environments: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_path_and_the_entry(tmp_path, text, message):
+def test_bad_file_names_path_and_entry(tmp_path, text, message):
     path = written(tmp_path, text)
     with pytest.raises(RegistryError, match=f"(?s){path}.*{message}"):
         registry.load(path)
 
 
-def test_no_id_is_there_twice_or_has_a_version():
+def test_ids_are_unique_and_unversioned():
     path = next(place for place in registry.PLACES if place.is_file())
     ids = [
         line.strip(" :\n") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("  textenv/")
@@ -71,7 +71,7 @@ def test_no_id_is_there_twice_or_has_a_version():
     assert not [env_id for env_id in ids if re.fullmatch(r".*-v\d+", env_id)]
 
 
-def test_a_missing_file_says_where_it_was_looked_for(tmp_path, monkeypatch):
+def test_missing_file_names_searched_places(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "PLACES", (tmp_path / "in" / "x.yaml", tmp_path / "x.yaml"))
     with pytest.raises(RegistryError, match=f"looked at {tmp_path / 'in' / 'x.yaml'} and {tmp_path / 'x.yaml'}"):
         registry._shipped.__wrapped__()
@@ -80,7 +80,7 @@ def test_a_missing_file_says_where_it_was_looked_for(tmp_path, monkeypatch):
 # ------------------------------------------------------------------ registration
 
 
-def test_every_entry_is_registered_by_name_alone_and_without_a_step_limit():
+def test_entries_are_registered_without_step_limit():
     assert textenvs.list_environments()
     for env_id in textenvs.list_environments():
         spec, entry = gymnasium.spec(env_id), textenvs.describe(env_id)
@@ -100,12 +100,12 @@ def test_registering_again_is_harmless_and_silent():
     assert dict(gymnasium.registry) == before
 
 
-def test_an_id_that_is_taken_by_something_else_is_not_taken_over_silently():
-    mine = EnvironmentSpec("textenv/taken", 1, "toy_envs:Guess", "Mine.")
+def test_taken_id_is_not_replaced_silently():
+    spec = EnvironmentSpec("textenv/taken", 1, "toy_envs:Guess", "Mine.")
     gymnasium.register("textenv/taken", "somebody.elses:Environment")
     try:
         with pytest.warns(UserWarning, match="Overriding environment textenv/taken"):
-            textenvs.register_all({mine.id: mine})
+            textenvs.register_all({spec.id: spec})
     finally:
         del gymnasium.registry["textenv/taken"]
 

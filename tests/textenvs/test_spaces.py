@@ -93,7 +93,7 @@ def test_observations_in_shared_memory_are_those_last_written(kind):
     space = kind(seed=0)
     memory = create_shared_memory(space, 3)
     view = read_from_shared_memory(space, memory, 3)
-    assert all(each in space for each in copy.deepcopy(view))
+    assert all(observation in space for observation in copy.deepcopy(view))
     items = [space.sample() for _ in range(3)]
     for i in (2, 0, 1, 2):
         write_to_shared_memory(space, i, items[i], pickle.loads(pickle.dumps(memory)))

@@ -1,4 +1,4 @@
-"""What others wrote, in what a person reads: no control characters, and no megabytes."""
+"""Foreign texts in output for a person: no control characters, and no megabytes."""
 
 import copy
 
@@ -17,13 +17,13 @@ anything = st.text() | st.text("\x00\x1b\x9b\u202e\u2066ab\n\t")
 
 
 @given(anything)
-def test_printable_text_has_no_control_characters_and_loses_nothing(text):
-    shown = printable(text)
-    assert all(c in "\t\n" or (ord(c) >= 32 and not 127 <= ord(c) < 160) for c in shown)
-    assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-    assert printable(shown) == shown
+def test_printable_text_escapes_control_characters(text):
+    escaped = printable(text)
+    assert all(c in "\t\n" or (ord(c) >= 32 and not 127 <= ord(c) < 160) for c in escaped)
+    assert not set(escaped) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+    assert printable(escaped) == escaped
     if text.isprintable():
-        assert shown == text
+        assert escaped == text
 
 
 class Unshown:
@@ -31,18 +31,18 @@ class Unshown:
         raise RuntimeError("no")
 
 
-def test_what_cannot_be_written_is_quoted_by_its_type():
+def test_unprintable_value_is_quoted_by_type():
     assert quoted(10**5000) == "a value of the type int"
     assert quoted([Unshown()]) == "a value of the type list"
 
 
 @given(anything | st.binary() | st.lists(anything), st.integers(10, 60))
-def test_quotes_are_short_and_say_how_long_the_whole_is(value, most):
-    shown = quoted(value, most)
-    assert printable(shown) == shown
-    assert len(shown) <= 10 * most + 40  # an escaped character takes up to ten
+def test_quotes_are_short_with_full_length(value, most):
+    quote = quoted(value, most)
+    assert printable(quote) == quote
+    assert len(quote) <= 10 * most + 40  # an escaped character takes up to ten
     if len(repr(value)) <= most:
-        assert shown == printable(repr(value))
+        assert quote == printable(repr(value))
 
 
 def test_an_excerpt_of_megabytes_is_short():
@@ -61,9 +61,9 @@ def test_rendering_escapes_what_models_and_users_say(mode, capsys):
     env.reset(seed=0)
     call = {"id": "1", "type": "function", "function": {"name": HOSTILE, "arguments": HOSTILE}}
     env.step({"role": "assistant", "content": HOSTILE, "tool_calls": (call,)})
-    shown = env.render() or capsys.readouterr().out
-    assert "title" in shown
-    assert printable(shown) == shown
+    page = env.render() or capsys.readouterr().out
+    assert "title" in page
+    assert printable(page) == page
 
 
 def _rows(env):
@@ -76,15 +76,15 @@ def _rows(env):
 
 
 @pytest.mark.parametrize("env_id", textenvs.list_environments())
-def test_no_error_repeats_a_ground_truth_of_a_megabyte(env_id):
+def test_errors_shorten_large_ground_truths(env_id):
     try:
         env = textenvs.make(env_id)
     except (SandboxUnavailable, ImportError, gymnasium.error.Error) as error:
         pytest.skip(str(error)[:200])
     for row in _rows(env):
-        said = _error_of(env, row)
-        assert len(said) < 2000
-        assert printable(said) == said
+        message = _error_of(env, row)
+        assert len(message) < 2000
+        assert printable(message) == message
     env.close()
 
 

@@ -105,7 +105,7 @@ def test_the_same_episode_in_every_format(kind, name, which):
     assert info["metrics"] == {"tool_calls": 0.0, "tool_errors": 0.0}
 
 
-def test_answers_have_the_ids_of_their_calls_counted_over_the_episode():
+def test_results_have_call_ids_of_the_episode():
     env = started()
     for turn in range(2):
         reply = env.format.write("", [call("put", thing="a"), call("no_tool")])
@@ -117,7 +117,7 @@ def test_answers_have_the_ids_of_their_calls_counted_over_the_episode():
 
 
 @every_format
-def test_a_message_with_tool_calls_is_understood_and_answered_by_its_own_ids(name):
+def test_message_calls_keep_their_own_ids(name):
     env = started(call_format=name)
     made = [{**call("put", thing="a"), "id": "mine"}, {**call("put", thing="ghost"), "id": "yours"}]
     conversation, *_, info = env.step(assistant("", made))
@@ -148,7 +148,7 @@ class Fragile(Treasure):
 
 
 @every_tool
-def test_a_turn_that_fails_half_way_leaves_the_tools_as_they_were(which):
+def test_failed_turn_leaves_tools_unchanged(which):
     env = started(Fragile)
     with pytest.raises(RuntimeError, match="half-way"):
         env.step(env.format.write("", [call(which, thing="a")]))
@@ -156,7 +156,7 @@ def test_a_turn_that_fails_half_way_leaves_the_tools_as_they_were(which):
 
 
 @every_tool
-def test_a_broken_tool_is_told_and_broken_machinery_ends_the_episode(which):
+def test_broken_tool_is_reported_to_the_policy(which):
     env = started()
     conversation, *_, info = env.step(env.format.write("", [call(which, thing="bomb")]))
     assert conversation[-1]["content"] == f"{which} failed: RuntimeError: boom"
@@ -166,7 +166,7 @@ def test_a_broken_tool_is_told_and_broken_machinery_ends_the_episode(which):
     assert (info["stop"], info["failed"], info["failure"]) == ("tool_failed", True, "the chest has a hole")
 
 
-def test_the_policy_sees_its_tools_in_the_system_prompt():
+def test_system_prompt_lists_the_tools():
     (first, *_), _ = Treasure(system_prompt="Be brief.").reset(seed=0)
     assert first["role"] == "system"
     assert first["content"].startswith("Be brief.\n\n")

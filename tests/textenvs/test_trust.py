@@ -1,4 +1,4 @@
-"""What a row may choose: harmless options of environments that ship, and what the person who runs the program said."""
+"""Options that a row may choose: harmless ones of shipped environments, and those that the person chose."""
 
 import http.server
 import importlib
@@ -34,7 +34,11 @@ def options_of(env_id):
     names = set()
     for kind in getattr(importlib.import_module(module), name).__mro__:
         parameters = inspect.signature(kind.__init__).parameters.values() if "__init__" in vars(kind) else ()
-        names |= {each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)}
+        names |= {
+            parameter.name
+            for parameter in parameters
+            if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        }
         if kind.__name__ in ("ToolEnv", "TextEnv"):
             break
     return names - {"self"}
@@ -48,7 +52,7 @@ def row(env_id, /, **options):
 
 
 @pytest.mark.parametrize("env_id", list_environments(with_arguments=True))
-def test_every_option_is_either_a_rows_or_a_persons(env_id):
+def test_each_option_has_one_owner(env_id):
     """A new option must be put on one side: this fails until it is."""
     names = options_of(env_id)
     assert names <= ROW_OPTIONS | PERSON_OPTIONS
@@ -77,7 +81,7 @@ def test_every_option_is_either_a_rows_or_a_persons(env_id):
         ("textenv/clarify", {"no_such_option": 1}),
     ],
 )
-def test_a_row_chooses_no_address_key_path_or_sandbox(env, options):
+def test_rows_choose_no_address_or_path(env, options):
     with pytest.raises(SpecError, match="row 7: a row may not set"):
         EpisodeSpec.from_row(row(env, **options), "row 7")
 
@@ -89,7 +93,7 @@ def test_a_row_names_no_environment_of_its_own(env):
     assert EpisodeSpec.from_row(row(env), environments={env: {}}).env == env
 
 
-def test_a_module_that_a_row_names_is_not_imported(tmp_path, monkeypatch):
+def test_rows_import_no_module(tmp_path, monkeypatch):
     (tmp_path / "named_by_a_row.py").write_text(f"open({str(tmp_path / 'proof')!r}, 'w')")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SpecError):
@@ -97,11 +101,11 @@ def test_a_module_that_a_row_names_is_not_imported(tmp_path, monkeypatch):
     assert not (tmp_path / "proof").exists()
 
 
-def test_a_row_may_repeat_what_the_person_said_and_nothing_else():
+def test_rows_may_repeat_only_allowed_options():
     user = {"model": "m", "base_url": "http://localhost:1/v1"}
-    given = {"textenv/service-desk": {"user": user}, "textenv/gsm8k": [{"tasks": "a"}, {"tasks": "b", "x": 1}]}
-    assert EpisodeSpec.from_row(row("textenv/service-desk", user=user, level=None), environments=given)
-    assert EpisodeSpec.from_row(row("textenv/gsm8k", tasks="b"), environments=given)
+    allowed = {"textenv/service-desk": {"user": user}, "textenv/gsm8k": [{"tasks": "a"}, {"tasks": "b", "x": 1}]}
+    assert EpisodeSpec.from_row(row("textenv/service-desk", user=user, level=None), environments=allowed)
+    assert EpisodeSpec.from_row(row("textenv/gsm8k", tasks="b"), environments=allowed)
     for env, options in (
         ("textenv/service-desk", {"user": {**user, "base_url": "http://evil.test"}}),
         ("textenv/service-desk", {"user": {**user, "api_key_env": "HOME"}}),
@@ -110,31 +114,31 @@ def test_a_row_may_repeat_what_the_person_said_and_nothing_else():
         ("textenv/clarify", {"user": user}),
     ):
         with pytest.raises(SpecError, match="a row may not set"):
-            EpisodeSpec.from_row(row(env, **options), environments=given)
+            EpisodeSpec.from_row(row(env, **options), environments=allowed)
 
 
-def test_a_persons_options_may_come_from_any_configuration_library():
-    """Whose mappings are no dict, and whose lists no list."""
+def test_options_may_be_any_mapping():
+    """Test a library whose mappings are no dict, and whose lists no list."""
     user = MappingProxyType({"model": "m", "stop": ("a", "b")})
-    given = {"textenv/service-desk": MappingProxyType({"user": user})}
-    assert EpisodeSpec.from_row(row("textenv/service-desk", user={"model": "m", "stop": ["a", "b"]}), "", given)
+    allowed = {"textenv/service-desk": MappingProxyType({"user": user})}
+    assert EpisodeSpec.from_row(row("textenv/service-desk", user={"model": "m", "stop": ["a", "b"]}), "", allowed)
     with pytest.raises(SpecError):
-        EpisodeSpec.from_row(row("textenv/service-desk", user={"model": "m", "stop": ["a"]}), "", given)
+        EpisodeSpec.from_row(row("textenv/service-desk", user={"model": "m", "stop": ["a"]}), "", allowed)
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda each: st.lists(each, max_size=3) |
-    st.dictionaries(st.text(max_size=4), each, max_size=3), max_leaves=6
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda values: st.lists(values, max_size=3) |
+    st.dictionaries(st.text(max_size=4), values, max_size=3), max_leaves=6
 )  # fmt: skip
 
 
 @given(st.sampled_from(sorted(PERSON_OPTIONS)), JSON)
-def test_what_a_person_chooses_is_refused_whatever_its_value(name, value):
+def test_restricted_option_is_refused_for_any_value(name, value):
     assert Trust().problem("textenv/gsm8k", {name: value})
     assert Trust({"textenv/gsm8k": {name: value}}).problem("textenv/gsm8k", {name: value}) is None
 
 
-def test_the_command_that_writes_rows_says_what_their_reader_must_be_given(tmp_path, capsys):
+def test_rows_command_names_the_readers_options(tmp_path, capsys):
     arguments = ["-n", "1", "-o", str(tmp_path / "rows.parquet")]
     assert main(["rows", "verl", "textenv/clarify", "level=easy", *arguments]) == 0
     assert "environments=" not in capsys.readouterr().out
@@ -174,7 +178,7 @@ def listening(location=None):
         server.server_close()
 
 
-def test_the_token_of_the_environment_goes_to_its_own_server_only(monkeypatch):
+def test_token_goes_to_its_own_server(monkeypatch):
     monkeypatch.setenv("TEXTENVS_TOKEN", "a secret")
     monkeypatch.delenv("TEXTENVS_URL", raising=False)
     with pytest.raises(ValueError, match="set TEXTENVS_URL to it, or give token") as raised:
@@ -186,11 +190,11 @@ def test_the_token_of_the_environment_goes_to_its_own_server_only(monkeypatch):
 
 
 def test_a_redirection_carries_no_token_to_another_server():
-    with listening() as (other, seen), listening(other) as (first, asked):
+    with listening() as (other, seen), listening(other) as (first, headers):
         client = Client(first, "a secret", timeout_s=5.0, retry_s=0.1)
         with pytest.raises(RemoteError):
             client.submit("describe").result()
-        assert asked[0]["Authorization"] == "Bearer a secret"
+        assert headers[0]["Authorization"] == "Bearer a secret"
         assert not seen
 
 
@@ -201,6 +205,6 @@ def test_an_origin_is_scheme_host_and_port():
 
 
 @pytest.mark.parametrize("row", ["text", 7, [["a"]], True])
-def test_a_row_that_is_no_mapping_is_refused_in_words(row):
+def test_row_without_mapping_is_refused(row):
     with pytest.raises(TaskError, match="task row: a .*, not a mapping of columns"):
         Task.from_row(row, key="k")

@@ -62,11 +62,11 @@ def test_a_turn_is_a_value():
         turn.reward = 2.0
 
 
-def test_a_turn_keeps_its_own_copy_with_clean_text():
-    said = tool("lone \ud800", "id")
-    turn = Turn([said])
+def test_turn_keeps_a_clean_copy():
+    message = tool("lone \ud800", "id")
+    turn = Turn([message])
     assert turn.messages[0]["content"] == "lone \ufffd"
-    said["content"] = "changed"
+    message["content"] = "changed"
     assert turn.messages[0]["content"] == "lone \ufffd"
 
 

@@ -35,7 +35,7 @@ def runs(draw, max_steps=8):
 
 
 def play(envs, steps, seed):
-    """What can be seen of a run; with autoreset disabled, what is over is reset by mask."""
+    """Return all that a run shows; with autoreset disabled, ended episodes are reset by mask."""
     seen = [envs.reset(seed=seed)]
     for actions in steps:
         seen.append(envs.step(actions))
@@ -54,8 +54,8 @@ def test_it_equals_gymnasiums_sync_vector_env(kind, mode, run):
     expected = play(SyncVectorEnv([Guess for _ in steps[0]], autoreset_mode=mode), steps, seed)
     actual = play(TextVectorEnv([kind() for _ in steps[0]], autoreset_mode=mode), steps, seed)
     assert len(actual) == len(expected)
-    for ours, theirs in zip(actual, expected, strict=True):
-        assert same(ours, theirs)
+    for actual_step, expected_step in zip(actual, expected, strict=True):
+        assert same(actual_step, expected_step)
 
 
 # ------------------------------------------------------------------ seeds and options
@@ -134,7 +134,7 @@ def test_one_action_for_each(actions):
 
 
 @kinds
-def test_an_invalid_action_names_its_environment_and_nothing_is_played(kind):
+def test_invalid_action_plays_nothing(kind):
     envs = TextVectorEnv.of(kind(), 2)
     envs.reset(seed=0)
     with pytest.raises(gymnasium.error.InvalidAction, match="environment 1"):
@@ -143,7 +143,7 @@ def test_an_invalid_action_names_its_environment_and_nothing_is_played(kind):
     envs.step([assistant("no"), "no"])
 
 
-def test_actions_are_not_looked_at_where_a_reset_is_due():
+def test_actions_are_ignored_before_due_reset():
     envs = TextVectorEnv.of(Guess(), 2)
     envs.reset(seed=0)
     envs.step(["quit", "no"])
@@ -152,7 +152,7 @@ def test_actions_are_not_looked_at_where_a_reset_is_due():
 
 
 @kinds
-def test_an_error_names_its_environment_and_asks_for_a_reset(kind):
+def test_error_names_environment_and_needs_reset(kind):
     envs = TextVectorEnv.of(kind(), 3)
     with pytest.raises(gymnasium.error.ResetNeeded):
         envs.step(["no"] * 3)
@@ -189,7 +189,7 @@ def test_asynchronous_hooks_wait_together():
     envs.close()
 
 
-def test_blocking_hooks_run_together_and_plain_ones_in_the_callers_thread():
+def test_blocking_hooks_run_in_parallel():
     class Meet(BlockingGuess):
         barrier = threading.Barrier(3)
 
@@ -256,11 +256,11 @@ def toy_id():
 
 
 @pytest.mark.filterwarnings("error")
-def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id):
+def test_make_vec_modes_are_equal(toy_id):
     mode = "SameStep"
     play(TextVectorEnv.of(AsyncGuess(), 2), [("no", "no")], 0)  # the parent's loop runs when the workers fork
     steps = [("no", "quit"), ("quit", "no"), ("no", "no"), ("tool", "no")]
-    ours = gymnasium.make_vec(toy_id, num_envs=2, autoreset_mode=mode)
+    vector = gymnasium.make_vec(toy_id, num_envs=2, autoreset_mode=mode)
     sync = gymnasium.make_vec(toy_id, num_envs=2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode})
     processes = gymnasium.make_vec(
         toy_id,
@@ -268,15 +268,15 @@ def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id):
         vectorization_mode="async",
         vector_kwargs={"autoreset_mode": mode, "shared_memory": False},
     )
-    assert isinstance(ours, TextVectorEnv)
+    assert isinstance(vector, TextVectorEnv)
     assert isinstance(processes, AsyncVectorEnv)
-    expected = play(ours, steps, 3)
+    expected = play(vector, steps, 3)
     for other in (sync, processes):
-        for theirs, mine in zip(play(other, steps, 3), expected, strict=True):
-            assert same(theirs, mine)
+        for actual, reference in zip(play(other, steps, 3), expected, strict=True):
+            assert same(actual, reference)
 
 
-def test_processes_share_texts_of_any_size_and_leave_no_process():
+def test_processes_share_texts_and_end():
     envs = gymnasium.make_vec(
         "textenv/gsm8k",
         num_envs=2,
@@ -295,7 +295,7 @@ def test_processes_share_texts_of_any_size_and_leave_no_process():
     assert multiprocessing.active_children() == []
 
 
-def test_make_vec_passes_arguments_on_and_its_spec_makes_it_again(toy_id):
+def test_make_vec_spec_reproduces_it(toy_id):
     envs = gymnasium.make_vec(toy_id, num_envs=3, max_assistant_turns=1)
     assert [env.max_assistant_turns for env in envs.envs] == [1, 1, 1]
     again = gymnasium.make_vec(gymnasium.envs.registration.EnvSpec.from_json(envs.spec.to_json()))

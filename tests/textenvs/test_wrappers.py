@@ -68,8 +68,8 @@ def test_gymnasiums_checker(wrap, capsys):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check_env(env)
-    said = [str(warning.message) for warning in caught]
-    assert [text for text in said if "different from the unwrapped" not in text] == []  # it asks for env.unwrapped
+    texts = [str(warning.message) for warning in caught]
+    assert [text for text in texts if "different from the unwrapped" not in text] == []  # it asks for env.unwrapped
 
 
 @pytest.mark.parametrize("name", sorted(set(WRAPPERS) - {"MultiturnAwareReward, difference"}))
@@ -81,7 +81,7 @@ def test_its_spec_is_json_where_callables_are_named(name):
 
 @every_wrapper
 @kinds
-def test_it_can_be_pickled_in_the_middle_of_an_episode(wrap, kind):
+def test_wrapper_is_picklable_during_an_episode(wrap, kind):
     env = wrap(kind())
     play(env, ["no"])
     moved = pickle.loads(pickle.dumps(env))
@@ -103,7 +103,7 @@ async def test_both_interfaces_are_alike(wrap, kind):
 @every_wrapper
 @given(kind=st.sampled_from(KINDS), actions=st.lists(words, min_size=1, max_size=5), seed=st.integers(0, 9))
 @settings(max_examples=10)
-def test_terms_sum_to_the_reward_and_observations_are_in_the_space(wrap, kind, actions, seed):
+def test_terms_sum_to_the_reward(wrap, kind, actions, seed):
     env = wrap(kind())
     for result in play(env, actions, seed):
         assert result[0] in env.observation_space
@@ -112,7 +112,7 @@ def test_terms_sum_to_the_reward_and_observations_are_in_the_space(wrap, kind, a
 
 
 @every_wrapper
-async def test_it_works_around_what_make_puts_around_an_environment(wrap):
+async def test_wrapper_goes_around_gymnasiums_own(wrap):
     made = wrap(gymnasium.make("textenv/gsm8k-interact", render_mode="ansi"))
     plain = wrap(textenvs.make("textenv/gsm8k-interact"))
     assert await aplay(made, ["no", "no"], seed=4) == await aplay(plain, ["no", "no"], seed=4)
@@ -122,7 +122,7 @@ async def test_it_works_around_what_make_puts_around_an_environment(wrap):
 
 
 @every_wrapper
-async def test_a_wrapper_that_it_does_not_know_is_not_left_out(wrap):
+async def test_unknown_wrapper_is_kept(wrap):
     limited = wrap(gymnasium.make("textenv/gsm8k-interact", max_episode_steps=1))
     assert limited.reset(seed=0)
     assert limited.step("no")[3]
@@ -151,7 +151,7 @@ def test_wrappers_over_wrappers():
     assert info["terms"]["return"] > 0  # except for the environment itself
 
 
-async def test_ones_own_wrapper_needs_one_hook_for_both_interfaces():
+async def test_own_wrapper_needs_one_hook():
     class Shout(TextWrapper[tuple]):
         def after_reset(self, observation, info):
             return observation, info | {"shout": True}
@@ -198,7 +198,7 @@ def test_weighted_terms(actions, weights, others):
         assert (after[0], *after[2:4]) == (before[0], *before[2:4])
 
 
-def test_a_weighted_term_that_overflows_is_refused_in_words():
+def test_overflowing_weighted_term_is_refused():
     env = RewardTerms(Guess(), {}, others=1e300)
     env.reset(seed=0)
     with pytest.raises(ValueError, match="RewardTerms: the weighted terms must be .* at most 1e\\+12"):
@@ -220,7 +220,7 @@ def test_unknown_terms_and_weights_are_refused():
 
 @given(kind=st.sampled_from(KINDS), actions=st.lists(words, min_size=1, max_size=5), seed=st.integers(0, 9))
 @settings(max_examples=15)
-def test_each_turn_has_the_reward_of_its_futures_and_is_otherwise_the_same(kind, actions, seed):
+def test_turn_reward_is_that_of_futures(kind, actions, seed):
     options = {"samples": 2, "window": 1, "formula": "recipe", "judge": lambda messages: len(messages) / 10}
     env, bare = MultiturnAwareReward(kind(), policy, **options), Guess()
     expected = play(bare, actions, seed)
@@ -239,7 +239,7 @@ def test_each_turn_has_the_reward_of_its_futures_and_is_otherwise_the_same(kind,
 
 
 @given(actions=st.lists(words, min_size=1, max_size=4), seed=st.integers(0, 9))
-def test_differences_add_up_to_the_score_of_the_conversation(actions, seed):
+def test_differences_sum_to_conversation_score(actions, seed):
     env = MultiturnAwareReward(Guess(max_assistant_turns=len(actions)), policy, credit="difference")
     seen = play(env, actions, seed)[1:]
     assert seen[-1][2] or seen[-1][3]
@@ -287,10 +287,12 @@ async def test_a_turn_whose_lookahead_raised_has_not_happened():
     options = {"samples": 1, "window": 1, "credit": "difference"}
     for start, step in (("reset", "step"), ("areset", "astep")):
         raises[:] = [False, True]
-        env, other = (MultiturnAwareReward(Guess(), each, **options) for each in (careless, lambda messages: "no"))
-        for each in (env, other):
-            await settled(getattr(each, start)(seed=0))
-            await settled(getattr(each, step)("one"))
+        env, other = (
+            MultiturnAwareReward(Guess(), wrapped, **options) for wrapped in (careless, lambda messages: "no")
+        )
+        for wrapped in (env, other):
+            await settled(getattr(wrapped, start)(seed=0))
+            await settled(getattr(wrapped, step)("one"))
         with pytest.raises(KeyError, match="a bug"):
             await settled(getattr(env, step)("two"))
         assert env.unwrapped.snapshot() == other.unwrapped.snapshot()
@@ -308,7 +310,7 @@ def test_its_options_are_those_of_lookahead():
     assert env.lookahead.weights == {"return": 2.0}
 
 
-def test_a_policy_that_cannot_be_copied_is_not_copied():
+def test_uncopyable_policy_is_shared():
     class Model:
         def __call__(self, conversation):
             return "no"

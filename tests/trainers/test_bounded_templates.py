@@ -11,10 +11,12 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from transformers.utils import chat_template_utils
+
 from textenvs.messages import assistant, user
 from trainers import bounded_template, tiny
 from trainers.bounded_template import TEXT, BoundedTemplates, LimitError
-from trainers.chat_template import PROBE_TOOLS, RendererError, show_with
+from trainers.chat_template import PROBE_TOOLS, RejectedError, RendererError, show_with
 from trainers.rollout.renderer import Renderer
 
 MESSAGES = [user("How many?"), assistant("<think>\nHm.\n</think>\n\n12."), user("And more?")]
@@ -146,6 +148,37 @@ def test_a_renderer_refuses_the_whole_template_in_words(tokenizer, name, monkeyp
     tokenizer.chat_template = plain + "{% if messages | length > 2 %}" + ENDLESS[name] + "{% endif %}"
     with pytest.raises(RendererError, match="the chat template (takes more|makes)"):
         Renderer(tokenizer)
+
+
+def test_a_rendering_without_bounds_is_refused():
+    tokenizer = tiny.build_tokenizer(["How many? 12 apples."] * 3, 300)
+
+    class Own(type(tokenizer)):
+        def apply_chat_template(self, conversation, **options):
+            return super().apply_chat_template(conversation, **options)
+
+    class Plain(type(tokenizer)):
+        pass
+
+    tokenizer.__class__ = Plain
+    Renderer(tokenizer)
+    tokenizer.__class__ = Own
+    with pytest.raises(RendererError, match=r"Own has an apply_chat_template of its own; use a tokenizer") as caught:
+        Renderer(tokenizer)
+    assert not isinstance(caught.value, RejectedError)
+
+
+@pytest.mark.parametrize("change", ["not called", "not there"])
+def test_unknown_transformers_is_refused_in_words(tokenizer, monkeypatch, change):
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    bounded_template._render.cache_clear()
+    if change == "not called":
+        monkeypatch.setattr(chat_template_utils, "render_jinja_template", lambda **options: ([""], None))
+    else:
+        monkeypatch.delattr(chat_template_utils, "_compile_jinja_template")
+    with pytest.raises(RendererError, match=r"within bounds .*transformers \d.*; install a version") as caught:
+        Renderer(tokenizer)
+    assert not isinstance(caught.value, RejectedError)
 
 
 def test_slow_renderings_have_a_bound_together(tokenizer, monkeypatch):

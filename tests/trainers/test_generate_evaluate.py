@@ -146,6 +146,23 @@ def test_a_context_that_the_model_has_not_is_refused(model, prompts, tmp_path, c
     assert "together more than the model's 512 positions; lower one of them" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+def test_dry_run_reads_prompts_and_model(model, prompts, tmp_path, capsys, name):
+    copied = shutil.copytree(model, tmp_path / "model")
+    argv = command(copied, prompts, tmp_path / "out.parquet", "--dry-run")
+    with pytest.raises(SystemExit, match="0"):
+        generate.main(argv)
+    assert "# 5 prompts of at most " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        generate.main([*argv, "data.prompt_key=question"])
+    assert "question" in capsys.readouterr().err
+    (copied / name).write_text("[")
+    with pytest.raises(SystemExit, match="2"):
+        generate.main(argv)
+    assert "Nothing was started" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "prompts.parquet"]
+
+
 # ------------------------------------------------------------------ evaluate
 
 
@@ -224,6 +241,9 @@ def test_what_cannot_be_scored_is_said_by_row_and_never_a_zero(tmp_path, capsys)
 
 def test_a_file_that_cannot_be_scored_is_refused(tmp_path, capsys):
     path = replies(tmp_path, [("a", [], "1"), ("a", ["x"], None)])
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([path, "--dry-run"])
+    assert "row 1: column 'responses'" in capsys.readouterr().err
     assert evaluate.main([path]) == 1
     said = capsys.readouterr().err
     assert "row 1: column 'responses'" in said

@@ -9,6 +9,7 @@ import pytest
 from trainers import hub, tiny
 from trainers.chat_template import RendererError
 from trainers.config.model import ModelSection, is_language_model
+from trainers.learner.source import ModelSource
 from trainers.policy import PolicyError, load
 from trainers.rollout.renderer import Renderer
 
@@ -86,6 +87,47 @@ def test_values_of_another_kind_are_refused(good, tmp_path, name, entries):
 @pytest.mark.parametrize("key", ["num_hidden_layers", "vocab_size", "num_attention_heads", "hidden_size"])
 def test_a_shape_of_no_model_is_refused(good, tmp_path, key):
     assert key in refusal(good, tmp_path, "config.json", changed(good, "config.json", **{key: 10**12}))
+
+
+INDEX = "model.safetensors.index.json"
+INDICES = {
+    "deep": "[" * 100_000,
+    "deep object": '{"weight_map": ' * 100_000,
+    "many values": '{"weight_map": {}, "x": [' + "0," * 2_000_001 + "0]}",
+    "list": "[1]",
+    "null": "null",
+    "no map": '{"weight_map": null}',
+    "map in a list": '{"weight_map": [{"a": "model.safetensors"}]}',
+    "cut": '{"weight_map": {"a": "mod',
+    "bytes": b"\xff\xfe\x00",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("content", INDICES.values(), ids=INDICES)
+def test_index_of_weights_beyond_bounds_is_named(good, tmp_path, content):
+    assert INDEX in refusal(good, tmp_path, INDEX, content)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=INDEX):
+        ModelSource(tmp_path / "model").check_files()
+
+
+@pytest.mark.parametrize("name", [INDEX, "config.json", "adapter_config.json"])
+def test_a_huge_file_is_not_read_whole(good, tmp_path, name):
+    folder = shutil.copytree(good, tmp_path / "model")
+    with (folder / name).open("w") as file:
+        file.truncate(1 << 40)
+    (folder / "adapter_model.safetensors").touch()
+    with pytest.raises(ValueError, match=f"{name} .*has more than [0-9]+ MiB"):
+        hub.read_adapter(folder) if name.startswith("adapter") else hub.check_model_files(folder)
+
+
+def test_infinity_in_config_is_no_fault(good, tmp_path):
+    folder = shutil.copytree(good, tmp_path / "model")
+    text = changed(good, "config.json", time_step_limit=[0.0, float("inf")])
+    assert "Infinity" in text
+    (folder / "config.json").write_text(text)
+    hub.check_model_files(folder)
 
 
 REPLY = "{{ '' if m.content == 'zqreplyqz' else m.content }}"

@@ -271,6 +271,49 @@ def test_errors_are_said_plainly(tmp_path, capsys, more, words, code):
     assert not (tmp_path / "run" / "model").exists()
 
 
+CONFIG = ("config.json", "[1]"), ("config.json", '{"model_type": '), ("config.json", "{}")
+TOKENIZER = ("tokenizer.json", "{}"), ("tokenizer_config.json", "[]"), ("generation_config.json", "7")
+
+
+@pytest.mark.parametrize(("name", "content"), [*CONFIG, *TOKENIZER, ("chat_template.jinja", "x")])
+def test_dry_run_refuses_a_broken_model_folder(tmp_path, capsys, name, content):
+    policy().keep_in(tmp_path / "model")
+    (tmp_path / "model" / name).write_text(content)
+    argv = [each for each in SMALL if each not in MODEL]
+    argv += [f"model.path={tmp_path}/model", f"trainer.default_local_dir={tmp_path}/run"]
+    with pytest.raises(SystemExit) as ended:
+        sft.main([*argv, "--dry-run"])
+    assert ended.value.code == 2
+    words = capsys.readouterr().err
+    assert "Nothing was started" in words
+    assert ("chat template" if name.startswith("chat_") else name) in words or content == "{}"
+    assert sft.main(argv) != 0, "a run would fail, too"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["sft.files={bad}"], "must end with the assistant's message"),
+        (["sft.files={empty}"], "the file is empty"),
+        (["env.kwargs.levl=easy"], "has no option 'levl'"),
+        (["model.device=cuda"], "torch sees no GPU"),
+    ],
+)
+def test_dry_run_tries_what_a_run_reads(tmp_path, capsys, monkeypatch, more, words):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    paths = {"bad": tmp_path / "bad.jsonl", "empty": tmp_path / "empty.jsonl"}
+    paths["bad"].write_text(json.dumps({"messages": [user("left?")]}))
+    paths["empty"].write_text("")
+    for argv, code in ((more, 2), ([], 0)):
+        with pytest.raises(SystemExit) as ended:
+            run(tmp_path / "run", *(each.format(**paths) for each in argv), "--dry-run")
+        assert ended.value.code == code
+    written = capsys.readouterr()
+    assert words in written.err
+    assert "# the first conversation to imitate has " in written.out
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("at", "steps"), [((2,), 2), ((2, 2), 1)])
 def test_the_first_interrupt_ends_training_with_the_model_as_it_is_the_second_without(
     tmp_path, capsys, monkeypatch, at, steps

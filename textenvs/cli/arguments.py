@@ -33,12 +33,12 @@ def add_command(commands: Any, name: str) -> None:
 
 def add_arguments(parser: Any, declared: Mapping[str, Mapping[str, Any]]) -> None:
     for flags, keywords in declared.items():
-        given = {name: value for name, value in keywords.items() if name not in ("kind", "unit", *_BOUNDS)}
-        given.setdefault("help", argparse.SUPPRESS)
+        settings = {name: value for name, value in keywords.items() if name not in ("kind", "unit", *_BOUNDS)}
+        settings.setdefault("help", argparse.SUPPRESS)
         if "kind" in keywords:
             bounds = [keywords.get(name, default) for name, default in _BOUNDS.items()]
-            given["type"] = _number(_KINDS[keywords["kind"]], keywords.get("unit"), *bounds)
-        parser.add_argument(*flags.split(), **given)
+            settings["type"] = _number(_KINDS[keywords["kind"]], keywords.get("unit"), *bounds)
+        parser.add_argument(*flags.split(), **settings)
 
 
 def _number(
@@ -80,8 +80,8 @@ class Parser(argparse.ArgumentParser):
         command: Parser = parsed.parser
         for word in rest:
             if word.startswith("-"):
-                known = [name for action in command._actions for name in action.option_strings]
-                command.error(f"there is no option {word}; {nearest(word.split('=')[0], known, 'see --help')}")
+                option_names = [name for action in command._actions for name in action.option_strings]
+                command.error(f"there is no option {word}; {nearest(word.split('=')[0], option_names, 'see --help')}")
             if not parsed.takes_options or "=" not in word:
                 command.error(f"what is {word!r} for?" + (" Options are key=value." if parsed.takes_options else ""))
         parsed.options = rest

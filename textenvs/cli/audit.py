@@ -25,17 +25,17 @@ def run(arguments: argparse.Namespace) -> int:
     options = parse_options(arguments.options)
     if arguments.all and (arguments.id or options):
         raise CommandError("--all takes no id and no options", 2)
-    found, failed = [], 0
+    rows, failed = [], 0
     for env_id in list_environments() if arguments.all else [arguments.id]:
         for level, verdict in _verdicts(env_id, options, arguments):
             failed += verdict.failed
-            found.append({"id": env_id, "level": level or None, **asdict(verdict)})
+            rows.append({"id": env_id, "level": level or None, **asdict(verdict)})
             if not arguments.json:
                 _print(verdict)
     if arguments.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
-        counts = {status: sum(each["status"] == status for each in found) for status in ("pass", "warning", "skipped")}
+        counts = {status: sum(row["status"] == status for row in rows) for status in ("pass", "warning", "skipped")}
         print(f"\n{failed} failed, " + ", ".join(f"{count} {status}" for status, count in counts.items()))
     return int(failed > 0)
 
@@ -61,9 +61,9 @@ def _verdicts(env_id: str, options: Mapping[str, Any], arguments: argparse.Names
 
 
 def _print(verdict: Verdict) -> None:
-    """A line or more: the verdict, its cause and its evidence; and the conversation of a policy that was found."""
-    said = "; ".join(part for part in (verdict.cause, verdict.evidence) if part)
-    lines = textwrap.wrap(printable(said), _CAUSE) or [""]
+    """Print the verdict, its cause and evidence, and the conversation of a policy that a check found."""
+    explanation = "; ".join(part for part in (verdict.cause, verdict.evidence) if part)
+    lines = textwrap.wrap(printable(explanation), _CAUSE) or [""]
     print(f"{verdict.status:<8} {verdict.check:<35} {lines[0]}", flush=True)
     for line in lines[1:]:
         print(f"{'':<8} {'':<35} {line}")

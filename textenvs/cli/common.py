@@ -1,4 +1,4 @@
-"""What several commands need: making an environment from words, errors in words."""
+"""Shared parts of commands: make an environment from a command line, and show errors as messages."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def expected_errors(
 
 def import_from_here() -> None:
     """Let ``module:name`` name a module in the current folder, as ``python -m`` does but a console script does not."""
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def parse_options(words: Iterable[str]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def parse_options(words: Iterable[str]) -> dict[str, Any]:
 
 
 def show_value(value: Any) -> str:
-    """A value as it can be typed after ``key=``."""
+    """Return a value as it can be typed after ``key=``."""
     if isinstance(value, str):
         plain = value and _value(value) == value and value.isprintable() and not set(value) & set(" '\"\\$`;&|<>()*?")
         return value if plain else repr(value)
@@ -96,13 +96,13 @@ def show_value(value: Any) -> str:
 
 
 def full_id(env_id: str) -> str:
-    """The id with its namespace: ``gsm8k`` is ``textenv/gsm8k``, unless something is registered as ``gsm8k``."""
-    known = f"textenv/{env_id}"
-    return known if env_id not in gymnasium.registry and known in list_environments(with_arguments=True) else env_id
+    """Return the id with its namespace: ``gsm8k`` is ``textenv/gsm8k``, unless something is registered as ``gsm8k``."""
+    full = f"textenv/{env_id}"
+    return full if env_id not in gymnasium.registry and full in list_environments(with_arguments=True) else env_id
 
 
 def class_of(env_id: str) -> Callable[..., Any]:
-    """What makes the environment ``env_id``: its class, mostly."""
+    """Return the creator of the environment ``env_id``: mostly its class."""
     module = env_id.rpartition(":")[0]
     if module:
         import_from_here()
@@ -113,7 +113,7 @@ def class_of(env_id: str) -> Callable[..., Any]:
 
 
 def registered(env_id: str) -> EnvironmentSpec | None:
-    """The registry's entry; ``None`` for an environment that does not ship with textenvs."""
+    """Return the registry's entry; ``None`` for an environment that does not ship with textenvs."""
     return describe(env_id) if env_id in list_environments(with_arguments=True) else None
 
 
@@ -125,13 +125,15 @@ class Option(NamedTuple):
 
 
 def options_of(maker: Callable[..., Any]) -> tuple[dict[str, Option], bool]:
-    """The options of a constructor, and whether that is all of them; what a class does not document, a base may."""
-    said: dict[str, str] = {}
-    for each in inspect.getmro(maker) if inspect.isclass(maker) else (maker,):
-        for param in docstring_parser.parse(inspect.cleandoc(each.__doc__ or "")).params:
-            said.setdefault(param.arg_name, param.description or "")
-    found, complete = parameters(maker)
-    return {name: Option(each.default, said.get(name, "")) for name, each in found.items()}, complete
+    """Return a constructor's options, documented by its class or bases, and whether these are all."""
+    descriptions: dict[str, str] = {}
+    for owner in inspect.getmro(maker) if inspect.isclass(maker) else (maker,):
+        for param in docstring_parser.parse(inspect.cleandoc(owner.__doc__ or "")).params:
+            descriptions.setdefault(param.arg_name, param.description or "")
+    arguments, complete = parameters(maker)
+    return {
+        name: Option(parameter.default, descriptions.get(name, "")) for name, parameter in arguments.items()
+    }, complete
 
 
 def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
@@ -143,13 +145,13 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
         # Gymnasium raises a TypeError anew, with words of its own.
         again = isinstance(raised, TypeError) and isinstance(raised.__context__, TypeError)
         error = raised.__context__ if again and raised.__context__ is not None else raised
-        place, known = _outside(error), (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error)
-        if isinstance(error, SandboxUnavailable) or not (place or isinstance(error, known)):
+        place, expected_types = _outside(error), (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error)
+        if isinstance(error, SandboxUnavailable) or not (place or isinstance(error, expected_types)):
             raise
-        words = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
-        given = "".join(f" {name}={show_value(value)}" for name, value in options.items())
+        words = str(error) if isinstance(error, expected_types) else f"{type(error).__name__}: {error}"
+        settings = "".join(f" {name}={show_value(value)}" for name, value in options.items())
         status = 1 if isinstance(error, (ImportError, OSError)) else 2
-        raise CommandError(f"{env_id}{given}: {words}{place}{_hint(words)}", status) from raised
+        raise CommandError(f"{env_id}{settings}: {words}{place}{_hint(words)}", status) from raised
 
 
 def _outside(error: BaseException) -> str:
@@ -161,9 +163,9 @@ def _outside(error: BaseException) -> str:
 
 def _hint(words: str) -> str:
     """Suggest names for an argument that an environment's base class does not take."""
-    found = re.search(r"unexpected keyword argument '(\w+)'", words)
+    match = re.search(r"unexpected keyword argument '(\w+)'", words)
     names = {name for base in (TextEnv, ToolEnv) for name in inspect.signature(base.__init__).parameters}
-    near = difflib.get_close_matches(found[1], names - {"self"}) if found else []
+    near = difflib.get_close_matches(match[1], names - {"self"}) if match else []
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -28,27 +28,31 @@ def run(arguments: argparse.Namespace) -> int:
         for split in splits:
             if arguments.action == "get":
                 origin = f"hub:{entry.hub} ({entry.of_split(split).hub})"
-                found = entry.install(split, entry.download(split), origin, partial=arguments.partial)
+                installed = entry.install(split, entry.download(split), origin, partial=arguments.partial)
             else:
-                found = import_file(entry, split, Path(arguments.file).expanduser(), partial=arguments.partial)
-            print(f"{entry.path(split)}: {plural(found['rows'], 'row')}, sha256 {found['sha256']}")
+                installed = import_file(entry, split, Path(arguments.file).expanduser(), partial=arguments.partial)
+            print(f"{entry.path(split)}: {plural(installed['rows'], 'row')}, sha256 {installed['sha256']}")
             print(f"Play them with tasks={entry.name} split={split}.")
     return 0
 
 
 def _unknown(name: str | None) -> str:
-    known = ", ".join(catalogue())
+    names = ", ".join(catalogue())
     if name is None:
-        return f"name a data set: {known}"
-    return f"there is no data set {name!r}; there are {known}. (Files of your own need no name: tasks=FILE)"
+        return f"name a data set: {names}"
+    return f"there is no data set {name!r}; there are {names}. (Files of your own need no name: tasks=FILE)"
 
 
 def _list() -> None:
     for name, entry in catalogue().items():
         print(f"{name}: {entry.about}. {entry.licence}; hub:{entry.hub}")
-        for split, wanted in entry.splits.items():
-            known = entry.known(split)
-            rows = "rows not known" if wanted.rows is None else plural(wanted.rows, "row")
-            here = "not here" if known is None else f"here: {plural(known['rows'], 'row')} from {known['origin']}"
-            print(f"    {split}: {rows}; {here}")
+        for split, expected in entry.splits.items():
+            installed = entry.facts(split)
+            rows = "rows not known" if expected.rows is None else plural(expected.rows, "row")
+            place = (
+                "not here"
+                if installed is None
+                else f"here: {plural(installed['rows'], 'row')} from {installed['origin']}"
+            )
+            print(f"    {split}: {rows}; {place}")
     print(f"Files are in {data_folder()} (TEXTENVS_DATA).")

@@ -35,16 +35,16 @@ def run(arguments: argparse.Namespace) -> int:
         if part:
             print(f"{part}\n")
     levels = makers(arguments.id, options)
-    if shown := _default_level(env, levels, arguments.all_levels):
-        levels = {shown: levels[shown]}
+    if default := _default_level(env, levels, arguments.all_levels):
+        levels = {default: levels[default]}
     for number, (level, make_env) in enumerate(levels.items()):
-        found = earnings(make_env, arguments.episodes, seed=arguments.seed)
-        if number == 0 and found[0].policy == "expert" and found[0].records:
-            print(f"A conversation of the scripted expert\n\n{_conversation(found[0].records[0])}\n")
-        print(f"{f'Level {level}, over' if level else 'Over'} {_earnings(found)}\n")
-    if shown and (others := [level for level in env.levels if level != shown]):
-        print(f"Other levels ({', '.join(others)}): level=NAME, or --all-levels.")
-    expert = found[0]
+        earned = earnings(make_env, arguments.episodes, seed=arguments.seed)
+        if number == 0 and earned[0].policy == "expert" and earned[0].records:
+            print(f"A conversation of the scripted expert\n\n{_conversation(earned[0].records[0])}\n")
+        print(f"{f'Level {level}, over' if level else 'Over'} {_earnings(earned)}\n")
+    if default and (rest := [level for level in env.levels if level != default]):
+        print(f"Other levels ({', '.join(rest)}): level=NAME, or --all-levels.")
+    expert = earned[0]
     if expert.policy != "expert":
         print("It has no scripted expert: its class does not define demonstration(rng).")
     elif expert.good and mean(expert.good) > 0 and not any(record.success for record in expert.good):
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _default_level(env: TextEnv[Any], levels: Mapping[str, Any], every: bool) -> str:
-    """The one level that is shown: the environment's own, or else the first; empty where all are."""
+    """Return the level to show: the environment's own, else the first; empty to show all."""
     if every or len(levels) < 2:
         return ""
     own = getattr(env, "level", None)
@@ -110,21 +110,21 @@ def _conversation(record: Record) -> str:
     return f"{printable(transcript(record.messages))}\n{ending}"
 
 
-def _earnings(found: Sequence[Earning]) -> str:
+def _earnings(earned: Sequence[Earning]) -> str:
     rows, causes = [], []
-    numbers = {each.policy: summarize(each.records)["all"] for each in found if each.records}
-    for each in found:
-        returns = [record.total for record in each.good]
-        all_of = numbers.get(each.policy)
+    numbers = {earning.policy: summarize(earning.records)["all"] for earning in earned if earning.records}
+    for earning in earned:
+        returns = [record.total for record in earning.good]
+        all_of = numbers.get(earning.policy)
         if all_of is None or not returns:
-            rows.append([each.policy, *["-"] * 5, "all"])
+            rows.append([earning.policy, *["-"] * 5, "all"])
         else:
-            shown = (all_of["return"]["value"], min(returns), max(returns))
+            spread = (all_of["return"]["value"], min(returns), max(returns))
             turns, failed = f"{all_of['assistant_turns']['value']:.1f}", str(all_of["failed"])
-            returned = [f"{value:+.3f}" for value in shown]
-            rows.append([each.policy, f"{all_of['success']['value']:.1%}", *returned, turns, failed])
+            returned = [f"{value:+.3f}" for value in spread]
+            rows.append([earning.policy, f"{all_of['success']['value']:.1%}", *returned, turns, failed])
         if all_of is None or all_of["failed"]:
-            causes.append(f"{each.policy}: {failures(all_of) if all_of else each.cause}")
+            causes.append(f"{earning.policy}: {failures(all_of) if all_of else earning.cause}")
     header = ["policy", "solved", "mean return", "lowest", "highest", "turns", "failed"]
     scripts = [name for name in SCRIPTS if "terms" in numbers.get(name, {})]
     terms = dict.fromkeys(term for name in scripts for term in numbers[name]["terms"])
@@ -134,7 +134,7 @@ def _earnings(found: Sequence[Earning]) -> str:
     ]
     policies = table(rows, header, right=range(1, 7))
     by_term = [table(parts, ["reward term", *scripts], right=range(1, 1 + len(scripts)))] if terms else []
-    count = max(len(each.records) for each in found)
+    count = max(len(earning.records) for earning in earned)
     return "\n\n".join((f"{plural(count, 'task')}, an episode each", policies, *by_term, *causes))
 
 

@@ -136,7 +136,7 @@ class _Evaluation:
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """The interrupt that a task was met by is said once, by the command."""
+    """Leave out the interrupt that a task received: the command reports it once."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)
 
@@ -147,24 +147,24 @@ def _write(folder: Folder, summary: Mapping[str, Any]) -> Path:
 
 
 def _choose(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[int, ...]:
-    wanted = arguments.num_tasks
-    if wanted is None:
+    requested = arguments.num_tasks
+    if requested is None:
         size = env.tasks.size
-        wanted = str(_TASKS if size is None else min(_TASKS, size))
-    if wanted != "all" and not wanted.isdecimal():
-        raise CommandError(f"--num-tasks must be an integer or `all`, not {wanted!r}", 2)
-    with expected_errors(mistakes=(ValueError,), where=f"--num-tasks {wanted}: "):
-        return choose_tasks(env.tasks, None if wanted == "all" else int(wanted), arguments.seed)
+        requested = str(_TASKS if size is None else min(_TASKS, size))
+    if requested != "all" and not requested.isdecimal():
+        raise CommandError(f"--num-tasks must be an integer or `all`, not {requested!r}", 2)
+    with expected_errors(mistakes=(ValueError,), where=f"--num-tasks {requested}: "):
+        return choose_tasks(env.tasks, None if requested == "all" else int(requested), arguments.seed)
 
 
 def _heading(configuration: Mapping[str, Any], episodes: int) -> str:
     environment, policy, tasks = (configuration[name] for name in ("environment", "policy", "tasks"))
     version = "" if environment["version"] is None else f" (version {environment['version']})"
     options = "".join(f" {name}={show_value(value)}" for name, value in environment["options"].items())
-    told = {name: value for name, value in policy.items() if value not in (None, {}) and name != "request_seed"}
+    settings = {name: value for name, value in policy.items() if value not in (None, {}) and name != "request_seed"}
     count = f"{plural(tasks['count'], 'task')} x {configuration['samples']} = {plural(episodes, 'episode')}"
     return (
         f"{environment['id']}{version}{options}\n"
-        f"policy: {', '.join(f'{name} {show_value(value)}' for name, value in told.items())}\n"
+        f"policy: {', '.join(f'{name} {show_value(value)}' for name, value in settings.items())}\n"
         f"{count}, seed {configuration['seed']}, of {tasks['name']}\n"
     )

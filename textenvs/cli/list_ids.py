@@ -22,26 +22,26 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     rows = [
         [
-            each["id"],
-            str(each["version"]),
-            *(_limit(each, name) for name in _LIMITS),
-            ", ".join(each["extras"]) + (" (missing)" if each["unavailable"] else "") or "-",
-            each["description"],
+            environment["id"],
+            str(environment["version"]),
+            *(_limit(environment, name) for name in _LIMITS),
+            ", ".join(environment["extras"]) + (" (missing)" if environment["unavailable"] else "") or "-",
+            environment["description"],
         ]
-        for each in entries
+        for environment in entries
     ]
     width = shutil.get_terminal_size((100, 24)).columns
     print(
         _wrapped(table(rows, ["id", "version", "turns", "user turns", "extras", "description"], right=(1, 2, 3)), width)
     )
-    for each in entries:
-        if each["unavailable"]:
-            print(f"\n{each['id']} cannot be made here: {each['unavailable']}")
+    for environment in entries:
+        if environment["unavailable"]:
+            print(f"\n{environment['id']} cannot be made here: {environment['unavailable']}")
     return 0
 
 
 def _wrapped(text: str, width: int) -> str:
-    """The lines of a table, their last column wrapped where it begins; not narrower than 24 characters."""
+    """Return a table's lines with the last column wrapped to the terminal, at least 24 characters wide."""
     lines = text.split("\n")
     begin = lines[1].rindex("  ") + 2  # the line below the header
     size = max(24, width - begin)
@@ -56,15 +56,15 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def entry(spec: EnvironmentSpec) -> dict[str, Any]:
-    known: dict[str, Any] = {**asdict(spec), **dict.fromkeys(_LIMITS), "unavailable": None}
+    fields: dict[str, Any] = {**asdict(spec), **dict.fromkeys(_LIMITS), "unavailable": None}
     if spec.requires:
-        return known
+        return fields
     try:
         env = make(spec.id)
     except ImportError as error:
-        return known | {"unavailable": str(error)}
+        return fields | {"unavailable": str(error)}
     env.close()
-    return known | {name: getattr(env, name) for name in _LIMITS}
+    return fields | {name: getattr(env, name) for name in _LIMITS}
 
 
 def _limit(entry: dict[str, Any], name: str) -> str:

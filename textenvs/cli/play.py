@@ -167,7 +167,7 @@ class Game:
             _say("This environment has no tools.")
 
     def _list_tools(self) -> None:
-        """A line a tool; ``:tools`` has the schemas."""
+        """List the tools, one a line; ``:tools`` shows the schemas."""
         for schema in getattr(self.env, "tool_schemas", ()):
             function = schema["function"]
             parameters = function.get("parameters", {})
@@ -182,8 +182,8 @@ class Game:
         if new := messages[self._shown :]:
             text = transcript(new)
             # The system message tells the policy what is listed above, at length.
-            if isinstance(self.env, ToolEnv) and (told := self.env.format.instructions()):
-                text = text.replace(told, "[how to call the tools: :tools]")
+            if isinstance(self.env, ToolEnv) and (instructions := self.env.format.instructions()):
+                text = text.replace(instructions, "[how to call the tools: :tools]")
             _say(text)
         self._shown = len(messages)
 

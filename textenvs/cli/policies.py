@@ -1,4 +1,4 @@
-"""Who replies, from the words of a command line: for ``textenvs evaluate``, and for programs of your own."""
+"""Policies named on a command line: for ``textenvs evaluate``, and for programs of your own."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ def check_policy_arguments(arguments: argparse.Namespace) -> None:
     """Raise ``CommandError`` unless they name one policy, and only what goes with it."""
     if arguments.max_tokens is not None:
         raise CommandError("--max-tokens is called --max-response-length", 2)
-    given = given_policy(arguments)
-    if len(given) != 1:
+    kinds = given_policy(arguments)
+    if len(kinds) != 1:
         raise CommandError("who plays? Give --model NAME, --local FOLDER or --policy POLICY, one of the three", 2)
     for name, goes_with in _GOES_WITH.items():
-        if given[0] not in goes_with and getattr(arguments, name) not in (None, False, []):
+        if kinds[0] not in goes_with and getattr(arguments, name) not in (None, False, []):
             flags = " or ".join(f"--{who}" for who in goes_with)
             raise CommandError(f"--{name.replace('_', '-')} goes with {flags}", 2)
-    for module in _NEEDS.get(given[0], ()):
+    for module in _NEEDS.get(kinds[0], ()):
         if importlib.util.find_spec(module) is None:
             extra = "chat" if module == "openai" else "train"
-            raise CommandError(f"--{given[0]} needs the package {module}: pip install 'textenvs[{extra}]'")
+            raise CommandError(f"--{kinds[0]} needs the package {module}: pip install 'textenvs[{extra}]'")
 
 
 def given_policy(arguments: argparse.Namespace) -> list[str]:
-    """Which of the options that name a policy were given."""
+    """Return the options that name a policy and were given."""
     return [who for who in ("policy", "model", "local") if getattr(arguments, who) is not None]
 
 
 def policy_of(
     env: TextEnv[Any] | None, env_id: str, arguments: argparse.Namespace, played: Sequence[int] = ()
 ) -> tuple[Policy, dict[str, Any]]:
-    """The policy that the arguments name, and what of it may change a result; scripts and attacks need the environment.
+    """Return the policy that the arguments name, and its settings that may change results; scripts need ``env``.
 
     ``arguments.concurrency`` is how many replies may be wanted at a time. ``played`` are the indices of the tasks to
     play, which an attack does not rehearse.
@@ -84,9 +84,9 @@ def policy_of(
             return _attack(env, env_id, name.removeprefix(_ATTACK), arguments, played)
         if ":" not in name:
             scripts = (*SCRIPTS, FAMILY_SCRIPT)
-            known = f"{', '.join(scripts)}, attack:NAME or module:function"
+            choices = f"{', '.join(scripts)}, attack:NAME or module:function"
             hint = nearest(name, scripts, f"the attacks are in `textenvs describe {env_id}`")
-            raise CommandError(f"--policy is {known}, not {name!r}; {hint}", 2)
+            raise CommandError(f"--policy is {choices}, not {name!r}; {hint}", 2)
         import_from_here()
         return FunctionPolicy(load_function(name)), {"function": name}
 
@@ -97,13 +97,13 @@ def _attack(
     attacks = {} if env is None else {attack.name: attack for attack in env.attacks()}
     if env is None or name not in attacks:
         raise CommandError(f"{env_id} has no attack {name!r}; {nearest(name, attacks, 'see `textenvs describe`')}", 2)
-    attack, others = attacks[name], []
+    attack, rehearsals = attacks[name], []
     if attack.rehearse:
-        others = other_tasks(env.tasks, played, attack.rehearse, arguments.seed) if played else []
-        if not (others and has_script(env, "expert")):
+        rehearsals = other_tasks(env.tasks, played, attack.rehearse, arguments.seed) if played else []
+        if not (rehearsals and has_script(env, "expert")):
             needs = "an expert, and tasks that are not played (a smaller --num-tasks)"
             raise CommandError(f"attack {name!r} sees the expert play other tasks: it needs {needs}", 2)
-    return rehearsed(env, attack, others, arguments.seed), {"attack": name}
+    return rehearsed(env, attack, rehearsals, arguments.seed), {"attack": name}
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -117,11 +117,11 @@ def _endpoint(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
     options = _given(arguments, "base_url", "api_key_env", "temperature")
     if arguments.max_response_length is not None:
         options["max_tokens"] = arguments.max_response_length  # as the service's interface has it
-    more = parse_options(arguments.chat)
-    if twice := [name for name in more if name in options or name == "model"]:
+    chat_options = parse_options(arguments.chat)
+    if twice := [name for name in chat_options if name in options or name == "model"]:
         flag = {"max_tokens": "max_response_length"}.get(twice[0], twice[0]).replace("_", "-")
         raise CommandError(f"--chat {twice[0]}=... has an option of its own: --{flag}", 2)
-    spec = ChatSpec.of(arguments.model, **{"concurrency": arguments.concurrency, **options, **more})
+    spec = ChatSpec.of(arguments.model, **{"concurrency": arguments.concurrency, **options, **chat_options})
     seeded = not arguments.no_request_seed
     described = {name: getattr(spec, name) for name in ("model", "base_url", "temperature", "max_tokens", "extra")}
     return EndpointPolicy(spec, request_seed=seeded), {**described, "request_seed": seeded}

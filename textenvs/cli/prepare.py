@@ -47,8 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
             )
         for split, tasks in read.items():
             read_in = (tasks[index] for index in range(tasks.size))
-            told = [replace(task, prompt=with_instruction(task.prompt, arguments.instruction)) for task in read_in]
-            path = write_parquet(told, folder / f"{split}.parquet")
+            instructed = [
+                replace(task, prompt=with_instruction(task.prompt, arguments.instruction)) for task in read_in
+            ]
+            path = write_parquet(instructed, folder / f"{split}.parquet")
             left_out = f"; {len(bad[split])} left out" if bad[split] else ""
             print(f"{path}: {plural(tasks.size, 'row')} ({_data_sources(tasks)}){left_out}")
             print(f"Play them with tasks={path}.")
@@ -71,7 +73,7 @@ def _data_sources(tasks: Rows) -> str:
 
 
 def _columns(rejected: Sequence[str]) -> str:
-    """How many rows are rejected for which column."""
+    """Count the rejected rows by column."""
     named = (re.search(r"column '(\w+)'", line) for line in rejected)
     counts = Counter(f"column {match[1]}" if match else "not a row" for match in named)
     return ", ".join(f"{name}: {count}" for name, count in counts.most_common())

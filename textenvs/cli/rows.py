@@ -30,8 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     last = arguments.seed + arguments.count - 1
     what = f"{plural(arguments.count, 'episode')} of {arguments.id}, seeds {arguments.seed} to {last}"
     print(f"{path}: {what}, for {arguments.library}")
-    theirs = {name: options[name] for name in person_only(options)}
-    if theirs or registered(arguments.id) is None:
+    restricted = {name: options[name] for name in person_only(options)}
+    if restricted or registered(arguments.id) is None:
         # Who reads the rows is to say so, too: a row alone chooses no such thing.
-        print(f"give where they are read: environments={json.dumps({arguments.id: theirs})} (docs/security.md)")
+        print(f"give where they are read: environments={json.dumps({arguments.id: restricted})} (docs/security.md)")
     return 0

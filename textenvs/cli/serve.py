@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_served(words: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
     """By their names, the environments of a command line: ``[NAME@]ID`` and the ``key=value`` after each."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    environments: dict[str, tuple[str, list[str]]] = {}
     options: list[str] | None = None
     for word in words:
         if "=" in word:
@@ -48,11 +48,11 @@ def read_served(words: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
             options.append(word)
             continue
         name, _, env_id = word.rpartition("@")
-        if (name or env_id) in found:
+        if (name or env_id) in environments:
             raise CommandError(f"{name or env_id!r} is served twice; give them names: NAME@{env_id}", 2)
         options = []
-        found[name or env_id] = env_id, options
-    return {name: (env_id, parse_options(options)) for name, (env_id, options) in found.items()}
+        environments[name or env_id] = env_id, options
+    return {name: (env_id, parse_options(options)) for name, (env_id, options) in environments.items()}
 
 
 def read_tokens(path: str | None) -> dict[str, str]:
@@ -95,11 +95,11 @@ def _server(
 async def _serve(
     server: Server, served: Mapping[str, tuple[str, Any]], guarded: bool, arguments: argparse.Namespace
 ) -> int:
-    asked, again = asyncio.Event(), asyncio.Event()
+    requested, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def signalled() -> None:
-        (again if asked.is_set() else asked).set()
+        (again if requested.is_set() else requested).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         with suppress(NotImplementedError):  # on Windows; Ctrl-C ends it at once there
@@ -113,19 +113,19 @@ async def _serve(
         who = "every process on this machine" if is_loopback(arguments.bind) else "every machine that can reach it"
         needed = "clients need a token" if guarded else f"without a token, to {who}"
         print(f"serving at http://{at}:{server.port}, {needed}", flush=True)
-        await asked.wait()
+        await requested.wait()
         print(f"shutting down: {plural(server.host.playing, 'episode')}, {arguments.drain:g} s to finish", flush=True)
         ends = [asyncio.create_task(server.drain(arguments.drain)), asyncio.create_task(again.wait())]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
     finally:
-        left = server.host.playing
+        unfinished = server.host.playing
         for number in (signal.SIGTERM, signal.SIGINT):  # whatever hangs now, the next one ends the process
             with suppress(NotImplementedError):
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_DFL)
         await server.stop()
-    if left:
-        print(f"{plural(left, 'episode')} cut off", flush=True)
+    if unfinished:
+        print(f"{plural(unfinished, 'episode')} cut off", flush=True)
     return 0

@@ -50,7 +50,7 @@ def _report(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         return open_environment(arguments.id, options)
 
     try:
-        heard = asyncio.run(
+        hearings = asyncio.run(
             listen_to(
                 make_env,
                 arguments.episodes,
@@ -61,15 +61,15 @@ def _report(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         )
     except ExceptionGroup as group:
         raise group.exceptions[0] from group
-    found = {"id": arguments.id, "options": options, "seed": arguments.seed, **summarize(heard)}
+    report = {"id": arguments.id, "options": options, "seed": arguments.seed, **summarize(hearings)}
     if arguments.out is not None:
         path = Path(arguments.out).expanduser()
-        write_text(path, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        write_text(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     if arguments.json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(report, ensure_ascii=False))
         return 0
-    errors = found.pop("errors_per_100_messages")
-    print(table([[name.replace("_", " "), _shown(value)] for name, value in found.items()]))
+    errors = report.pop("errors_per_100_messages")
+    print(table([[name.replace("_", " "), _shown(value)] for name, value in report.items()]))
     print()
     rows = [[name.replace("_", " "), f"{errors[name]:.1f}", text] for name, text in ERRORS.items()]
     print(table(rows, ["error", "per 100 messages", "the user"], right=[1]))
@@ -80,7 +80,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {each}" for name, each in value.items()) or "none"
+        return ", ".join(f"{name}: {item}" for name, item in value.items()) or "none"
     if isinstance(value, list):
         return "; ".join(map(str, value)) or "none"
     return "-" if value is None else str(value)

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     document = Document(arguments.path, None if arguments.last == "all" else _last(arguments.last))
     try:
         if arguments.serve:
-            document.index()  # what cannot be read is said here, not in the page
+            document.index()  # unreadable files are errors here, not in the page
             return _serve(document, arguments)
         path = write_page(document, _output(arguments))
     except RecordsError as error:

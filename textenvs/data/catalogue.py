@@ -50,19 +50,19 @@ class DataSet(BaseModel):
     shapes: Mapping[str, Mapping[str, str] | str]
 
     def path(self, split: str) -> Path:
-        """Where the rows of a split are, if this machine has them."""
+        """Return the path of a split's rows; there may be no file yet."""
         return data_folder() / self.name / f"{split}.parquet"
 
-    def known(self, split: str) -> dict[str, Any] | None:
-        """What was noted when the split was installed (``origin``, ``rows``, ``sha256``); ``None`` without it."""
+    def facts(self, split: str) -> dict[str, Any] | None:
+        """Return ``origin``, ``rows`` and ``sha256`` of the installed split; ``None`` where it is not installed."""
         try:
-            found: dict[str, Any] = json.loads(self.path(split).with_suffix(".json").read_text("utf-8"))
+            note: dict[str, Any] = json.loads(self.path(split).with_suffix(".json").read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        return found if self.path(split).is_file() else None
+        return note if self.path(split).is_file() else None
 
     def of_split(self, split: str) -> SplitOf:
-        """Raises ``ValueError`` for a split that the data set has not got."""
+        """Return the split's description; ``ValueError`` where the data set has no such split."""
         if split not in self.splits:
             raise ValueError(f"{self.name} has no split {split!r}; it has {', '.join(self.splits)}")
         return self.splits[split]
@@ -76,9 +76,9 @@ class DataSet(BaseModel):
         return _CONVERTED[how] if isinstance(how, str) else functools.partial(_renamed, how)
 
     def installed(self, split: str) -> Path:
-        """The file of a split; a ``TaskError`` says how to get it where it is not here."""
+        """Return the file of a split; ``TaskError`` says how to install it where it is missing."""
         self.of_split(split)
-        if self.known(split) is None:
+        if self.facts(split) is None:
             raise TaskError(
                 f"{self.name} ({self.hub}, {split}): not on this machine. With a network: textenvs data get {self.name}"
                 f". From a file: {self._import(split)}. (Looked in {data_folder()}; "
@@ -101,32 +101,32 @@ class DataSet(BaseModel):
             TaskError: Rows that lack columns or cannot be written, or, without ``partial``, not the rows that the
                 catalogue knows. What was installed before stays.
         """
-        wanted = self.of_split(split)
-        given: list[dict[str, Any]] = collect(origin, rows, self._checked)
+        expected = self.of_split(split)
+        collected: list[dict[str, Any]] = collect(origin, rows, self._checked)
         try:
-            digest = digest_of(given, self.columns)
+            digest = digest_of(collected, self.columns)
         except TypeError as error:
             columns = ", ".join(map(repr, self.columns))
             raise TaskError(f"{origin}: a column of {columns} has values that are no JSON ({error})") from error
-        if not partial and (problem := _other(wanted, len(given), digest)):
+        if not partial and (problem := _other(expected, len(collected), digest)):
             raise TaskError(f"{origin}: {problem}; --partial takes it as it is")
-        found = {
+        facts = {
             "origin": origin,
             "licence": self.licence,
-            "rows": len(given),
+            "rows": len(collected),
             "sha256": digest,
             "partial": partial,
         }
         path = self.path(split)
         note = path.with_suffix(".json")
         with written_whole(note) as its_text, written_whole(path) as its_rows:  # which is put in place first
-            write_rows(given, its_rows, name=origin)
-            Path(its_text).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            write_rows(collected, its_rows, name=origin)
+            Path(its_text).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
             note.unlink(missing_ok=True)  # until the new rows are there, there are none
-        return found
+        return facts
 
     def download(self, split: str) -> Iterator[tuple[int, Any]]:
-        """The rows of a split on the Hub; ``TaskError`` where it cannot be read."""
+        """Return the rows of a split on the Hub; ``TaskError`` where it cannot be read."""
         name = self.of_split(split).hub
         try:
             parts = [hub_rows(self.hub, config, name)[1] for config in self.config]
@@ -152,8 +152,8 @@ def catalogue() -> Mapping[str, DataSet]:
 
 def data_folder() -> Path:
     """``TEXTENVS_DATA``, or else ``textenvs`` in the user's folder for data (``XDG_DATA_HOME``, ``~/.local/share``)."""
-    if given := os.environ.get("TEXTENVS_DATA"):
-        return Path(given).expanduser().absolute()
+    if folder := os.environ.get("TEXTENVS_DATA"):
+        return Path(folder).expanduser().absolute()
     return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "textenvs"
 
 
@@ -165,19 +165,19 @@ def import_file(dataset: DataSet, split: str, path: Path, *, partial: bool = Fal
 
 def digest_of(rows: Iterable[Row], columns: Iterable[str]) -> str:
     """SHA-256 of the rows' ``columns``, in order: the same for the same rows, whatever file they are in."""
-    found, names = hashlib.sha256(), list(columns)
+    digest, names = hashlib.sha256(), list(columns)
     for row in rows:
         line = json.dumps([row[name] for name in names], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        found.update(line.encode("utf-8", "surrogatepass") + b"\n")
-    return found.hexdigest()
+        digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
 
 
-def _other(wanted: SplitOf, rows: int, digest: str) -> str | None:
-    """Why these are not the rows that are wanted."""
-    if wanted.rows not in (None, rows):
-        return f"{plural(rows, 'row')}, and the split has {wanted.rows}"
-    if wanted.sha256 not in (None, digest):
-        return f"the rows have the digest {digest}, and the split {wanted.sha256}"
+def _other(expected: SplitOf, rows: int, digest: str) -> str | None:
+    """Return how these rows differ from the expected ones; ``None`` where they do not."""
+    if expected.rows not in (None, rows):
+        return f"{plural(rows, 'row')}, and the split has {expected.rows}"
+    if expected.sha256 not in (None, digest):
+        return f"the rows have the digest {digest}, and the split {expected.sha256}"
     return None
 
 
@@ -186,7 +186,7 @@ def _renamed(names: Mapping[str, str], row: Row) -> Row:
 
 
 def _mbpp(row: Row) -> Row:
-    """The request names the function by its first assertion; the assertions are the tests of a ``unittest`` module."""
+    """Convert a row: its first assertion names the function, and all become tests of a ``unittest`` module."""
     lines = [str(row.get("test_setup_code") or ""), "import unittest", "class Tests(unittest.TestCase):"]
     for number, assertion in enumerate(row["test_list"]):
         body = "\n".join(f"        {line}" for line in str(assertion).splitlines())
@@ -196,7 +196,7 @@ def _mbpp(row: Row) -> Row:
 
 
 def _hotpotqa(row: Row) -> Row:
-    """The paragraphs of the row, as the Hub has them, are what is searched."""
+    """Convert a row: its paragraphs, as the Hub has them, are the documents to search."""
     pairs = zip(row["context"]["title"], row["context"]["sentences"], strict=True)
     texts = [(title, "".join(sentences).strip()) for title, sentences in pairs]
     documents = [{"title": title, "text": text} for title, text in texts if text]

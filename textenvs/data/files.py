@@ -24,7 +24,7 @@ _BATCH = 1024
 
 
 def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
-    """The rows of a ``.jsonl`` or ``.parquet`` file, numbered from 1; for one that is no JSON object, its error.
+    """Yield the rows of a ``.jsonl`` or ``.parquet`` file, numbered from 1; an error for a row that is no object.
 
     Blank lines of a ``.jsonl`` file are skipped, and a row's number is its line's. ``columns`` stands in errors.
     ``TaskError``: the file is missing, empty or cannot be read.
@@ -47,7 +47,7 @@ def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
 
 
 def hub_rows(repository: str, config: str | None, split: str) -> tuple[str, Iterator[tuple[int, Any]]]:
-    """The name and the rows, numbered from 1, of a data set on the Hub or in a folder that ``datasets`` can load."""
+    """Return name and rows, numbered from 1, of a data set on the Hub or in a folder that ``datasets`` loads."""
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -113,7 +113,7 @@ def without_nulls(value: Any) -> Any:
 def collect(
     name: str, rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT], rejected: list[str] | None = None
 ) -> list[MadeT]:
-    """What ``make`` makes of each row of the source ``name``; a :class:`TaskError` lists the first few bad rows.
+    """Return ``make`` of each row of the source ``name``; a :class:`TaskError` lists the first few bad rows.
 
     Where ``rejected`` is given, bad rows are left out and listed there, unless they are all there are.
     """
@@ -128,9 +128,9 @@ def collect(
             problems.append(str(error))
     if problems and (rejected is None or not made):
         listed = "\n  ".join(problems[:_LISTED])
-        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        rest = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
         what = "correct or remove these rows, they cannot be used (counted from 1)"
-        raise TaskError(f"{name}: {what}:\n  {listed}{more}")
+        raise TaskError(f"{name}: {what}:\n  {listed}{rest}")
     if rejected is not None:
         rejected.extend(problems)
     return made
@@ -192,7 +192,7 @@ def _clean(value: Any) -> Any:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[str]:
-    """The name of a file to write beside ``path``, which it replaces, synced, when the block ends without an error.
+    """Yield a file name beside ``path``; the file replaces it, synced, when the block ends without an error.
 
     The folder of ``path`` is made where it is missing.
     """

@@ -21,12 +21,12 @@ _ANNOTATION = re.compile(r"<<[^<>=\n]*=[^<>\n]*>>")
 
 
 def without_annotations(answer: str) -> str:
-    """A worked answer as one would write it, without GSM8K's ``<<48/2=24>>`` calculator notes."""
+    """Return a worked answer without GSM8K's ``<<48/2=24>>`` calculator notes."""
     return _ANNOTATION.sub("", answer)
 
 
 def says_how(text: object) -> bool:
-    r"""Whether ``text`` says how to answer: it has ``####``, ``\boxed`` or "answer is", as verl\'s rows have."""
+    r"""Return whether ``text`` says how to answer: it has ``####``, ``\boxed`` or "answer is", as verl\'s rows have."""
     return _SAYS_HOW.search(str(text)) is not None
 
 
@@ -35,13 +35,13 @@ def with_instruction(prompt: Messages, instruction: str | None = INSTRUCTION) ->
     if not instruction or any(says_how(message["content"]) for message in prompt):
         return prompt
     *before, last = prompt
-    said = last["content"]
-    told = f"{said} {instruction}" if isinstance(said, str) else (*said, text_part(instruction))
-    return (*before, {**last, "content": told})
+    content = last["content"]
+    instructed = f"{content} {instruction}" if isinstance(content, str) else (*content, text_part(instruction))
+    return (*before, {**last, "content": instructed})
 
 
 def from_pair(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    """A task from a row in GSM8K's shape: a :attr:`Reader.row`. Its prompt is the bare question."""
+    """Return a task from a row in GSM8K's shape: a :attr:`Reader.row`. Its prompt is the bare question."""
     if "prompt" in row and "question" not in row:  # a row of verl's
         text_in(row, "reward_model", where)
     question, answer = text_in(row, "question", where), text_in(row, "answer", where)

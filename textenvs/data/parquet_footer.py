@@ -134,8 +134,8 @@ class _Compact:
         end = self._place + size
         if end > len(self._data):
             raise IndexError("a text is longer than the footer")
-        taken, self._place = self._data[self._place : end], end
-        return taken
+        content, self._place = self._data[self._place : end], end
+        return content
 
     def _varint(self) -> int:
         value = shift = 0

@@ -25,7 +25,7 @@ _DEFAULT_CONFIG = {"openai/gsm8k": "main"}
 
 @dataclass(frozen=True)
 class Reader:
-    """How a family's tasks come to be. Its functions belong to modules: what was read is kept by them."""
+    """A family's ways to make tasks. Its functions are module-level, so tasks that were read are cached by them."""
 
     generated: Callable[..., TaskSet]  # given ``level``, ``split`` and ``seed``
     levels: tuple[str, ...]  # the first is the default
@@ -40,7 +40,7 @@ class Reader:
 
 
 def open_source(source: Source, reader: Reader, *, level: str | None, split: Split, seed: int) -> TaskSet:
-    """The tasks that ``source`` names. A file is read once a process, however many environments ask for it.
+    """Return the tasks that ``source`` names; a file is read once a process, for all environments.
 
     Args:
         source: A task set, which is returned as it is; a name of the catalogue, such as ``"gsm8k"``; a ``.jsonl`` or
@@ -66,7 +66,7 @@ def open_source(source: Source, reader: Reader, *, level: str | None, split: Spl
     if isinstance(source, TaskSet):
         return source
     names = [source] if isinstance(source, (str, Path)) else source
-    tasks = joined([_named(each, reader, split, seed) for each in names])
+    tasks = joined([_named(name, reader, split, seed) for name in names])
     _announce(tasks.name, tasks.size)
     return tasks
 
@@ -121,7 +121,7 @@ def read_source(source: str | Path, reader: Reader, split: str, rejected: list[s
 
 
 def text_in(row: Mapping[str, Any], column: str, where: str) -> str:
-    """The text in a column, or a :class:`TaskError`."""
+    """Return the text in a column, or raise :class:`TaskError`."""
     value = row.get(column)
     if not isinstance(value, str):
         if column not in row:
@@ -133,7 +133,7 @@ def text_in(row: Mapping[str, Any], column: str, where: str) -> str:
 
 
 def verl_row(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    """The :attr:`Reader.row` of a family whose rows are verl's, and no others."""
+    """Return the :attr:`Reader.row` of a family that reads verl's rows only."""
     return Task.from_row(row, key=key, where=where)
 
 
@@ -142,8 +142,8 @@ def _named(source: str | Path, reader: Reader, split: Split, seed: int) -> TaskS
     kind, _, rest = text.partition(":")
     if kind == "generated":
         if rest not in reader.levels:
-            known = ", ".join(f"generated:{name}" for name in reader.levels)
-            raise ValueError(f"{text!r}: unknown level; known are {known}")
+            levels = ", ".join(f"generated:{name}" for name in reader.levels)
+            raise ValueError(f"{text!r}: unknown level; known are {levels}")
         return reader.generated(level=rest, split=split, seed=seed)
     if kind == "hub":
         return _read_once(text, None, reader, split)

@@ -46,7 +46,7 @@ _AST_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.
 
 
 class Dials(NamedTuple):
-    """How difficult problems are; each pair is the fewest and the most."""
+    """The difficulty of problems; each pair is the least and the most."""
 
     steps: tuple[int, int]  # calculations of a problem
     size: int = 1  # what the ranges of the story's numbers are stretched by
@@ -105,15 +105,17 @@ def grammar(split: Split | None = None) -> Grammar:
             unit: [
                 sentence
                 for single in (True, False)
-                for sentence in split_choices([each for each in listed if (len(each.steps) == 1) == single], split)
+                for sentence in split_choices(
+                    [candidate for candidate in listed if (len(candidate.steps) == 1) == single], split
+                )
             ]
             for unit, listed in whole.then.items()
         }
         distractors = split_choices(whole.distractors, split)
         return replace(whole, stories=stories, then=then, distractors=distractors)
     content = dict(load_yaml(__package__, "word_problems.yaml"))
-    content["stories"] = [Story(**each) for each in content["stories"]]
-    content["then"] = {unit: [Story(**each) for each in listed] for unit, listed in content["then"].items()}
+    content["stories"] = [Story(**fields) for fields in content["stories"]]
+    content["then"] = {unit: [Story(**fields) for fields in listed] for unit, listed in content["then"].items()}
     return Grammar(**content)
 
 
@@ -129,27 +131,29 @@ class Problem:
     )  # the sentences that the question is made of, before they are filled in
     result: int = 0
 
-    def calculate(self, left: int, sign: str, right: int) -> int:
-        exact = sign != "/" or (right and left % right == 0)
-        self.result = _SIGNS[sign](left, right) if exact else -1
+    def calculate(self, first: int, sign: str, second: int) -> int:
+        exact = sign != "/" or (second and first % second == 0)
+        self.result = _SIGNS[sign](first, second) if exact else -1
         if not 0 <= self.result <= _LARGEST:
             raise _Unsuitable
-        self.equations.append(f"{left}{sign}{right}={self.result}")
+        self.equations.append(f"{first}{sign}{second}={self.result}")
         return self.result
 
     def tell(self, story: Story, roles: Mapping[str, str], size: int, rng: random.Random) -> str:
         """Add a story's part of the question, and its lines of the answer, annotated as GSM8K does; what it asks."""
         numbers = {"have": self.result}
-        for name, given in story.draw.items():
-            numbers[name] = rng.choice(given) if isinstance(given, list) else _drawn(str(given), numbers, size, rng)
+        for name, bounds in story.draw.items():
+            numbers[name] = rng.choice(bounds) if isinstance(bounds, list) else _drawn(str(bounds), numbers, size, rng)
         text = {**roles, **numbers}
         self.parts.append(_capital(story.say.format(**text)))
         for step in story.steps:
             calculation, before, after = (part.strip() for part in step.split("|"))
-            result, _, left, sign, right = calculation.split()
-            numbers[result] = self.calculate(_worth(left, numbers), sign, _worth(right, numbers))
-            shown, _, value = self.equations[-1].partition("=")
-            self.lines.append(_capital(f"{before} {shown}=<<{self.equations[-1]}>>{value} {after}.".format(**text)))
+            result, _, first, sign, second = calculation.split()
+            numbers[result] = self.calculate(_worth(first, numbers), sign, _worth(second, numbers))
+            expression, _, value = self.equations[-1].partition("=")
+            self.lines.append(
+                _capital(f"{before} {expression}=<<{self.equations[-1]}>>{value} {after}.".format(**text))
+            )
         return story.ask.format(**text)
 
 
@@ -159,15 +163,15 @@ def _parsed(expression: str) -> ast.expr:
 
 
 def _worth(expression: str | ast.expr, numbers: Mapping[str, int]) -> int:
-    """What an expression of the grammar comes to; ``/`` leaves the remainder out."""
+    """Return the value of an expression of the grammar; ``/`` drops the remainder."""
     node = _parsed(expression) if isinstance(expression, str) else expression
     if isinstance(node, ast.BinOp):
         return _SIGNS[_AST_SIGNS[type(node.op)]](_worth(node.left, numbers), _worth(node.right, numbers))
     return numbers[node.id] if isinstance(node, ast.Name) else int(ast.literal_eval(node))
 
 
-def _drawn(given: str, numbers: Mapping[str, int], size: int, rng: random.Random) -> int:
-    low, dots, high = given.partition("..")
+def _drawn(bounds: str, numbers: Mapping[str, int], size: int, rng: random.Random) -> int:
+    low, dots, high = bounds.partition("..")
     least = _worth(low, numbers)
     if not dots:
         return least
@@ -206,20 +210,22 @@ def short_sentences(steps: int, rng: random.Random) -> Problem:
 
 
 def _told(story: Story, steps: int, dials: Dials, split: Split, rng: random.Random) -> Problem:
-    """A story, continued up to so many steps, with distractors."""
+    """Return a story, continued up to so many steps, with distractors."""
     words, problem = grammar(split), Problem()
     roles = dict(zip(("name", "other", "third"), rng.sample(words.names, 3), strict=True))
     roles |= dict(zip(("thing", "extra"), rng.sample(words.things, 2), strict=True))
     ask = problem.tell(story, roles, dials.size, rng)
-    told: list[str] = []
-    while story.leaves is not None and (left := steps - len(problem.lines)):
+    sayings: list[str] = []
+    while story.leaves is not None and (remaining := steps - len(problem.lines)):
         ask = words.asks[story.leaves].format(**roles)
-        short = [each for each in words.then[story.leaves] if len(each.steps) <= left]
-        sentence = rng.choice([each for each in short if each.say not in told] or short)
-        told.append(sentence.say)
+        short = [candidate for candidate in words.then[story.leaves] if len(candidate.steps) <= remaining]
+        sentence = rng.choice([candidate for candidate in short if candidate.say not in sayings] or short)
+        sayings.append(sentence.say)
         problem.tell(sentence, roles, dials.size, rng)
     problem.parts.append(ask)
-    unlike = [each for each in words.distractors if not _mentions(problem.parts, each.format(n=0, **roles))]
+    unlike = [
+        distractor for distractor in words.distractors if not _mentions(problem.parts, distractor.format(n=0, **roles))
+    ]
     for aside in rng.sample(unlike, rng.randint(*dials.distractors)):
         place = rng.randint(0, len(problem.parts) - 1)
         problem.parts.insert(place, aside.format(n=rng.randint(2, 40), **roles))
@@ -227,7 +233,7 @@ def _told(story: Story, steps: int, dials: Dials, split: Split, rng: random.Rand
 
 
 def _mentions(parts: Sequence[str], aside: str) -> bool:
-    """Whether what a distractor counts is also in the problem, which would make the question ambiguous."""
+    """Return whether the problem has what a distractor counts, which would make the question ambiguous."""
     counted = re.search(r"\b0 (\w+)", aside)
     return any((counted[1] if counted else aside) in part for part in parts)
 
@@ -239,7 +245,7 @@ def _split_of(equations: Sequence[str]) -> str:
 
 
 def _split_of_wording(wording: Sequence[str], split: Split) -> str:
-    """The split of a sequence of sentences; of a story, which is a split's own, it is ``split``."""
+    """Return the split of a sequence of sentences; of a story, which belongs to one split, it is ``split``."""
     return split_by_hash(" ".join(("wording", *wording)), _WORDINGS_HELD_OUT) if wording else split
 
 

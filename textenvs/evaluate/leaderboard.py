@@ -13,21 +13,20 @@ import lzma
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, model_validator
 
 from ..bounded_files import parse_json, read_text
 from ..messages import Messages, text_of
 from ..registry import describe, list_environments
 from ..text import printable
-from .records import MANIFEST, FolderError, read_folder, write_text
+from .records import MANIFEST, FolderError, Manifest, Natural, Strict, in_words, read_folder, write_text
 from .summary import summarize
 
 Row = dict[str, Any]
 _ROWS_FILE = 64 << 20  # bytes of a file of rows
 
-_FIELDS = {
-    "name", "note", "environment", "policy", "tasks", "samples", "seed", "episodes", "failed", "success", "return",
-}  # fmt: skip
 #: A field of the expert's row alone, where it has episodes enough.
 _BYTES = "marginal_bytes"
 _COLUMNS = ("expert", "careless", "best attack", "random", "null", "scriptable")
@@ -68,6 +67,46 @@ And a model:
     textenvs evaluate textenv/clarify --model NAME --base-url http://localhost:8000/v1 --num-tasks 64 --out outputs/row
     textenvs leaderboard outputs/row --note "server and machine"
 """
+
+
+class _Estimate(Strict):
+    value: float
+    low: float | None
+    high: float | None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        low, high = self.low, self.high
+        if (low is None) != (high is None) or (low is not None and high is not None and low > high):
+            raise ValueError("its low and high are no interval")
+        return self
+
+
+class _Share(_Estimate):
+    value: float = Field(ge=0, le=1)
+    low: float = Field(ge=0, le=1)
+    high: float = Field(ge=0, le=1)
+
+
+class _Row(Manifest, extra="forbid"):
+    """What a row must be; the numbers are those of an evaluation that is finished."""
+
+    name: str
+    note: str
+    episodes: Natural
+    failed: Natural
+    success: _Share
+    mean: _Estimate = Field(alias="return")
+    marginal_bytes: float | None = None
+
+    @model_validator(mode="after")
+    def _counts_agree(self) -> Self:
+        planned = self.tasks.count * self.samples
+        if self.episodes != planned:
+            raise ValueError(f"it has {self.episodes:.6g} episodes, and its tasks and samples make {planned}")
+        if self.failed >= self.episodes:
+            raise ValueError(f"{self.failed} of its {self.episodes} episodes failed, so it has no numbers")
+        return self
 
 
 def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Row:
@@ -145,9 +184,12 @@ def read_rows(path: Path) -> list[Row]:
     for number, line in enumerate(text.split("\n") if text else (), start=1):
         try:
             row = parse_json(line)
-            if not isinstance(row, dict) or set(row) - {_BYTES} != _FIELDS:
-                raise ValueError(f"its fields are not {', '.join(sorted(_FIELDS))}")
+            _Row.model_validate(row)
             page([row])
+        except ValidationError as error:
+            raise ValueError(
+                f"{path}: line {number} is no row of the leaderboard: {in_words(error)}; remove it"
+            ) from error
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"{path}: line {number} is no row of the leaderboard: {error}; remove it") from error
         rows.append(row)

@@ -39,29 +39,31 @@ class FolderError(ValueError):
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A value of a file as JSON has it: no text is read as a number, and every number is finite."""
+
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class _Environment(_Strict):
+class _Environment(Strict):
     id: str
     version: int | str | None
     options: dict[str, Any]
 
 
-class _Tasks(_Strict):
+class _Tasks(Strict):
     name: str
     count: Annotated[int, Field(ge=0, lt=2**31)]
     fingerprint: str
 
 
-class _Manifest(_Strict):
+class Manifest(Strict):
     """The parts of a manifest that readers use."""
 
     environment: _Environment
     tasks: _Tasks
     samples: Annotated[int, Field(ge=1, lt=2**31)]
-    seed: int
+    seed: Natural
     policy: dict[str, Any]
 
 
@@ -254,7 +256,7 @@ def read_folder(path: str | Path) -> tuple[dict[str, Any], list[Record]]:
     folder = Path(path).expanduser()
     try:
         manifest = read_json_object(folder / MANIFEST)
-        _Manifest.model_validate(manifest)
+        Manifest.model_validate(manifest)
         records = _records(
             folder / EPISODES, (line for _, line in read_lines(folder / EPISODES) if line.endswith(b"\n"))
         )

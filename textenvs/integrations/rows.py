@@ -21,7 +21,7 @@ from .session import EpisodeSpec, SpecError
 
 @dataclass(frozen=True)
 class Opening:
-    """How an episode starts. ``task`` has the ground truth, which no policy may see."""
+    """An episode's start. ``task`` has the ground truth, which no policy may see."""
 
     spec: EpisodeSpec
     messages: Messages
@@ -31,8 +31,10 @@ class Opening:
     def prompt(self) -> list[dict[str, str]]:
         """The messages as a column that every chat template takes: roles and texts; else raises ``SpecError``."""
         for message in self.messages:
-            if more := [*(set(message) - {"role", "content"}), *(["an image"] if has_images(message) else [])]:
-                raise SpecError(f"{self.spec.env} opens with a message that has {sorted(more)}: a prompt column cannot")
+            if extra := [*(set(message) - {"role", "content"}), *(["an image"] if has_images(message) else [])]:
+                raise SpecError(
+                    f"{self.spec.env} opens with a message that has {sorted(extra)}: a prompt column cannot"
+                )
         return [{"role": role, "content": text} for role, text in _said(self.messages)]
 
     @property
@@ -51,7 +53,7 @@ def _said(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def same_messages(prompt: Iterable[Mapping[str, Any]], opening: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a prompt says what the opening says; other keys, which Arrow fills with null, do not count."""
+    """Return whether a prompt equals the opening in roles and texts; keys that Arrow fills with null do not count."""
     return _said(prompt) == _said(opening)
 
 
@@ -92,7 +94,7 @@ SCHEMAS: Mapping[str, Callable[[Opening, int, str], dict[str, Any]]] = {"verl": 
 
 
 def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "train") -> Iterator[dict[str, Any]]:
-    """A row for each episode, in one of :data:`SCHEMAS`; raises ``SpecError`` where a prompt column cannot hold one."""
+    """Yield a row of one of :data:`SCHEMAS` for each episode; ``SpecError`` where a prompt column cannot hold it."""
     if schema not in SCHEMAS:
         raise SpecError(f"unknown schema {schema!r}; known are {', '.join(SCHEMAS)}")
     for number, opening in enumerate(openings(specs)):

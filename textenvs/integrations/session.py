@@ -50,7 +50,7 @@ class EpisodeSpec:
 
     @property
     def options(self) -> dict[str, Any] | None:
-        """What ``reset`` is given beside the seed."""
+        """Options of ``reset`` beside the seed."""
         return None if self.task_index is None else {"task_index": self.task_index}
 
     def make(self) -> TextEnv[Any]:
@@ -63,7 +63,7 @@ class EpisodeSpec:
 
     @classmethod
     def from_row(cls, row: Any, where: str = "the row", environments: Environments | None = None) -> EpisodeSpec:
-        """The opposite of :meth:`to_row`, of a mapping or its JSON text; ``env_kwargs`` may be a mapping, too.
+        """Read a row of :meth:`to_row`, a mapping or its JSON text; ``env_kwargs`` may be a mapping, too.
 
         ``environments`` is what the person who runs the program allows rows beyond the environments that ship and their
         harmless options (:class:`~textenvs.trust.Trust`); ``where`` is named in errors.
@@ -104,13 +104,13 @@ def episode_specs(
 
 
 def text_of_all(messages: Messages) -> str:
-    """The texts of messages, for hosts that have one text for them."""
+    """Join the texts of messages, for hosts that take one text."""
     return "\n\n".join(map(text_of, messages))
 
 
 @dataclass(frozen=True)
 class SessionTurn:
-    """What an environment made of one reply: ``messages`` is what it said."""
+    """An environment's answer to one reply, which is ``messages``."""
 
     messages: Messages
     reward: float
@@ -124,7 +124,7 @@ class SessionTurn:
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """What hosts keep of a turn beside its reward."""
+        """A turn's numbers that hosts record beside its reward."""
         ends = {"terminated": self.terminated, "truncated": self.truncated}
         return ends | {"stop": self.info["stop"], "terms": dict(self.info["terms"])}
 
@@ -150,7 +150,7 @@ class Session:
 
     @classmethod
     def of(cls, spec: EpisodeSpec) -> tuple[Self, Messages]:
-        """A session with the episode of ``spec`` begun, and its opening messages."""
+        """Return a session that has begun the episode of ``spec``, and the opening messages."""
         session = cls(spec.make())
         try:
             return session, session.start(spec.seed, spec.options)
@@ -199,7 +199,7 @@ class Session:
 
     @property
     def failed(self) -> bool:
-        """Whether a simulator, judge or tool gave up, so that the episode says nothing about the policy."""
+        """True where a simulator, judge or tool gave up, so that the episode says nothing about the policy."""
         return bool(self.turns) and bool(self.turns[-1].info["failed"])
 
     @property
@@ -242,7 +242,7 @@ class Session:
 
     def _played(self, result: StepResult) -> SessionTurn:
         conversation, reward, terminated, truncated, info = result
-        said = conversation[len(self._messages) + 1 :]  # one message of it is the reply
+        messages = conversation[len(self._messages) + 1 :]  # one message of it is the reply
         self._messages = conversation
-        self.turns.append(SessionTurn(copy_messages(said), reward, terminated, truncated, info))
+        self.turns.append(SessionTurn(copy_messages(messages), reward, terminated, truncated, info))
         return self.turns[-1]

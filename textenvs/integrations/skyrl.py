@@ -36,8 +36,8 @@ def register(*ids: str, environments: Environments | None = None) -> None:
     """
     environments = environments or {}
     for env_id in dict.fromkeys((*(ids or list_environments()), *environments)):
-        known = skyrl_gym.registry.get(env_id)
-        if known is None or known.entry_point != _CLASS or env_id in environments:
+        current = skyrl_gym.registry.get(env_id)
+        if current is None or current.entry_point != _CLASS or env_id in environments:
             skyrl_gym.registry.pop(env_id, None)
             options = environments.get(env_id, {})
             skyrl_gym.register(id=env_id, entry_point=_CLASS, kwargs={"env_id": env_id, "options": options})
@@ -123,7 +123,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
             self._session.close()
 
     def get_metrics(self) -> dict[str, Any]:
-        """Of the episode so far: ``turns``, ``return``, ``terminated``, a sum for each reward term, and the metrics."""
+        """Return ``turns``, ``return``, ``terminated``, reward terms' sums and metrics of the episode so far."""
         if self._session is None or not self._session.turns:
             return {"turns": self.turns}
         last = self._session.turns[-1]

@@ -84,7 +84,7 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
 
 
 def drop_failed(batch: TensorDictBase) -> TensorDictBase:
-    """A batch without the episodes in which a simulator, judge or tool gave up; they say nothing about the policy.
+    """Drop a batch's episodes in which a simulator, judge or tool gave up; they say nothing about the policy.
 
     Args:
         batch: What ``rollout`` or a collector gave, of shape [T] or [B, T], with ``("next", "failed")``.

@@ -53,7 +53,7 @@ def dataset_of(specs: Iterable[EpisodeSpec]) -> Dataset:
             "TRL's datasets need datasets: pip install 'textenvs[trl]'", name="datasets"
         ) from error
 
-    rows = [{"prompt": _prompt(each.spec, each.messages), **each.spec.to_row()} for each in openings(specs)]
+    rows = [{"prompt": _prompt(opening.spec, opening.messages), **opening.spec.to_row()} for opening in openings(specs)]
     if not rows:
         raise SpecError("there is no episode to make a dataset of")
     features = Dataset.from_list(rows).features
@@ -68,16 +68,16 @@ def _prompt(spec: EpisodeSpec, opening: Sequence[Message]) -> list[dict[str, Any
 
 
 def spec_of(prompt: Any, where: str = "the prompt", environments: Environments | None = None) -> EpisodeSpec:
-    """The episode that a prompt carries; otherwise as :meth:`EpisodeSpec.from_row`."""
+    """Return the episode that a prompt carries; otherwise as :meth:`EpisodeSpec.from_row`."""
     messages = prompt if isinstance(prompt, list | tuple) else ()
-    found = [message.get(KEY) for message in messages if isinstance(message, Mapping)]
-    found = [each for each in found if each is not None]
-    if len(found) != 1:
+    descriptions = [message.get(KEY) for message in messages if isinstance(message, Mapping)]
+    descriptions = [item for item in descriptions if item is not None]
+    if len(descriptions) != 1:
         raise SpecError(
-            f"{where} carries {len(found) or 'no'} episode descriptions instead of one, under the key {KEY!r} of its "
-            "last message: make the dataset with textenv_dataset, and keep its column 'prompt' as it is"
+            f"{where} carries {len(descriptions) or 'no'} episode descriptions instead of one, under key {KEY!r} of "
+            "its last message: make the dataset with textenv_dataset, and keep its column 'prompt' as it is"
         )
-    return EpisodeSpec.from_row(found[0], f"{where}, key {KEY!r}", environments)
+    return EpisodeSpec.from_row(descriptions[0], f"{where}, key {KEY!r}", environments)
 
 
 class _Environment:
@@ -118,7 +118,7 @@ class _Environment:
     def _check_tools(self, spec: EpisodeSpec, env: TextEnv[Any]) -> None:
         if not isinstance(env, ToolEnv):
             return
-        if tuple(each.name for each in env.tools) != self._tool_names:
+        if tuple(tool.name for tool in env.tools) != self._tool_names:
             raise SpecError(f"with {dict(spec.env_kwargs)}, {spec.env} has other tools than this factory's")
         if env.tools_in_prompt:
             raise SpecError(
@@ -178,7 +178,7 @@ class _WithUser(_Environment):
 def environment_class(
     env: str, *, env_kwargs: Mapping[str, Any] | None = None, submit: bool | None = None
 ) -> Callable[[], Any]:
-    """A class for TRL's ``environment_factory``; each instance plays one rollout at a time.
+    """Return a class for TRL's ``environment_factory``; each instance plays one rollout at a time.
 
     An environment with tools has them as methods, with the names, types and docstrings of its schemas. Each call is a
     turn of the environment; the reply that ends the episode, which TRL does not show to an environment, is played by
@@ -193,7 +193,7 @@ def environment_class(
     keeps for itself is a ``ValueError``.
     """
     with closing(make(env, **(env_kwargs or {}))) as made:
-        schemas = [each["function"] for each in made.tool_schemas] if isinstance(made, ToolEnv) else []
+        schemas = [schema["function"] for schema in made.tool_schemas] if isinstance(made, ToolEnv) else []
     base = _WithUser if submit or (submit is None and not schemas) else _Environment
     members: dict[str, Any] = {
         "_env_id": env,
@@ -216,7 +216,7 @@ def environment_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    """A reward function for :func:`environment_class` without ``submit``: plays the last reply, and adds all turns up.
+    """Return a reward function for :func:`environment_class` without ``submit``: it plays the last reply, sums turns.
 
     The means of the reward's terms are logged. An episode in which a simulator or judge gave up has the reward
     ``None``, which TRL leaves out; an environment that raised an exception is a ``RuntimeError``.
@@ -230,7 +230,7 @@ def environment_reward(
             environment._play(assistant(last.get("content") or ""))
         rewards.append(environment._earned())
     if log_metric is not None:
-        sessions = [each.session for each in environments if not each.session.failed]
+        sessions = [instance.session for instance in environments if not instance.session.failed]
         log_terms(log_metric, [[session.terms] for session in sessions])
     return rewards
 
@@ -246,7 +246,7 @@ _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "obje
 
 
 def _method(function: Mapping[str, Any]) -> Callable[..., str]:
-    """A method whose signature and docstring say what the schema says: transformers makes a schema of them again."""
+    """Return a method with the schema's signature and docstring, from which transformers makes a schema again."""
     name: str = function["name"]
     schema: Mapping[str, Any] = function.get("parameters") or {}
     required = set(schema.get("required", ()))
@@ -258,27 +258,27 @@ def _method(function: Mapping[str, Any]) -> Callable[..., str]:
     parameters = [inspect.Parameter("self", kind)]
     lines = []
     # Python wants those without a default first.
-    for each, described in sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in required):
-        default = inspect.Parameter.empty if each in required else described.get("default")
-        parameters.append(inspect.Parameter(each, kind, default=default, annotation=_type_of(described)))
-        lines.append(f"    {each}: {' '.join(str(described.get('description') or each).split())}")
-    said = [str(function.get("description") or name).strip(), "", *(["Args:", *lines, ""] if lines else [])]
+    for argument, described in sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in required):
+        default = inspect.Parameter.empty if argument in required else described.get("default")
+        parameters.append(inspect.Parameter(argument, kind, default=default, annotation=_type_of(described)))
+        lines.append(f"    {argument}: {' '.join(str(described.get('description') or argument).split())}")
+    paragraphs = [str(function.get("description") or name).strip(), "", *(["Args:", *lines, ""] if lines else [])]
     method.__name__ = method.__qualname__ = name
-    method.__doc__ = "\n".join([*said, "Returns:", "    What the environment says."])
-    method.__annotations__ = {each.name: each.annotation for each in parameters[1:]} | {"return": str}
+    method.__doc__ = "\n".join([*paragraphs, "Returns:", "    What the environment says."])
+    method.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters[1:]} | {"return": str}
     method.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
     return method
 
 
 def _type_of(schema: Mapping[str, Any]) -> Any:
-    """The Python type that transformers turns into this JSON schema, as closely as it can."""
+    """Return the Python type that transformers turns into this JSON schema, or the closest one."""
     if "enum" in schema:
         return Literal[tuple(schema["enum"])]
     if choices := schema.get("anyOf") or schema.get("oneOf"):
-        return Union[tuple(_type_of(each) for each in choices)]  # noqa: UP007 - of a tuple
+        return Union[tuple(_type_of(choice) for choice in choices)]  # noqa: UP007 - of a tuple
     kind = schema.get("type")
     if isinstance(kind, list):
-        return Union[tuple(_TYPES.get(each, Any) for each in kind)]  # noqa: UP007 - of a tuple
+        return Union[tuple(_TYPES.get(name, Any) for name in kind)]  # noqa: UP007 - of a tuple
     if kind == "array":
         return types.GenericAlias(list, (_type_of(schema.get("items") or {}),))
     return _TYPES.get(str(kind), Any)

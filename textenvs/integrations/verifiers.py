@@ -31,7 +31,7 @@ PLUGIN = "textenvs_verifiers"
 
 
 class TextTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]
-    """Which environment, and which of its episodes."""
+    """The environment and its episodes."""
 
     env: str = Field("", description="The environment's id, for example textenv/clarify.")
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
@@ -61,9 +61,9 @@ class TextTaskset(vf.Taskset[TextTask, TextTasksetConfig]):  # type: ignore[misc
     def load(self) -> Iterator[TextTask]:
         config = self.config
         specs = episode_specs(config.env, config.count, seed=config.first_seed, env_kwargs=config.env_kwargs)
-        for each in openings(specs):
-            name = f"{each.spec.env}#{each.spec.seed}"
-            data = TextTaskData(id=name, name=name, prompt=_typed(each.messages), episode=each.spec.to_row())
+        for opening in openings(specs):
+            name = f"{opening.spec.env}#{opening.spec.seed}"
+            data = TextTaskData(id=name, name=name, prompt=_typed(opening.messages), episode=opening.spec.to_row())
             yield TextTask(data, config.task)
 
 
@@ -95,7 +95,7 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
                     session.check()
                     trace.info["textenvs"] = {
                         "turn_rewards": session.turn_rewards,
-                        "turn_terms": [each.outcome["terms"] for each in session.turns],
+                        "turn_terms": [outcome.outcome["terms"] for outcome in session.turns],
                         "turn_nodes": list(nodes),
                         "terminated": turn.terminated,
                         "truncated": turn.truncated,
@@ -106,8 +106,8 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
                         trace.stop("max_turns" if turn.truncated else str(turn.info["stop"]))
                         break
                     segment = await interaction.turn(_typed(turn.messages))
-            for each in session.turns:
-                trace.record_metrics(each.info["metrics"])
+            for outcome in session.turns:
+                trace.record_metrics(outcome.info["metrics"])
             for name, value in session.terms.items():
                 trace.record_reward(name, value)
         finally:
@@ -130,8 +130,8 @@ class ChatHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
         system, prompt = self.resolve_prompt(data)
         messages = _typed([user(prompt)]) if isinstance(prompt, str) else list(prompt or [])
         if system is not None:
-            kept = [message for message in messages if message.role != "system"]
-            messages = [*_typed([{"role": "system", "content": system}]), *kept]
+            rest = [message for message in messages if message.role != "system"]
+            messages = [*_typed([{"role": "system", "content": system}]), *rest]
         body = {"model": ctx.model, "messages": [message_to_wire(message) for message in messages]}
         # verifiers has deadlines of its own.
         async with httpx.AsyncClient(timeout=None, verify=_certificates()) as client:
@@ -149,7 +149,7 @@ def load_environment(
     count: int | None = None,
     **config: Any,
 ) -> vf.Env:
-    """A verifiers environment for a text environment; the arguments are fields of :class:`TextTasksetConfig`.
+    """Return a verifiers environment for a text environment; the arguments are fields of :class:`TextTasksetConfig`.
 
     ``config`` is more of the environment's configuration, for example ``player={"max_turns": 8}``.
     """
@@ -159,7 +159,7 @@ def load_environment(
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """Reading them takes longer than all else in a turn."""
+    """Return the context of TLS, read once: reading certificates takes longer than all else in a turn."""
     return httpx.create_ssl_context()
 
 

@@ -66,7 +66,7 @@ class DataBlock:
 
 
 def data_block(data: Mapping[str, Any]) -> DataBlock:
-    """``data`` as a block; ``json.loads(block.line)`` gives it back. ``ValueError`` if it is not JSON."""
+    """Return ``data`` as a block; ``json.loads(block.line)`` gives it back. ``ValueError`` if it is not JSON."""
     try:
         line = json.dumps(data, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -82,9 +82,11 @@ def data_block(data: Mapping[str, Any]) -> DataBlock:
 
 
 def conversation_data(messages: Messages, *, tools: bool = False) -> list[dict[str, str]]:
-    """A conversation as a judge reads it: who said what, without private reasoning and system messages."""
-    heard = visible_conversation(clean_messages(check_conversation(messages, "the conversation to judge")), tools=tools)
-    return [{"role": message["role"], "text": text_of(message)} for message in heard]
+    """Return a conversation as roles and texts, without private reasoning and system messages."""
+    visible = visible_conversation(
+        clean_messages(check_conversation(messages, "the conversation to judge")), tools=tools
+    )
+    return [{"role": message["role"], "text": text_of(message)} for message in visible]
 
 
 def _escaped(character: str) -> str:
@@ -115,7 +117,7 @@ class LLMJudge(Generic[VerdictT]):
             raise ValueError("verdict has a field 'data_code', which is the judge's own; rename it")
 
     async def judge(self, data: Mapping[str, Any], *, sample: int = 0) -> VerdictT:
-        """A verdict on ``data``: named things as JSON, conversations as :func:`conversation_data` gives them.
+        """Return a verdict on ``data``: named JSON values, conversations as :func:`conversation_data` gives them.
 
         ``sample`` says which of several verdicts on the same data.
 
@@ -133,15 +135,15 @@ class LLMJudge(Generic[VerdictT]):
             return self.verdict.model_construct(**{name: getattr(reply, name) for name in self.verdict.model_fields})
 
         temperature = self.temperature if self.spec.temperature is None else None
-        asked: dict[str, Any] = {"schema": schema, "tries": self.tries, "temperature": temperature, "sample": sample}
+        options: dict[str, Any] = {"schema": schema, "tries": self.tries, "temperature": temperature, "sample": sample}
         try:
-            verdict, _ = await ask(await client_for(self.spec), self.request(block), read, **asked)
+            verdict, _ = await ask(await client_for(self.spec), self.request(block), read, **options)
         except ChatFailure as failure:
             raise EnvironmentFailure("judge_failed", str(failure)) from failure
         return verdict
 
     def request(self, block: DataBlock) -> list[Message]:
-        """What the model is asked; the shape of the verdict is added when it is sent."""
+        """Return the messages to the model; the verdict's schema is added when they are sent."""
         rules = PROMPTS["judge"].format(instructions=self.instructions.strip())
         return [system(rules), user(f"{block.text}\n\n{PROMPTS['after'].format(code=block.code)}")]
 

@@ -38,9 +38,9 @@ class InteractivityJudge(LLMJudge[Interactivity]):
     tools: bool = False
 
     async def score(self, conversation: Messages, *, sample: int = 0) -> float:
-        """The interactivity in 0..1; private reasoning and system messages are not shown. Errors: as ``LLMJudge``."""
-        shown = conversation_data(conversation, tools=self.tools)
-        return (await self.judge({"conversation": shown}, sample=sample)).score
+        """Return the interactivity in 0..1, without private reasoning and system messages; errors as ``LLMJudge``."""
+        visible = conversation_data(conversation, tools=self.tools)
+        return (await self.judge({"conversation": visible}, sample=sample)).score
 
     async def __call__(self, conversation: Messages) -> float:
         return await self.score(conversation)
@@ -69,7 +69,7 @@ class EquivalenceJudge(LLMJudge[Equivalence]):
     verdict: type[Equivalence] = field(default=Equivalence, init=False)
 
     async def same(self, question: str, reference: str, answer: str, *, sample: int = 0) -> bool:
-        """Whether ``answer``, without private reasoning, gives the result of ``reference``. Errors: as ``LLMJudge``.
+        """Return whether ``answer``, without private reasoning, has ``reference``'s result; errors as ``LLMJudge``.
 
         An empty answer does not, and no model is asked.
         """
@@ -97,7 +97,7 @@ class Criterion:
 
 @dataclass(frozen=True)
 class RubricScore:
-    """What a rubric gave: the weighted mean of the parts, these by criterion (all in 0..1), and the judge's reasons."""
+    """A rubric's verdict: the weighted mean of the parts, these by criterion (all in 0..1), and the judge's reasons."""
 
     total: float
     parts: Mapping[str, float]
@@ -126,7 +126,7 @@ class RubricJudge(LLMJudge[_Grades]):
         names = [criterion.name for criterion in criteria]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"criteria must be one or more with different names, not {names}")
-        lines = "\n".join(f"- {each.name}: {each.description.strip()}" for each in criteria)
+        lines = "\n".join(f"- {part.name}: {part.description.strip()}" for part in criteria)
         instructions = PROMPTS["rubric"].format(task=self.task.strip(), top=self.top, criteria=lines)
         object.__setattr__(self, "criteria", criteria)
         object.__setattr__(self, "instructions", instructions)
@@ -135,8 +135,8 @@ class RubricJudge(LLMJudge[_Grades]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without the verdict's class, which is made here."""
-        given: dict[str, Any] = {"tries": self.tries, "temperature": self.temperature}
-        return functools.partial(RubricJudge, **given), (self.model, self.criteria, self.task, self.top)
+        options: dict[str, Any] = {"tries": self.tries, "temperature": self.temperature}
+        return functools.partial(RubricJudge, **options), (self.model, self.criteria, self.task, self.top)
 
     async def score(self, data: Mapping[str, Any], *, sample: int = 0) -> RubricScore:
         """Score ``data``; conversations in it as :func:`~textenvs.judges.llm.conversation_data` gives them.
@@ -155,5 +155,5 @@ _TAKEN = frozenset(dir(BaseModel)) | {"reasons", "data_code"}
 
 @functools.lru_cache(maxsize=64)
 def _grades(criteria: tuple[Criterion, ...], top: int) -> type[_Grades]:
-    fields: dict[str, Any] = {each.name: (int, Field(ge=0, le=top)) for each in criteria}
+    fields: dict[str, Any] = {criterion.name: (int, Field(ge=0, le=top)) for criterion in criteria}
     return create_model("Grades", __base__=_Grades, **fields)

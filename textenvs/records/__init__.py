@@ -1,4 +1,4 @@
-"""What runs and evaluations write, for who looks at it: episodes with what the learner made of them.
+"""Records of runs and evaluations: episodes, with the learner's numbers for them.
 
     from textenvs.records import open_run
 

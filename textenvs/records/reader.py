@@ -115,7 +115,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a list of episodes shows of one, without its tokens and messages."""
+    """An episode's line in a list, without its tokens and messages."""
 
     index: int
     episode_id: str
@@ -148,7 +148,7 @@ class Iteration:
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
-        """What holds for the whole iteration: ``version`` of the weights, ``steps`` of the optimizer, and so on."""
+        """Facts of the whole iteration: ``version`` of the weights, ``steps`` of the optimizer, and so on."""
         if self.kind == "evaluation":
             return {}
         try:
@@ -164,7 +164,7 @@ class Iteration:
         return len(self._records) if self.kind == "evaluation" else int(self._file.metadata.num_rows)
 
     def summaries(self) -> list[Summary]:
-        """A line for each episode; reads the columns that it takes alone."""
+        """Return a line for each episode; only the columns of these are read."""
         if self.kind == "evaluation":
             return [_summary(_of_record(n, record)) for n, record in enumerate(self._records)]
         import pyarrow.compute as pc
@@ -197,15 +197,15 @@ class Iteration:
             IndexError: There is no such row.
             RecordsError: The file is damaged.
         """
-        wanted = None if indices is None else set(indices)
-        if wanted and not (min(wanted) >= 0 and max(wanted) < len(self)):
-            raise IndexError(f"{self.path} has {len(self)} episodes, not one at {max(wanted)}")
+        selected = None if indices is None else set(indices)
+        if selected and not (min(selected) >= 0 and max(selected) < len(self)):
+            raise IndexError(f"{self.path} has {len(self)} episodes, not one at {max(selected)}")
         if self.kind == "evaluation":
-            yield from (_of_record(n, r) for n, r in enumerate(self._records) if wanted is None or n in wanted)
+            yield from (_of_record(n, r) for n, r in enumerate(self._records) if selected is None or n in selected)
             return
         begin = 0
         for number, size in enumerate(self._group_sizes):
-            some = [n for n in range(size) if wanted is None or begin + n in wanted]
+            some = [n for n in range(size) if selected is None or begin + n in selected]
             if some:
                 names = [name for name in self._names if name in COLUMNS and name != "vocabulary"]
                 with _parquet(self.path):
@@ -220,7 +220,7 @@ class Iteration:
             begin += size
 
     def episode(self, index: int) -> Episode:
-        """The whole episode of a row."""
+        """Return the whole episode of a row."""
         return next(self.episodes([index]))
 
     @cached_property
@@ -229,17 +229,17 @@ class Iteration:
             file = checked_parquet(self.path)
         version = (file.schema_arrow.metadata or {}).get(FORMAT_KEY)
         if version != FORMAT:
-            theirs = "none" if version is None else version.decode(errors="replace")
+            actual_version = "none" if version is None else version.decode(errors="replace")
             raise RecordsError(
-                f"{self.path} is not a file of episodes of this version ({FORMAT.decode()}; it has {theirs}). "
+                f"{self.path} is not a file of episodes of this version ({FORMAT.decode()}; it has {actual_version}). "
                 "Of `textenvs evaluate`, name the folder"
             )
         for name, kind in _types().items():
             if name not in file.schema_arrow.names:
                 if name in _REQUIRED:
                     raise RecordsError(f"{self.path} has no column {name!r}, which every file of episodes has")
-            elif (found := file.schema_arrow.field(name).type) != kind:
-                raise RecordsError(f"{self.path}: column {name!r} is of the type {found}, not {kind}")
+            elif (column_type := file.schema_arrow.field(name).type) != kind:
+                raise RecordsError(f"{self.path}: column {name!r} is of the type {column_type}, not {kind}")
         return file
 
     @cached_property
@@ -272,7 +272,7 @@ class Iteration:
 
 @contextmanager
 def _parquet(path: Path) -> Iterator[None]:
-    """What pyarrow raises over a damaged file, at its opening or at any page, is a RecordsError."""
+    """Raise RecordsError for pyarrow's errors over a damaged file, at its opening or at any page."""
     try:
         with parquet_errors(path):
             yield
@@ -282,7 +282,7 @@ def _parquet(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What :func:`open_run` found.
+    """A run or an evaluation, as :func:`open_run` found it.
 
     Args:
         path: As it was given.
@@ -299,7 +299,7 @@ class RecordedRun:
     results: Mapping[str, Any] | None = None
 
     def metrics(self) -> Iterator[tuple[int, Mapping[str, float]]]:
-        """The logged metrics: ``(iteration, metrics)``, in order; a torn last line is left out.
+        """Return the logged metrics: ``(iteration, metrics)``, in order; a torn last line is left out.
 
         Raises:
             RecordsError: A line is no row of metrics.
@@ -318,12 +318,12 @@ class RecordedRun:
         Raises:
             RecordsError: Its episodes are not there.
         """
-        found = [each for each in self.iterations if each.kind == kind]
-        for each in found:
-            if each.number == number:
-                return each
-        there = ", ".join(str(each.number) for each in found) or "none"
-        raise RecordsError(f"{self.path} has no episodes of {kind} {number}; those that are there: {there}")
+        candidates = [iteration for iteration in self.iterations if iteration.kind == kind]
+        for iteration in candidates:
+            if iteration.number == number:
+                return iteration
+        numbers = ", ".join(str(iteration.number) for iteration in candidates) or "none"
+        raise RecordsError(f"{self.path} has no episodes of {kind} {number}; those that are there: {numbers}")
 
 
 def open_run(path: str | Path) -> RecordedRun:
@@ -360,18 +360,18 @@ def open_run(path: str | Path) -> RecordedRun:
         raise RecordsError(
             f"{path} is no folder of a run (no {CONFIG}, no {ROLLOUTS}/) nor of `textenvs evaluate` (no {MANIFEST})"
         )
-    ordered = sorted(iterations, key=lambda each: (each.number, each.kind))
+    ordered = sorted(iterations, key=lambda iteration: (iteration.number, iteration.kind))
     return RecordedRun(path, "run", tuple(ordered), config)
 
 
 def folder_of(run: Path, kind: str, config: Mapping[str, Any]) -> Path:
-    """Where a run with this configuration has its episodes of this kind."""
+    """Return the folder of the episodes of this kind in a run with this configuration."""
     elsewhere = (config.get("trainer") or {}).get(_DIRS[kind])
     return run / ROLLOUTS / kind if elsewhere is None else Path(elsewhere).expanduser()
 
 
 def _config(path: Path) -> Mapping[str, Any]:
-    """The configuration of a run's folder: sections are mappings, and names of folders texts; empty without one."""
+    """Return the configuration of a run's folder, with mappings as sections and texts as folders; may be empty."""
     if not path.exists():
         return {}
     try:
@@ -443,7 +443,7 @@ def _episode(index: int, row: Any, vocabulary: Mapping[int, str]) -> Episode:
 
     text = value("token_text")
     if text is None and vocabulary:
-        text = [vocabulary.get(each) for each in array("token_ids").tolist()]
+        text = [vocabulary.get(token_id) for token_id in array("token_ids").tolist()]
     learned = {("returns" if name == "return" else name): array(name) for name in _LEARNED}
     played = {name: array(name) for name in _PLAYED}
     turn_rewards = array("turn_rewards")
@@ -452,14 +452,14 @@ def _episode(index: int, row: Any, vocabulary: Mapping[int, str]) -> Episode:
     if any(column is not None and len(column) != len(turn_rewards) for column in per_turn.values()):
         raise _Damaged("its columns of turns have different lengths")
     tokens = Tokens(**played, text=None if text is None else tuple(text), **learned)
-    plain = {name: found for name in _PLAIN if (found := value(name)) is not None}
+    plain = {name: item for name in _PLAIN if (item := value(name)) is not None}
     turn_terms, metrics = tuple(map(_numbers, value("turn_terms"))), _numbers(value("metrics"))
     if len(turn_terms) != len(turn_rewards):
         raise _Damaged(f"it has {len(turn_rewards)} turns' rewards and {len(turn_terms)} turns' terms")
     if not np.isfinite(metrics.get("start_turn", 0.0)):
         raise _Damaged("'start_turn' among its metrics is not finite")
     try:
-        messages = check_conversation([_message(each) for each in value("messages")], "messages")
+        messages = check_conversation([_message(entry) for entry in value("messages")], "messages")
     except (ValueError, AttributeError) as error:  # a message that is null has no items
         raise _Damaged(str(error)) from error
     return Episode(

@@ -106,7 +106,7 @@ COLUMNS = PLAYED | EXPLAINED
 
 
 def arrow_schema(*parts: dict[str, Column]) -> pyarrow.Schema:
-    """The schema of a file with these columns; needs pyarrow."""
+    """Return the schema of a file with these columns; needs pyarrow."""
     import pyarrow as pa
 
     text = pa.string()

@@ -222,8 +222,11 @@ def written_call(value: Any) -> Written:
     if not argument_keys:
         return Written(name, "{}")
     arguments = body[argument_keys[0]]
-    if inside and isinstance(arguments, str):
-        arguments = read_object(arguments)
+    if isinstance(arguments, str):  # OpenAI's form, also without "function" around it
+        try:
+            arguments = read_object(arguments)
+        except JsonProblem as problem:
+            raise JsonProblem(f'"{argument_keys[0]}" must be a JSON object, {{...}}; as text, {problem}') from None
     if not isinstance(arguments, dict):
         raise JsonProblem(f'"{argument_keys[0]}" must be a JSON object, {{...}}')
     return Written(name, write_value(arguments))

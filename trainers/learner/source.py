@@ -10,7 +10,6 @@ families while it loads them (the experts of a mixture): those are loaded whole 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from trainers.hub import check_model_files
+from trainers.hub import check_model_files, read_weight_map
 from trainers.learner.fsdp import Box, box_of, local_part
 
 Source = str | Path | PreTrainedModel
@@ -230,8 +229,7 @@ def _files(folder: Path) -> dict[str, Path]:
             return dict.fromkeys(file.keys(), only)
     if not (index := folder / _INDEX).is_file():
         return {}
-    named = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    return {name: folder / file for name, file in named.items()}
+    return {name: folder / file for name, file in read_weight_map(index).items()}
 
 
 def _compute_buffers(model: Any, source: PreTrainedModel | None) -> None:

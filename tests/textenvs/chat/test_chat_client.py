@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from fake_service import FakeService, Reply, cut, garbage, hang, held, slow, status
+from fake_service import Reply, cut, garbage, hang, held, slow, status
 from pydantic import BaseModel
 
 from textenvs.chat import (
@@ -29,26 +29,6 @@ from textenvs.messages import assistant, system, user
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 
 HELLO = [user("hello")]
-
-
-@pytest.fixture
-def service():
-    with FakeService() as service:
-        yield service
-
-
-@pytest.fixture
-async def make(service):
-    """Clients of the fake service that do not wait long, closed at the end."""
-    made = []
-
-    def make(**options):
-        made.append(ChatClient("tiny", **{"base_url": service.url} | options))
-        return made[-1]
-
-    yield make
-    for client in made:
-        await client.aclose()
 
 
 # ------------------------------------------------------------------ what is asked, and what comes back

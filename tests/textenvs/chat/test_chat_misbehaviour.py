@@ -1,15 +1,16 @@
 """Services that send too much, pack it, redirect, or want their reasoning back."""
 
+import functools
 import json
 import logging
 import tracemalloc
 import zlib
 
 import pytest
-from fake_service import FakeService, Reply, garbage, status
+from fake_service import Reply, garbage, status
 
 from textenvs.bounded_files import VALUES
-from textenvs.chat import ChatClient, ChatFailure, PromptTooLong
+from textenvs.chat import ChatFailure, PromptTooLong
 from textenvs.chat.body import MAX_ANSWER, MAX_ERROR
 from textenvs.messages import assistant, tool, user
 
@@ -20,22 +21,8 @@ MIB = 2**20
 
 
 @pytest.fixture
-def service():
-    with FakeService() as service:
-        yield service
-
-
-@pytest.fixture
-async def make(service):
-    made = []
-
-    def make(**options):
-        made.append(ChatClient("tiny", **{"base_url": service.url, "max_retries": 1} | options))
-        return made[-1]
-
-    yield make
-    for client in made:
-        await client.aclose()
+def make(make):
+    return functools.partial(make, max_retries=1)
 
 
 def bomb(mebibytes):

@@ -39,7 +39,7 @@ def sometimes(conversation):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def workdir(tmp_path, monkeypatch):
     (tmp_path / "evaluate_policies.py").write_text(POLICIES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -58,7 +58,7 @@ def command(capsys, *words):
     return status, out, err
 
 
-def kept(folder):
+def records_in(folder):
     return [Record.from_json(line) for line in (Path(folder) / "episodes.jsonl").read_text("utf-8").splitlines()]
 
 
@@ -70,8 +70,8 @@ def everything(tasks, samples):
     return [(task, sample) for task in range(tasks) for sample in range(samples)]
 
 
-def test_a_table_without_a_folder(capsys, here):
-    before = {path.name for path in here.iterdir()}
+def test_a_table_without_a_folder(capsys, workdir):
+    before = {path.name for path in workdir.iterdir()}
     status, out, err = command(capsys, *BASE, "--policy", "expert", "--num-tasks", "20", "--samples", "2")
     assert (status, err) == (0, "")
     assert out.startswith(
@@ -80,7 +80,7 @@ def test_a_table_without_a_folder(capsys, here):
     assert re.search(r"^success +100\.0% +8\d\.\d% to 100\.0%$", out, re.MULTILINE)
     assert re.search(r"^pass\^2 +100\.0%", out, re.MULTILINE)
     assert re.search(r"^solved +40$", out, re.MULTILINE)
-    assert {path.name for path in here.iterdir()} == before
+    assert {path.name for path in workdir.iterdir()} == before
 
 
 def test_a_folder_has_everything(capsys):
@@ -89,7 +89,7 @@ def test_a_folder_has_everything(capsys):
     words = (*BASE, "--policy", "evaluate_policies:careless", "--num-tasks", "10", "--samples", "3", "--out", "run")
     status, out, _ = command(capsys, *words)
     assert status == 0
-    records = kept("run")
+    records = records_in("run")
     assert places(records) == everything(10, 3)
     rows = parquet.read_table("run/results.parquet").to_pylist()
     assert [(row["task"], row["sample"]) for row in rows] == everything(10, 3)
@@ -104,7 +104,7 @@ def test_a_folder_has_everything(capsys):
     status, again, err = command(capsys, *words)
     assert (status, again) == (0, out)
     assert "30 of 30 episodes are there already" in err
-    assert len(kept("run")) == 30
+    assert len(records_in("run")) == 30
 
 
 def test_another_command_is_refused_and_names_the_difference(capsys):
@@ -155,7 +155,7 @@ def until(program, path, count):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_an_evaluation_resumed_after_a_kill_neither_loses_nor_repeats_an_episode(here, capsys):
+def test_resume_after_kill_repeats_no_episode(workdir, capsys):
     words = (
         *BASE,
         "--policy",
@@ -167,12 +167,12 @@ def test_an_evaluation_resumed_after_a_kill_neither_loses_nor_repeats_an_episode
         "--concurrency",
         "4",
     )
-    path = here / "run" / "episodes.jsonl"
-    program = start(*words, "--out", "run", cwd=here)
+    path = workdir / "run" / "episodes.jsonl"
+    program = start(*words, "--out", "run", cwd=workdir)
     assert until(program, path, 20), program.communicate()
     program.kill()
     program.communicate()
-    before = kept("run") if path.read_bytes().endswith(b"\n") else []
+    before = records_in("run") if path.read_bytes().endswith(b"\n") else []
     assert lines_of(path) < 80
     # A torn line, as a machine that lost power leaves it.
     with path.open("ab") as file:
@@ -180,12 +180,12 @@ def test_an_evaluation_resumed_after_a_kill_neither_loses_nor_repeats_an_episode
     status, out, err = command(capsys, *words, "--out", "run")
     assert status == 0
     assert "the last line of an earlier run was torn and is removed" in err
-    records = kept("run")
+    records = records_in("run")
     assert places(records) == everything(40, 2)
     assert records[: len(before)] == before  # what was finished was not touched
     # And the whole is what a run in one piece gives.
     assert command(capsys, *words, "--out", "whole")[0] == 0
-    assert sorted(kept("whole"), key=lambda r: r.place) == sorted(records, key=lambda r: r.place)
+    assert sorted(records_in("whole"), key=lambda r: r.place) == sorted(records, key=lambda r: r.place)
     assert json.loads(Path("whole/summary.json").read_text()) == json.loads(Path("run/summary.json").read_text())
 
 
@@ -256,8 +256,8 @@ gymnasium.register("hanging/waits", entry_point=Waits)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals to another process")
-def test_signals_end_it_wherever_it_hangs_with_what_is_kept_and_how_to_resume(here):
-    (here / "hanging_envs.py").write_text(HANGING)
+def test_signals_end_a_hang_with_resume_advice(workdir):
+    (workdir / "hanging_envs.py").write_text(HANGING)
     cases = {
         "making": ("hanging_envs:hanging/plain", "no episode was played yet"),
         "step": ("hanging_envs:hanging/plain", "2 of 4 episodes are kept in"),
@@ -269,10 +269,10 @@ def test_signals_end_it_wherever_it_hangs_with_what_is_kept_and_how_to_resume(he
     for where, (env_id, _) in cases.items():
         policy = "hanging_policy" if where == "policy" else "policy"
         words = ("evaluate", env_id, f"where={where}", "--policy", f"hanging_envs:{policy}", "--concurrency", "1")
-        programs[where] = start(*words, "--out", f"run {where}", cwd=here)
+        programs[where] = start(*words, "--out", f"run {where}", cwd=workdir)
     deadline = time.monotonic() + 90
     for number, (where, program) in enumerate(programs.items()):
-        while not (here / f"hangs-{where}").exists():
+        while not (workdir / f"hangs-{where}").exists():
             assert program.poll() is None, (where, program.communicate())
             assert time.monotonic() < deadline, where
             time.sleep(0.02)
@@ -287,8 +287,8 @@ def test_signals_end_it_wherever_it_hangs_with_what_is_kept_and_how_to_resume(he
             assert cases[where][1] in err, (where, err)
 
 
-def test_a_step_or_an_episode_that_takes_too_long_is_a_failed_one(here, capsys):
-    (here / "hanging_envs.py").write_text(HANGING)
+def test_slow_step_or_episode_fails(workdir, capsys):
+    (workdir / "hanging_envs.py").write_text(HANGING)
     words = ("evaluate", "hanging_envs:hanging/plain", "--policy", "hanging_envs:policy")
     status, out, _ = command(capsys, *words, "where=step", "--step-timeout", "0.2", "--out", "run")
     assert status == 0
@@ -300,20 +300,20 @@ def test_a_step_or_an_episode_that_takes_too_long_is_a_failed_one(here, capsys):
     assert "4 x timed_out: the episode took longer than 0.2 s" in out
 
 
-def test_a_broken_policy_stops_with_the_cause_and_keeps_nothing_of_it(capsys):
+def test_broken_policy_stops_without_a_record(capsys):
     words = (*BASE, "--policy", "evaluate_policies:broken", "--num-tasks", "30", "--out", "run", "--max-failures", "4")
     status, out, err = command(capsys, *words)
     assert (status, out) == (1, "")
     assert "4 episodes in a row failed; the last one: policy_failed: RuntimeError: the policy broke" in err
     assert "0 of 30 episodes are kept in run; run the same command again to resume" in err
-    assert kept("run") == []
+    assert records_in("run") == []
     assert not Path("run/results.parquet").exists()
     status, _, err = command(capsys, *words[:-4], "--max-failures", "4")
     assert status == 1
     assert "none of the 30 episodes was finished; --out DIR keeps those that are" in err
 
 
-def test_failed_episodes_are_kept_counted_and_retried_only_where_asked(capsys, here):
+def test_failed_episodes_are_retried_on_request_only(capsys, workdir):
     words = (
         *BASE,
         "--policy",
@@ -327,17 +327,17 @@ def test_failed_episodes_are_kept_counted_and_retried_only_where_asked(capsys, h
     )
     status, out, _ = command(capsys, *words)
     assert status == 0
-    failed = [record.place for record in kept("run") if record.failed]
+    failed = [record.place for record in records_in("run") if record.failed]
     assert 0 < len(failed) < 40
     assert f"{len(failed)} of 40 episodes FAILED and are in none of the numbers above:" in out
     assert f"{len(failed)} x policy_failed: RuntimeError: no luck" in out
-    (here / "evaluate_policies.py").write_text(POLICIES.replace("% 4 == 0", "% 4 == 5"))
+    (workdir / "evaluate_policies.py").write_text(POLICIES.replace("% 4 == 0", "% 4 == 5"))
     sys.modules.pop("evaluate_policies", None)
     assert command(capsys, *words)[1] == out
     status, out, _ = command(capsys, *words, "--retry-failed")
     assert status == 0
     assert "FAILED" not in out
-    records = kept("run")
+    records = records_in("run")
     assert places(records) == everything(40, 1)
     assert not any(record.failed for record in records)
 
@@ -364,7 +364,7 @@ def test_without_pyarrow_there_are_json_lines(capsys, monkeypatch):
     status, out, _ = command(capsys, *words)
     assert status == 0
     assert "run/episodes.jsonl\nA table, results.parquet, needs pyarrow: pip install 'textenvs[data]'" in out
-    assert places(kept("run")) == everything(3, 1)
+    assert places(records_in("run")) == everything(3, 1)
     assert json.loads(Path("run/summary.json").read_text())["all"]["episodes"] == 3
     monkeypatch.undo()
     monkeypatch.chdir(Path("run").absolute().parent)
@@ -414,7 +414,7 @@ def test_a_model_behind_a_service(service, capsys):
     assert re.search(r"^prompt tokens +\d", out, re.MULTILINE)
     assert {request["top_p"] for request in service.requests} == {0.5}
     assert {request["max_completion_tokens"] for request in service.requests} == {32}
-    assert sum(record.assistant_turns for record in kept("run")) == len(service.requests)
+    assert sum(record.assistant_turns for record in records_in("run")) == len(service.requests)
     manifest = Path("run/manifest.json").read_text()
     assert json.loads(manifest)["policy"] == {
         "model": "tiny",
@@ -429,13 +429,13 @@ def test_a_model_behind_a_service(service, capsys):
     assert "policy.request_seed: it has true, the command false" in err
 
 
-def test_a_key_is_sent_and_never_written(service, capsys, monkeypatch, here):
+def test_a_key_is_sent_and_never_written(service, capsys, monkeypatch, workdir):
     monkeypatch.setenv("MY_KEY", "sk-very-secret")
     words = (*BASE, "--model", "tiny", "--base-url", service.url, "--num-tasks", "3", "--api-key-env", "MY_KEY")
     status, out, err = command(capsys, *words, "--out", "run")
     assert status == 0
     assert service.headers[0]["authorization"] == "Bearer sk-very-secret"
-    written = b"".join(path.read_bytes() for path in (here / "run").iterdir())
+    written = b"".join(path.read_bytes() for path in (workdir / "run").iterdir())
     assert "sk-very-secret" not in written.decode("latin-1") + out + err
 
 

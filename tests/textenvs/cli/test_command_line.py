@@ -130,7 +130,7 @@ def test_describe_shows_options_levels_returns_and_a_conversation(env_id, words,
     ("words", "levels"),
     [(["textenv/gsm8k", "tasks=rows.jsonl"], []), (["textenv/clarify", 'kinds=["taxi"]'], ["easy"])],
 )
-def test_describe_and_audit_leave_out_levels_that_do_not_go_with_the_options(words, levels, tmp_path, capsys):
+def test_levels_that_options_exclude_are_left_out(words, levels, tmp_path, capsys):
     lines(tmp_path / "rows.jsonl", GOOD)
     status, out, err = command(capsys, "describe", *words, "--episodes", "2", "--all-levels")
     assert (status, err) == (0, "")
@@ -236,14 +236,14 @@ def test_audit_prints_verdicts_and_fails_where_one_does(kind, status, capsys, mo
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    ("error", "status", "verdict"),
     [
         (ImportError("this needs bm25s"), 0, "skipped  made +it needs search, absent here; .*this needs bm25s"),
         (ValueError("a bug"), 1, "fail +made +it cannot be made here; .*a bug"),
         (SandboxUnavailable("no sandbox holds"), 1, "fail +made +it cannot be made here; no sandbox holds"),
     ],
 )
-def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys, monkeypatch):
+def test_audit_all_fails_for_unmakeable_environment(error, status, verdict, capsys, monkeypatch):
     def broken(*args, **kwargs):
         raise error
 
@@ -251,7 +251,7 @@ def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys
     monkeypatch.setattr("textenvs.cli.common.make", broken)
     got, out, _ = command(capsys, "audit", "--all")
     assert got == status
-    assert re.search(f"^{said}", out, re.MULTILINE)
+    assert re.search(f"^{verdict}", out, re.MULTILINE)
 
 
 # ------------------------------------------------------------------ mistakes
@@ -333,7 +333,7 @@ def test_mistakes_are_answered_in_words(words, status, message, capsys):
     assert message in err
 
 
-def test_rows_of_episodes_that_do_not_begin_are_an_error_in_words(tmp_path, capsys, monkeypatch):
+def test_rows_of_failing_openings_are_refused(tmp_path, capsys, monkeypatch):
     def opening(self, task):
         raise EnvironmentFailure("user_failed", "the service is away")
 
@@ -349,7 +349,7 @@ def test_a_traceback_where_asked():
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_closed_pipe_ends_the_help_quietly_with_1(unbuffered):
+def test_closed_pipe_ends_help_with_1(unbuffered):
     program = subprocess.Popen(
         [sys.executable, "-m", "textenvs", "serve", "--help"],
         stdout=subprocess.PIPE,
@@ -361,7 +361,7 @@ def test_a_closed_pipe_ends_the_help_quietly_with_1(unbuffered):
     assert program.wait(60) == 1
 
 
-def test_choices_of_the_command_line_are_those_of_the_code():
+def test_choices_match_the_code():
     for name in ("prepare", "rows"):
         assert COMMANDS[name]["arguments"]["--split"]["choices"] == list(SPLITS)
     assert COMMANDS["prepare"]["arguments"]["--instruction"]["default"] == INSTRUCTION
@@ -375,7 +375,7 @@ def test_choices_of_the_command_line_are_those_of_the_code():
 # ------------------------------------------------------------------ options
 
 
-def test_options_that_a_class_passes_on_are_its_own():
+def test_options_passed_on_to_bases_are_accepted():
     class Above(textenvs.TextEnv):
         """Above.
 
@@ -449,7 +449,7 @@ def lines(path, *rows):
     return str(path)
 
 
-def test_prepare_a_file_and_play_it_by_its_path(tmp_path, capsys):
+def test_prepared_file_is_played_by_path(tmp_path, capsys):
     pytest.importorskip("pyarrow", reason="needs the extra 'data'")
     rows = lines(tmp_path / "rows.jsonl", GOOD, {**GOOD, "question": "And now?", "data_source": "mine"})
     status, out, _ = command(capsys, "prepare", rows, "-o", str(tmp_path / "kept"))
@@ -508,7 +508,7 @@ def test_prepare_leaves_bad_rows_out_where_asked(tmp_path, capsys):
     assert "cannot be used" in err
 
 
-def test_prepare_refuses_a_worked_answer_that_misses_its_ground_truth(tmp_path, capsys):
+def test_prepare_refuses_answer_without_its_truth(tmp_path, capsys):
     pytest.importorskip("pyarrow", reason="needs the extra 'data'")
     from textenvs.data import write_parquet
 
@@ -523,7 +523,7 @@ def test_prepare_refuses_a_worked_answer_that_misses_its_ground_truth(tmp_path, 
 # ------------------------------------------------------------------ new
 
 
-def test_a_new_environment_and_its_test_pass_as_they_are_written(tmp_path, capsys, monkeypatch):
+def test_new_environment_passes_its_own_test(tmp_path, capsys, monkeypatch):
     status, out, _ = command(capsys, "new", "word-chain", "-o", "mine")
     assert status == 0
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["test_word_chain.py", "word_chain.py"]

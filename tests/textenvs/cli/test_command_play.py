@@ -24,17 +24,17 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def play(env, *lines, seed=0, **options):
     """Play with these lines; raises EOFError where they do not quit."""
-    given = iter(lines)
+    remaining = iter(lines)
 
     def read(prompt):
         try:
-            return next(given)
+            return next(remaining)
         except StopIteration:
             raise EOFError from None
 
     game = Game(env, read=read, **options)
     game.play(seed)
-    assert next(given, None) is None, "lines are left over"
+    assert next(remaining, None) is None, "lines are left over"
     return game
 
 
@@ -75,12 +75,12 @@ def test_a_reply_of_several_lines(env):
     assert env.state.messages[1]["content"] == "one"
 
 
-def test_empty_lines_are_ignored_and_colons_can_be_typed(env):
+def test_empty_lines_ignored_and_colons_typed(env):
     play(env, "", "  ", "::quit", ":quit")
     assert [m["content"] for m in env.state.messages if m["role"] == "assistant"] == [":quit"]
 
 
-def test_undo_takes_back_as_often_as_there_were_replies(env, capsys):
+def test_undo_reverts_every_reply(env, capsys):
     right = answer(env)
     play(env, "one", "two", ":undo", ":undo", ":undo", right, ":quit")
     out = capsys.readouterr().out
@@ -89,13 +89,13 @@ def test_undo_takes_back_as_often_as_there_were_replies(env, capsys):
     assert "terminated: solved; return +1 ---" in out  # as if it were the first attempt
 
 
-def test_undo_after_the_end_continues_as_if_it_had_not_come(env, capsys):
+def test_undo_after_the_end_continues(env, capsys):
     play(env, "one", "two", "three", "four", ":undo", "drei", ":quit")
     out = capsys.readouterr().out
     assert out.count("truncated: max_assistant_turns; return -0.7") == 2
     assert "The episode is over: :next, :undo or :quit." in out
-    said = [m["content"] for m in env.state.messages if m["role"] == "assistant"]
-    assert said == ["one", "two", "drei"]
+    replies = [m["content"] for m in env.state.messages if m["role"] == "assistant"]
+    assert replies == ["one", "two", "drei"]
 
 
 def test_hints_are_the_experts(env, capsys):
@@ -105,13 +105,13 @@ def test_hints_are_the_experts(env, capsys):
     assert expert in capsys.readouterr().out
 
 
-def test_next_is_another_episode_and_keeps_a_chosen_task(env, capsys):
+def test_next_keeps_a_chosen_task(env, capsys):
     play(env, ":next", ":next", ":quit")
-    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--- task")]
-    assert len(set(shown)) == 3
+    headers = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--- task")]
+    assert len(set(headers)) == 3
     play(env, ":next", ":quit", task_index=4)
-    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--- task")]
-    assert shown == [f"--- task {env.tasks[4].key} ---"] * 2
+    headers = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--- task")]
+    assert headers == [f"--- task {env.tasks[4].key} ---"] * 2
 
 
 def test_unknown_commands_and_help(env, capsys):
@@ -187,7 +187,7 @@ def test_an_interrupt_leaves_cleanly():
     assert (program.returncode, err) == (0, "")
 
 
-def test_a_simulated_user_that_cannot_be_asked_is_told_and_asked_again(env, capsys, monkeypatch):
+def test_unreachable_user_is_reported_and_retried(env, capsys, monkeypatch):
     real, failures = type(env).respond, [BudgetExceeded("the budget is spent"), ImportError("pip install it")]
 
     def respond(self, reply):
@@ -203,7 +203,7 @@ def test_a_simulated_user_that_cannot_be_asked_is_told_and_asked_again(env, caps
     assert [m["content"] for m in env.state.messages if m["role"] == "assistant"] == ["three"]
 
 
-def test_a_language_model_as_user_leaves_no_hint_and_needs_a_key(capsys, monkeypatch):
+def test_model_user_needs_a_key(capsys, monkeypatch):
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     play(textenvs.make("textenv/collab-math", user="some-model"), ":hint", "Hello?", ":quit")
@@ -212,7 +212,7 @@ def test_a_language_model_as_user_leaves_no_hint_and_needs_a_key(capsys, monkeyp
     assert "The reply was not taken: the environment variable OPENAI_API_KEY has no key in it" in out
 
 
-def test_a_server_that_is_away_takes_no_reply_and_the_episode_goes_on_when_it_is_back(capsys):
+def test_episode_continues_when_server_returns(capsys):
     first = Running(TOYS)
     env = first.remote("guess", retry_s=0.2)
     again = []
@@ -224,9 +224,9 @@ def test_a_server_that_is_away_takes_no_reply_and_the_episode_goes_on_when_it_is
         again.append(Running(TOYS, port=first.port))
         yield from ("b", ":next", "c", ":quit")
 
-    given = lines()
+    typed = lines()
     try:
-        Game(env, read=lambda prompt: next(given)).play(0)
+        Game(env, read=lambda prompt: next(typed)).play(0)
         assert [m["content"] for m in env.state.messages if m["role"] == "assistant"] == ["c"]
     finally:
         env.close()

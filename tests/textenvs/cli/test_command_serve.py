@@ -30,9 +30,9 @@ def serving(*words, token=TOKEN):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True)
     try:
         for line in process.stdout:
-            if found := re.match(r"serving at (http://\S+), (.+)", line):
-                assert found[2] == ("clients need a token" if token else UNGUARDED)
-                yield process, found[1]
+            if match := re.match(r"serving at (http://\S+), (.+)", line):
+                assert match[2] == ("clients need a token" if token else UNGUARDED)
+                yield process, match[1]
                 break
         else:
             raise AssertionError(process.stderr.read())
@@ -64,7 +64,7 @@ def test_an_episode_and_a_graceful_end():
         assert TOKEN not in process.stderr.read()
 
 
-def test_without_a_token_it_says_who_can_reach_it():
+def test_serving_without_token_warns():
     with serving("textenv/clarify", token=""):
         pass
 
@@ -97,7 +97,7 @@ gymnasium.register("textenv/lingering", Lingering)
 """
 
 
-def test_an_environment_whose_steps_hang_does_not_hold_up_the_end(tmp_path, monkeypatch):
+def test_hanging_steps_do_not_delay_shutdown(tmp_path, monkeypatch):
     (tmp_path / "hanging_envs.py").write_text(HANGING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     words = ["hanging@hanging_envs:textenv/hanging", "--threads", "1", "--step-timeout", "0.5", "--drain", "0"]
@@ -110,7 +110,7 @@ def test_an_environment_whose_steps_hang_does_not_hold_up_the_end(tmp_path, monk
         assert process.wait(timeout=30) == 0
 
 
-def test_while_environments_are_closed_one_more_signal_ends_the_process(tmp_path, monkeypatch):
+def test_second_signal_ends_a_slow_close(tmp_path, monkeypatch):
     (tmp_path / "hanging_envs.py").write_text(HANGING)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     with serving("hanging_envs:textenv/lingering", "--drain", "0") as (process, _):
@@ -160,8 +160,8 @@ def test_a_token_and_none_is_a_contradiction(capsys, monkeypatch):
 
 
 def test_a_port_that_is_taken(capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["serve", "textenv/clarify", "--port", str(taken.getsockname()[1])]) == 1
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        assert main(["serve", "textenv/clarify", "--port", str(occupied.getsockname()[1])]) == 1
     assert "cannot listen at 127.0.0.1" in capsys.readouterr().err
 
 

@@ -145,15 +145,15 @@ def damaged_parquet(draw, path, scratch):
 
 def command(*words):
     """Run a command; return its status and output. An exception, a traceback to a person, fails the test."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
             status = main(words)
         except SystemExit as end:
             status = end.code
     assert status in (0, 1, 2)
-    assert status == 0 or len(said.getvalue()) > 20
-    return status, said.getvalue()
+    assert status == 0 or len(output.getvalue()) > 20
+    return status, output.getvalue()
 
 
 @pytest.fixture(scope="module")

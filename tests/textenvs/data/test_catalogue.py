@@ -56,8 +56,8 @@ def installed(name: str, split: str = "test") -> DataSet:
     return entry
 
 
-def test_every_entry_is_for_some_family_and_our_splits() -> None:
-    shapes = {"worked", "problem", "question", *(each.reader.shape for each in (MATH, DOCUMENT, CODE))}
+def test_entries_have_families_and_splits() -> None:
+    shapes = {"worked", "problem", "question", *(family.reader.shape for family in (MATH, DOCUMENT, CODE))}
     for entry in catalogue().values():
         assert set(entry.splits) <= set(SPLITS)
         assert entry.shapes
@@ -66,19 +66,19 @@ def test_every_entry_is_for_some_family_and_our_splits() -> None:
             entry.reader(shape)
 
 
-def test_rows_come_back_as_they_were_given_with_what_is_known_of_them(tmp_path: Path) -> None:
+def test_installed_rows_round_trip_with_facts(tmp_path: Path) -> None:
     entry, file = catalogue()["gsm8k"], tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS["gsm8k"]))
     with pytest.raises(TaskError, match="not on this machine.*textenvs data import gsm8k FILE --split test"):
         entry.installed("test")
     assert import_file(entry, "test", file, partial=True)["rows"] == 1
-    known = entry.known("test")
-    assert known is not None
-    assert known["origin"] == str(file)
-    assert known["sha256"] == digest_of(ROWS["gsm8k"], entry.columns)
+    facts = entry.facts("test")
+    assert facts is not None
+    assert facts["origin"] == str(file)
+    assert facts["sha256"] == digest_of(ROWS["gsm8k"], entry.columns)
     write_rows(ROWS["gsm8k"], tmp_path / "rows.parquet")
     import_file(entry, "test", tmp_path / "rows.parquet", partial=True)
-    assert (entry.known("test") or {})["sha256"] == known["sha256"], "the file's format makes no difference"
+    assert (entry.facts("test") or {})["sha256"] == facts["sha256"], "the file's format makes no difference"
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,7 @@ def test_rows_come_back_as_they_were_given_with_what_is_known_of_them(tmp_path: 
         ([], "the file is empty"),
     ],
 )
-def test_rows_that_are_not_the_data_sets_are_refused_and_leave_what_was_there(
-    rows: list[dict[str, Any]], message: str, tmp_path: Path
-) -> None:
+def test_foreign_rows_are_refused_without_changes(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
     entry, file = installed("gsm8k"), tmp_path / "rows.jsonl"
     before = entry.installed("test").read_bytes()
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -100,7 +98,7 @@ def test_rows_that_are_not_the_data_sets_are_refused_and_leave_what_was_there(
     assert entry.installed("test").read_bytes() == before
 
 
-def test_rows_that_cannot_be_written_leave_what_was_there(tmp_path: Path) -> None:
+def test_unwritable_rows_change_nothing(tmp_path: Path) -> None:
     entry, file = installed("gsm8k"), tmp_path / "rows.jsonl"
     before = entry.installed("test").read_bytes()
     file.write_text("".join(json.dumps({**ROWS["gsm8k"][0], "id": value}) + "\n" for value in ("a", 1)))
@@ -124,19 +122,19 @@ def test_columns_of_bytes_are_refused_in_words(tmp_path: Path) -> None:
         ("hotpotqa", "textenv/search-qa", {"context": {"title": ["Ada Brenn"], "sentences": []}}),
     ],
 )
-def test_a_column_of_another_form_is_an_error_that_names_the_row(name: str, id_: str, changed: dict[str, Any]) -> None:
+def test_malformed_column_names_the_row(name: str, id_: str, changed: dict[str, Any]) -> None:
     entry = catalogue()[name]
     entry.install("test", enumerate([ROWS[name][0] | changed], start=1), "here", partial=True)
     with pytest.raises(TaskError, match=f"row 1: its columns are not those of {name} on the Hub"):
         textenvs.make(id_, tasks=name, split="test")
 
 
-def test_a_split_that_a_data_set_has_not_got_is_a_mistake_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_split_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "get", "math-500", "--split", "train"]) == 2
     assert "math-500 has no split 'train'; it has test" in capsys.readouterr().err
 
 
-def test_a_download_that_fails_names_the_command_that_takes_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_names_the_import_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object) -> None:
         raise TaskError("no route")
 
@@ -162,7 +160,7 @@ def test_other_rows_of_the_right_number_are_refused(monkeypatch: pytest.MonkeyPa
         ("mbpp", "textenv/collab-code"),
     ],
 )
-def test_families_play_a_data_set_by_its_name_and_the_expert_solves_it(name: str, id_: str) -> None:
+def test_expert_solves_data_sets_by_name(name: str, id_: str) -> None:
     installed(name)
     with textenvs.make(id_, tasks=name, split="test") as env:
         env.reset(seed=0)
@@ -186,7 +184,7 @@ def test_a_question_searches_the_paragraphs_of_its_row() -> None:
         assert info["stop"] == "solved"
 
 
-def test_a_data_set_for_other_environments_is_refused_with_those_that_fit() -> None:
+def test_unfit_data_set_names_fitting_ones() -> None:
     installed("math")
     with pytest.raises(ValueError, match="'math' is not for this environment; data sets that are: gsm8k"):
         textenvs.make("textenv/gsm8k", tasks="math", split="test")
@@ -194,7 +192,7 @@ def test_a_data_set_for_other_environments_is_refused_with_those_that_fit() -> N
         textenvs.make("textenv/math-python", tasks="aime24", split="train")
 
 
-def test_the_command_lists_imports_and_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_lists_imports_and_gaps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(ROWS["gsm8k"][0]) + "\n")
     assert main(["data", "import", "gsm8k", str(file), "--split", "test"]) == 1
@@ -211,7 +209,7 @@ def test_the_command_lists_imports_and_says_what_is_missing(tmp_path: Path, caps
 
 
 @pytest.mark.skipif(not GSM8K.is_dir(), reason="needs GSM8K's rows in ../shared/data/gsm8k, beside the repository")
-def test_the_real_rows_of_gsm8k_are_those_of_the_catalogue_and_the_expert_solves_them() -> None:
+def test_expert_solves_real_gsm8k_rows() -> None:
     entry = catalogue()["gsm8k"]
     assert import_file(entry, "train", GSM8K / "train.jsonl")["rows"] == 7473
     with textenvs.make("textenv/gsm8k-interact", tasks="gsm8k", split="train") as env:

@@ -75,38 +75,38 @@ def test_the_worked_answer_is_right(level, split, index):
     assert calculations(clean) == steps
 
 
-SENTENCES = [(unit, each) for unit, listed in grammar().then.items() for each in listed]
+SENTENCES = [(unit, sentence) for unit, listed in grammar().then.items() for sentence in listed]
 ROLES = {"name": "Tom", "other": "Ann", "third": "Sam", "thing": "pens", "extra": "toys"}
 
 
-def check_numbers(problem, asked):
+def check_numbers(problem, ask):
     """Every number of the worked answer is in the question, in digits or in words, or was worked out before."""
-    question = " ".join([*problem.parts, asked])
+    question = " ".join([*problem.parts, ask])
     assert not re.search(r"[{}]", " ".join([question, *problem.lines]))
-    known = {int(number) for number in re.findall(r"\d+", question)}
-    known |= {number for word, number in SAID.items() if re.search(word, question, re.IGNORECASE)}
+    numbers = {int(number) for number in re.findall(r"\d+", question)}
+    numbers |= {number for word, number in SAID.items() if re.search(word, question, re.IGNORECASE)}
     if "full bags" in question:  # how many bags is for the solver to find
-        known |= {total // size for total in known for size in known if size}
+        numbers |= {total // size for total in numbers for size in numbers if size}
     for a, _, b, c in calculations("\n".join(problem.lines)):
-        assert {a, b} <= known
-        known.add(c)
+        assert {a, b} <= numbers
+        numbers.add(c)
 
 
 @pytest.mark.parametrize("story", grammar().stories, ids=lambda story: story.say[:40])
-def test_a_story_gives_every_number_that_its_worked_answer_uses(story):
-    told = 0
+def test_story_gives_all_numbers_of_its_answer(story):
+    count = 0
     for seed in range(20):
         problem = Problem()
         with suppress(_Unsuitable):
-            asked = problem.tell(story, ROLES, 1 + seed % 4, random.Random(seed))
-            check_numbers(problem, asked)
-            told += 1
-    assert told >= 5
+            ask = problem.tell(story, ROLES, 1 + seed % 4, random.Random(seed))
+            check_numbers(problem, ask)
+            count += 1
+    assert count >= 5
 
 
 @pytest.mark.parametrize(("unit", "sentence"), SENTENCES, ids=lambda value: getattr(value, "say", value)[:40])
-def test_a_sentence_that_continues_gives_every_number_that_its_worked_answer_uses(unit, sentence):
-    told = 0
+def test_continuation_gives_all_numbers_of_its_answer(unit, sentence):
+    count = 0
     for story in grammar().stories:
         for seed in range(12 if story.leaves == unit else 0):
             problem, rng = Problem(), random.Random(seed)
@@ -114,8 +114,8 @@ def test_a_sentence_that_continues_gives_every_number_that_its_worked_answer_use
                 problem.tell(story, ROLES, 1, rng)
                 problem.tell(sentence, ROLES, 1, rng)
                 check_numbers(problem, grammar().asks[unit].format(**ROLES))
-                told += 1
-    assert told >= 5
+                count += 1
+    assert count >= 5
 
 
 @given(indices, splits)
@@ -128,7 +128,7 @@ def test_easy_is_short_and_small(index, split):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
+def test_splits_share_no_text_or_arithmetic(level):
     seen = {}
     train, test = (1500, 500) if level == "easy" else (250, 100)
     for split, count in (("train", train), ("test", test)):
@@ -169,7 +169,7 @@ def test_what_problems_are_written_with_is_split():
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_no_easy_calculation_is_much_more_frequent_than_others(split):
+def test_no_easy_calculation_dominates(split):
     """A policy that gets a single calculation wrong must not lose a tenth of its score."""
     tasks = GeneratedMath("easy", split=split)
     drawn = Counter(tuple(calculations(tasks[i].extra["answer"])) for i in range(2000))
@@ -187,11 +187,11 @@ def test_there_are_many_stories_of_every_kind():
 
 
 @given(st.integers(2, 9), st.integers(0, 4), st.integers(1, 5), st.integers(0, 3), indices)
-def test_dials_set_the_difficulty(least, more, size, aside, index):
-    dials = Dials((least, least + more), size, (aside, aside))
+def test_dials_set_the_difficulty(least, extra, size, aside, index):
+    dials = Dials((least, least + extra), size, (aside, aside))
     tasks = GeneratedMath("hard", dials=dials)
     question, answer = (tasks[index].extra[name] for name in ("question", "answer"))
-    assert least <= len(calculations(answer)) <= least + more
+    assert least <= len(calculations(answer)) <= least + extra
     assert len(re.findall("|".join(ASIDES), question)) >= aside
     assert str(dials) in tasks.name
 

@@ -92,7 +92,7 @@ def test_nothing_but_the_argument_decides_what_is_played(tmp_path, monkeypatch):
     assert textenvs.make("textenv/gsm8k", tasks=tmp_path / "gsm8k" / "test.parquet").tasks[0] == task
 
 
-def test_a_folder_is_an_error_that_says_how_to_name_its_rows(tmp_path):
+def test_folder_is_refused_with_advice(tmp_path):
     with pytest.raises(ValueError, match=r"named by their path: tasks='data/train.parquet'"):
         opened(tmp_path)
 
@@ -110,7 +110,7 @@ def test_several_sources_and_task_sets(tmp_path):
     assert opened(rows) is rows
 
 
-def test_a_file_is_read_once_and_again_when_it_changes(tmp_path):
+def test_file_is_reread_only_when_changed(tmp_path):
     path = write(tmp_path / "a.jsonl", MATH)
     first = opened(path)
     assert opened(path) is first

@@ -48,7 +48,7 @@ def test_jsonl_rows_become_tasks(tmp_path):
             tasks[index]
 
 
-def test_names_of_rows_are_text_that_any_file_can_hold(tmp_path):
+def test_row_names_are_encodable_text(tmp_path):
     """A key with half of a pair of surrogates could be in no record of an evaluation."""
     row = {"data_source": "a\ud83d", "prompt": [{"role": "user", "content": "?"}], "extra_info": {"key": "b\ude00"}}
     tasks = read(jsonl(tmp_path / "odd.jsonl", {**row, "reward_model": {"ground_truth": "2"}}, {**GOOD, **row}))
@@ -96,7 +96,7 @@ def test_a_bad_row_names_file_row_and_column(tmp_path, row, message):
     assert str(path) in str(caught.value)
 
 
-def test_a_handful_of_bad_rows_are_listed_at_once(tmp_path):
+def test_first_bad_rows_are_listed_together(tmp_path):
     path = jsonl(tmp_path / "bad.jsonl", *([GOOD, {"question": "?"}] * 8))
     with pytest.raises(TaskError) as caught:
         read(path)
@@ -125,7 +125,7 @@ def test_files_that_are_none(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rows.json", "rows.JSONL", "rows"])
-def test_a_file_of_another_kind_is_not_called_a_damaged_parquet_file(tmp_path, name):
+def test_unknown_file_type_is_named(tmp_path, name):
     (tmp_path / name).write_text(json.dumps([GOOD]))
     with pytest.raises(TaskError, match=f"{name}: rows are read from .jsonl .* or .parquet files"):
         list(file_rows(tmp_path / name, "text"))
@@ -188,7 +188,7 @@ def test_parquet_has_verl_columns(tmp_path):
     assert read(path)[0] == task
 
 
-def test_an_endless_set_is_written_up_to_a_count(tmp_path):
+def test_endless_set_is_written_to_count(tmp_path):
     tasks = GeneratedMath("medium")
     with pytest.raises(ValueError, match="endless; say how many"):
         write_parquet(tasks, tmp_path / "x.parquet")
@@ -213,7 +213,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_parquet(GeneratedMath(), path, count=3)
     assert path.read_bytes() == before
-    assert [each.name for each in tmp_path.iterdir()] == ["x.parquet"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.parquet"]
 
 
 def test_rows_without_a_common_type_are_an_error(tmp_path):
@@ -227,7 +227,7 @@ def test_rows_without_a_common_type_are_an_error(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_half_a_pair_of_surrogates_is_written_as_a_replacement(tmp_path):
+def test_lone_surrogate_is_written_as_replacement(tmp_path):
     row = {"question": "a\ud83d", "more": [{"b\ude00": ("c\ud83d", "")}]}
     path = write_rows([{"question": "fine"}, row], tmp_path / "x.parquet")
     assert [row for _, row in file_rows(path, "text")] == [
@@ -280,7 +280,7 @@ def test_bad_parquet_names_file_row_and_column(tmp_path):
         read(path)
 
 
-def test_parquet_values_that_python_cannot_hold_name_the_file(tmp_path):
+def test_unreadable_parquet_values_name_the_file(tmp_path):
     import pyarrow
 
     raw = pyarrow.array([b"\xff\xfe"], pyarrow.binary())
@@ -403,9 +403,9 @@ def test_rows_must_be_some_and_differ():
         Rows("mine", [task, task])
 
 
-def test_an_instruction_is_one_more_part_of_a_content_in_parts():
-    told = with_instruction(({"role": "user", "content": [text_part("How many?")]},), "Say it.")
-    assert told == ({"role": "user", "content": (text_part("How many?"), text_part("Say it."))},)
+def test_instruction_extends_content_in_parts():
+    prompt = with_instruction(({"role": "user", "content": [text_part("How many?")]},), "Say it.")
+    assert prompt == ({"role": "user", "content": (text_part("How many?"), text_part("Say it."))},)
 
 
 def test_annotations_go():

@@ -1,4 +1,4 @@
-"""What every adapter is held against: scripted episodes, played directly."""
+"""Reference of every adapter: scripted episodes, played directly."""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ def test_what_is_written_is_read_back(schema, tmp_path):
     path = write_episodes(schema, specs, tmp_path / "new" / "rows.parquet", split="test")
     rows = parquet.read_table(path).to_pylist()
     assert [episode_of(row) for row in rows] == specs
-    assert [row["prompt"] for row in rows] == [[dict(message) for message in each.messages] for each in openings(specs)]
+    assert [row["prompt"] for row in rows] == [
+        [dict(message) for message in opening.messages] for opening in openings(specs)
+    ]
     assert [row["extra_info"]["index"] for row in rows] == list(range(len(specs)))
     assert {row["extra_info"]["split"] for row in rows} == {"test"}
     assert [row["data_source"] for row in rows] == [spec.env for spec in specs]
@@ -40,7 +42,7 @@ def test_what_is_written_is_read_back(schema, tmp_path):
         assert [row["env_class"] for row in rows] == [spec.env for spec in specs]
 
 
-def test_the_ground_truth_is_where_the_host_looks_and_not_in_the_prompt():
+def test_ground_truth_stays_out_of_prompt():
     for opening, row in zip(
         openings(episode_specs("textenv/clarify", 5)),
         episode_rows("verl", episode_specs("textenv/clarify", 5)),
@@ -49,7 +51,7 @@ def test_the_ground_truth_is_where_the_host_looks_and_not_in_the_prompt():
         assert row["reward_model"] == {"style": "rule", "ground_truth": str(opening.task.ground_truth)}
 
 
-def test_an_environment_is_shared_by_its_episodes_and_closed():
+def test_episodes_share_one_closed_environment():
     made = []
 
     class Counted(TextEnv):

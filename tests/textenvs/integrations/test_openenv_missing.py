@@ -19,7 +19,7 @@ runpy.run_module("textenvs.integrations.openenv", run_name="__main__")
 NEEDED = "this needs OpenEnv and what its server imports: pip install openenv\n"
 
 
-def test_the_command_and_the_names_say_what_to_install():
+def test_missing_package_is_named_for_install():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert (done.returncode, done.stdout) == (2, NEEDED)
     assert done.stderr == f"python -m textenvs.integrations.openenv: {NEEDED}"

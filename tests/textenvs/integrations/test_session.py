@@ -49,7 +49,7 @@ def test_both_ways_of_playing_are_one():
         assert [turn.reward for turn in turns] == played.rewards
 
 
-def test_an_environment_that_blocks_gets_a_thread_of_its_own():
+def test_blocking_environment_runs_in_a_thread():
     class Blocking(TextEnv):
         blocking = True
 
@@ -79,7 +79,7 @@ def test_an_environment_that_blocks_gets_a_thread_of_its_own():
     assert (turn.done, session.turn_rewards) == (True, [1.0])
 
 
-def test_a_reply_that_is_refused_may_be_tried_again():
+def test_refused_reply_can_be_retried():
     session, opening = Session.of(EpisodeSpec("textenv/gsm8k-interact", 0))
     with pytest.raises(Exception, match="an action is"):
         session.reply(17)

@@ -28,7 +28,7 @@ def registered():
 
 
 def made(spec, **extras):
-    """As SkyRL's generator makes it of a row."""
+    """Make it of a row as SkyRL's generator does."""
     row = next(episode_rows("skyrl", [spec]))
     prompt, env_class = row.pop("prompt"), row.pop("env_class")
     return skyrl_gym.make(env_class, env_config={}, extras={**row, "max_turns": 50, **extras}), prompt
@@ -67,7 +67,7 @@ def test_every_environment_is_registered_once():
     register("textenv/clarify")
 
 
-def test_options_that_rows_may_have_count_whenever_they_are_registered():
+def test_row_options_apply_when_registered_later():
     row = {"textenv": EpisodeSpec("textenv/math-python", 0, {"sandbox": {"backend": "namespaces"}}).to_row()}
     env_id = "textenv/math-python"
     with pytest.raises(SpecError, match="a row may not set 'sandbox'"):
@@ -80,7 +80,7 @@ def test_options_that_rows_may_have_count_whenever_they_are_registered():
     assert "module:their/own" in skyrl_gym.registry
 
 
-def test_max_turns_truncates_after_the_last_reply_was_judged():
+def test_max_turns_truncates_after_judging():
     played = next(p for p in adapter_kit.episodes("textenv/gsm8k-interact", 12) if len(p.replies) > 2)
     env, prompt = made(played.spec, max_turns=2)
     env.init(prompt)
@@ -120,7 +120,7 @@ def test_what_it_holds_is_released_without_close(word, error, fragile):
     assert fragile.get_metrics()["turns"] >= 1
 
 
-def test_an_episode_that_nobody_ends_is_released_when_it_is_collected():
+def test_abandoned_episode_is_released_on_collection():
     with fragile_env.registered():
         register(fragile_env.ID)
         env, prompt = made(EpisodeSpec(fragile_env.ID, 0))

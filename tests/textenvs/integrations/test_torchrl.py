@@ -20,10 +20,10 @@ from textenvs.wrappers import TextObservation
 
 def scripted(replies):
     """A policy that gives these replies, one after another."""
-    left = iter(replies)
+    remaining = iter(replies)
 
     def policy(td):
-        td["action"] = next(left)
+        td["action"] = next(remaining)
         return td
 
     return policy
@@ -49,9 +49,9 @@ def test_a_rollout_is_the_episode(env_id):
         count = len(played.replies)
         assert rollout.shape == (count,)
         conversation = played.opening
-        for step, (reply, said) in enumerate(zip(played.replies, played.said, strict=True)):
+        for step, (reply, answer) in enumerate(zip(played.replies, played.said, strict=True)):
             assert rollout[step]["observation"] == conversation
-            conversation = (*conversation, {"role": "assistant", "content": reply}, *said)
+            conversation = (*conversation, {"role": "assistant", "content": reply}, *answer)
             assert rollout[step]["next", "observation"] == conversation
         assert np.array_equal(rollout["next", "reward"].squeeze(-1).numpy(), np.float32(played.rewards))
         assert rollout["next", "terminated"].flatten().tolist() == [False] * (count - 1) + [played.terminated]
@@ -108,7 +108,7 @@ def test_several_side_by_side():
     rollout = envs.rollout(4, policy, break_when_any_done=False)
     assert rollout.shape == (2, 4)
     for row, reply in enumerate(("#### 7", "What size?")):
-        assert all(reply in [message["content"] for message in each] for each in rollout[row]["next", "observation"])
+        assert all(reply in [message["content"] for message in texts] for texts in rollout[row]["next", "observation"])
     envs.close()
 
 

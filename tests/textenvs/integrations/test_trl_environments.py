@@ -40,15 +40,19 @@ def through_trl(folder, plays, factory, replies, reward_funcs):
     )
     trainer.scripts = [
         script(
-            tokenizer, played, said, tools=trainer.tools, chat_template=trainer.chat_template or tokenizer.chat_template
+            tokenizer,
+            played,
+            answers,
+            tools=trainer.tools,
+            chat_template=trainer.chat_template or tokenizer.chat_template,
         )
-        for played, said in zip(plays, replies, strict=True)
+        for played, answers in zip(plays, replies, strict=True)
     ]
     batch(trainer)
     return trainer
 
 
-def test_the_tools_of_gsm8k_tool_are_called_by_trl_as_they_are_called_directly(tmp_path):
+def test_tool_calls_by_trl_equal_direct_calls(tmp_path):
     specs = [EpisodeSpec("textenv/gsm8k-tool", seed, NATIVE) for seed in range(10)]
     plays = [adapter_kit.direct(spec, good=0.5, careless=0.5) for spec in specs]
     factory = environment_class("textenv/gsm8k-tool", env_kwargs=NATIVE)
@@ -58,15 +62,15 @@ def test_the_tools_of_gsm8k_tool_are_called_by_trl_as_they_are_called_directly(t
         environment = trainer.environments[2 * number]
         session = environment.session
         assert [turn.text for turn in session.turns] == [
-            "\n\n".join(m["content"] for m in said) for said in played.said
+            "\n\n".join(m["content"] for m in messages) for messages in played.said
         ]
         assert session.turn_rewards == played.rewards
         assert session.stop == played.stop
         last = session.turns[-1]
         assert (last.terminated, last.truncated) == (played.terminated, played.truncated)
         assert trainer._logs["rewards"]["environment_reward"][2 * number] == pytest.approx(sum(played.rewards))
-        heard = [m["content"] for m in trainer._logs["completion"][2 * number] if m["role"] == "tool"]
-        assert heard[: len(played.said)] == [said[0]["content"] for said in played.said if said]
+        results = [m["content"] for m in trainer._logs["completion"][2 * number] if m["role"] == "tool"]
+        assert results[: len(played.said)] == [messages[0]["content"] for messages in played.said if messages]
     assert "terms/correct" in trainer._metrics["train"]
 
 
@@ -74,7 +78,9 @@ def test_the_tools_of_gsm8k_tool_are_called_by_trl_as_they_are_called_directly(t
 def test_a_simulated_user_is_asked_by_calls(env_id, tmp_path, monkeypatch):
     """The same words give the same answers and rewards; what differs is that words are arguments of a call."""
     # A call within a call's argument is cut at the wrong end by TRL's parser.
-    monkeypatch.setattr(adapter_kit, "NONSENSE", tuple(said for said in adapter_kit.NONSENSE if "<" not in said))
+    monkeypatch.setattr(
+        adapter_kit, "NONSENSE", tuple(nonsense for nonsense in adapter_kit.NONSENSE if "<" not in nonsense)
+    )
     plays = [adapter_kit.direct(EpisodeSpec(env_id, seed)) for seed in range(8)]
     replies = [
         [
@@ -87,9 +93,9 @@ def test_a_simulated_user_is_asked_by_calls(env_id, tmp_path, monkeypatch):
     name = type(trainer.environments[0]).__name__
     for number, played in enumerate(plays):
         session = trainer.environments[2 * number + 1].session
-        said = [played.opening, *played.said]
+        turns = [played.opening, *played.said]
         assert [message for message in session.messages if message["role"] != "assistant"] == [
-            message for messages in said for message in messages
+            message for messages in turns for message in messages
         ]
         assert session.turn_rewards == played.rewards
         assert session.stop == played.stop
@@ -100,24 +106,24 @@ def test_a_simulated_user_is_asked_by_calls(env_id, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("env_id", ["textenv/gsm8k-tool", "textenv/search-qa", "textenv/service-desk"])
-def test_what_transformers_reads_off_the_methods_is_the_environments_schema(env_id):
+def test_method_schemas_equal_environment_schemas(env_id):
     env = textenvs.make(env_id)
     instance = environment_class(env_id)()
     public = {name for name in dir(instance) if not name.startswith("_") and name != "session"}
     assert public == {"reset", *(tool.name for tool in env.tools)}
     for schema in env.tool_schemas:
-        ours = schema["function"]
-        theirs = get_json_schema(getattr(instance, ours["name"]))["function"]
-        assert theirs["name"] == ours["name"]
-        assert theirs["description"] == ours["description"]
-        properties = ours["parameters"].get("properties", {})
-        assert set(theirs["parameters"]["properties"]) == set(properties)
-        assert set(theirs["parameters"].get("required", [])) == set(ours["parameters"].get("required", []))
+        expected = schema["function"]
+        actual = get_json_schema(getattr(instance, expected["name"]))["function"]
+        assert actual["name"] == expected["name"]
+        assert actual["description"] == expected["description"]
+        properties = expected["parameters"].get("properties", {})
+        assert set(actual["parameters"]["properties"]) == set(properties)
+        assert set(actual["parameters"].get("required", [])) == set(expected["parameters"].get("required", []))
         for name, described in properties.items():
-            found = theirs["parameters"]["properties"][name]
-            assert found["description"].split() == str(described.get("description") or name).split()
+            property_schema = actual["parameters"]["properties"][name]
+            assert property_schema["description"].split() == str(described.get("description") or name).split()
             if isinstance(described.get("type"), str):
-                assert found["type"] == described["type"]
+                assert property_schema["type"] == described["type"]
     env.close()
 
 
@@ -157,7 +163,7 @@ def row_of(spec):
     return dataset_of([spec])[0]
 
 
-def test_reset_gives_the_opening_only_where_the_prompt_has_it_not():
+def test_reset_adds_only_a_missing_opening():
     environment = environment_class("textenv/clarify")()
     row = row_of(EpisodeSpec("textenv/clarify", 3))
     assert environment.reset(**row) is None
@@ -195,7 +201,7 @@ def test_rows_of_something_else_are_refused(row, match):
         environment_class("textenv/gsm8k-tool")().reset(**row)
 
 
-def test_a_failed_episode_has_no_reward_and_an_exception_is_raised(monkeypatch):
+def test_failed_episode_raises_without_reward(monkeypatch):
     environment = environment_class("textenv/gsm8k-interact")()
     row = row_of(EpisodeSpec("textenv/gsm8k-interact", 0))
 

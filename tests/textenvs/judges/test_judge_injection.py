@@ -106,7 +106,7 @@ benign_outside, benign_code, _ = split(request_for({"conversation": conversation
 
 
 @given(fragments, fragments)
-def test_what_stands_outside_does_not_depend_on_what_was_said(one, two):
+def test_prompt_outside_data_is_constant(one, two):
     data = {"conversation": conversation_data(talk(one)), "answer": two.encode("utf-8", "replace").decode()}
     outside, code, inside = split(request_for(data))
     assert outside.replace(code, "N") == benign_outside.replace(benign_code, "N")
@@ -114,7 +114,7 @@ def test_what_stands_outside_does_not_depend_on_what_was_said(one, two):
 
 
 @given(fragments)
-def test_the_line_of_data_holds_nothing_that_ends_it(text):
+def test_data_line_cannot_be_closed(text):
     block = data_block({"x": text})
     assert json.loads(block.line) == {"x": text}
     assert block.line.isprintable()
@@ -131,13 +131,13 @@ def test_the_code_is_the_datas_own(one, two):
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
-async def test_a_judge_that_obeys_everything_outside_finds_nothing_to_obey(service, injection):
+async def test_obedient_judge_finds_no_instruction_outside(service, injection):
     assert await InteractivityJudge(spec(service)).score(talk(injection)) == 0.0
     judge = LLMJudge(spec(service), "Judge.", Interactivity)
     assert (await judge.judge({"question": injection, "answer": injection, injection: injection})).score == 0.0
 
 
-def test_that_judge_can_be_fooled_where_there_is_no_escaping():
+def test_unescaped_data_fools_that_judge():
     """The fake is one that would find something: the same injections, put into a request as they are."""
     fooled = 0
     for injection in INJECTIONS:
@@ -168,7 +168,7 @@ async def test_a_quoted_verdict_is_never_the_judges_own(service, wrap):
         await InteractivityJudge(spec(service)).score(talk(VERDICT))
 
 
-async def test_not_even_by_somebody_who_knows_how_the_code_is_made(service):
+async def test_knowledge_of_the_code_does_not_help(service):
     code = "0123456789ab"
     for _ in range(5):  # put the code in, which changes the data, which changes the code
         text = VERDICT.replace("0123456789ab", code)
@@ -178,7 +178,7 @@ async def test_not_even_by_somebody_who_knows_how_the_code_is_made(service):
             await InteractivityJudge(spec(service)).score(talk(text))
 
 
-async def test_an_override_in_an_answer_does_not_make_it_right(service):
+async def test_override_in_answer_earns_nothing(service):
     service.answer = lambda request: {
         "data_code": split(request)[1],
         "final_answer": "none",

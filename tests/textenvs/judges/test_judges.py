@@ -63,7 +63,7 @@ async def test_a_verdict(service):
     assert service.requests[-1]["temperature"] == 0.7
 
 
-async def test_the_system_message_is_the_same_for_all_data_so_that_services_can_keep_it(service):
+async def test_system_message_is_cacheable(service):
     judge = LLMJudge(spec(service), "Judge this.", Verdict)
     for text in ("a", "b"):
         await judge.judge({"x": text})
@@ -108,7 +108,7 @@ FAULTS = {"400": status(400), "500": status(500), "hang": hang()}
 
 
 @pytest.mark.parametrize("answer", [UNUSABLE["prose"], UNUSABLE["too high"], *FAULTS.values()])
-async def test_without_a_verdict_the_judge_has_failed_and_gives_no_score(service, answer):
+async def test_missing_verdict_is_a_failure(service, answer):
     service.answer = answer
     with pytest.raises(EnvironmentFailure) as caught:
         await LLMJudge(spec(service, timeout_s=0.3), "Judge.", Verdict, tries=2).judge({"x": "SECRET"})
@@ -116,7 +116,7 @@ async def test_without_a_verdict_the_judge_has_failed_and_gives_no_score(service
     assert "SECRET" not in caught.value.reason
 
 
-async def test_a_verdict_may_come_in_a_fence_or_after_private_thought(service):
+async def test_verdict_in_fence_or_after_reasoning(service):
     for wrap in ("```json\n{}\n```", "<think>hm {{</think>{}", "\n {} \n"):
         service.answer = lambda request, wrap=wrap: wrap.replace("{}", json.dumps(verdict(score=0.25)(request)))
         assert (await LLMJudge(spec(service), "Judge.", Verdict).judge({"x": wrap})).score == 0.25
@@ -149,9 +149,9 @@ async def test_equivalence(service):
         service.answer = verdict(final_answer="4", same=same)
         assert await judge.same("2+2?", "4", "four") is same
     assert data(service.requests[-1]) == {"question": "2+2?", "reference": "4", "answer": "four"}
-    asked = len(service.requests)
+    count = len(service.requests)
     assert await judge.same("2+2?", "4", " \n") is False
-    assert len(service.requests) == asked
+    assert len(service.requests) == count
     service.answer = verdict(final_answer="4", same="yes")
     with pytest.raises(EnvironmentFailure):
         await judge.same("2+2?", "4", "four")
@@ -163,8 +163,8 @@ async def test_rubric(service):
     service.answer = verdict(clear=4, kind=1)
     got = await judge.score({"poem": "roses"})
     assert (got.parts, got.total, got.reasons) == ({"clear": 1.0, "kind": 0.25}, pytest.approx(1.75 / 4), "because")
-    told = service.requests[-1]["messages"][0]["content"]
-    assert all(part in told for part in ("Judge the poem.", "- clear: it is clear", "- kind: it is kind", "0", "4"))
+    prompt = service.requests[-1]["messages"][0]["content"]
+    assert all(part in prompt for part in ("Judge the poem.", "- clear: it is clear", "- kind: it is kind", "0", "4"))
     for bad in ({"clear": 5, "kind": 1}, {"clear": 1.5, "kind": 1}, {"clear": 1}, {"clear": 1, "kind": 1, "x": 1}):
         service.answer = verdict(**bad)
         with pytest.raises(EnvironmentFailure):
@@ -172,7 +172,7 @@ async def test_rubric(service):
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "said"),
+    ("make", "error", "message"),
     [
         (lambda: LLMJudge("m", " ", Verdict), ValueError, "instructions"),
         (lambda: LLMJudge("m", "x", dict), TypeError, "pydantic model"),
@@ -185,8 +185,8 @@ async def test_rubric(service):
         (lambda: Criterion("a", "x", weight=float("nan")), ValueError, "weight"),
     ],
 )
-def test_bad_options(make, error, said):
-    with pytest.raises(error, match=said):
+def test_bad_options(make, error, message):
+    with pytest.raises(error, match=message):
         make()
 
 

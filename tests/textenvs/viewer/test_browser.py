@@ -1,8 +1,6 @@
 """The page in a real Chromium, driven by Playwright: `make test-viewer` installs both and runs these."""
 
 import json
-import os
-import shutil
 import threading
 from pathlib import Path
 
@@ -14,38 +12,16 @@ from textenvs.viewer import Document, write_page
 from textenvs.viewer.server import ViewServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(600)]  # on a busy machine
-CHROMIUM = (
-    os.environ.get("CHROMIUM")
-    or shutil.which("chromium")
-    or shutil.which("chromium-browser")
-    or shutil.which("google-chrome")
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright: make test-viewer")
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium: make test-viewer, or CHROMIUM=/path/to/it")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
-def page(browser):
-    """A page of which every error, and every request that leaves the disk or the server, is a failure."""
-    context = browser.new_context(viewport={"width": 1300, "height": 850})
-    context.set_default_timeout(120_000)
-    page = context.new_page()
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
-    page.on("request", lambda each: each.url.startswith(("file:", "http://127.0.0.1")) or problems.append(each.url))
+def page(open_page):
+    """A page of which errors on the console are failures, too."""
+    messages = []
+    page = open_page("file:", "http://127.0.0.1", timeout_s=120, height=850)
+    page.on("console", lambda message: message.type in ("error", "warning") and messages.append(message.text))
     yield page
-    context.close()
-    assert not problems
+    assert not messages
 
 
 def text_of(page, selector):

@@ -7,8 +7,10 @@ computes by the kind's formulas.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +28,16 @@ def _words(text: str) -> set[str]:
 
 
 #: Of each kind the words of its training wordings.
-_VOCABULARY = {
-    (level, name): [_words(wording) for wording in split_choices(kind.requests, "train")]
-    for level, kinds in KINDS.items()
-    for name, kind in kinds.items()
-}
+
+
+@functools.cache
+def _vocabulary() -> Any:
+    """Return the training vocabulary of each kind of request."""
+    return {
+        (level, name): [_words(wording) for wording in split_choices(kind.requests, "train")]
+        for level, kinds in KINDS.items()
+        for name, kind in kinds.items()
+    }
 
 
 def _kind_of(request: str) -> Kind:
@@ -40,10 +47,10 @@ def _kind_of(request: str) -> Kind:
 
     def likeness(place: tuple[str, str]) -> tuple[bool, float]:
         kind = KINDS[place[0]][place[1]]
-        shared = max(len(words & vocabulary) / len(words | vocabulary) for vocabulary in _VOCABULARY[place])
+        shared = max(len(words & vocabulary) / len(words | vocabulary) for vocabulary in _vocabulary()[place])
         return form == f"#### {kind.form}.", shared
 
-    level, name = max(_VOCABULARY, key=likeness)
+    level, name = max(_vocabulary(), key=likeness)
     return KINDS[level][name]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -12,30 +13,41 @@ from ...task import split_choices
 from ..collab.script import ASIDES, Words, interview, pattern_of, sentences
 from .tasks import _CONTENT, NAMES
 
-_PIECES = {
-    name: [saying.format(v="", thing="") for saying in split_choices(piece["sayings"], "train")]
-    for name, piece in _CONTENT["pieces"].items()
-}
-_KINDS = {
-    subject["argument"]: Words(
-        {
-            "aside": ASIDES,
-            "empty": _PIECES["empty"],
-            **{
-                table: [
-                    *_PIECES[piece],
-                    *(
-                        words
-                        for behaviour in subject[table]["behaviours"]
-                        for words in split_choices(behaviour["words"], "train")
-                    ),
-                ]
-                for table, piece in (("filters", "condition"), ("changes", "change"), ("results", "result"))
-            },
-        }
-    )
-    for subject in _CONTENT["subjects"]
-}
+
+@functools.cache
+def _pieces() -> dict[str, list[str]]:
+    """Return training's sayings of each piece."""
+    return {
+        name: [saying.format(v="", thing="") for saying in split_choices(piece["sayings"], "train")]
+        for name, piece in _CONTENT["pieces"].items()
+    }
+
+
+@functools.cache
+def _kinds() -> dict[str, Words]:
+    """Return training's sentences about each argument, by what they are about."""
+    return {
+        subject["argument"]: Words(
+            {
+                "aside": ASIDES,
+                "empty": _pieces()["empty"],
+                **{
+                    table: [
+                        *_pieces()[piece],
+                        *(
+                            words
+                            for behaviour in subject[table]["behaviours"]
+                            for words in split_choices(behaviour["words"], "train")
+                        ),
+                    ]
+                    for table, piece in (("filters", "condition"), ("changes", "change"), ("results", "result"))
+                },
+            }
+        )
+        for subject in _CONTENT["subjects"]
+    }
+
+
 _VALUES = {"k": r"\d+", "low": r"-?\d+", "high": r"-?\d+", "letter": r"\w", "mark": r"[^\w]"}
 _FIELDS = {name: f"(?P<{name}>{value})" for name, value in _VALUES.items()}
 
@@ -50,29 +62,40 @@ def _behaviours(subject: Mapping[str, Any], table: str) -> list[tuple[re.Pattern
     return [(pattern_of(words, _FIELDS), code) for words, code in sorted(listed, key=lambda item: -len(item[0]))]
 
 
-_BEHAVIOURS = {
-    (subject["argument"], table): _behaviours(subject, table)
-    for subject in _CONTENT["subjects"]
-    for table in ("filters", "changes", "results")
-}
-_GUESSES = {
-    (subject["argument"], table): Words(
-        {behaviour["code"]: split_choices(behaviour["words"], "train") for behaviour in subject[table]["behaviours"]}
-    )
-    for subject in _CONTENT["subjects"]
-    for table in ("filters", "changes", "results")
-}
+@functools.cache
+def _tables() -> dict[tuple[str, str], list[tuple[re.Pattern[str], str]]]:
+    """Return patterns of each behaviour with its code, by argument and table."""
+    return {
+        (subject["argument"], table): _behaviours(subject, table)
+        for subject in _CONTENT["subjects"]
+        for table in ("filters", "changes", "results")
+    }
+
+
+@functools.cache
+def _guesses() -> dict[tuple[str, str], Words]:
+    """Return codes of behaviours by the words of training, by argument and table."""
+    return {
+        (subject["argument"], table): Words(
+            {
+                behaviour["code"]: split_choices(behaviour["words"], "train")
+                for behaviour in subject[table]["behaviours"]
+            }
+        )
+        for subject in _CONTENT["subjects"]
+        for table in ("filters", "changes", "results")
+    }
 
 
 def _code(argument: str, table: str, sentence: str) -> str:
     """Return the code of a behaviour: as training says it, or the likeliest, with the values of the sentence."""
     sentence = sentence.replace("a space", '" "')
-    for pattern, code in _BEHAVIOURS[argument, table]:
+    for pattern, code in _tables()[argument, table]:
         if match := pattern.search(sentence):
             return code.format(**match.groupdict())
     numbers, quoted = re.findall(r"-?\d+", sentence), re.findall(r'"(.)"', sentence)
     shape = (min(2, len(numbers)), bool(quoted))
-    scores = _GUESSES[argument, table].scores(sentence)
+    scores = _guesses()[argument, table].scores(sentence)
     code = next((code for code in scores if _shape(code) == shape), next(iter(scores)))
     numbers, quoted = numbers or ["2"], quoted or ["-"]
     values = {"k": numbers[0], "low": numbers[0], "high": numbers[-1], "letter": quoted[0], "mark": quoted[0]}
@@ -98,9 +121,9 @@ def _facts(conversation: Messages) -> dict[str, str]:
         exact = [
             table
             for table in ("filters", "changes", "results")
-            if any(pattern.search(sentence) for pattern, _ in _BEHAVIOURS[argument, table])
+            if any(pattern.search(sentence) for pattern, _ in _tables()[argument, table])
         ]
-        scores = _KINDS[argument].scores(sentence)
+        scores = _kinds()[argument].scores(sentence)
         kind = exact[0] if len(exact) == 1 else next((name for name in scores if name not in facts), "aside")
         if kind != "aside":
             facts.setdefault(kind, sentence)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from typing import Any
 
 from ...attack import Attack
 from ...messages import Messages
@@ -10,27 +12,51 @@ from ...task import split_choices
 from ..collab.script import ASIDES, Words, interview, pattern_of, sentences
 from .tasks import _CONTENT, _kinds
 
-_FACTS = {fact["topic"]: fact for kind in _kinds("train") for fact in kind["facts"]}
-_SAYINGS = [
-    *split_choices(_CONTENT["frames"], "train"),
-    *(saying for fact in _FACTS.values() for saying in split_choices(fact["sayings"], "train")),
-]
-_PATTERNS = [pattern_of(saying, {"v": "(.+?)", "w": ".+", "topic": r"[\w -]+"}) for saying in _SAYINGS]
-_INSTRUCTIONS = {
-    name: split_choices(_CONTENT["pieces"][name]["sayings"], "train") for name in ("order", "short", "long")
-}
-_KINDS = Words({"fact": _SAYINGS, "aside": ASIDES, **_INSTRUCTIONS})
+
+@functools.cache
+def _facts() -> dict[str, Any]:
+    """Return training's facts by topic."""
+    return {fact["topic"]: fact for kind in _kinds("train") for fact in kind["facts"]}
+
+
+@functools.cache
+def _sayings() -> list[str]:
+    """Return training's sayings of facts."""
+    return [
+        *split_choices(_CONTENT["frames"], "train"),
+        *(saying for fact in _facts().values() for saying in split_choices(fact["sayings"], "train")),
+    ]
+
+
+@functools.cache
+def _patterns() -> list[re.Pattern[str]]:
+    """Return patterns of these sayings."""
+    return [pattern_of(saying, {"v": "(.+?)", "w": ".+", "topic": r"[\w -]+"}) for saying in _sayings()]
+
+
+@functools.cache
+def _instructions() -> dict[str, Any]:
+    """Return training's sayings of each instruction."""
+    return {name: split_choices(_CONTENT["pieces"][name]["sayings"], "train") for name in ("order", "short", "long")}
+
+
+@functools.cache
+def _classes() -> Words:
+    """Return sentences by what they are about."""
+    return Words({"fact": _sayings(), "aside": ASIDES, **_instructions()})
+
+
 #: A value wherever it occurs.
 _VALUE = re.compile(
     r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day(?:, \d+ \w+| at| to \w+day)?(?:,? ?(?:from )?\d+:00)?"
     r"|\$\d+(?:[^.]*% off| a \w+| an hour)?|M[rs]s? \w+(?:, (?:room|office) \d+)?"
 )
-_FRAME = {word for saying in _SAYINGS for word in re.findall(r"[a-z]+", re.sub(r"\{\w+\}", "", saying).lower())}
+_FRAME = {word for saying in _sayings() for word in re.findall(r"[a-z]+", re.sub(r"\{\w+\}", "", saying).lower())}
 
 
 def _value(sentence: str) -> str:
     """Return the value in a sentence about a fact: as in training, by its form, or the longest unusual part."""
-    for pattern in _PATTERNS:
+    for pattern in _patterns():
         if match := pattern.fullmatch(sentence):
             form = _VALUE.search(match[1])
             return form[0] if form else str(match[1])
@@ -60,8 +86,8 @@ def _contents(conversation: Messages) -> tuple[str, str, list[str]]:
 
 
 def _is_fact(sentence: str) -> bool:
-    seen_in_training = any(pattern.fullmatch(sentence) for pattern in _PATTERNS)
-    return seen_in_training or _VALUE.search(sentence) is not None or _KINDS.best(sentence) == "fact"
+    seen_in_training = any(pattern.fullmatch(sentence) for pattern in _patterns())
+    return seen_in_training or _VALUE.search(sentence) is not None or _classes().best(sentence) == "fact"
 
 
 def _complete(conversation: Messages) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...attack import Attack
@@ -13,20 +14,50 @@ from ...messages import Messages
 from ..collab.script import ASIDES, Words, interview, opening_sentences, pattern_of, sentences
 from .tasks import grammar
 
-_LEARNED: Mapping[str, Any] = grammar("train")
+
+@functools.cache
+def _learned() -> Mapping[str, Any]:
+    """Return training's grammar."""
+    return grammar("train")
+
+
 _NOUN = re.compile(r"\b(?:many|my|of|with|number of|the|too few) ([a-z]{3,}s)\b")
-_SAYINGS = {
-    **{name: step["sayings"] for name, step in _LEARNED["begin"].items()},
-    **{
-        name: [saying for event in kind["events"] for saying in event["sayings"]]
-        for name, kind in _LEARNED["kinds"].items()
-    },
-    "aside": ASIDES,
-}
+
+
+@functools.cache
+def _sayings() -> dict[str, Sequence[str]]:
+    """Return training's sentences of each kind of event."""
+    return {
+        **{name: step["sayings"] for name, step in _learned()["begin"].items()},
+        **{
+            name: [saying for event in kind["events"] for saying in event["sayings"]]
+            for name, kind in _learned()["kinds"].items()
+        },
+        "aside": ASIDES,
+    }
+
+
 _FILLED = {"n": "7", "thing": "", "things": "", "holder": "", "holders": ""}
-_KINDS = Words({name: [text.format(**_FILLED) for text in texts] for name, texts in _SAYINGS.items()})
-_WANTS = {name: [want.format(**_FILLED) for want in kind["wants"]] for name, kind in _LEARNED["kinds"].items()}
-_GOALS = Words(_WANTS)
+
+
+@functools.cache
+def _kind_words() -> Words:
+    """Return kinds of event by their words."""
+    return Words({name: [text.format(**_FILLED) for text in texts] for name, texts in _sayings().items()})
+
+
+@functools.cache
+def _wants() -> dict[str, Sequence[str]]:
+    """Return training's questions of each kind."""
+    return {name: [want.format(**_FILLED) for want in kind["wants"]] for name, kind in _learned()["kinds"].items()}
+
+
+@functools.cache
+def _goal_words() -> Words:
+    """Return kinds of question by their words."""
+    return Words(_wants())
+
+
 _BEGIN = ("holders", "contents", "stock")
 #: The order in which events take effect.
 _ORDER = ("holders", "contents", "stock", "gain", "loss", "times", "price", "share", "to", "income", "expense", "split")
@@ -34,19 +65,24 @@ _ORDER = ("holders", "contents", "stock", "gain", "loss", "times", "price", "sha
 
 _SURE = 20.0  # added to the log-likelihood of a sentence of training
 _FIELDS = {name: r"\d+" if name == "n" else r"\w+" for name in _FILLED}
-_PATTERNS = [(pattern_of(saying, _FIELDS), name) for name, sayings in _SAYINGS.items() for saying in sayings]
+
+
+@functools.cache
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    """Return patterns of training's sentences, with their kinds."""
+    return [(pattern_of(saying, _FIELDS), name) for name, sayings in _sayings().items() for saying in sayings]
 
 
 def _goals(conversation: Messages) -> Mapping[str, float]:
     """Return scores of the kinds of the last event, by the user's opening."""
     wants = [text for text in opening_sentences(conversation) if not re.search(r"\d|, too|\bthe [a-z ]+[.,]", text)]
-    return _GOALS.scores(" ".join(wants))
+    return _goal_words().scores(" ".join(wants))
 
 
 def _kinds(sentence: str) -> list[tuple[str, float]]:
     """Return the likeliest kinds of a sentence."""
-    sure = {name for pattern, name in _PATTERNS if pattern.fullmatch(sentence)}
-    return [(name, score + _SURE * (name in sure)) for name, score in _KINDS.scores(sentence).items()][:5]
+    sure = {name for pattern, name in _patterns() if pattern.fullmatch(sentence)}
+    return [(name, score + _SURE * (name in sure)) for name, score in _kind_words().scores(sentence).items()][:5]
 
 
 def _story(conversation: Messages) -> list[tuple[str, int]] | None:
@@ -92,7 +128,7 @@ def _deliver(conversation: Messages) -> str:
     facts = sorted(_story(conversation) or [], key=lambda fact: _ORDER.index(fact[0]))
     result = 0
     for place, (kind, number) in enumerate(facts):
-        sign = {**{name: event["sign"] for name, event in _LEARNED["kinds"].items()}, "contents": "*"}.get(kind, "+")
+        sign = {**{name: event["sign"] for name, event in _learned()["kinds"].items()}, "contents": "*"}.get(kind, "+")
         if place == 0:
             result = number
         elif sign == "*":

@@ -7,6 +7,7 @@ the kind's.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from string import Template
@@ -22,15 +23,19 @@ from ...tools.formats import call, make_format
 
 _NUMBER = re.compile(r"\d+")
 _NAME = re.compile(r"\$(?:\{(\w+?)\}|([a-z]+))")
-_KINDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = load_yaml(__package__, "problems.yaml")
-_WORDINGS = [
-    (kind, wording)
-    for kinds in _KINDS.values()
-    for kind in kinds.values()
-    for wording in split_choices(kind["questions"], "train")
-]
 #: Lists of numbers: how many stand in them, and how a program has them.
 _LISTS = {"listed": r"[\d, ()and]*\d\)?"}
+
+
+@functools.cache
+def _wordings() -> list[tuple[Mapping[str, Any], str]]:
+    """The kinds of problems, each with every one of its training wordings."""
+    return [
+        (kind, wording)
+        for kinds in load_yaml(__package__, "problems.yaml").values()
+        for kind in kinds.values()
+        for wording in split_choices(kind["questions"], "train")
+    ]
 
 
 def _words(text: str) -> set[str]:
@@ -55,7 +60,7 @@ def _fitted(wording: str, question: str) -> dict[str, str] | None:
 
 def _program(question: str) -> str:
     words = _words(question)
-    kind, wording = max(_WORDINGS, key=lambda one: len(words & _words(one[1])) / len(words | _words(one[1])))
+    kind, wording = max(_wordings(), key=lambda one: len(words & _words(one[1])) / len(words | _words(one[1])))
     values = next((fitted for text in kind["questions"] if (fitted := _trained(kind, text, question))), None)
     if values is None:
         listed = next(

@@ -7,6 +7,7 @@ twice.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,11 +21,16 @@ from ...text import load_yaml
 from ...tools.formats import Hermes, call
 
 _NAME = re.compile(r"(?:The )?[A-Z]\w+(?: [A-Z]\w+)*")
-_FACTS: list[tuple[str, Mapping[str, Any]]] = [
-    (name, fact)
-    for kind in load_yaml(__package__, "world.yaml")["kinds"].values()
-    for name, fact in kind["facts"].items()
-]
+
+
+@functools.cache
+def _facts() -> list[tuple[str, Mapping[str, Any]]]:
+    """Return training's facts."""
+    return [
+        (name, fact)
+        for kind in load_yaml(__package__, "world.yaml")["kinds"].values()
+        for name, fact in kind["facts"].items()
+    ]
 
 
 def _words(text: str) -> set[str]:
@@ -47,7 +53,7 @@ def _most_like(text: str, use: str) -> tuple[float, Mapping[str, Any]]:
     def likeness(fact: Mapping[str, Any]) -> float:
         return max((len(words & _words(one)) / len(words | _words(one)) for one in _wordings(fact, use)), default=0.0)
 
-    fact = max((fact for _, fact in _FACTS), key=likeness)
+    fact = max((fact for _, fact in _facts()), key=likeness)
     return likeness(fact), fact
 
 
@@ -99,7 +105,7 @@ class _Reader:
         direct, fact = _most_like(rest, "ask")
         hops = [
             (min(_most_like(rest.replace(via, ""), "ask")[0], 0.99), via_fact, rest.replace(via, ""))
-            for _, via_fact in _FACTS
+            for _, via_fact in _facts()
             for frame in _wordings(via_fact, "via")
             if (via := frame.replace("{it}", "").replace("''", "").strip(" '")) and via in rest
         ]

@@ -8,6 +8,7 @@ request of a kind, and refuses what a tool refuses.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -48,8 +49,13 @@ _REASONS = {
 # A second choice, after a refusal or a change of mind.
 _VARIANT = r"In that case|Then make it|My next choice"
 _INSTEAD = r"Then |All right, then|Instead of that|keep one|keep the order|Let the order|Another version"
-_PRODUCTS: Sequence[str] = [product[0] for product in load_yaml(__package__, "goods.yaml")["products"]]
 _ADDRESS = re.compile(r"(\d+ [A-Z][\w ]+), ([A-Z]\w+), ([A-Z]{2}) (\d{5})")
+
+
+@functools.cache
+def _products() -> list[str]:
+    """The names of the shop's products."""
+    return [product[0] for product in load_yaml(__package__, "goods.yaml")["products"]]
 
 
 def _call(name: str, **arguments: Any) -> str:
@@ -168,7 +174,7 @@ class _Desk:
         raise _Refused("there is nothing I can do")
 
     def mentioned(self) -> list[str]:
-        return [name for name in _PRODUCTS if name in self.user]
+        return [name for name in _products() if name in self.user]
 
     def find_order(self) -> Iterator[str]:
         if self.order_id:

@@ -19,7 +19,7 @@ from ...task import SPLITS, Endless, Split, Task, TaskError
 
 
 class Answer(Turn):
-    """What a foreign environment made of one reply: a turn that may also say which budget ran out there (``cut``)."""
+    """A foreign environment's answer to one reply: a turn that may also say which budget ran out there (``cut``)."""
 
     cut: str | None
 
@@ -43,7 +43,7 @@ class Running(Protocol):
 
 @dataclass
 class ImportedState(EpisodeState):
-    """Where the conversation begins: how many messages there were before the first reply."""
+    """The number of messages before the first reply."""
 
     opened: int = 0
 
@@ -57,7 +57,7 @@ class Imported(TextEnv[ImportedState]):
 
     @abstractmethod
     def begin(self, seed: int) -> Running:
-        """A new running episode: the same seed begins the same one, wherever it can."""
+        """Begin an episode: the same seed begins the same one, where that is possible."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_live": None}
@@ -105,7 +105,7 @@ class Imported(TextEnv[ImportedState]):
         return self._result(turn)
 
     def _take(self) -> tuple[Running, Messages]:
-        """The running episode as it stood before the reply in hand, and the replies it has had."""
+        """Return the running episode before the current reply, and the replies that it has received."""
         state = self.state
         past = state.messages[state.opened : -1]
         replies = tuple(message for message in past if message["role"] == "assistant")
@@ -119,17 +119,17 @@ class Imported(TextEnv[ImportedState]):
         try:
             opening = clean_messages(running.opening)
             self._compare("its opening", opening, state.messages[state.opened - len(opening) : state.opened])
-            said: Messages = ()
+            replayed: Messages = ()
             for number, reply in enumerate(replies, start=1):
-                said = (*said, reply, *clean_messages(running.reply(reply).messages))
-                self._compare(f"turn {number}", said, past[: len(said)])
+                replayed = (*replayed, reply, *clean_messages(running.reply(reply).messages))
+                self._compare(f"turn {number}", replayed, past[: len(replayed)])
         except BaseException:
             running.close()
             raise
         return running, replies
 
-    def _compare(self, where: str, said: Messages, before: Messages) -> None:
-        if said != before:
+    def _compare(self, where: str, replayed: Messages, before: Messages) -> None:
+        if replayed != before:
             played = f"{self.tasks.name}: played again from its seed, it said something else ({where})"
             raise EnvironmentFailure("tool_failed", f"{played}; it can neither be forked nor restored")
 

@@ -110,13 +110,13 @@ class _Remote:
             result = self.client.step(action)
             if self._connected() is not self._connection:
                 raise ConnectionError("the connection was lost, and the episode with it")
-            said, info = result.observation, result.observation.get("info")
+            observation, info = result.observation, result.observation.get("info")
             info = info if isinstance(info, Mapping) else {}
-            truncated = bool(result.done and said.get("truncated"))
+            truncated = bool(result.done and observation.get("truncated"))
             over = bool(result.done) and not truncated
             stop = str(info.get("stop") or ("truncated" if truncated else "done"))
             return Answer(
-                messages=self._said(said) if not result.done or said.get("messages") else (),
+                messages=self._said(observation) if not result.done or observation.get("messages") else (),
                 reward=float(result.reward or 0.0),
                 terminated=over,
                 stop=stop if over else None,
@@ -126,7 +126,7 @@ class _Remote:
             )
 
     def _connected(self) -> Any:
-        """The client's socket: where one is closed, the client opens another by itself, and that is a new session."""
+        """Return the client's socket; the client replaces a closed one by itself, which begins a new session."""
         return self.client.async_client._ws
 
     def close(self) -> None:
@@ -168,23 +168,23 @@ def _get(url: str, timeout: float) -> Any:
         return json.load(response)
 
 
-def _field(schema: Mapping[str, Any], wanted: str | None, url: str) -> str:
-    """The field of an action that a reply goes to."""
+def _field(schema: Mapping[str, Any], requested: str | None, url: str) -> str:
+    """Return the field of an action that takes the reply."""
     fields = [name for name in schema.get("properties", {}) if name != "metadata"]
     required = list(schema.get("required", []))
-    if wanted is not None and wanted not in fields:
-        raise ValueError(f"action_field: an action of {url} has no field {wanted!r}; it has {', '.join(fields)}")
-    if wanted is None and len(required) != 1:
+    if requested is not None and requested not in fields:
+        raise ValueError(f"action_field: an action of {url} has no field {requested!r}; it has {', '.join(fields)}")
+    if requested is None and len(required) != 1:
         raise ValueError(
             f"an action of {url} must have {', '.join(required) or 'no field at all'}: say with action_field which one "
             f"a reply goes to; there are {', '.join(fields)}"
         )
-    return wanted or str(required[0])
+    return requested or str(required[0])
 
 
 @contextmanager
 def _as_failure(env: OpenEnv) -> Iterator[None]:
-    """What goes wrong on the server, or on the way to it, fails the episode."""
+    """Fail the episode for errors of the server and of the connection."""
     try:
         yield
     except EnvironmentFailure:

@@ -157,13 +157,13 @@ class _Engine:
             await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
-        """A call of the model: its rollout gets it, and the policy's reply is the answer."""
+        """Answer a call of the model with the policy's reply, by way of its rollout."""
         body = await request.json()
         calls = self.calls.get(request.match_info["token"])
-        reply = None if calls is None else await asyncio.wrap_future(calls.asked(body))
+        reply = None if calls is None else await asyncio.wrap_future(calls.receive(body))
         if reply is None:
-            gone = {"message": "this episode is over", "type": "gone", "code": None}
-            return web.json_response({"error": gone}, status=410)
+            error = {"message": "this episode is over", "type": "gone", "code": None}
+            return web.json_response({"error": error}, status=410)
         message = {key: value for key, value in reply.items() if key != "name"}
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in reply else "stop"}
         return web.json_response(
@@ -171,17 +171,17 @@ class _Engine:
         )
 
     def count(self, most: int) -> int:
-        """How many tasks there are, up to ``most`` where there is no end."""
+        """Count the tasks, up to ``most`` where they are endless."""
         return len(self._read(None)) if self.env.taskset.bounded else most
 
     def task(self, index: int) -> Any:
         return self._read(index + 1)[index]
 
-    def _read(self, wanted: int | None) -> list[Any]:
-        """The first tasks, at least so many or all; an error of the taskset leaves none, and they are read anew."""
+    def _read(self, count: int | None) -> list[Any]:
+        """Return at least so many of the first tasks, or all; after an error of the taskset they are read anew."""
         with self._lock:
             try:
-                self._tasks += itertools.islice(self._more, wanted and max(wanted - len(self._tasks), 0))
+                self._tasks += itertools.islice(self._more, count and max(count - len(self._tasks), 0))
             except BaseException:  # its iterator has ended, which would look like the end of the tasks
                 self._tasks, self._more = [], iter(self.env.taskset)
                 raise
@@ -202,14 +202,14 @@ class _Calls:
         self.events: queue.Queue[Mapping[str, Any] | Future[Any]] = queue.Queue()
         self._waiting: Future[Message | None] = Future()
 
-    def asked(self, body: Mapping[str, Any]) -> Future[Message | None]:
+    def receive(self, body: Mapping[str, Any]) -> Future[Message | None]:
         """In the service: a call of the model. Its answer is the policy's next reply; ``None``: it never comes."""
         waiting = self._waiting
         self.events.put(body)
         return waiting
 
     def answer(self, message: Message | None) -> None:
-        """The policy's reply; ``None``: there is no further one."""
+        """Return the policy's reply; ``None``: there is none left."""
         waiting = self._waiting
         if message is not None:
             self._waiting = Future()
@@ -252,7 +252,7 @@ class _Rollout:
         self._end()
 
     def _next(self) -> Messages | Any:
-        """The conversation that the next call of the model sends, or else the trace of the rollout, which has ended."""
+        """Return the conversation of the next call of the model, or the trace of the rollout that has ended."""
         try:
             event = self._calls.events.get(timeout=self._timeout)
         except queue.Empty:
@@ -273,15 +273,15 @@ def _forget(calls: dict[str, _Calls], token: str, own: _Calls, episode: Future[A
 
 
 def _trace(ended: Future[Any]) -> Any:
-    """The trace to learn from, of an episode that ended well."""
+    """Return the trace to learn from; errors of the episode are raised."""
     try:
         episode = ended.result()
     except (Exception, CancelledError) as error:
         raise _failure(f"verifiers: {type(error).__name__}: {error}") from error
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-        told = "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason is given"
-        raise _failure(f"verifiers: {told}")
+        reasons = "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason is given"
+        raise _failure(f"verifiers: {reasons}")
     learners = [trace for trace in episode.traces if trace.agent.trainable]
     if len(learners) != 1:
         raise _failure(f"verifiers: {len(learners)} traces are to be learned from, not one")
@@ -300,7 +300,7 @@ def _ended(trace: Any) -> Answer:
 
 
 def _messages(body: Mapping[str, Any]) -> Messages:
-    """The conversation that a call of the model sends."""
+    """Return the conversation that a call of the model sends."""
     if body.get("stream"):
         raise _failure("the harness asks for a stream, which is not offered here")
     try:
@@ -308,7 +308,7 @@ def _messages(body: Mapping[str, Any]) -> Messages:
     except (KeyError, ValueError) as error:
         raise _failure(f"the harness's messages cannot be read: {error}") from error
     # A harness may send a text as parts; here every content without images is one text.
-    return tuple(each if has_images(each) else {**each, "content": text_of(each)} for each in read)
+    return tuple(message if has_images(message) else {**message, "content": text_of(message)} for message in read)
 
 
 def _verifiers() -> tuple[Any, Any]:

@@ -23,20 +23,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-sessions", type=int, default=256, help="sessions at a time (%(default)s)")
     parser.add_argument("--session-timeout", type=float, default=1800.0, help="idle seconds (%(default)s)")
     with reader_may_leave():
-        given = parser.parse_args(arguments)
-    limits = {"max_concurrent_envs": given.max_sessions, "session_timeout": given.session_timeout}
+        parsed = parser.parse_args(arguments)
+    limits = {"max_concurrent_envs": parsed.max_sessions, "session_timeout": parsed.session_timeout}
     try:
-        if not 0 <= given.port < 2**16:
-            raise ValueError(f"--port must be from 0 to 65535, not {given.port}")
+        if not 0 <= parsed.port < 2**16:
+            raise ValueError(f"--port must be from 0 to 65535, not {parsed.port}")
         from . import create_app
 
-        app = create_app(given.env, given.env_kwargs, **limits)
+        app = create_app(parsed.env, parsed.env_kwargs, **limits)
     except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
         parser.exit(2, f"{parser.prog}: {' '.join(str(error).split())}\n")
     import uvicorn
 
     raise_on_interrupt()
-    uvicorn.run(app, host=given.host, port=given.port)
+    uvicorn.run(app, host=parsed.host, port=parsed.port)
 
 
 def _mapping(text: str) -> dict[str, Any]:

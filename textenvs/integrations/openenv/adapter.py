@@ -36,7 +36,7 @@ class TextAction(Action):  # type: ignore[misc]
 
 
 class TextObservation(Observation):  # type: ignore[misc]
-    """What the environment made of a reply; after ``reset``, the opening. ``reward`` is the turn's own."""
+    """The environment's answer to a reply; after ``reset``, the opening. ``reward`` is the turn's own."""
 
     text: str = Field(description="The contents of messages, as one text.")
     messages: list[dict[str, Any]] = Field(description="What was said since the reply; after reset, the opening.")
@@ -82,8 +82,8 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
 
     def step(self, action: TextAction, **kwargs: Any) -> TextObservation:
         """Play a reply; raises ``RuntimeError`` where a simulator, judge or tool gave up."""
-        if given := sorted(name for name, value in kwargs.items() if value is not None):
-            raise ValueError(f"step takes an action only, not {given}; the client has a timeout for messages")
+        if extra := sorted(name for name, value in kwargs.items() if value is not None):
+            raise ValueError(f"step takes an action only, not {extra}; the client has a timeout for messages")
         # Not in the model: OpenEnv cannot put the error of a validator on the wire, and ends the session.
         if action.message is not None and text_of(read_message(action.message)) != action.text:
             raise ValueError("text must be the content of message, where there is a message")
@@ -135,7 +135,7 @@ def create_app(
     max_concurrent_envs: int = 256,
     session_timeout: float = 1800.0,
 ) -> FastAPI:
-    """The server as an ASGI application: ``/ws`` for sessions, ``/schema``, ``/metadata``, ``/health``.
+    """Return the server as an ASGI application: ``/ws`` for sessions, ``/schema``, ``/metadata``, ``/health``.
 
     Each of at most ``max_concurrent_envs`` sessions has an environment and a thread; after ``session_timeout`` seconds
     without a message its environment is closed.

@@ -1,4 +1,4 @@
-"""What all imported environments have in common, over a foreign episode that does what it is told."""
+"""Properties of all imported environments, over a scripted foreign episode."""
 
 import pickle
 
@@ -104,20 +104,20 @@ def test_a_failure_of_the_source_is_one_here(env):
     assert (info["stop"], info["failed"], info["failure"]) == ("judge_failed", True, "told to")
 
 
-def test_the_running_episode_is_played_again_only_where_there_is_none(env):
+def test_episode_is_replayed_only_when_missing(env):
     for _ in range(3):
         env.step("on")
     assert Episode.begun == 1
     fork, moved = env.fork(), pickle.loads(pickle.dumps(env))
     saved = env.snapshot()
-    results = [each.step("end") for each in (env, fork, moved)]
+    results = [environment.step("end") for environment in (env, fork, moved)]
     env.restore(saved)
     assert results == [env.step("end")] * 3
     assert Episode.begun == 4  # one each for the fork, the copy, and what was restored
     assert Episode.open == 0
 
 
-def test_a_source_that_says_something_else_cannot_be_forked(env):
+def test_source_that_varies_cannot_fork(env):
     Episode.fickle = True
     env.step("on")
     *_, info = env.fork().step("on")
@@ -129,7 +129,7 @@ def test_a_source_that_says_something_else_cannot_be_forked(env):
     assert Episode.open == 0
 
 
-def test_a_system_prompt_is_no_part_of_what_is_compared():
+def test_system_prompt_is_not_compared():
     env = Foreign(system_prompt="Be brief.")
     env.reset(seed=0)
     env.step("on")
@@ -139,9 +139,9 @@ def test_a_system_prompt_is_no_part_of_what_is_compared():
 def test_seeds():
     sets = [Seeds("foreign", seed, split) for seed in (0, 1, 2**40) for split in ("train", "test")]
     seeds = [[tasks[index].extra["seed"] for index in range(50)] for tasks in sets]
-    assert len({seed for each in seeds for seed in each}) == 6 * 50
-    assert all(0 <= seed < 2**31 for each in seeds for seed in each)
-    assert [{seed % 2 for seed in each} for each in seeds] == [{0}, {1}] * 3
+    assert len({seed for drawn in seeds for seed in drawn}) == 6 * 50
+    assert all(0 <= seed < 2**31 for drawn in seeds for seed in drawn)
+    assert [{seed % 2 for seed in drawn} for drawn in seeds] == [{0}, {1}] * 3
     assert seeds[0][:2] == [867600840, 1639346026]  # on every machine
     with pytest.raises(ValueError, match="seed"):
         Seeds("foreign", seed=-1)

@@ -1,4 +1,4 @@
-"""What serves a verifiers environment: made once, never left half made, ended with the process. With a fake one."""
+"""The engine that serves a verifiers environment: made once and whole, ended with the process. With a fake one."""
 
 import contextlib
 import socket
@@ -51,7 +51,7 @@ def fake(monkeypatch):
 
 
 def answers(engine):
-    """Whether the service of an engine takes connections."""
+    """Return whether the service of an engine takes connections."""
     try:
         socket.create_connection(("127.0.0.1", engine._port), timeout=5).close()
     except ConnectionError:
@@ -73,7 +73,7 @@ def test_environments_made_at_once_share_one_engine():
     assert Served.made == 2
 
 
-def test_an_engine_that_cannot_be_served_leaves_nothing_and_is_tried_again():
+def test_unserved_engine_is_retried_cleanly():
     Served.breaks = True
     for _ in range(2):
         with pytest.raises(OSError, match="no port"):
@@ -106,7 +106,7 @@ def test_a_taskset_that_broke_off_is_read_anew(monkeypatch):
 
 
 @pytest.mark.parametrize("messages", [["hello"], [{"role": "user", "content": ["hello"]}], [{"content": "hello"}]])
-def test_a_call_that_cannot_be_read_is_a_failure(messages):
+def test_unreadable_call_is_a_failure(messages):
     with pytest.raises(EnvironmentFailure, match="the harness's messages cannot be read"):
         bridge._messages({"messages": messages})
 
@@ -115,7 +115,7 @@ def test_closing_an_engine_ends_all_of_it():
     bridge.Verifiers("anything")
     (engine,) = bridge._engines.values()
     calls = engine.calls["token"] = bridge._Calls()
-    waiting = calls.asked({})
+    waiting = calls.receive({})
     engine.close()
     engine.close()
     assert (Served.open, Served.ends, answers(engine)) == (0, 1, False)
