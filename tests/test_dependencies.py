@@ -1,4 +1,4 @@
-"""What `make` installs: locked, hashed, as pyproject.toml asks, and under licences that go with this one's."""
+"""Dependencies that `make` installs: locked, hashed, within pyproject.toml, and with compatible licences."""
 
 import importlib.metadata
 import re
@@ -18,78 +18,93 @@ LOCKS = sorted(path.name for path in (ROOT / "requirements").glob("*.lock"))
 
 def pins(lock: str) -> dict[str, str]:
     """Version by canonical name; fails where a line is neither pinned nor hashed."""
-    found = {}
+    versions = {}
     text = re.sub(r"\\\n", " ", (ROOT / "requirements" / lock).read_text())
     for line in text.splitlines():
         if not line or line.startswith("#"):
             continue
         requirement, *hashes = line.split(" --hash=")
-        each = Requirement(requirement.strip())
-        (pin,) = each.specifier
+        parsed = Requirement(requirement.strip())
+        (pin,) = parsed.specifier
         assert pin.operator == "==", line
-        assert hashes, f"{lock}: {each.name} has no hash"
+        assert hashes, f"{lock}: {parsed.name} has no hash"
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one.strip()) for one in hashes), line
-        if each.marker is None or each.marker.evaluate():
-            found[canonicalize_name(each.name)] = pin.version
-    return found
+        if parsed.marker is None or parsed.marker.evaluate():
+            versions[canonicalize_name(parsed.name)] = pin.version
+    return versions
 
 
-def asked(extras: tuple[str, ...]) -> list[Requirement]:
+def requirements_of(extras: tuple[str, ...]) -> list[Requirement]:
     """The requirements of the project with these extras; extras that name extras are followed."""
     lines, todo = list(PROJECT["dependencies"]), list(extras)
     while todo:
         for line in PROJECT["optional-dependencies"][todo.pop()]:
-            each = Requirement(line)
-            if each.name == PROJECT["name"]:
-                todo += each.extras
+            requirement = Requirement(line)
+            if requirement.name == PROJECT["name"]:
+                todo += requirement.extras
             else:
                 lines.append(line)
-    return [each for each in map(Requirement, lines) if each.marker is None or each.marker.evaluate()]
+    return [
+        requirement
+        for requirement in map(Requirement, lines)
+        if requirement.marker is None or requirement.marker.evaluate()
+    ]
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_every_line_of_a_lock_is_pinned_and_hashed(lock):
+def test_every_line_of_lock_is_pinned_and_hashed(lock):
     assert pins(lock)
 
 
 @pytest.mark.parametrize(
     ("lock", "extras"), [("train.lock", ("train",)), ("dev.lock", ("train", "envs", "dev")), ("docs.lock", ("docs",))]
 )
-def test_a_lock_satisfies_pyproject(lock, extras):
+def test_lock_satisfies_pyproject(lock, extras):
     locked = pins(lock)
     for line in (ROOT / "requirements" / "torch.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             (pin,) = Requirement(line).specifier
             locked[Requirement(line).name] = pin.version
-    for each in asked(extras):
-        version = locked.get(canonicalize_name(each.name))
-        assert version is not None, f"{lock} lacks {each.name}: make lock"
-        assert each.specifier.contains(version), f"{lock} has {each.name} {version}, not {each.specifier}: make lock"
+    for requirement in requirements_of(extras):
+        version = locked.get(canonicalize_name(requirement.name))
+        assert version is not None, f"{lock} lacks {requirement.name}: make lock"
+        assert requirement.specifier.contains(version), (
+            f"{lock} has {requirement.name} {version}, not {requirement.specifier}: make lock"
+        )
 
 
-def test_the_quick_installation_has_the_tested_versions():
+def test_quick_installation_has_tested_versions():
     everything = pins("dev.lock")
     assert {name: everything.get(name) for name in pins("train.lock")} == pins("train.lock")
 
 
-def test_nothing_under_the_gpl_is_required_but_by_the_extras_of_games():
+def test_gpl_is_only_in_game_extras():
     """Walks what is installed, from the extras that a user may take; the LGPL suits a library that is imported."""
     extras = [extra for extra in PROJECT["optional-dependencies"] if extra not in GAMES]
-    seen, todo = set(), [(each.name, extra) for each in asked(tuple(extras)) for extra in ("", *each.extras)]
+    seen, todo = (
+        set(),
+        [
+            (requirement.name, extra)
+            for requirement in requirements_of(tuple(extras))
+            for extra in ("", *requirement.extras)
+        ],
+    )
     while todo:
         name, extra = key = todo.pop()
         if key in seen:
             continue
         seen.add(key)
         try:
-            found = importlib.metadata.distribution(name)
+            distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # vLLM and SGLang have environments of their own
-        licence = found.metadata.get("License-Expression") or ""
-        licence += "".join(one for one in found.metadata.get_all("Classifier") or () if one.startswith("License"))
+        licence = distribution.metadata.get("License-Expression") or ""
+        licence += "".join(
+            one for one in distribution.metadata.get_all("Classifier") or () if one.startswith("License")
+        )
         assert not re.search(r"(?<!L)A?GPL-|(?<!Lesser )General Public License", licence), f"{name}: {licence}"
-        for line in found.requires or ():
-            each = Requirement(line)
-            if each.marker is None or each.marker.evaluate({"extra": extra}):
-                todo += [(each.name, wanted) for wanted in ("", *each.extras)]
+        for line in distribution.requires or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                todo += [(requirement.name, nested_extra) for nested_extra in ("", *requirement.extras)]
     assert len(seen) > 60

@@ -64,7 +64,7 @@ def test_play_gsm8k(tmp_path):
 
 
 def test_remote(tmp_path):
-    """What is played over the wire is what is played here."""
+    """Remote and local episodes are the same."""
     printed = output_of("remote", tmp_path)
     assert "the same as here: True" in printed
     assert "the fork said something else: reward +1.0, stop solved" in printed
@@ -87,10 +87,10 @@ def test_own_training_loop(output_here):
     """The rewards of the tokens printed are those of their turns, and each turn's tokens share its advantage."""
     printed = output_here("own_training_loop")
     iterations = printed.split("\nversion ")[1:]
-    assert [each[0] for each in iterations] == ["0", "1", "2"]
+    assert [iteration[0] for iteration in iterations] == ["0", "1", "2"]
     differences = 0
-    for each in iterations:
-        siblings, tokens = each.split("the first of them")
+    for iteration in iterations:
+        siblings, tokens = iteration.split("the first of them")
         turn = r"reward ([+-]\d\.\d) advantage ([+-]\d\.\d\d)"
         first = next(line for line in siblings.splitlines() if line.startswith("    "))
         per_turn = re.findall(turn, first)
@@ -112,7 +112,7 @@ def test_torchrl_rollout(output_here):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_an_example_says_how_to_run_it(path):
+def test_example_says_how_to_run_it(path):
     assert f"python examples/{path.name}" in path.read_text(encoding="utf-8")
 
 
@@ -136,7 +136,7 @@ def test_trl_gsm8k_interact(output_here):
         ),
     ],
 )
-def test_an_example_says_in_one_line_what_is_needed(example, library, advice):
+def test_example_names_missing_requirement(example, library, advice):
     command = [sys.executable, "-c", WITHOUT, str(ROOT / "examples" / example), library]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

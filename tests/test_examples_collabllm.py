@@ -71,21 +71,21 @@ class Everybody:
     """One service for all three: the assistant, the user and the judge; each knows by its prompt who it is."""
 
     def __init__(self) -> None:
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
 
     def __call__(self, request: dict[str, Any]) -> Any:
         rules, last = request["messages"][0]["content"], request["messages"][-1]["content"]
         if "impartial judge" in rules:
-            self.asked["judge"] += 1
+            self.requests["judge"] += 1
             code = re.search(r"<data (\w+)>", last)
             assert code is not None
             return {"reasons": "Well.", "score": 0.75, "data_code": code[1]}
         if "You play the human" in rules:
-            self.asked["user"] += 1
-            heard = sum(message["role"] == "user" for message in request["messages"])
-            state = "satisfied" if heard > 2 else "goes_on"  # the first is the curtain
+            self.requests["user"] += 1
+            user_messages = sum(message["role"] == "user" for message in request["messages"])
+            state = "satisfied" if user_messages > 2 else "goes_on"  # the first is the curtain
             return {"thought": "hm", "message": "Well.", "state": state}
-        self.asked["assistant"] += 1
+        self.requests["assistant"] += 1
         return "What exactly?" if request["seed"] % 2 else "Is it #### 5?"
 
 
@@ -96,18 +96,20 @@ def rows(path: Path) -> list[dict[str, Any]]:
 # ------------------ offline
 
 
-def test_the_miniature_from_data_to_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_miniature_from_data_to_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, before, after = tmp_path / "data", tmp_path / "sft", tmp_path / "ppo"
     script = ["--policy", "expert", "--careless-rate", "0.5", "--future-policy", "expert", "--seed", "1"]
     built = ["textenv/clarify", *script, "--num-tasks", "24", "--out", str(data)]
     assert build_data.main([*built, "--min", "accuracy=0.5"]) == 0
-    kept, pairs = rows(data / "sft.parquet"), rows(data / "pairs.parquet")
-    assert 0 < len(kept) < 24
-    assert all(row["score/accuracy"] == 1.0 for row in kept)
-    assert [list(each.messages) for each in read([data / "sft.parquet"])] == [row["messages"] for row in kept]
-    asked = [pair for pair in pairs if "?" in pair["chosen"][0]["content"]]
-    assert asked  # a question was found to be better than a guess
-    assert all("####" in pair["rejected"][0]["content"] for pair in asked)
+    selected, pairs = rows(data / "sft.parquet"), rows(data / "pairs.parquet")
+    assert 0 < len(selected) < 24
+    assert all(row["score/accuracy"] == 1.0 for row in selected)
+    assert [list(demonstration.messages) for demonstration in read([data / "sft.parquet"])] == [
+        row["messages"] for row in selected
+    ]
+    question_pairs = [pair for pair in pairs if "?" in pair["chosen"][0]["content"]]
+    assert question_pairs  # a question was found to be better than a guess
+    assert all("####" in pair["rejected"][0]["content"] for pair in question_pairs)
     assert build_data.main(built) == 0  # other limits for the same conversations
     assert len(rows(data / "sft.parquet")) == 24
     assert "24 of 24 conversations are there already" in capsys.readouterr().err
@@ -137,13 +139,13 @@ def test_scripted_data_for_each_family(tmp_path: Path, family: str) -> None:
     common = [f"textenv/collab-{family}", "--policy", "expert", "--careless-rate", "0.4", "--num-tasks", "2"]
     command = [*common, "--futures", "1", "--future-policy", "expert", "--format", "jsonl", "--out", str(tmp_path)]
     assert build_data.main(command) == 0
-    kept = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
-    assert len(kept) == 2
-    assert all(row["turn_rewards"][-1] == row["reward"] for row in kept)
+    selected = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
+    assert len(selected) == 2
+    assert all(row["turn_rewards"][-1] == row["reward"] for row in selected)
     assert len(list(read([tmp_path / "sft.jsonl"]))) == 2
 
 
-def test_a_model_of_this_machine_as_the_assistant(tmp_path: Path, model: Path) -> None:
+def test_model_of_this_machine_as_assistant(tmp_path: Path, model: Path) -> None:
     command = [
         "textenv/clarify",
         "--local",
@@ -167,22 +169,22 @@ def test_data_with_models_as_assistant_user_and_judge(tmp_path: Path) -> None:
     with FakeService(everybody) as service:
         spec = json.dumps({"model": "tiny", "base_url": service.url})
         command = ["textenv/collab-document", f"user={spec}", "--judge", spec, "--model", "tiny"]
-        more = ["--base-url", service.url, "--num-tasks", "2", "--futures", "2", "--window", "1"]
-        assert build_data.main([*command, *more, "--candidates", "3", "--out", str(tmp_path)]) == 0
-    kept = rows(tmp_path / "sft.parquet")
-    assert [len(row["turn_rewards"]) for row in kept] == [2, 2]
-    assert [row["score/interactivity"] for row in kept] == [0.75, 0.75]
-    assert all(count > 0 for count in everybody.asked.values())
-    assert len(everybody.asked) == 3
+        options = ["--base-url", service.url, "--num-tasks", "2", "--futures", "2", "--window", "1"]
+        assert build_data.main([*command, *options, "--candidates", "3", "--out", str(tmp_path)]) == 0
+    selected = rows(tmp_path / "sft.parquet")
+    assert [len(row["turn_rewards"]) for row in selected] == [2, 2]
+    assert [row["score/interactivity"] for row in selected] == [0.75, 0.75]
+    assert all(count > 0 for count in everybody.requests.values())
+    assert len(everybody.requests) == 3
 
 
-def test_a_service_that_breaks_loses_nothing_that_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    everybody, left = Everybody(), 12
+def test_breaking_service_keeps_finished_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    everybody, budget = Everybody(), 12
 
     def breaks(request: dict[str, Any]) -> Any:
-        nonlocal left
-        left -= 1
-        return everybody(request) if left >= 0 else status(400)
+        nonlocal budget
+        budget -= 1
+        return everybody(request) if budget >= 0 else status(400)
 
     with FakeService(breaks) as service:
         user = f"user={json.dumps({'model': 'tiny', 'base_url': service.url})}"
@@ -190,12 +192,12 @@ def test_a_service_that_breaks_loses_nothing_that_is_done(tmp_path: Path, capsys
         command += ["--num-tasks", "4", "--window", "0", "--concurrency", "1", "--max-failures", "2"]
         command += ["--out", str(tmp_path / "data")]
         assert build_data.main(command) == 1
-        said = capsys.readouterr().err
-        assert "2 episodes in a row failed" in said
-        assert "of 4 conversations are kept" in said
+        output = capsys.readouterr().err
+        assert "2 episodes in a row failed" in output
+        assert "of 4 conversations are kept" in output
         first = rows(tmp_path / "data" / "sft.parquet")
         assert 0 < len(first) < 4
-        left = 10_000
+        budget = 10_000
         assert build_data.main(command) == 0
         assert f"{len(first)} of 4 conversations are there already" in capsys.readouterr().err
     again = rows(tmp_path / "data" / "sft.parquet")
@@ -206,8 +208,8 @@ def test_a_service_that_breaks_loses_nothing_that_is_done(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     "family", ["math", *(pytest.param(family, marks=pytest.mark.slow) for family in ("document", "code"))]
 )
-def test_the_full_configuration_at_toy_size(tmp_path: Path, model: Path, family: str) -> None:
-    """As it stands, but for what is about GPUs, sizes and addresses."""
+def test_full_configuration_at_toy_size(tmp_path: Path, model: Path, family: str) -> None:
+    """Run the full configuration with other GPUs, sizes and addresses."""
     everybody = Everybody()
     with FakeService(everybody) as service:
         address = [
@@ -217,8 +219,8 @@ def test_the_full_configuration_at_toy_size(tmp_path: Path, model: Path, family:
         config = ["--config", f"{EXAMPLE}/full/{family}.yaml", f"model.path={model}", *SMALL, *ONE_PROCESS, *address]
         size = f"trainer.total_iterations={2 if family == 'math' else 1}"
         assert ppo.main([*config, size, f"trainer.default_local_dir={tmp_path}"]) == 0
-    assert everybody.asked["user"] > 0
-    assert everybody.asked["judge"] > 0
+    assert everybody.requests["user"] > 0
+    assert everybody.requests["judge"] > 0
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     trained = [row for row in metrics if "reward/multiturn_turns" in row]
     assert len(trained) == (2 if family == "math" else 1)
@@ -231,7 +233,7 @@ def test_the_full_configuration_at_toy_size(tmp_path: Path, model: Path, family:
     assert all(value > 0 for value in judged)
 
 
-def test_the_full_sft_at_toy_size(tmp_path: Path, model: Path) -> None:
+def test_full_sft_at_toy_size(tmp_path: Path, model: Path) -> None:
     pytest.importorskip("peft", reason="needs the extra 'lora'")
     talk = [{"role": "user", "content": "Hm."}, {"role": "assistant", "content": "What is it?"}]
     (tmp_path / "sft.jsonl").write_text(json.dumps({"messages": talk}) + "\n")
@@ -251,7 +253,7 @@ def commands_of_the_page() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", commands_of_the_page(), ids=lambda words: " ".join(words[1:6]))
-def test_the_pages_commands_can_be_given(
+def test_pages_commands_can_be_given(
     words: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Their options exist and go together; what they do is what the other tests do in small."""
@@ -286,7 +288,7 @@ def configurations() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", configurations(), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_configuration_loads_and_says_how_to_run_it(
+def test_configuration_loads_and_documents_its_command(
     path: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervised = "sft" in yaml.safe_load(path.read_text())
@@ -294,19 +296,19 @@ def test_a_configuration_loads_and_says_how_to_run_it(
     place = f"examples/collabllm/{path.parent.name}/{path.name}"
     assert f"python -m trainers.{command} --config {place}" in path.read_text()
     (tmp_path / "sft.jsonl").write_text('{"messages": []}\n')
-    given = [f"sft.files={tmp_path}/sft.jsonl"] if supervised else []
-    given += [f"model.path={model}"] if path.parent.name == "full" else []
+    overrides = [f"sft.files={tmp_path}/sft.jsonl"] if supervised else []
+    overrides += [f"model.path={model}"] if path.parent.name == "full" else []
     if path.parent.name == "full":  # its tasks are on the hub
         monkeypatch.setattr(ppo, "rehearse", lambda config, machine: "")
     with pytest.raises(SystemExit) as ended:
-        (sft if supervised else ppo).main(["--config", str(path), *given, "--dry-run"])
+        (sft if supervised else ppo).main(["--config", str(path), *overrides, "--dry-run"])
     assert ended.value.code == 0
     if not supervised:
         assert yaml.safe_load(capsys.readouterr().out)["multiturn_reward"]["enable"] is True
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["textenv/clarifi", "--policy", "expert"], "Did you mean 'textenv/clarify'"),
         (["textenv/clarify", "--policy", "expert", "--careless-rate", "2"], "careless_rate should be less than"),
@@ -317,10 +319,12 @@ def test_a_configuration_loads_and_says_how_to_run_it(
         (["textenv/clarify", "--policy", "expert", "--num-tasks", "1", "--min", "acuracy=1"], "there are reward, acc"),
     ],
 )
-def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+def test_mistakes_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     assert build_data.main([*words, "--out", str(tmp_path / "data")]) in (1, 2)
     printed = capsys.readouterr().err
-    assert said in printed
+    assert message in printed
     assert "Traceback" not in printed
 
 

@@ -61,7 +61,7 @@ def started(*words):
     )
 
 
-def test_the_programs_are_found():
+def test_programs_are_found():
     assert {"textenvs", "trainers", "trainers.ppo", "trainers.sft", "trainers.generate"} <= set(programs())
 
 
@@ -69,10 +69,10 @@ def test_help_imports_no_training_library():
     """One after the other in one process: a library that is blocked stays so."""
     out, err = started("-c", BLOCKED, json.dumps(LINES)).communicate(timeout=110)
     assert err == ""
-    said = [json.loads(line) for line in out.splitlines()]
-    assert [line for line, *_ in said] == LINES
-    assert [(line, status) for line, status, _ in said if status not in (None, 0)] == []
-    assert [line for line, _, text in said if "usage" not in text.lower()] == []
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [line for line, *_ in records] == LINES
+    assert [(line, status) for line, status, _ in records if status not in (None, 0)] == []
+    assert [line for line, _, text in records if "usage" not in text.lower()] == []
 
 
 def test_wrong_keys_need_no_training_library():
@@ -86,18 +86,18 @@ def test_wrong_keys_need_no_training_library():
     ]
     out, err = started("-c", BLOCKED, json.dumps(wrong)).communicate(timeout=110)
     assert [status for _, status, _ in map(json.loads, out.splitlines())] == [2] * len(wrong)
-    for meant in (
+    for suggestion in (
         "here it is actor.lr",
         "rollout.n: 0 is not allowed",
         "here it is sft.lr",
         "rollout.max_response_length",
     ):
-        assert meant in err
+        assert suggestion in err
     assert "torch" not in err
 
 
 @pytest.mark.parametrize("line", [["trainers.generate", "--help"], ["trainers"]], ids=" ".join)
-def test_a_reader_that_has_gone_is_no_error(line):
+def test_closed_pipe_is_no_error(line):
     program = started("-m", *line)
     program.stdout.close()  # before anything is written: as head does, without the race
     program.stdout = None

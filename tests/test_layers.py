@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def python(code: str) -> str:
-    """What a fresh interpreter prints: imports of this one must not count."""
+    """Return the output of a fresh interpreter: imports of this one must not count."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -28,7 +28,7 @@ def test_the_layers_hold():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_broken_layer_would_be_seen(tmp_path):
+def test_broken_layer_is_detected(tmp_path):
     """The linter really reads our packages: a contract that forbids an import that exists fails and names it."""
     pytest.importorskip("importlinter", reason="needs the extra 'dev'")
     config = tmp_path / "contracts.toml"
@@ -44,13 +44,13 @@ def test_a_broken_layer_would_be_seen(tmp_path):
 
 @pytest.mark.parametrize("package", ["textenvs", "trainers"])
 def test_no_circle_of_imports(package):
-    """Those under TYPE_CHECKING and in functions count too; the error names the circle."""
+    """Imports under TYPE_CHECKING and in functions count too; the error names the circle."""
     grimp = pytest.importorskip("grimp", reason="needs the extra 'dev'")
     graph = grimp.build_graph(package, cache_dir=None)
     TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
 
 
-def test_light_rooms_of_the_trainer_do_without_transformers():
+def test_light_trainer_packages_import_no_transformers():
     code = (
         "import sys, trainers.trajectory, trainers.config, trainers.algorithms\n"
         "print([n for n in ('transformers', 'tensorboard', 'matplotlib') if n in sys.modules])"

@@ -1,4 +1,4 @@
-"""What is installed: a wheel has both packages and the registry, and works away from the repository."""
+"""The installed package: a wheel has both packages and the registry, and works outside the repository."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def wheel(tmp_path_factory):
     return path
 
 
-def test_the_wheel_has_both_packages_the_registry_and_nothing_else(wheel):
+def test_wheel_has_exactly_packages_and_registry(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     plugin = "textenvs_verifiers.py"  # verifiers finds top-level modules only
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"textenvs", "trainers", plugin}
@@ -38,12 +38,12 @@ def test_the_wheel_has_both_packages_the_registry_and_nothing_else(wheel):
     folders = ("textenvs/", "trainers/")
     inside = {name for name in names if name.startswith(folders)}
     made = {path.relative_to(ROOT).as_posix() for top in folders for path in (ROOT / top).rglob("*") if path.is_file()}
-    wanted = {name for name in made if "__pycache__" not in name}
-    assert inside - {"textenvs/envs_registry.yaml"} == wanted, "modules, and what they read: YAML, texts, py.typed"
+    expected = {name for name in made if "__pycache__" not in name}
+    assert inside - {"textenvs/envs_registry.yaml"} == expected, "modules, and what they read: YAML, texts, py.typed"
 
 
-def test_an_installed_wheel_makes_environments_anywhere(wheel, tmp_path):
-    """As a user does, from another folder, with the repository out of reach."""
+def test_installed_wheel_makes_environments_anywhere(wheel, tmp_path):
+    """Install as a user, from another folder, with the repository out of reach."""
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = (
         "import sys; sys.path.insert(0, 'site')\n"
@@ -64,7 +64,7 @@ def test_an_installed_wheel_makes_environments_anywhere(wheel, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["ppo", "sft"])
-def test_without_torch_training_names_the_extra(command):
+def test_without_torch_training_names_extra(command):
     code = (
         "import runpy, sys\n"
         "sys.modules['torch'] = None  # as if it were not installed\n"

@@ -47,7 +47,7 @@ def listed(nav):
                 yield from listed(target)
 
 
-def test_the_navigation_has_every_page_of_docs_and_no_other(site):
+def test_navigation_lists_every_docs_page(site):
     pages = [page for page in listed(NAV) if not page.startswith("reference/")]
     assert len(set(pages)) == len(pages)
     assert [page for page in pages if not (ROOT / page).is_file()] == []
@@ -70,15 +70,15 @@ def test_links_lead_to_files():
 
 
 def names_of(module):
-    """What a module binds at its top, without importing it: adapters import their host library."""
+    """Return the names that a module binds at its top, without importing it: adapters import their host library."""
     base = ROOT / module.replace(".", "/")
     path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
-    names = {each.stem for each in base.glob("*")} if base.is_dir() else set()
+    names = {entry.stem for entry in base.glob("*")} if base.is_dir() else set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {each.asname or each.name for each in node.names}
+            names |= {name.asname or name.name for name in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -86,7 +86,7 @@ def names_of(module):
     return names
 
 
-def test_python_on_a_page_is_python_and_imports_what_there_is():
+def test_page_snippets_compile_and_import():
     """Most snippets are run by the tests of their pages; this is for those that need a model or a service."""
     lost = []
     for page in PAGES:
@@ -94,12 +94,14 @@ def test_python_on_a_page_is_python_and_imports_what_there_is():
             tree = compile(code, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in ("textenvs", "trainers"):
-                    there = names_of(node.module)
-                    lost += [f"{page}: {node.module} has no {one.name}" for one in node.names if one.name not in there]
+                    existing = names_of(node.module)
+                    lost += [
+                        f"{page}: {node.module} has no {one.name}" for one in node.names if one.name not in existing
+                    ]
     assert lost == []
 
 
-def test_the_reference_shows_what_there_is(site):
+def test_reference_shows_existing_objects(site):
     for _, names in site.REFERENCE.values():
         for name in names:
             package, _, last = name.rpartition(".")
@@ -130,7 +132,7 @@ class Shown(HTMLParser):
         self.tags.append((tag, dict(attributes)))
 
 
-def test_an_environments_page_embeds_an_episode_in_the_viewer_before_its_first_section(site, monkeypatch, tmp_path):
+def test_environment_pages_embed_an_episode(site, monkeypatch, tmp_path):
     monkeypatch.setattr(site.textenvs, "make", lambda _: Hostile())
     seeds = site.write_episodes(["textenv/hostile"], tmp_path / site.EPISODES, seeds=2)
     page = (tmp_path / site.EPISODES).read_text("utf-8")
@@ -141,10 +143,10 @@ def test_an_environments_page_embeds_an_episode_in_the_viewer_before_its_first_s
     text = "# Page\n\nIntroduction.\n\n## First\n\n<!-- attacks textenv/hostile -->\n<!-- end of attacks -->\n"
     before, _, after = site.with_episodes(text, seeds, "../../").partition("## First")
     assert after == text.partition("## First")[2]
-    shown = before.partition("Introduction.")[2].strip()
-    assert "\n\n" not in shown, "a blank line ends the HTML within a page"
+    embedded = before.partition("Introduction.")[2].strip()
+    assert "\n\n" not in embedded, "a blank line ends the HTML within a page"
     parsed = Shown()
-    parsed.feed(shown)
+    parsed.feed(embedded)
     assert [tag for tag, _ in parsed.tags] == ["figure", "iframe", "figcaption", "code", "a"]
     where = parsed.tags[1][1]["src"]
     assert where == "../../episodes.html#/run/0/validation/0/e/hostile%2C%20seed%200"
@@ -163,7 +165,7 @@ def places(tmp_path):
     return tmp_path
 
 
-def test_a_version_must_be_the_same_in_all_places(places):
+def test_version_mismatch_is_detected(places):
     check = script("release_check").problems
     assert check(places) == check(places, ("v1.2.3", "nightly")) == []
     assert "tag v1.2.4" in check(places, ("v1.2.4",))[0]
@@ -174,11 +176,11 @@ def test_a_version_must_be_the_same_in_all_places(places):
     assert check(places) == ["CITATION.cff says 1.2.2, pyproject.toml 1.2.3"]
 
 
-def test_this_version_is_the_same_in_all_places():
+def test_version_is_consistent():
     assert script("release_check").problems() == []
 
 
-def test_the_hooks_are_the_linters_of_make_lint():
+def test_hooks_match_make_lint():
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
     hooks = {hook["entry"].removesuffix(" --force-exclude").removeprefix(".venv/bin/") for hook in repository["hooks"]}
     recipe = (ROOT / "Makefile").read_text("utf-8").partition("\nlint: dev\n")[2].partition("\n\n")[0]
@@ -197,7 +199,7 @@ def test_code_fences_have_language_and_attributes_alone():
     assert wrong == []
 
 
-def test_fence_in_built_page_fails_the_build(site, tmp_path):
+def test_fence_in_built_page_fails_build(site, tmp_path):
     good = "<p>Text</p><pre><code>```python\nx\n```</code></pre><code>```</code>"
     (tmp_path / "page.html").write_text(good)
     site.contained(tmp_path)

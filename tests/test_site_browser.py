@@ -41,14 +41,16 @@ def page(browser):
     page = context.new_page()
     problems = []
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda each: each.url.startswith(("file:", "blob:", "data:")) or problems.append(each.url))
+    page.on(
+        "request", lambda request: request.url.startswith(("file:", "blob:", "data:")) or problems.append(request.url)
+    )
     yield page
     context.close()
     assert not problems
 
 
 @pytest.mark.parametrize("name", OPENED)
-def test_a_page_opens_without_raw_markdown(page, name):
+def test_page_opens_without_raw_markdown(page, name):
     page.goto((SITE / f"{name}.html").as_uri())
     article = page.locator("article")
     assert article.locator("h1").first.inner_text().strip()
@@ -68,13 +70,13 @@ def test_keys_are_not_broken_over_lines(page):
     assert set(heights) == {1}
 
 
-def test_the_tutorial_names_its_files(page):
+def test_tutorial_names_its_files(page):
     page.goto((SITE / "docs/tutorial.html").as_uri())
     assert "coffee.py" in page.locator("article .filename").all_inner_texts()
 
 
 @pytest.mark.parametrize("words", SEARCHES)
-def test_a_search_finds_a_page_that_answers(page, words):
+def test_search_finds_matching_page(page, words):
     page.goto((SITE / "docs/cli.html").as_uri())
     page.wait_for_timeout(1000)
     page.keyboard.press("/")

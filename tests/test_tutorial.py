@@ -59,11 +59,11 @@ def test_forty_lines():
     assert imported == ["textenvs"]
 
 
-@pytest.mark.parametrize(("command", "shown"), COMMANDS)
-def test_a_command_prints_what_the_page_shows(command, shown, run):
+@pytest.mark.parametrize(("command", "excerpt"), COMMANDS)
+def test_command_prints_what_page_shows(command, excerpt, run):
     # What a reader types stands after a prompt; here it comes through a pipe, which does not show it.
-    typed = re.findall(r"^(?:over)?> (.*)$", shown, re.MULTILINE)
-    expected = re.sub(r"^((?:over)?> ).*\n", r"\1", shown, flags=re.MULTILINE)
+    typed = re.findall(r"^(?:over)?> (.*)$", excerpt, re.MULTILINE)
+    expected = re.sub(r"^((?:over)?> ).*\n", r"\1", excerpt, flags=re.MULTILINE)
     printed = run(*command.split(), stdin="".join(f"{line}\n" for line in typed))
     assert printed.strip() == expected.strip()
 
@@ -72,17 +72,17 @@ def audited(run, *words, status=0):
     """The verdicts of the page's command, by check."""
     (block,) = re.findall(r'^```sh title="audit"\n(.*?)^```', PAGE, re.DOTALL | re.MULTILINE)
     command = [*block.split(), "--json", *words]
-    return {each["check"]: each for each in json.loads(run(*command, status=status))}
+    return {load["check"]: load for load in json.loads(run(*command, status=status))}
 
 
-def test_the_environment_with_tools_passes_the_audit(run):
+def test_environment_with_tools_passes_audit(run):
     verdicts = audited(run)
     assert verdicts.pop("twins")["status"] == "warning"  # as the page says
-    assert {each["status"] for each in verdicts.values()} <= {"pass", "skipped"}
+    assert {value["status"] for value in verdicts.values()} <= {"pass", "skipped"}
     assert {"copies", "attack all", "memorised answers", "search"} <= set(verdicts)
 
 
-def test_the_audit_finds_what_the_page_says(folder, run):
+def test_audit_finds_what_page_says(folder, run):
     path = folder / "coats.py"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("right = said == NUMBERS[colour, size]", "right = NUMBERS[colour, size] in said"))
@@ -90,7 +90,7 @@ def test_the_audit_finds_what_the_page_says(folder, run):
     assert audited(run, "--search", "10", status=1)["attack all"]["status"] == "fail"
 
 
-def test_the_model_of_a_service_plays(folder, run):
+def test_model_of_service_plays(folder, run):
     (block,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     with FakeService(answer="small") as service:
         printed = run(*block.replace("http://localhost:8000/v1", service.url).split())
@@ -99,28 +99,28 @@ def test_the_model_of_a_service_plays(folder, run):
 
 
 def test_the_environment_trains(folder, run):
-    """As the page says it, with a smaller model and one iteration."""
+    """Train as the page says, with a smaller model and one iteration."""
     (block,) = re.findall(r'^```sh title="train"\n(.*?)^```', PAGE, re.DOTALL | re.MULTILINE)
     tried, trained = (line.removeprefix("python -m ").split() for line in block.splitlines())
-    said = run(*tried)
-    assert "the opening of training task 0 of env.id=coffee:my/coffee has " in said
-    assert "which are trained on, too" in said
+    output = run(*tried)
+    assert "the opening of training task 0 of env.id=coffee:my/coffee has " in output
+    assert "which are trained on, too" in output
     small = [f"model.{shape}" for shape in ("hidden=32", "layers=1", "heads=2", "kv_heads=1", "vocab_size=300")]
     small += ["warm_start.demonstrations=32", "warm_start.steps=3", "warm_start.batch_size=8"]
     small += ["rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=16"]
-    said = " ".join(run(*trained, *small, "trainer.total_iterations=1").split())
-    assert "validation is on tasks 14 to 17, which data.train_size leaves out of training" in said
+    output = " ".join(run(*trained, *small, "trainer.total_iterations=1").split())
+    assert "validation is on tasks 14 to 17, which data.train_size leaves out of training" in output
     written = {path.name for path in (folder / "outputs/textenvs/run").iterdir()}
     assert written >= {"config.yaml", "metrics.jsonl", "conversations", "checkpoints"}
 
 
-def test_gymnasium_accepts_the_environment(folder):
-    """As a reader does, in a process of its own."""
+def test_gymnasium_accepts_environment(folder):
+    """Run the page's code as a reader, in its own process."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-W", "error", "check.py"], check=True, cwd=folder, env=environment, timeout=100)
 
 
-def test_the_environment_keeps_what_the_page_says(folder):
+def test_environment_keeps_what_page_says(folder):
     """Failing first never pays, also not by a long way round."""
     import coffee
 

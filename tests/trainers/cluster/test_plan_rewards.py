@@ -129,7 +129,7 @@ def test_what_has_no_room_says_so(judge):
         (["JUDGE", "reward_model.classifier.threads=2"], "has no effect without cluster.backend=ray"),
         (["JUDGE", "reward_model.weight=0"], "no score would count"),
         (["JUDGE", "reward_model.name=custom"], "the name of another reward's term"),
-        (["JUDGE", "custom_reward_function.path=pyproject.toml"], "would both take the environment's reward away"),
+        (["JUDGE", "custom_reward_function.path=pyproject.toml"], "would both replace the environment's reward"),
     ],
 )
 def test_keys_that_do_not_go_together(judge, options, said, monkeypatch):
