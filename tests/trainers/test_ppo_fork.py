@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ppo_runs import in_process, training_of
 
-from trainers import ppo
+from trainers import update
 from trainers.algorithms.policy_losses import token_weights
 from trainers.config import ConfigError, resolve
 from trainers.run import Run
@@ -33,7 +33,7 @@ def test_forks_are_trained_and_reported_separately(
         parts.append(tree)
         return token_weights(*arguments, tree=tree, weights=weights, **kwargs)
 
-    monkeypatch.setattr(ppo, "token_weights", weights)
+    monkeypatch.setattr(update, "token_weights", weights)
     in_process(tmp_path, *FORK, f"trainer.rollout_data_dir={folder}", *options.split())
     for row, file in zip(training_of(tmp_path), sorted(folder.glob("*.parquet")), strict=True):
         episodes = read_parquet(file)
