@@ -33,7 +33,7 @@ def test_there_are_three():
 
 
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_kept_without_outputs(path):
+def test_notebook_is_kept_without_outputs(path):
     book = json.loads(path.read_text(encoding="utf-8"))
     assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
     code = [cell for cell in book["cells"] if cell["cell_type"] == "code"]

@@ -56,7 +56,7 @@ def test_installed_script_ends_at_import(tmp_path):
     assert (ended.returncode, "Traceback" in ended.stderr) == (130, False)
 
 
-def test_importing_the_libraries_leaves_signals_alone(tmp_path):
+def test_importing_libraries_leaves_signals_alone(tmp_path):
     code = "import signal, textenvs, trainers; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     ended = interrupted(tmp_path, "nothing", "-c", code)
     assert (ended.returncode, ended.stdout) == (0, "True\n")

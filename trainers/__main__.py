@@ -1,4 +1,4 @@
-"""``python -m trainers`` lists the trainers that there are, and ``python -m trainers NAME key=value ...`` runs one."""
+"""``python -m trainers`` lists the trainers, and ``python -m trainers NAME key=value ...`` runs one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _USAGE = "usage: python -m trainers [NAME [key=value ...]]; without a name it li
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """List, or run: 2 where nothing could be started, 1 where the run ended with an error, 130 where interrupted."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if not given:
-        found = names()
-        width = max(map(len, found))
+    """List the trainers, or run one; return 2 if nothing could start, 1 after an error, 130 after an interrupt."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args:
+        descriptions = names()
+        width = max(map(len, descriptions))
         with reader_may_leave():
-            for name, what in found.items():
+            for name, what in descriptions.items():
                 print(f"{name:{width}}  {what}")
         return 0
-    if given[0].startswith("-"):
-        asked = given[0] in ("-h", "--help")
+    if args[0].startswith("-"):
+        help_requested = args[0] in ("-h", "--help")
         with reader_may_leave():
-            print(_USAGE, file=sys.stdout if asked else sys.stderr)
-        return 0 if asked else 2
-    if flags := [word for word in given[1:] if word in ("-h", "--help", "--dry-run")]:
+            print(_USAGE, file=sys.stdout if help_requested else sys.stderr)
+        return 0 if help_requested else 2
+    if flags := [word for word in args[1:] if word in ("-h", "--help", "--dry-run")]:
         print(
             f"error: {flags[0]}: those here take key=value and --config FILE; the keys are those of "
             "python -m trainers.ppo --help, and python -m trainers.ppo --dry-run resolves them",
@@ -36,11 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     try:
-        trainer = make(given[0], given[1:])
+        trainer = make(args[0], args[1:])
     except (TrainerNotFoundError, ValueError, ImportError) as error:  # a configuration's problems are a ValueError
         print(f"error: {error}\nNothing was started.", file=sys.stderr)
         return 2
-    from .run import EXPECTED  # it brings torch: not for a list of names
+    from .run import EXPECTED  # it imports torch, which a list of names does not need
 
     def work() -> int:
         with trainer:

@@ -1,14 +1,14 @@
-"""Render chat templates of model folders within bounds of time and size: a template is a program of somebody else's.
+"""Render chat templates of model folders within bounds of time and size: a template is untrusted code.
 
-Jinja's sandbox keeps a template from the system, and not from looping or from making a text without end. So the
+Jinja's sandbox isolates a template from the system, but does not limit its loops or the size of its text. So the
 template is compiled in an environment that transformers made, with checks where work can grow:
 
-* each turn of a loop, call, filter, test and operator looks at the clock, which counts this thread's processor time;
-* each text and list that is made counts towards a total, and what an operator or a method would make is known from its
-  operands before it is made;
-* values that are written out, compared or joined are counted as often as they are referred to.
+* each loop iteration, call, filter, test and operator checks the clock, which counts this thread's processor time;
+* each new text and list counts towards a total, and the size of an operator's or a method's result is computed from its
+  operands in advance;
+* values that are written, compared or joined are counted as often as they are referred to.
 
-Nothing here depends on other threads or processes, and a template of a model in use costs about as much as without.
+Nothing here depends on other threads or processes, and common models' templates cost about as much as without checks.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from jinja2.runtime import str_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-#: Processor time that one rendering may take, in seconds, and besides for each million characters that it is given.
+#: Processor time that one rendering may take, in seconds, and in addition per million characters of input.
 SECONDS, SECONDS_PER_MILLION = 2.0, 2.0
-#: What all renderings of one template may take beyond ``SECONDS_EACH`` for each of them.
+#: Processor time that all renderings of one template may take beyond ``SECONDS_EACH`` for each.
 SECONDS_SAVED, SECONDS_EACH = 10.0, 0.05
-#: The longest rendered text, in characters, beside what it makes of each character that it is given.
+#: Maximum rendered text, in characters, and in addition per character of input.
 TEXT, TEXT_PER_CHARACTER = 2**16, 16
-#: All that may be made on the way, in characters and items.
+#: Maximum total of intermediate values, in characters and items, and in addition per character of input.
 MADE, MADE_PER_CHARACTER = 2**25, 256
-#: The longest template, in characters.
+#: Maximum length of a template, in characters.
 SOURCE = 2**19
 
-# The clock is looked at once for so many small steps, or items made in large ones.
+# The clock is checked once per this many small steps, or items of large ones.
 _LOOK, _SMALL = 64, 256
 _LARGEST = 10**6  # width, count or index
 _BITS = 4096  # of an integer
 _LONG_NUMBER = re.compile(r"\d{6}")
 # A width that is an argument: in a format of `%`, and of `str.format`.
 _STAR_WIDTH, _NESTED_FIELD = re.compile(r"%[-+ #0]*\*"), re.compile(r"\{[^{}]*\{")
-# Methods of texts that templates use; others make bytes, or texts whose length is not known before.
+# Methods of texts that templates use; others return bytes, or texts of unpredictable length.
 _TEXT_METHODS = frozenset(
     {
         *("capitalize", "casefold", "count", "endswith", "find", "format", "format_map", "index", "isalnum"),
@@ -54,12 +54,12 @@ _TEXT_METHODS = frozenset(
         *("swapcase", "title", "upper"),
     }
 )
-# Filters and functions that take long on short texts, or loop for as long as they are told; no template needs them.
+# Filters and functions that are slow on short texts, or loop as often as an argument says; no template needs them.
 _LEFT_OUT = frozenset({"urlize", "striptags", "xmlattr", "pprint", "lipsum"})
-# Filters that read all of what they are given, also what is inside.
+# Filters that read all of their arguments, nested values included.
 _DEEP = frozenset({"tojson", "string", "format", "unique", "sort", "dictsort", "groupby", "min", "max", "escape", "e"})
 _WIDE = frozenset({"indent", "center", "wordwrap", "batch", "slice"})
-# Methods and tests that compare what they are given with what is there.
+# Methods and tests that compare their arguments with the value's content.
 _COMPARING_METHODS = frozenset({"index", "count", "changed"})
 _COMPARING_TESTS = frozenset(
     {"eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "gt", "greaterthan", ">", "le", "<=", "ge", ">=", "in"}
@@ -68,7 +68,7 @@ _WIDEST_JSON = 16  # characters of an indent, or of a separator
 
 
 class LimitError(Exception):
-    """A template goes beyond a bound; the message says which, ``advice`` what to do."""
+    """A template exceeds a bound; the message says which, ``advice`` what to do."""
 
     advice = "use a model with another one, or set tokenizer.chat_template"
 
@@ -85,12 +85,12 @@ class _Budget:
     """Budget of one rendering."""
 
     def __init__(self, seconds: float, made: int, text: int) -> None:
-        self.seconds, self.left, self.text = seconds, made, text
+        self.seconds, self.remaining, self.text = seconds, made, text
         self._end = time.thread_time() + seconds
         self._until_look = _LOOK
 
     def tick(self, work: int = 1) -> None:
-        """Look at the clock, once for so much work."""
+        """Count ``work``, and check the clock when enough has accumulated."""
         self._until_look -= work
         if self._until_look < 0:
             self._until_look = _LOOK
@@ -98,10 +98,10 @@ class _Budget:
                 raise LimitError(f"the chat template takes more than {self.seconds:.3g} s of processor time")
 
     def make(self, size: int) -> None:
-        """Count what is made, or is about to be."""
+        """Count a value of this size, which was made or will be."""
         self.tick(1 + size // _SMALL)
-        self.left -= size
-        if self.left < 0:
+        self.remaining -= size
+        if self.remaining < 0:
             raise LimitError("the chat template makes texts and lists without end")
 
 
@@ -109,9 +109,9 @@ _budget: contextvars.ContextVar[_Budget] = contextvars.ContextVar("what is left 
 
 
 class BoundedTemplates:
-    """Renders with the chat template of one tokenizer, as transformers' ``apply_chat_template`` does.
+    """Renderer with the chat template of one tokenizer, equivalent to its ``apply_chat_template``.
 
-    A class with an ``apply_chat_template`` of its own is refused: nothing can interrupt that.
+    A class with its own ``apply_chat_template`` is refused: nothing can interrupt that.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -126,21 +126,21 @@ class BoundedTemplates:
         generate: bool,
         kwargs: Mapping[str, Any],
     ) -> str:
-        """The conversation as text; ``LimitError``, or what Jinja and the template raise."""
+        """Return the conversation as text; raise ``LimitError``, or the errors of Jinja and the template."""
         _check_class(type(self._tokenizer))
-        given = _characters((messages, tools, kwargs))
-        millions = given / 1e6
+        characters = _characters((messages, tools, kwargs))
+        millions = characters / 1e6
         self._saved = min(SECONDS_SAVED, self._saved + SECONDS_EACH + SECONDS_PER_MILLION * millions)
         budget = _Budget(
             min(SECONDS + SECONDS_PER_MILLION * millions, self._saved),
-            MADE + MADE_PER_CHARACTER * given,
-            TEXT + TEXT_PER_CHARACTER * given,
+            MADE + MADE_PER_CHARACTER * characters,
+            TEXT + TEXT_PER_CHARACTER * characters,
         )
         started, token = time.thread_time(), _budget.set(budget)
         try:
-            # The template may be large, so it counts where it is long; None stands for a key that is not there.
+            # The template may be large, so a long one counts; None stands for a missing key.
             rendered, _ = _render()(
-                conversations=[[{k: v for k, v in each.items() if v is not None} for each in messages]],
+                conversations=[[{k: v for k, v in message.items() if v is not None} for message in messages]],
                 tools=tools,
                 chat_template=self._tokenizer.get_chat_template(tools=tools),
                 add_generation_prompt=generate,
@@ -169,7 +169,7 @@ def _check_class(owner: type) -> None:
 
 @functools.cache
 def _render() -> Callable[..., tuple[list[str], Any]]:
-    """The rendering of transformers, with our compilation of templates in the place of its own."""
+    """Return transformers' rendering function with the compilation of templates replaced by :func:`_compiled`."""
     import transformers
     from transformers.utils import chat_template_utils as utils
 
@@ -180,37 +180,40 @@ def _render() -> Callable[..., tuple[list[str], Any]]:
             f"transformers {transformers.__version__} compiles templates in another place",
             "install a version of transformers that textenvs[train] allows",
         )
-    known = {**original.__globals__, compiling: _compiled}
-    copy = types.FunctionType(original.__code__, known, original.__name__, original.__defaults__, original.__closure__)
+    namespace = {**original.__globals__, compiling: _compiled}
+    copy = types.FunctionType(
+        original.__code__, namespace, original.__name__, original.__defaults__, original.__closure__
+    )
     copy.__kwdefaults__ = original.__kwdefaults__
     return copy
 
 
 @functools.lru_cache(maxsize=64)
 def _compiled(source: str) -> Any:
-    """The template in an environment with bounds; compiling counts as part of the rendering that needs it first."""
+    """Return the template in an environment with bounds; compiling counts as part of the first rendering."""
     if len(source) > SOURCE:
         raise LimitError(f"the chat template has {len(source):,} characters, more than {SOURCE:,}")
     from transformers.utils import chat_template_utils as utils
 
-    made = utils._compile_jinja_template("").environment
+    original = utils._compile_jinja_template("").environment
     environment = _Bounded(
-        trim_blocks=made.trim_blocks,
-        lstrip_blocks=made.lstrip_blocks,
-        extensions=[type(each) for each in made.extensions.values()],
+        trim_blocks=original.trim_blocks,
+        lstrip_blocks=original.lstrip_blocks,
+        extensions=[type(extension) for extension in original.extensions.values()],
         optimized=False,
         finalize=_written,
     )
     environment.filters = {
-        name: _guarded(name, function) for name, function in made.filters.items() if name not in _LEFT_OUT
+        name: _guarded(name, function) for name, function in original.filters.items() if name not in _LEFT_OUT
     } | {_COUNTED: _counted, _WEIGHED: _weighed, _JOINED: _joined_values}
     environment.tests = {
-        name: _guarded("unique" if name in _COMPARING_TESTS else "", function) for name, function in made.tests.items()
+        name: _guarded("unique" if name in _COMPARING_TESTS else "", function)
+        for name, function in original.tests.items()
     }
-    environment.globals = {name: value for name, value in made.globals.items() if name not in _LEFT_OUT}
+    environment.globals = {name: value for name, value in original.globals.items() if name not in _LEFT_OUT}
     try:
         return environment.from_string(source)
-    except ValueError as error:  # an integer of more digits than Python reads
+    except ValueError as error:  # an integer with more digits than Python parses
         raise LimitError(f"the chat template cannot be read: {error}") from error
 
 
@@ -218,7 +221,7 @@ _COUNTED, _WEIGHED, _JOINED = "counted items", "weighed value", "joined values" 
 
 
 class _Checks(NodeTransformer):
-    """Puts checks into a template: around what is looped over, compared and joined."""
+    """Transformer that adds checks to a template: around values that are looped over, compared and joined."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -226,14 +229,14 @@ class _Checks(NodeTransformer):
         return node
 
     def visit_List(self, node: Any) -> Any:
-        """Count what a value refers to when it is made, so that none refers to the same without end."""
+        """Count the content of a new value, so that none refers to itself without end."""
         self.generic_visit(node)
         items = (
             node.items
             if not isinstance(node, nodes.Dict)
             else [n for pair in node.items for n in (pair.key, pair.value)]
         )
-        plain = getattr(node, "ctx", "load") != "load" or all(isinstance(each, nodes.Const) for each in items)
+        plain = getattr(node, "ctx", "load") != "load" or all(isinstance(item, nodes.Const) for item in items)
         return node if plain else _through(_WEIGHED, node)
 
     visit_Tuple = visit_Dict = visit_List
@@ -244,8 +247,10 @@ class _Checks(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
         self.generic_visit(node)
-        # Whether a value is this number or text, or has it, is told without a look at what is inside.
-        if any(isinstance(each, nodes.Const) for each in (node.expr, *(operand.expr for operand in node.ops))):
+        # Comparing with a number or text constant does not read nested values.
+        if any(
+            isinstance(expression, nodes.Const) for expression in (node.expr, *(operand.expr for operand in node.ops))
+        ):
             return node
         node.expr = _through(_WEIGHED, node.expr)
         for operand in node.ops:
@@ -262,7 +267,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
-        """The text of a template, block or macro, as its parts come."""
+        """Return the text of a template, block or macro, counting its parts as they arrive."""
         budget, texts, size = _budget.get(), [], 0
         for part in parts:
             texts.append(part)
@@ -278,14 +283,14 @@ class _Bounded(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         _check_operands(operator, left, right)
-        return _made(super().call_binop(context, operator, left, right))
+        return _measured(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         _budget.get().tick()
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
         owner = getattr(method, "__self__", None)
         if isinstance(owner, str) and method.__name__ == "join" and args:
-            args = ([*_counted(args[0])], *args[1:])  # a generator is read, and given on as a list
+            args = ([*_counted(args[0])], *args[1:])  # a generator is read, and passed on as a list
         if isinstance(owner, str | bytes):
             _check_method(owner, method.__name__, args, kwargs)
         elif isinstance(owner, int | float):
@@ -294,7 +299,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
             _budget.get().make(_weight((owner if _sized(owner) else (), args)))
         if function is context.environment.globals.get("strftime_now"):
             _check_format(str(args[0]) if args else "")
-        return _made(super().call(context, function, *args, **kwargs))
+        return _measured(super().call(context, function, *args, **kwargs))
 
 
 def _check_operands(operator: str, left: Any, right: Any) -> None:
@@ -354,47 +359,47 @@ def _check_numbers(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
 
 
 def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter or test of Jinja's with its checks; what Jinja notes on the function stays."""
+    """Return a filter or test of Jinja's with its checks; Jinja's attributes of the function are kept."""
     passed = hasattr(function, "jinja_pass_arg")  # its first argument is Jinja's own
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        given = args[1:] if passed else args
+        arguments = args[1:] if passed else args
         budget = _budget.get()
         budget.tick()
         if name in _WIDE or name in ("round", "truncate"):
-            _check_numbers(given[1:], kwargs)
+            _check_numbers(arguments[1:], kwargs)
         if name in _DEEP:
-            budget.make(_weight(given))
+            budget.make(_weight(arguments))
         if name == "format":
-            _check_format(str(given[0]))
-            budget.make(str(given[0]).count("%") * _weight((given[1:], kwargs)))
+            _check_format(str(arguments[0]))
+            budget.make(str(arguments[0]).count("%") * _weight((arguments[1:], kwargs)))
         elif name == "tojson":
-            _check_json(*given, **kwargs)
+            _check_json(*arguments, **kwargs)
         elif name == "replace":
-            _check_replaced(*map(str, given[:3]), **kwargs)
+            _check_replaced(*map(str, arguments[:3]), **kwargs)
         elif name == "join":
-            # A generator among the arguments is read here, and given on as a list.
-            given = ([*_counted(given[0])], *given[1:])
-            separator = given[1] if len(given) > 1 else kwargs.get("d", "")
-            if kwargs.get("attribute") is None and len(given) < 3:
-                budget.make(_join_size(str(separator), given[0]))
+            # A generator among the arguments is read here, and passed on as a list.
+            arguments = ([*_counted(arguments[0])], *arguments[1:])
+            separator = arguments[1] if len(arguments) > 1 else kwargs.get("d", "")
+            if kwargs.get("attribute") is None and len(arguments) < 3:
+                budget.make(_join_size(str(separator), arguments[0]))
             else:
-                budget.make((_weight(given[0]) + len(given[0])) * (1 + len(str(separator))))
-            args = (*args[:1], *given) if passed else given
+                budget.make((_weight(arguments[0]) + len(arguments[0])) * (1 + len(str(separator))))
+            args = (*args[:1], *arguments) if passed else arguments
         elif name in _WIDE:
-            widths = [len(value) if isinstance(value, str) else value for value in (*given[1:], *kwargs.values())]
+            widths = [len(value) if isinstance(value, str) else value for value in (*arguments[1:], *kwargs.values())]
             widest = max([1, *(int(width) for width in widths if isinstance(width, int | float))])
-            budget.make(widest * (len(given[0]) if _sized(given[0]) else 1))
-        elif name == "sum" and _sized(given[2] if len(given) > 2 else kwargs.get("start")):
+            budget.make(widest * (len(arguments[0]) if _sized(arguments[0]) else 1))
+        elif name == "sum" and _sized(arguments[2] if len(arguments) > 2 else kwargs.get("start")):
             raise LimitError("the chat template sums up lists, which is not run here")
-        return _made(function(*args, **kwargs))
+        return _measured(function(*args, **kwargs))
 
     return guarded
 
 
-def _made(value: Any) -> Any:
-    """A value that was just made, counted."""
+def _measured(value: Any) -> Any:
+    """Count a new value, and return it."""
     budget = _budget.get()
     if _sized(value):
         budget.make(len(value))
@@ -404,7 +409,7 @@ def _made(value: Any) -> Any:
 
 
 def _counted(items: Any) -> Iterator[Any]:
-    """Yield the items of a loop, with a look at the clock for each."""
+    """Yield the items of a loop; count each and check the clock."""
     budget = _budget.get()
     for item in items:
         budget.make(1)
@@ -412,14 +417,14 @@ def _counted(items: Any) -> Iterator[Any]:
 
 
 def _weighed(value: Any) -> Any:
-    """A value that is about to be compared."""
+    """Count a value that will be compared, and return it."""
     if not isinstance(value, str | int | float | None):
         _budget.get().make(_weight(value))
     return value
 
 
 def _written(value: Any) -> Any:
-    """A value that is about to be written out."""
+    """Count a value that will be written, and return it."""
     return value if isinstance(value, str | int | float | None) else _weighed(value)
 
 
@@ -440,18 +445,18 @@ def _sized(value: Any) -> bool:
 
 
 def _weight(value: Any, *, by_depth: bool = False) -> int:
-    """Estimate the size of a value when written: a value referred to twice counts twice, a deep one by its depth."""
+    """Return the estimated size of a value when written: repeated references count again, nested values by depth."""
     budget = _budget.get()
-    most, size, rest, depth = budget.left, 0, [value], 0
+    limit, size, rest, depth = budget.remaining, 0, [value], 0
     while rest:
-        inner: list[Any] = []  # a level deeper
-        for each in rest:
-            size += (len(each) if isinstance(each, str | bytes) else 1) + (depth if by_depth else 0)
-            if isinstance(each, Mapping):
-                inner += [*each.keys(), *each.values()]
-            elif isinstance(each, list | tuple | set | frozenset):
-                inner += each
-            if size + len(inner) > most:
+        inner: list[Any] = []  # next level
+        for item in rest:
+            size += (len(item) if isinstance(item, str | bytes) else 1) + (depth if by_depth else 0)
+            if isinstance(item, Mapping):
+                inner += [*item.keys(), *item.values()]
+            elif isinstance(item, list | tuple | set | frozenset):
+                inner += item
+            if size + len(inner) > limit:
                 raise LimitError("the chat template makes texts and lists without end")
             if not len(inner) % 1024:
                 budget.tick()
@@ -460,7 +465,7 @@ def _weight(value: Any, *, by_depth: bool = False) -> int:
 
 
 def _characters(value: Any) -> int:
-    """The characters of all texts in nested mappings and sequences."""
+    """Return the number of characters of all texts in nested mappings and sequences."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):

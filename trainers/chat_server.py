@@ -1,7 +1,7 @@
 """A model of this process as chat completions over HTTP, for simulated users and judges (:mod:`textenvs.chat.local`).
 
-The embedded engine computes all requests together as they come, from any client. Equal requests with equal seeds
-have equal answers, but for rounding (in bfloat16 it matters). Only this machine can reach it.
+The embedded engine batches the requests of all clients as they arrive. Equal requests with equal seeds have equal
+answers, up to rounding (which matters in bfloat16). Only this machine can reach it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .policy import load, resolve_device
 from .rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from .rollout.renderer import Renderer, RendererError
 
-MOST_CONTEXT = 32768  #: of a conversation, in tokens, where the model has as many
-SLOTS = 64  #: replies at once
+MOST_CONTEXT = 32768  #: maximum tokens of a conversation, if the model has as many positions
+SLOTS = 64  #: concurrent replies
 _START_S = 600.0  # a large model takes minutes to load
 
 
@@ -37,12 +37,12 @@ class _Body(BaseModel):
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
     max_completion_tokens: int = Field(1024, ge=1)
-    max_tokens: int | None = Field(None, ge=1)  # as older clients call it
+    max_tokens: int | None = Field(None, ge=1)  # the name in older clients
     seed: int | None = Field(None, ge=0)
 
 
 class ChatServer:
-    """Serves a folder's model at :attr:`base_url` from a thread of its own, until :meth:`close` or the process ends.
+    """Server of a folder's model at :attr:`base_url`, in its own thread, until :meth:`close` or the process ends.
 
     Raises ``ValueError``: the model cannot be loaded or served, or its chat template cannot be used; ImportError:
     aiohttp is missing.
@@ -65,7 +65,7 @@ class ChatServer:
         self.base_url = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(_START_S)
 
     def close(self) -> None:
-        """End the server and its engine; requests under way fail."""
+        """End the server and its engine; requests in progress fail."""
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -95,21 +95,21 @@ class ChatServer:
         policy = EnginePolicy(self._policy.engine, self._policy.renderer, sampling)
         seed = secrets.randbits(31) if body.seed is None else body.seed
         try:
-            said = await Speaker(policy, seed).reply(conversation)
+            reply = await Speaker(policy, seed).reply(conversation)
         except NoRoomError as error:
             return self._refused(400, f"context length exceeded: {error}")
         except (RendererError, RequestError) as error:
             return self._refused(400, str(error))
         except EngineError as error:
             return self._refused(503, f"{type(error).__name__}: {error}")
-        written = len(said.generation.token_ids)
+        written = len(reply.generation.token_ids)
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": said.text},
-            "finish_reason": said.generation.finish_reason,
+            "message": {"role": "assistant", "content": reply.text},
+            "finish_reason": reply.generation.finish_reason,
         }
-        usage = {"prompt_tokens": said.prompt_tokens, "completion_tokens": written}
-        usage["total_tokens"] = said.prompt_tokens + written
+        usage = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": written}
+        usage["total_tokens"] = reply.prompt_tokens + written
         return self._web.json_response(
             {"object": "chat.completion", "model": body.model, "choices": [choice], "usage": usage}
         )
@@ -126,7 +126,7 @@ def engine_policy(
     device: str = "auto",
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> EnginePolicy:
-    """A causal language model in an embedded engine of its own; arguments and errors as of `LocalPolicy`."""
+    """Return a causal language model in its own embedded engine; arguments and errors are those of `LocalPolicy`."""
     loaded = load(ModelSection(path=model), lambda: (), max_context=0, seed=0)
     renderer = Renderer(loaded.tokenizer, template_kwargs=chat_template_kwargs, stop_token_ids=loaded.end_token_ids)
     engine = TorchEngine(

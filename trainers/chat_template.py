@@ -1,10 +1,10 @@
-"""Chat templates: in which form each message is put to one, control tokens, and variables that a user may set.
+"""Chat templates: the form of each message for a template, control tokens, and variables that a user may set.
 
-Templates reject or silently drop some kinds of messages. So each kind is rendered with unique sentinel texts, and one
-that is not shown exactly once and in order is put in another form:
+Templates reject or silently drop some kinds of messages. So each kind is rendered with unique sentinel texts, and a
+kind that is not shown exactly once and in order is converted:
 
 ===================================  ==================================================================
-message                              where the template does not show it
+message                              its form if the template does not show it
 ===================================  ==================================================================
 system, first or later               a user message
 tool result behind plain text        a user message, between ``<tool_response>`` tags
@@ -14,7 +14,7 @@ tool schemas                         refused: the environment's own system promp
 ===================================  ==================================================================
 
 A message's form depends only on the messages between the replies around it, so it is the same in a bridge and in the
-whole conversation. Shapes that were not probed on construction are, when they first come (:meth:`MessageForms.check`).
+whole conversation. Shapes that were not probed on construction are probed on first use (:meth:`MessageForms.check`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from textenvs.text import excerpt
 
 
 class MarkedText(NamedTuple):
-    """Rendered text in which control tokens spelled by messages are marked, and what the marks look like, if any."""
+    """Rendered text with marks for the control tokens that messages spell, and the pattern of the marks, if any."""
 
     marked: str
     marks: re.Pattern[str] | None = None
@@ -43,30 +43,31 @@ class MarkedText(NamedTuple):
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer: special ones, those it declares (``chat_control_tokens``), and ``more``.
+    """The control tokens of one tokenizer: special ones, those it declares (``chat_control_tokens``), and ``extra``.
 
-    :meth:`mark` replaces each one that a message spells by a mark of plain letters, so that the template's own can be
-    told apart; :meth:`encode` cuts the text inside each spelled one and encodes the pieces apart. Where a tokenizer
-    still makes control tokens that the template did not write, the text between the template's own is cut further.
+    :meth:`mark` replaces each one that a message spells by a mark of plain letters, to distinguish it from the
+    template's own; :meth:`encode` cuts the text inside each spelled one and encodes the pieces separately. If a
+    tokenizer still produces control tokens that the template did not write, the text between the template's own is cut
+    further.
     """
 
-    def __init__(self, tokenizer: Any, more: Iterable[str] = ()) -> None:
+    def __init__(self, tokenizer: Any, extra: Iterable[str] = ()) -> None:
         self._tokenizer = tokenizer
         added = [token for _, token in sorted(tokenizer.added_tokens_decoder.items())]
-        declared = {*(getattr(tokenizer, "chat_control_tokens", None) or ()), *more}
+        declared = {*(getattr(tokenizer, "chat_control_tokens", None) or ()), *extra}
         names = [token.content for token in added if token.special or token.content in declared]
         names += map(str, tokenizer.all_special_tokens)
         self.ids = {name: int(tokenizer.convert_tokens_to_ids(name)) for name in dict.fromkeys(names) if name}
         self.pattern = any_of(self.ids)
         self._names = tuple(self.ids)
-        self._values = frozenset(self.ids.values()) - {tokenizer.unk_token_id}  # what is unknown is not spelled
+        self._values = frozenset(self.ids.values()) - {tokenizer.unk_token_id}  # the unknown token is not spelled
         self._space_first = self.of("a") != self.of("\na")[len(self.of("\n")) :]  # SentencePiece's dummy prefix
 
     def mark(self, values: Sequence[tuple[Any, re.Pattern[str]]]) -> tuple[list[Any], re.Pattern[str] | None]:
-        """Put a mark, letters and digits that occur nowhere else, for each control token that ``values`` spell.
+        """Replace each control token that ``values`` spell by a mark: letters and digits that occur nowhere else.
 
-        Values are nested mappings and sequences of strings, each with the pattern of what to mark in it. Returns them
-        with marks, and what matches a mark (``None`` where there was nothing to mark).
+        Values are nested mappings and sequences of strings, each with the pattern of control tokens in it. Return the
+        values with marks, and the pattern of a mark (``None`` if nothing was marked).
         """
         texts = [text for value, _ in values for text in _strings(value)]
         if not any(self.pattern.search(text) for text in texts):
@@ -81,17 +82,17 @@ class ControlTokens:
         return [_map_strings(value, what, mark) for value, what in values], re.compile(f"zq{nonce}n(\\d+)qz")
 
     def plain(self, text: MarkedText) -> str:
-        found = text.marks
-        return text.marked if found is None else found.sub(lambda match: self._names[int(match[1])], text.marked)
+        marks = text.marks
+        return text.marked if marks is None else marks.sub(lambda match: self._names[int(match[1])], text.marked)
 
     def encode(self, text: MarkedText) -> list[int]:
-        """Token ids of a rendered text: the template's control tokens as such, and spelled ones as plain text."""
-        first, *others = self._pieces(text)
-        ids = [*self.of(first), *(i for piece in others for i in self.within(piece))]
+        """Return token ids of a rendered text: the template's control tokens as such, spelled ones as plain text."""
+        first, *rest = self._pieces(text)
+        ids = [*self.of(first), *(i for piece in rest for i in self.within(piece))]
         written = (self.ids[name] for name in self.pattern.findall(text.marked))
-        if all(i in written for i in ids if i in self._values):  # one after the other
+        if all(i in written for i in ids if i in self._values):  # in order
             return ids
-        # Tokenizers split at control tokens before all else, so what is between two of them can be encoded apart.
+        # Tokenizers split at control tokens first, so the text between two of them can be encoded separately.
         ids, end = [], 0
         for match in self.pattern.finditer(text.marked):
             ids += self._harmless(self.plain(MarkedText(text.marked[end : match.start()], text.marks)))
@@ -100,7 +101,7 @@ class ControlTokens:
         return ids + self._harmless(self.plain(text.after(end)))
 
     def within(self, text: str) -> list[int]:
-        """Token ids of a stretch within a conversation, without the space that some tokenizers put before a text."""
+        """Return token ids of a stretch within a conversation, without the space that some tokenizers prepend."""
         for before in ("\n", "#", "0") if self._space_first else ():
             head, ids = self.of(before), self.of(before + text)
             if ids[: len(head)] == head:
@@ -108,13 +109,13 @@ class ControlTokens:
         return self.of(text)
 
     def of(self, text: str) -> list[int]:
-        """Token ids of a text as the tokenizer gives them, spelled control tokens included."""
+        """Return token ids of a text by the tokenizer, spelled control tokens included."""
         if not text:
             return []
         return [int(i) for i in self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
 
     def _pieces(self, text: MarkedText) -> list[str]:
-        """The plain text, cut behind the first character of each spelled control token."""
+        """Return the plain text, cut after the first character of each spelled control token."""
         if text.marks is None:
             return [text.marked]
         pieces, end, start = [], 0, ""
@@ -125,7 +126,7 @@ class ControlTokens:
         return [*pieces, start + text.marked[end:]]
 
     def _harmless(self, text: str) -> list[int]:
-        """Token ids of plain text, cut in halves until no control token is among them."""
+        """Return token ids of plain text, cut in halves until no control token is among them."""
         ids = self.within(text)
         if self._values.isdisjoint(ids):
             return ids
@@ -139,12 +140,12 @@ class ControlTokens:
 
 
 def any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of these strings, the longest first; nothing where there are none."""
+    """Return a pattern of any of these strings, the longest first; without any it matches nothing."""
     return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or r"(?!)")
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All strings in nested mappings and sequences, keys left aside."""
+    """Yield all strings in nested mappings and sequences, except for keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | Sequence):
@@ -153,7 +154,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _map_strings(value: Any, pattern: re.Pattern[str], change: Callable[[re.Match[str]], str]) -> Any:
-    """A copy in which ``change`` has been applied to each match of ``pattern`` in each string."""
+    """Return a copy with ``change`` applied to each match of ``pattern`` in each string."""
     if isinstance(value, str):
         return pattern.sub(change, value)
     if isinstance(value, Mapping):
@@ -166,8 +167,8 @@ def _map_strings(value: Any, pattern: re.Pattern[str], change: Callable[[re.Matc
 Tools: TypeAlias = Sequence[Mapping[str, Any]] | None
 CallForm: TypeAlias = Literal["object", "string", "text"]
 
-_KNOWN_SHAPES = 1024  # kept at most
-_MESSAGE_CHARS = 500  # of what a template complains about
+_KNOWN_SHAPES = 1024  # maximum in the cache
+_MESSAGE_CHARS = 500  # of a template's error
 
 _PARAMETERS = {"type": "object", "properties": {"x": {"type": "string", "description": "Any."}}}
 #: A tool for probes.
@@ -177,7 +178,7 @@ PROBE_TOOLS: Tools = [
 
 
 class RendererError(ValueError):
-    """The template or the tokenizer cannot do what is asked; says what it complained about and what to do."""
+    """The template or the tokenizer cannot do this; the message says why and what to do."""
 
 
 class RejectedError(RendererError):
@@ -185,7 +186,7 @@ class RejectedError(RendererError):
 
 
 def place_of(reply: str, text: str) -> int:
-    """Return the place of the assistant's reply in a rendering; ``RejectedError`` where it is not as it was given."""
+    """Return the place of the assistant's reply in a rendering; ``RejectedError`` if it is not shown unchanged."""
     place = text.find(reply)
     if place < 0:
         raise RejectedError(f"the chat template does not show an assistant's reply {reply!r} as it is")
@@ -193,15 +194,15 @@ def place_of(reply: str, text: str) -> int:
 
 
 class Show(Protocol):
-    """Renders messages in a template's form as text; raises :class:`RejectedError` in the template's words."""
+    """Function that renders messages with a template; raises :class:`RejectedError` with the template's message."""
 
     def __call__(self, messages: list[dict[str, Any]], tools: Tools, *, generate: bool = True) -> str: ...
 
 
 def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
-    """Renders with a transformers tokenizer's chat template, and these variables.
+    """Return a function that renders with a tokenizer's chat template and these variables.
 
-    A template that goes beyond its bounds, or has none (:mod:`trainers.bounded_template`), is a :class:`RendererError`.
+    A template that exceeds its bounds, or has none (:mod:`trainers.bounded_template`), is a :class:`RendererError`.
     """
     from jinja2 import TemplateError
 
@@ -227,15 +228,15 @@ class MessageForms:
     Attributes:
         joins_users: User messages in a row become one.
         system_as_user: A system message at the start becomes a user message.
-        later_system_as_user: So does one further down.
-        results_as_user: A tool result behind an assistant message without ``tool_calls`` becomes a user message.
-        calls: How tool calls are put, in messages without and with a text: with their arguments as an ``object``, as a
-            ``string`` of JSON, or at the end of the message's ``text``, results then as behind plain text.
+        later_system_as_user: So does a later one.
+        results_as_user: A tool result after an assistant message without ``tool_calls`` becomes a user message.
+        calls: Form of tool calls, in messages without and with a text: with their arguments as an ``object``, as a
+            ``string`` of JSON, or at the end of the message's ``text``, with results then as after plain text.
     """
 
     def __init__(self, show: Show) -> None:
         self._show = show
-        self._known: dict[Hashable, str | None] = {}  # what is wrong with a shape, or nothing
+        self._known: dict[Hashable, str | None] = {}  # the problem with a shape, or none
         self.joins_users = self.system_as_user = self.later_system_as_user = self.results_as_user = False
         self.calls: dict[bool, CallForm] = {False: "text", True: "text"}
         s, u, a = system("x"), user("x"), assistant("x")
@@ -249,7 +250,7 @@ class MessageForms:
         for tools in with_tools:
             for r in results:
                 behind: list[Messages] = [(r,), (r, r), (r, u), (r, a, u), (r, a, r, r, a, u)]
-                self.results_as_user |= not self._shown(*((u, a, *each) for each in behind), tools=tools)
+                self.results_as_user |= not self._shown(*((u, a, *talk) for talk in behind), tools=tools)
         for has_text, calling in ((False, assistant("", [_CALL, _CALL])), (True, assistant("x", [_CALL]))):
             count = len(calling["tool_calls"])
             talks = [(u, calling, *[r] * count, *end) for r in results for end in ((), (a, u))]
@@ -259,7 +260,7 @@ class MessageForms:
                     break
 
     def converted(self) -> list[str]:
-        """The kinds of messages that are put in another form."""
+        """Return the kinds of messages that are converted."""
         kinds = {
             "two user messages in a row": self.joins_users,
             "system messages": self.system_as_user,
@@ -272,8 +273,8 @@ class MessageForms:
 
     def put(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         forms: list[dict[str, Any]] = []
-        was_converted = False  # the last form is a user message, and was another or several
-        native_calls = False  # the assistant's message before was put with its calls
+        was_converted = False  # the last form is a user message that was converted or joined
+        native_calls = False  # the previous assistant message has its calls
         for number, message in enumerate(messages):
             role, text = message["role"], _text(message)
             form, converted = {**message, "content": text}, False
@@ -294,7 +295,7 @@ class MessageForms:
         return forms
 
     def check(self, messages: Sequence[Message], tools: Tools = None) -> None:
-        """Prove with sentinels that the template shows a conversation of this shape, and these tools, once in order.
+        """Check with sentinels that the template shows a conversation of this shape, and these tools, once in order.
 
         (A system message at the start may move.) Cached by shape. RejectedError says what is missing and what to do.
         """
@@ -312,21 +313,21 @@ class MessageForms:
             raise RejectedError(problem)
 
     def around(self, names: Iterable[str]) -> set[str]:
-        """Those of ``names`` that the template writes around messages that are not the assistant's."""
+        """Return those of ``names`` that the template writes around messages that are not the assistant's."""
         u, a, names = user("x"), assistant("x"), tuple(names)
 
         def written(*messages: Message) -> Counter[str]:
             text = self._show(self.put(messages), None, generate=False)
             return Counter({name: text.count(name) for name in names})
 
-        found = written(system("x"), u)
+        counts = written(system("x"), u)
         for talk in ((u, a, u), (u, a, system("x")), (u, a, tool("x", "c", "probe"))):
             with contextlib.suppress(RejectedError):
-                found += written(*talk) - written(u, a)
-        return {name for name, count in found.items() if count}
+                counts += written(*talk) - written(u, a)
+        return {name for name, count in counts.items() if count}
 
     def _assistant(self, form: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """The assistant's message, and whether it has its calls as such."""
+        """Return the assistant's message, and whether it has its calls as such."""
         calls = form.pop("tool_calls", ())
         if not calls:
             return form, False
@@ -348,7 +349,7 @@ class MessageForms:
         return all(self._problem(talk, tools) is None for talk in talks)
 
     def _problem(self, messages: Sequence[Message], tools: Tools) -> str | None:
-        """What is wrong with how the template shows a conversation of this shape, or ``None``."""
+        """Return the problem with the template's rendering of a conversation of this shape, or ``None``."""
         roles = ", ".join(message["role"] for message in messages)
         if tools and (unseen := self._cached(json.dumps(tools), lambda: self._unseen(tools))):
             return (
@@ -356,19 +357,19 @@ class MessageForms:
                 "them (tools_in_prompt=true, and a call_format other than native), or use a model whose template "
                 "shows tools"
             )
-        probe, wanted, names = _probe(messages)
+        probe, expected, names = _probe(messages)
         try:
             text = self._show(self.put(probe), tools)
         except RejectedError as error:
             return f"the chat template rejects the conversation ({roles}): {error}"
         end = 0
-        for number, (role, texts) in enumerate(wanted):
-            counts = [text.count(each) for each in texts]
+        for number, (role, texts) in enumerate(expected):
+            counts = [text.count(sentinel) for sentinel in texts]
             if any(count != 1 for count in counts):
                 how = "shows more than once" if max(counts) > 1 else "does not show"
                 what = f"the text of message {number} ({role}) of a conversation ({roles})"
                 return f"the chat template {how} {what}: {_WAY_OUT}"
-            places = [text.find(each) for each in texts]
+            places = [text.find(sentinel) for sentinel in texts]
             if not (number == 0 and role == "system"):
                 if places and min(places) < end:
                     return f"the chat template shows message {number} ({role}) of ({roles}) out of order: {_WAY_OUT}"
@@ -379,14 +380,14 @@ class MessageForms:
 
     def _cached(self, key: Hashable, find: Callable[[], str | None]) -> str | None:
         if key not in self._known:
-            found = find()
+            problem = find()
             if len(self._known) >= _KNOWN_SHAPES:
                 self._known.clear()
-            self._known[key] = found
+            self._known[key] = problem
         return self._known[key]
 
     def _unseen(self, tools: Sequence[Mapping[str, Any]]) -> str:
-        """What the template does not show of these schemas; empty where it shows everything."""
+        """Return the parts of these schemas that the template does not show; empty if it shows all."""
         descriptions: dict[str, str] = {}
         words: set[str] = set()
         marked = [_described(schema, "", descriptions, words) for schema in tools]
@@ -408,9 +409,9 @@ _WAY_OUT = (
 
 
 def _probe(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[tuple[str, list[str]]], list[str]]:
-    """A conversation of the same shape, the texts that it must show a message, and the names of called tools."""
+    """Return a conversation of the same shape, the texts that it must show by message, and names of called tools."""
     probe: list[dict[str, Any]] = []
-    wanted: list[tuple[str, list[str]]] = []
+    expected: list[tuple[str, list[str]]] = []
     names: list[str] = []
     open_calls: list[tuple[str, str]] = []  # ids and names that results may answer
     for number, message in enumerate(messages):
@@ -418,10 +419,10 @@ def _probe(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[tupl
         texts = [form["content"]] if form["content"] else []
         if message["role"] == "assistant":
             open_calls = []
-            for place, given in enumerate(message.get("tool_calls", ())):
+            for place, tool_call in enumerate(message.get("tool_calls", ())):
                 name, value = f"zqname{number}x{place}qz", f"zqvalue{number}x{place}qz"
-                call_id = f"zqc{number:03d}{place:03d}"  # nine characters, as Mistral's ids have
-                arguments = f'{{"x": "{value}"}}' if _is_object(given["function"]["arguments"]) else value
+                call_id = f"zqc{number:03d}{place:03d}"  # nine characters, as in Mistral's ids
+                arguments = f'{{"x": "{value}"}}' if _is_object(tool_call["function"]["arguments"]) else value
                 call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
                 form.setdefault("tool_calls", []).append(call)
                 open_calls.append((call_id, name))
@@ -432,12 +433,12 @@ def _probe(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[tupl
             if "name" in message:
                 form["name"] = name
         probe.append(form)
-        wanted.append((message["role"], texts))
-    return probe, wanted, names
+        expected.append((message["role"], texts))
+    return probe, expected, names
 
 
 def _described(value: Any, place: str, descriptions: dict[str, str], words: set[str]) -> Any:
-    """A copy of a schema with a mark for each description; names and choices are collected in ``words``."""
+    """Return a copy of a schema with a mark for each description; collect names and choices in ``words``."""
     if isinstance(value, Mapping):
         copy: dict[str, Any] = {}
         for key, item in value.items():
@@ -447,13 +448,13 @@ def _described(value: Any, place: str, descriptions: dict[str, str], words: set[
                 descriptions[copy[key]] = where
             elif key == "properties" and isinstance(item, Mapping):
                 words.update(item)
-                named = ((name, f"{where}.{name}", each) for name, each in item.items())
-                copy[key] = {name: _described(each, inner, descriptions, words) for name, inner, each in named}
+                named = ((name, f"{where}.{name}", part) for name, part in item.items())
+                copy[key] = {name: _described(part, inner, descriptions, words) for name, inner, part in named}
             else:
                 if key == "name" and isinstance(item, str):
                     words.add(item)
                 elif key == "enum" and isinstance(item, Sequence):
-                    words.update(each for each in item if isinstance(each, str))
+                    words.update(choice for choice in item if isinstance(choice, str))
                 copy[key] = _described(item, where, descriptions, words)
         return copy
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -469,7 +470,7 @@ def _is_object(arguments: str) -> bool:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    """A message's content as the text that templates take; an image in it is rejected."""
+    """Return a message's content as text for templates; an image in it is rejected."""
     if has_images(message):
         raise RejectedError(
             f"a {message['role']} message has an image among its parts, and this renderer shows text only: "
@@ -482,17 +483,16 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 class TemplateReasoning(NamedTuple):
-    """The private reasoning of a model, as its chat template shows it."""
+    """The private reasoning of a model in its chat template."""
 
-    opened: str = ""  # with what the generation prompt begins it, so that replies have its end alone
-    end: str = ""  # which that is
-    marks: Marks | None = None  # its marks, where they are not among textenvs' own
+    opened: str = ""  # the begin mark in the generation prompt; replies then only have the end
+    end: str = ""  # that end
+    marks: Marks | None = None  # its marks, if they are not among textenvs' own
 
     def reply(self, text: str, *, cut: bool) -> str:
-        """A sampled text as an environment reads it: reasoning has its begin mark, and marks that are known there.
+        """Return a sampled text as an environment reads it: reasoning has its begin mark, and known marks.
 
-        A reply whose prompt opened reasoning, and which never ends it, is reasoning if it was ``cut``; one that ended
-        by itself spoke without.
+        If the prompt opened reasoning, a reply that never ends it is reasoning if it was ``cut``, and else has none.
         """
         if cut or (self.end and self.end in text):
             text = self.opened + text
@@ -506,25 +506,25 @@ _THOUGHT, _SAID = "zqthoughtqz", "zqsaidqz"
 
 
 def reasoning_of(show: Show) -> TemplateReasoning:
-    """Find out by a probe how a template shows reasoning that is apart, and whether its generation prompt opens it."""
-    asked = {"role": "user", "content": "x"}
+    """Return how a template shows separate reasoning, and whether its generation prompt opens it, by a probe."""
+    question = {"role": "user", "content": "x"}
     try:
-        prompt = show([asked], None)
+        prompt = show([question], None)
     except RejectedError:
         return TemplateReasoning()
     marks = None
     for key in REASONING_KEYS:
         with contextlib.suppress(RejectedError):
-            text = show([asked, {"role": "assistant", "content": _SAID, key: _THOUGHT}], None, generate=False)
-            if shown := _SHOWN.search(text):
-                header = text[len(os.path.commonprefix([prompt, text])) : shown.end(1)].strip()
-                marks = Marks(header or shown[1], shown[2])
+            text = show([question, {"role": "assistant", "content": _SAID, key: _THOUGHT}], None, generate=False)
+            if match := _SHOWN.search(text):
+                header = text[len(os.path.commonprefix([prompt, text])) : match.end(1)].strip()
+                marks = Marks(header or match[1], match[2])
                 break
-    if marks and any(marks.begin.lower() == each.begin.lower() for each in REASONING_MARKS):
+    if marks and any(marks.begin.lower() == known_marks.begin.lower() for known_marks in REASONING_MARKS):
         marks = None
-    for each in (*([marks] if marks else []), *REASONING_MARKS):
-        if each.in_prompt and prompt.rstrip().endswith(each.begin):
-            return TemplateReasoning(prompt[prompt.rindex(each.begin) :], each.end, marks)
+    for known_marks in (*([marks] if marks else []), *REASONING_MARKS):
+        if known_marks.in_prompt and prompt.rstrip().endswith(known_marks.begin):
+            return TemplateReasoning(prompt[prompt.rindex(known_marks.begin) :], known_marks.end, marks)
     return TemplateReasoning(marks=marks)
 
 
@@ -536,7 +536,7 @@ _SHOWN = re.compile(rf"((?:{_MARK})[a-z]*)\s*{_THOUGHT}\s*({_MARK}).*{_SAID}", r
 
 _OURS = "the renderer's own: templates are rendered as text, and tokenised behind that"
 
-#: Names that no user may give, and what they are: arguments of ``apply_chat_template``, or variables that it sets.
+#: Names that no user may set, and their meaning: arguments of ``apply_chat_template``, or variables that it sets.
 RESERVED: Mapping[str, str] = {
     **dict.fromkeys(("messages", "conversation"), "the conversation at hand"),
     "tools": "the environment's tools",
@@ -550,18 +550,18 @@ RESERVED: Mapping[str, str] = {
 
 
 def refused(names: Iterable[str]) -> list[tuple[str, str]]:
-    """The names among these that no user may give, each with what it is."""
+    """Return those of the names that no user may set, each with its meaning."""
     return [(name, RESERVED[name]) for name in names if name in RESERVED]
 
 
 def variables(sources: Iterable[str]) -> set[str]:
-    """The variables that templates read from outside in some case, but for the renderer's own."""
+    """Return the variables that templates may read from outside, except for the renderer's own."""
     from jinja2 import Environment, meta, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser
 
     class Generation(Extension):
-        """transformers' mark of what the assistant said, ``{% generation %}``: here it is only what is inside."""
+        """transformers' mark of the assistant's text, ``{% generation %}``: only its content counts here."""
 
         tags = {"generation"}
 
@@ -570,18 +570,18 @@ def variables(sources: Iterable[str]) -> set[str]:
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])  # noqa: S701
-    found = [meta.find_undeclared_variables(environment.parse(source)) for source in sources]
-    return set().union(*found) - RESERVED.keys()
+    names = [meta.find_undeclared_variables(environment.parse(source)) for source in sources]
+    return set().union(*names) - RESERVED.keys()
 
 
-def unread(sources: Iterable[str], given: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What was given and no template reads, and what could have been given instead; both sorted."""
+def unread(sources: Iterable[str], kwargs: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the variables that no template reads, and those that could be set instead; both sorted."""
     reads = variables(sources)
-    return sorted(given.keys() - reads), sorted(reads - given.keys())
+    return sorted(kwargs.keys() - reads), sorted(reads - kwargs.keys())
 
 
 def check_kwargs(kwargs: Mapping[str, Any], template: str | dict[str, str]) -> None:
-    """Refuse variables that are the renderer's own, and those that would do nothing, by a ``RendererError``."""
+    """Raise ``RendererError`` for variables that are the renderer's own, or that no template reads."""
     from jinja2 import TemplateSyntaxError
 
     for name, what in refused(kwargs):

@@ -1,8 +1,8 @@
-"""A run's checkpoints: folders that are there whole or not at all, whenever the process is killed.
+"""A run's checkpoints: folders that are complete or absent, whenever the process is killed.
 
-``checkpoints/iteration_000050/`` holds ``state.json`` (where the run stands) and whatever its writers put beside it. It
-is written under another name, synced and renamed; names that start with a dot are no checkpoints. ``state.json`` has
-the checksums of all files (:mod:`trainers.learner.checksums`), which are verified before anything is used.
+``checkpoints/iteration_000050/`` holds ``state.json`` (the run's state) and the files of its writers. It is written
+under another name, synced and renamed; names that start with a dot are no checkpoints. ``state.json`` has the checksums
+of all files (:mod:`trainers.learner.checksums`), which are verified before anything is used.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class CheckpointError(ValueError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A file of a checkpoint is not as it was written; the message names it."""
+    """A file of a checkpoint has changed since it was written; the message names it."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint; ``state`` is what was given to :meth:`Checkpoints.save`."""
+    """A complete checkpoint; ``state`` is the argument of :meth:`Checkpoints.save`."""
 
     path: Path
     iteration: int
@@ -49,18 +49,18 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints in one folder, which is made when the first one is saved; the newest ``keep`` of them stay."""
+    """The checkpoints in one folder, which is created by the first save; the newest ``keep`` of them are kept."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self.keep = folder, keep
         self._background = Background()
-        self.wait = self._background.wait  # until a save in the background is done; raises what went wrong in it, once
+        self.wait = self._background.wait  # waits for a save in the background; raises its error, once
 
     def save(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> Path:
         """Write a checkpoint and return its folder; delete the oldest beyond ``keep`` and those of later iterations.
 
-        The latter are of an earlier run in this folder, or this run has gone back. Each of ``writers`` writes its own
-        part into the folder; where one fails, nothing is left of it.
+        Later iterations are of an earlier run in this folder, or from before this run resumed from an older one. Each
+        of ``writers`` writes its own part into the folder; if one fails, the folder is removed.
         """
         final = self.folder / f"iteration_{iteration:06d}"
         self._finish_replacing()
@@ -73,32 +73,32 @@ class Checkpoints:
         with replace_folder(final, Ranks(None), seal) as partial:
             for write in writers:
                 write(partial)
-        found = self._all()
-        kept = [path for number, path in found if number <= iteration][-self.keep :]
-        for _, path in found:
-            if path not in kept:
-                going = path.rename(path.with_name(f".{path.name}.deleted"))  # it must not be seen half deleted
-                shutil.rmtree(going)
+        checkpoints = self._all()
+        retained = [path for number, path in checkpoints if number <= iteration][-self.keep :]
+        for _, path in checkpoints:
+            if path not in retained:
+                deleted = path.rename(path.with_name(f".{path.name}.deleted"))  # it must not be visible half deleted
+                shutil.rmtree(deleted)
         return final
 
     def save_in_background(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> None:
-        """As :meth:`save`, in a thread, after the save before, whose error is raised; what is written must stay."""
-        state = json.loads(json.dumps(dict(state)))  # as it is now
+        """Run :meth:`save` in a thread after the save before, whose error is raised; the writers need stable data."""
+        state = json.loads(json.dumps(dict(state)))  # a copy of the present state
         self._background.start(lambda: self.save(iteration, state, *writers), "checkpoint")
 
-    def amend(self, iteration: int, more: Mapping[str, Any]) -> None:
-        """Put more into the state of a checkpoint, if it is there; its file is replaced in one go, or not at all."""
+    def amend(self, iteration: int, entries: Mapping[str, Any]) -> None:
+        """Add entries to the state of a checkpoint, if it exists; its file is replaced atomically."""
         path = self.folder / f"iteration_{iteration:06d}" / _STATE
         if not path.is_file():
             return
         state, listed = _unsealed(path)
         with written_whole(path) as unfinished:
-            Path(unfinished).write_text(_sealed({**state, **more}, listed), encoding="utf-8")
+            Path(unfinished).write_text(_sealed({**state, **entries}, listed), encoding="utf-8")
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is as it was written, or ``None`` where there is none. Damaged ones are logged.
+        """Return the newest intact checkpoint, or ``None`` if there is none. Damaged ones are logged.
 
-        CheckpointError: there are only damaged ones, or the newest is not one that can be used.
+        CheckpointError: there are only damaged ones, or the newest cannot be used.
         """
         self._finish_replacing()
         damaged: list[str] = []
@@ -108,8 +108,8 @@ class Checkpoints:
             except DamagedCheckpointError as error:
                 damaged.append(str(error))
                 continue
-            for said in damaged:
-                log.warning("%s; using %s instead", said, path.name)
+            for message in damaged:
+                log.warning("%s; using %s instead", message, path.name)
             return checkpoint
         if not damaged:
             return None
@@ -119,12 +119,12 @@ class Checkpoints:
         )
 
     def newest_path(self) -> Path | None:
-        """The folder of the newest checkpoint, which is not read; ``None`` where there is none."""
+        """Return the folder of the newest checkpoint without reading it; ``None`` if there is none."""
         self._finish_replacing()
         return next((path for _, path in reversed(self._all())), None)
 
     def _finish_replacing(self) -> None:
-        """Put back what :meth:`save` had moved aside when it was killed between its two renames."""
+        """Restore a folder that :meth:`save` had moved aside when it was killed between its two renames."""
         for aside in self.folder.glob(".iteration_*.previous"):
             recover(self.folder / aside.name.removeprefix(".").removesuffix(".previous"))
 
@@ -160,18 +160,18 @@ def _sealed(state: Mapping[str, Any], listed: Mapping[str, str]) -> str:
 
 
 def _unsealed(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The state in a ``state.json``, and the checksums of the other files."""
+    """Return the state in a ``state.json``, and the checksums of the other files."""
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(given, dict):
-            raise ValueError(f"a {type(given).__name__}, not an object")
-        body = {name: given.get(name) for name in ("format", "state", "files")}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"a {type(content).__name__}, not an object")
+        body = {name: content.get(name) for name in ("format", "state", "files")}
         actual = _checksum(body)
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path} cannot be read ({error})") from error
-    if "iteration" in given and "sha256" not in given:
+    if "iteration" in content and "sha256" not in content:
         raise CheckpointError(f"{path.parent}: {OTHER_FORMAT}")
-    if given.get("sha256") != actual:
+    if content.get("sha256") != actual:
         raise DamagedCheckpointError(f"{path} is damaged: it differs from its checksum")
     if body["format"] != _FORMAT:
         raise CheckpointError(f"{path.parent} has format {body['format']!r}: {OTHER_FORMAT}")

@@ -1,8 +1,8 @@
-"""How a command runs and ends: its log, exit code, expected errors, signals, and garbage collection.
+"""The run and end of a command: log, exit code, expected errors, signals, and garbage collection.
 
-Ctrl-C and SIGTERM end a run within seconds in every phase, also where an environment hangs: their handlers ask the
-event loop, and a thread watches whether it obeys; where it does not, the process ends all the same, and says what it
-did not wait for. (C code that keeps Python's interpreter lock cannot be interrupted; ``env.backend=process`` can.)
+Ctrl-C and SIGTERM end a run within seconds in every phase, even if an environment hangs: their handlers signal the
+event loop, and a thread watches whether it reacts; if it does not, the process ends anyway, and reports what it did not
+wait for. (C code that holds Python's interpreter lock cannot be interrupted; ``env.backend=process`` can.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("trainers")
 
-#: Seconds from a signal to the end of the process, where something keeps it from ending by itself.
+#: Seconds from a signal to the forced end of the process.
 GRACE_S = 5.0
 _GC_THRESHOLDS = (20_000, 20, 20)  # objects made, and collections of each younger generation, before one is due
 
@@ -41,9 +41,9 @@ def run_command(
     folder: Path | None = None,
     advice: Callable[[bool], str] = lambda full: "make room",
 ) -> int:
-    """Run the work of a command; its exit code.
+    """Run the work of a command; return its exit code.
 
-    ``stopped`` is printed where it was interrupted. ``expected`` errors are shown without a traceback, and so is an
+    ``stopped`` is printed if it was interrupted. ``expected`` errors are shown without a traceback, and so is an
     ``OSError`` about a file in ``folder``, or of a full disk; ``advice`` says what to do then, given whether it is
     full. The exit code of an error is its ``exit_code``, or 1.
     """
@@ -70,9 +70,9 @@ def _within(folder: Path, name: object) -> bool:
 
 
 class Interrupts:
-    """The handlers of both signals in a ``with`` block, or :meth:`run`; in the main thread alone.
+    """Handlers of both signals in a ``with`` block, or in :meth:`run`; only in the main thread.
 
-    After :meth:`save_first` the first signal asks to stop after a checkpoint; any other ends the run.
+    After :meth:`save_first` the first signal requests a stop after a checkpoint; any other ends the run.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        """Take the signals over; elsewhere than in the main thread nothing happens."""
+        """Install the handlers; outside the main thread do nothing."""
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
@@ -97,7 +97,7 @@ class Interrupts:
             raise KeyboardInterrupt from None
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """``asyncio.run(main)``; the end of its threads, too, is waited for as long as a signal allows."""
+        """Run ``asyncio.run(main)``, and wait for the end of its threads as long as a signal allows."""
 
         async def attached() -> T:
             self.attach()
@@ -107,25 +107,25 @@ class Interrupts:
             return asyncio.run(attached())
 
     def attach(self) -> None:
-        """Called first in the main task: the one that is cancelled."""
+        """Register the calling task as the main one, which is cancelled; call it there first."""
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
 
     def save_first(self, stop: asyncio.Event | threading.Event, what: str = "a checkpoint will be saved") -> None:
-        """From here on the first signal sets ``stop``, and ``what`` is logged."""
+        """Make the first signal from now on set ``stop`` and log ``what``."""
         self._stop = stop, what
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._stop is not None and not self._asked:
-            (stop, what), heard = self._stop, threading.Event()
+            (stop, what), received = self._stop, threading.Event()
             self._asked = True
 
             def ask() -> None:
-                heard.set()
+                received.set()
                 stop.set()
                 log.warning("stopping: %s; interrupt again to stop at once without it", what)
 
             self._call(ask)
-            _end_unless(heard, "nothing was saved since the last checkpoint")
+            _end_unless(received, "nothing was saved since the last checkpoint")
         elif self._main is None:
             raise KeyboardInterrupt
         elif not self._ending:
@@ -140,12 +140,12 @@ class Interrupts:
             self._loop.call_soon_threadsafe(function)
 
 
-def _end_unless(done: threading.Event, said: str) -> None:
-    """End the process unless ``done`` is set within :data:`GRACE_S`; says what it did not wait for."""
+def _end_unless(done: threading.Event, consequence: str) -> None:
+    """End the process unless ``done`` is set within :data:`GRACE_S`; report what it did not wait for."""
 
     def watch() -> None:
         if not done.wait(GRACE_S):
-            line = f"stopped without waiting any longer for {_busy()}; {said}\n"
+            line = f"stopped without waiting any longer for {_busy()}; {consequence}\n"
             os.write(2, line.encode(errors="replace"))  # the main thread may hold the lock of sys.stderr
             os._exit(INTERRUPTED)
 
@@ -153,30 +153,30 @@ def _end_unless(done: threading.Event, said: str) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process as ``sys.exit`` does, but where it was interrupted also if a thread never ends."""
+    """End the process as ``sys.exit`` does, but after an interrupt also if a thread never ends."""
     if code == INTERRUPTED:
         _end_unless(threading.Event(), "everything else has ended")
     sys.exit(code)
 
 
 def _busy() -> str:
-    """Where the threads of this process are; those that wait in the standard library have nothing to do."""
+    """Return the positions of this process's busy threads; those that wait in the standard library are idle."""
     standard = os.path.dirname(threading.__file__)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    found = []
+    places = []
     for ident, frame in sys._current_frames().items():
         file = frame.f_code.co_filename
         if file != __file__ and (not file.startswith(standard) or "site-packages" in file):
-            found.append(f"{file}:{frame.f_lineno} ({frame.f_code.co_name}, thread {names.get(ident)})")
-    return ", ".join(found[:3]) or "a thread"
+            places.append(f"{file}:{frame.f_lineno} ({frame.f_code.co_name}, thread {names.get(ident)})")
+    return ", ".join(places[:3]) or "a thread"
 
 
 @contextmanager
 def tuned_gc() -> Iterator[None]:
-    """Leave out of garbage collection what there is now, and collect the rest more rarely, until the block ends.
+    """Exclude existing objects from garbage collection, and collect the rest less often, until the block ends.
 
-    With Python's settings walking a run's long-lived objects takes a fifth of the time at full load
-    (``benchmarks/collector_throughput.py``). Process-wide: for programs, once everything that lasts is there.
+    With Python's settings, walking a run's long-lived objects takes a fifth of the time at full load
+    (``benchmarks/collector_throughput.py``). Process-wide: for programs, once all long-lived objects exist.
     """
     before = gc.get_threshold()
     gc.collect()

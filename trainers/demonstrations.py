@@ -1,7 +1,7 @@
 """Conversations to imitate: played by an environment's scripted expert, or read from files.
 
-An expert never shows what to do after a mistake, so some of its turns may be replaced by the environment's scripted
-careless replies, which are imitated only if asked for.
+An expert never shows how to continue after a mistake, so some of its turns may be replaced by the environment's
+scripted careless replies, which are imitated only on request.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from .trajectory import Status, Trajectory
 
 
 class DemonstrationError(ValueError):
-    """Demonstrations that cannot be had or read; the message says which, where, and what to do."""
+    """Demonstrations cannot be played or read; the message says which, where, and what to do."""
 
 
 class StuckError(DemonstrationError):
-    """The environment took too long; the thread that plays it may still be at work in it, so it must not be closed."""
+    """The environment took too long; the thread that plays it may still use it, so it must not be closed."""
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A conversation that ends with an assistant message, and how much each assistant message is imitated."""
+    """A conversation that ends with an assistant message, and the imitation weight of each assistant message."""
 
     messages: Messages
     imitate: tuple[float, ...]
-    #: Schemas that the chat template shows; ``None``: those of the environment.
+    #: Schemas for the chat template; ``None``: those of the environment.
     tools: Tools = None
     where: str = field(default="", compare=False)  # its file and row, for errors
 
 
 @dataclass(frozen=True)
 class Example:
-    """A demonstration in tokens; ``weights``, float32 ``[action tokens]``, say how much each is imitated."""
+    """A demonstration in tokens; ``weights``, float32 ``[action tokens]``, are the imitation weights."""
 
     trajectory: Trajectory
     weights: NDArray[np.float32]
@@ -70,13 +70,13 @@ def play(
 ) -> Iterator[Demonstration]:
     """Let the environment's scripted expert play ``count`` episodes, with careless replies among its turns.
 
-    Its hooks ``demonstration`` and ``careless_reply`` play. ``seed`` decides tasks, the demonstrator's randomness and
-    where the mistakes are; of its tasks the first ``tasks`` are played, ``None`` for all. ``mistake_rate``, in [0, 1),
-    is the chance, at each turn, of a careless reply instead of the expert's; ``mistake_weight`` how much these are
-    imitated, where the expert's replies count 1. At 0 those at the end of an episode are left out of it. Above 0 the
-    policy starts careless: with the odds ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``. A reset, a reply or
-    a step may take ``step_timeout_s`` seconds; the environment is then left behind in its thread. ``None`` plays in the
-    calling thread, without a limit.
+    Its hooks ``demonstration`` and ``careless_reply`` reply. ``seed`` decides tasks, the demonstrator's randomness and
+    the places of mistakes; only the first ``tasks`` tasks are played, ``None`` for all. ``mistake_rate``, in [0, 1), is
+    the probability, at each turn, of a careless reply instead of the expert's; ``mistake_weight`` the imitation weight
+    of these, where the expert's replies have 1. At 0, careless replies at the end of an episode are dropped. Above 0
+    the policy starts careless: with the odds ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``. A reset, a
+    reply or a step may take ``step_timeout_s`` seconds; after that the environment is abandoned in its thread. ``None``
+    plays in the calling thread, without a limit.
 
     Raises ``ValueError``: ``mistake_rate`` or ``mistake_weight`` is outside its range; DemonstrationError: the
     environment has no such script, is played elsewhere, or called ``sys.exit``; StuckError: it took too long.
@@ -99,7 +99,7 @@ def play(
                 conversation, opening, wrongs = _episode(env, rng, tasks, mistake_rate, call)
             except ConnectionError as error:
                 raise DemonstrationError(
-                    f"{error}: a server must be there and show its scripted replies (textenvs serve --allow expert); "
+                    f"{error}: a server must run and show its scripted replies (textenvs serve --allow expert); "
                     "else give conversations to imitate (files with a column 'messages'), or switch the warm start off"
                 ) from error
             weights = [mistake_weight if wrong else 1.0 for wrong in wrongs]
@@ -116,7 +116,7 @@ def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) 
 
 
 class _Thread:
-    """:func:`_called` in a daemon thread, the same for all calls; the process does not wait for one that hangs."""
+    """Run :func:`_called` in one daemon thread for all calls; the process does not wait for one that hangs."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s, self._hangs = timeout_s, False
@@ -137,7 +137,7 @@ class _Thread:
         return result.result()
 
     def close(self) -> None:
-        """End the thread; one that hangs ends with its call."""
+        """End the thread; a hanging one ends with its call."""
         self._calls.put(None)
         if not self._hangs:
             self._thread.join()
@@ -154,7 +154,7 @@ class _Thread:
 def _episode(
     env: TextEnv[Any], rng: np.random.Generator, tasks: int | None, mistake_rate: float, call: Callable[..., Any]
 ) -> tuple[Messages, int, list[bool]]:
-    """A conversation, how many messages opened it, and which replies are careless replies."""
+    """Return a conversation, the number of messages in its opening, and which replies are careless."""
     seed = int(rng.integers(2**31))
     options = None if tasks is None else {"task_index": int(rng.integers(tasks))}
     conversation, _ = call("reset", env.reset, seed=seed, options=options)
@@ -179,15 +179,15 @@ def _episode(
 
 
 def _up_to_last_imitated(conversation: Messages, opening: int, weights: Sequence[float]) -> Demonstration:
-    """The conversation as far as it teaches something. An opening's own replies (few-shot) are not imitated."""
+    """Return the conversation up to the last imitated reply. An opening's own replies (few-shot) are not imitated."""
     last = max(turn for turn, weight in enumerate(weights) if weight > 0)
-    given = sum(message["role"] == "assistant" for message in conversation[:opening])
+    few_shot = sum(message["role"] == "assistant" for message in conversation[:opening])
     replies = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
-    return Demonstration(conversation[: replies[given + last] + 1], (*([0.0] * given), *weights[: last + 1]))
+    return Demonstration(conversation[: replies[few_shot + last] + 1], (*([0.0] * few_shot), *weights[: last + 1]))
 
 
 def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
-    """Conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; every assistant message counts.
+    """Yield conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; all replies count.
 
     A column ``tools`` has the schemas of a row's tools, as a list or its JSON text.
 
@@ -227,7 +227,7 @@ def _demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
 
 
 def _tools(value: Any, where: str) -> Tools:
-    """The schemas in a row's column ``tools``, each as ``{"type": "function", "function": {...}}``."""
+    """Return the schemas in a row's column ``tools``, each as ``{"type": "function", "function": {...}}``."""
     if value is None or value == "":
         return None
     problem = f"{where}: column 'tools' must be a list of JSON schemas of functions, or its JSON text"
@@ -239,8 +239,8 @@ def _tools(value: Any, where: str) -> Tools:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{problem}, not {type(value).__name__}")
     tools = []
-    for number, each in enumerate(value):
-        schema = without_nulls(each)
+    for number, entry in enumerate(value):
+        schema = without_nulls(entry)
         function = schema.get("function", schema) if isinstance(schema, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise ValueError(f"{problem}: tools[{number}] has no name of a function")
@@ -249,11 +249,11 @@ def _tools(value: Any, where: str) -> Tools:
 
 
 def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, tools: Tools = None) -> Example:
-    """The conversation in the model's tokens, exactly as a rollout would have recorded it.
+    """Return the conversation in the model's tokens, exactly as a rollout would have recorded it.
 
-    A reply with calls or reasoning is imitated as the chat template writes it. ``tools`` are those of a demonstration
-    that has none of its own. DemonstrationError: a reply spells the token that ends a reply, or the template rejects
-    the conversation of a file. RendererError: likewise, of one that was played.
+    A reply with calls or reasoning is imitated as the chat template renders it. ``tools`` are for a demonstration that
+    has none of its own. DemonstrationError: a reply contains the token that ends a reply, or the template rejects the
+    conversation of a file. RendererError: the template rejects a conversation that was played.
     """
     try:
         return _encoded(
@@ -262,10 +262,10 @@ def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, too
     except RendererError as error:
         if not demonstration.where:
             raise
-        more = (
+        hint = (
             "; or describe a row's tools in its system message, without a column 'tools'" if demonstration.tools else ""
         )
-        raise DemonstrationError(f"{demonstration.where}: {error}{more}") from error
+        raise DemonstrationError(f"{demonstration.where}: {error}{hint}") from error
 
 
 def _encoded(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, tools: Tools) -> Example:

@@ -26,7 +26,7 @@ from .report.loggers import METRICS_FILE, MetricsError, read_jsonl
 
 
 def examine(folder: Path) -> Doctor:
-    """Read a run from its first iteration on; RecordsError: there is none, MetricsError: its metrics cannot be read."""
+    """Read a run from its first iteration; RecordsError: there is none, MetricsError: its metrics cannot be read."""
     if not folder.is_dir():
         raise RecordsError(f"there is no folder {folder}")
     if not (folder / METRICS_FILE).is_file():
@@ -40,12 +40,12 @@ def examine(folder: Path) -> Doctor:
 
 
 def _tied(run: Any) -> Iterator[tuple[int, list[str]]]:
-    """Tasks without a signal of those iterations whose episodes were kept, and can be read."""
+    """Yield the tasks without a signal of iterations whose episodes were kept and can be read."""
     for iteration in run.iterations:
         if iteration.kind == "train":
             try:
                 summaries = iteration.summaries()
-            except RecordsError as error:  # they are examples; the verdicts are of metrics
+            except RecordsError as error:  # tasks are only examples; the verdicts depend on metrics
                 print(f"warning: {error}", file=sys.stderr)
                 continue
             rows = (row for row in summaries if row.signal == "tied" and not row.forked_from)
@@ -54,7 +54,7 @@ def _tied(run: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def report(doctor: Doctor, checks: bool = False) -> Iterator[str]:
-    """Lines to print."""
+    """Yield the lines to print."""
     history = doctor.history
     count = len(history.steps)
     yield f"{plural(count, 'iteration')}, {plural(len(history.val), 'validation')}"
@@ -80,7 +80,7 @@ def report(doctor: Doctor, checks: bool = False) -> Iterator[str]:
 
 
 def settings(folder: Path) -> list[str]:
-    """Warnings of a run's settings, as at its start; none where its configuration is not one of this version."""
+    """Return warnings about a run's settings, as at its start; none if its configuration is of another version."""
     path = folder / "config.yaml"
     try:
         config, _ = resolve(["--config", str(path)]) if path.is_file() else (None, None)
@@ -90,7 +90,7 @@ def settings(folder: Path) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m trainers.doctor``."""
+    """Run ``python -m trainers.doctor``."""
     parser = argparse.ArgumentParser(
         prog="python -m trainers.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,10 @@
-"""Scores of the replies in a Parquet file, as ``python -m trainers.generate`` writes it.
+"""Scores of the replies in a Parquet file, in the format of ``python -m trainers.generate``.
 
     python -m trainers.evaluate data.path=replies.parquet [custom_reward_function.path=score.py]
 
-Replies are scored in processes by a function of your own, or by the scorer of their data source. Means and pass@k (the
-unbiased estimate) come by data source with 95 % intervals, which resample rows. What cannot be scored is counted and
-listed by row, never taken for 0; the exit status is then 1.
+Replies are scored in processes by a custom function, or by the scorer of their data source. Means and pass@k (the
+unbiased estimate) are reported by data source with 95 % intervals, which resample rows. Replies that cannot be scored
+are counted and listed by row, never scored 0; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .config.commands import EvaluateConfig
 from .rewards import FunctionError, FunctionPool, ScoreError
 from .trajectory import TableError, read_table, refuse_rows
 
-_LISTED = 10  # failures that are shown
+_LISTED = 10  # failures to print
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one reply: a score, or what went wrong."""
+    """Result of one reply: a score, or an error."""
 
     row: int
     sample: int
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def rows_of(config: EvaluateConfig) -> list[Row]:
-    """The rows of the file; raises ``TableError`` that lists bad ones."""
+    """Return the rows of the file; raise ``TableError``, which lists bad ones."""
     data = config.data
     assert data.path is not None
     path = Path(data.path).expanduser()
@@ -62,7 +62,7 @@ def rows_of(config: EvaluateConfig) -> list[Row]:
         responses = row[data.response_key]
         responses = [responses] if isinstance(responses, str) else responses
         model = row[data.reward_model_key]
-        if not responses or not all(isinstance(each, str) for each in responses):
+        if not responses or not all(isinstance(response, str) for response in responses):
             problems.append(f"row {number}: column {data.response_key!r} is neither text nor a list of texts")
         elif row[data.data_source_key] is None:
             problems.append(f"row {number}: column {data.data_source_key!r} is null")
@@ -76,12 +76,12 @@ def rows_of(config: EvaluateConfig) -> list[Row]:
 
 
 def score(rows: Sequence[Row], pool: FunctionPool) -> Iterator[Outcome]:
-    asked = []
+    requests = []
     for row in rows:
         for sample, response in enumerate(row.responses):
             question = {"data_source": row.source, "solution_str": response, "ground_truth": row.ground_truth}
-            asked.append((row, sample, pool.submit(**question, extra_info=row.extra)))
-    for row, sample, future in asked:
+            requests.append((row, sample, pool.submit(**question, extra_info=row.extra)))
+    for row, sample, future in requests:
         try:
             yield Outcome(row.number, sample, row.source, future.result())
         except ScoreError as error:
@@ -91,15 +91,15 @@ def score(rows: Sequence[Row], pool: FunctionPool) -> Iterator[Outcome]:
 def report(outcomes: Sequence[Outcome], threshold: float) -> str:
     lines = []
     for source in dict.fromkeys(outcome.source for outcome in outcomes):
-        mine = [outcome for outcome in outcomes if outcome.source == source]
+        own_outcomes = [outcome for outcome in outcomes if outcome.source == source]
         groups: dict[int, list[float]] = {}
-        for outcome in mine:
+        for outcome in own_outcomes:
             if outcome.score is not None:
                 groups.setdefault(outcome.row, []).append(outcome.score)
-        failed = sum(outcome.score is None for outcome in mine)
-        said = f", {failed} NOT SCORED" if failed else ""
-        rows = plural(len({outcome.row for outcome in mine}), "row")
-        lines.append(f"{source}: {rows}, {plural(len(mine), 'reply', 'replies')}{said}")
+        failed = sum(outcome.score is None for outcome in own_outcomes)
+        failures = f", {failed} NOT SCORED" if failed else ""
+        rows = plural(len({outcome.row for outcome in own_outcomes}), "row")
+        lines.append(f"{source}: {rows}, {plural(len(own_outcomes), 'reply', 'replies')}{failures}")
         if not groups:
             continue
         values = list(groups.values())
@@ -108,17 +108,19 @@ def report(outcomes: Sequence[Outcome], threshold: float) -> str:
         most = max(map(len, values))
         for k in [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k < most] + [most]:
             chances = [
-                [pass_at_k(sum(each >= threshold for each in some), len(some), k)] for some in values if len(some) >= k
+                [pass_at_k(sum(value >= threshold for value in some), len(some), k)]
+                for some in values
+                if len(some) >= k
             ]
-            rate = sum(each[0] for each in chances) / len(chances)
+            rate = sum(chance[0] for chance in chances) / len(chances)
             fewer = "" if len(chances) == len(values) else f"  ({len(chances)} rows have so many)"
             lines.append(f"  pass@{k:<5} {rate:.4f}{_interval(chances)}{fewer}")
     return "\n".join(lines)
 
 
 def _interval(groups: Sequence[Sequence[float]]) -> str:
-    found = mean_interval(groups)
-    return "" if found is None else f"  [{found[0]:.4f}, {found[1]:.4f}]"
+    interval = mean_interval(groups)
+    return "" if interval is None else f"  [{interval[0]:.4f}, {interval[1]:.4f}]"
 
 
 @contextmanager
@@ -130,12 +132,12 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 def refuse_unwritable(target: Path) -> None:
-    """Raise ``TableError`` where a file cannot be written; nothing is changed, but its folder is made."""
-    there = target.exists()
+    """Raise ``TableError`` if a file cannot be written; nothing is changed, except that its folder is created."""
+    existed = target.exists()
     with _writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.open("a").close()
-        if not there:
+        if not existed:
             target.unlink()
 
 
@@ -154,12 +156,12 @@ def run(config: EvaluateConfig) -> int:
     for outcome in failed[:_LISTED]:
         assert outcome.error is not None
         lines = outcome.error.strip().splitlines()
-        said = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
-        print(f"row {outcome.row}, reply {outcome.sample + 1}: {said}", file=sys.stderr)
+        message = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+        print(f"row {outcome.row}, reply {outcome.sample + 1}: {message}", file=sys.stderr)
     if len(failed) > _LISTED:
         print(f"and {len(failed) - _LISTED} more; report.output_path=FILE.jsonl has them all", file=sys.stderr)
-    if target is not None:  # last: a disk that is full by now takes nothing from what is said
-        written = (json.dumps(vars(each), ensure_ascii=False) + "\n" for each in outcomes)
+    if target is not None:  # last: a full disk must not lose the report
+        written = (json.dumps(vars(entry), ensure_ascii=False) + "\n" for entry in outcomes)
         with _writing(target):
             target.write_text("".join(written), "utf-8")
     return 1 if failed else 0

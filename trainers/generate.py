@@ -4,8 +4,8 @@
 
 The output has all columns of the input, and ``responses``, ``response_lengths`` (tokens, the stop token included) and
 ``finish_reasons`` (``stop`` or ``length``): lists of ``data.n_samples``. Each batch is a file beside the output until
-all are there; the same command resumes a killed one. A reply's seed is made of ``trainer.seed``, its row and its
-number, so batching and interruptions change nothing but the last bit of floating-point arithmetic.
+all exist; the same command resumes an interrupted one. A reply's seed depends on ``trainer.seed``, its row and its
+number, so batching and interruptions change only the last bits of floating-point arithmetic.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def _prompts(column: Sequence[Any], name: str) -> list[Messages]:
 def _rendered(prompts: Sequence[Messages], renderer: Renderer, longest: int) -> list[list[int]]:
     rendered = [renderer.render(prompt) for prompt in prompts]
     sizes = [(number, len(ids)) for number, ids in enumerate(rendered, 1) if len(ids) > longest]
-    said = f"tokens, more than rollout.max_prompt_length={longest}"
-    refuse_rows([f"row {number}: {size} {said}" for number, size in sizes], _UNUSABLE)
+    limit = f"tokens, more than rollout.max_prompt_length={longest}"
+    refuse_rows([f"row {number}: {size} {limit}" for number, size in sizes], _UNUSABLE)
     return rendered
 
 
@@ -172,9 +172,9 @@ def _table(replies: Sequence[Sequence[Generation]], renderer: Renderer) -> Any:
 
     text, numbers = pa.list_(pa.string()), pa.list_(pa.int64())
     columns = [
-        pa.array([[renderer.decode(each.token_ids.tolist()) for each in some] for some in replies], text),
-        pa.array([[len(each.token_ids) for each in some] for some in replies], numbers),
-        pa.array([[each.finish_reason for each in some] for some in replies], text),
+        pa.array([[renderer.decode(reply.token_ids.tolist()) for reply in row] for row in replies], text),
+        pa.array([[len(reply.token_ids) for reply in row] for row in replies], numbers),
+        pa.array([[reply.finish_reason for reply in row] for row in replies], text),
     ]
     return pa.Table.from_arrays(columns, names=list(_COLUMNS))
 
@@ -192,7 +192,7 @@ def _join(table: Any, parts: Sequence[Path], output: Path) -> None:
 
 
 def _identity(config: GenerateConfig, source: Path) -> dict[str, Any]:
-    """What a folder of batches belongs to: another of these is another set of replies."""
+    """Return the identity of a folder's batches; another value means another set of replies."""
     sampling = config.rollout.model_dump(mode="json")
     data = config.data.model_dump(mode="json", exclude={"path", "output_path"})
     prompts, path = hashlib.sha256(source.read_bytes()).hexdigest(), _model(config).path
@@ -205,10 +205,10 @@ def _open(folder: Path, identity: dict[str, Any]) -> None:
     note = folder / "run.json"
     if note.is_file():
         try:
-            found = read_json_object(note)
+            recorded = read_json_object(note)
         except UnreadableFile as error:
             raise TableError(f"{error}; remove {folder}, or give another data.output_path") from error
-        if differ := sorted(name for name in {*found, *identity} if found.get(name) != identity.get(name)):
+        if differ := sorted(name for name in {*recorded, *identity} if recorded.get(name) != identity.get(name)):
             raise TableError(
                 f"{folder} has batches of another run, which differs in {', '.join(differ)}: remove it, or give "
                 "another data.output_path"
@@ -224,27 +224,27 @@ def _model(config: GenerateConfig) -> ModelSection:
 
 
 def _context(config: GenerateConfig) -> int:
-    return max(16, config.rollout.max_prompt_length + config.rollout.max_response_length)  # the least of an engine
+    return max(16, config.rollout.max_prompt_length + config.rollout.max_response_length)  # minimum of an engine
 
 
 def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
-    """The part of a run's configuration that engines are made from."""
+    """Return a run's configuration for the engines."""
     rollout = config.rollout
-    given = {name: getattr(config.engine, name) for name in type(config.engine).model_fields}
+    engine_options = {name: getattr(config.engine, name) for name in type(config.engine).model_fields}
     if config.engine.max_slots is None:
-        given["max_slots"] = min(_MOST_SLOTS, config.data.batch_size * config.data.n_samples)
-    if config.cluster.backend == "ray":  # there is no learner: engines have places of their own, or all GPUs in turn
+        engine_options["max_slots"] = min(_MOST_SLOTS, config.data.batch_size * config.data.n_samples)
+    if config.cluster.backend == "ray":  # without a learner, engines have their own places, or share all GPUs
         places: dict[str, Any] = {"colocate": False}
     else:
         gpus = torch.cuda.device_count()
         if config.engine.replicas is None and config.engine.name != "torch":
-            given["replicas"] = max(1, gpus // config.engine.tensor_parallel_size)
-        places = {"learner_ranks": max(1, min(given["replicas"] or 1, gpus))}
+            engine_options["replicas"] = max(1, gpus // config.engine.tensor_parallel_size)
+        places = {"learner_ranks": max(1, min(engine_options["replicas"] or 1, gpus))}
     return PPOConfig.model_validate(
         {
             "data": {"chat_template_kwargs": config.data.chat_template_kwargs},
             "model": _model(config),
-            "engine": EngineSection(**given, max_context=_context(config)),
+            "engine": EngineSection(**engine_options, max_context=_context(config)),
             "rollout": {"max_response_length": rollout.max_response_length},
             "actor": {"max_tokens_per_micro_batch": _context(config)},
             "cluster": config.cluster.model_dump() | places,

@@ -14,9 +14,9 @@ from textenvs.text import excerpt
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: ``owner/name``, as the hub has them.
+#: The hub's form of names, ``owner/name``.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-#: The model that ``make model`` makes, and its folder in a checkout.
+#: The model that ``make model`` builds, and its folder in a checkout.
 SMOLLM2 = "smollm2"
 _MADE = Path("models", "smollm2-135m-instruct")
 _SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
@@ -39,22 +39,22 @@ class HubError(ValueError):
 
 
 def is_name(path: str) -> bool:
-    """Whether this is a name that :func:`folder_of` finds a folder for, and no folder itself."""
+    """Return whether this is a name that :func:`folder_of` finds a folder for, and not itself a folder."""
     return path == SMOLLM2 or bool(_NAME.fullmatch(path)) and not Path(path).exists()
 
 
 def folder_of(path: str, *, weights: bool = True) -> Path:
-    """The folder of a model: ``path`` itself, or the files of a name on the hub, which are downloaded if need be.
+    """Return the folder of a model: ``path`` itself, or the files of a name on the hub, downloaded if needed.
 
-    Only safetensors, configuration and tokenizer are taken (``weights=False``: the latter two), into Hugging Face's
-    cache (``HF_HOME``), so nothing of a repository is ever run or unpickled. HubError: it cannot be downloaded.
+    Only safetensors, configuration and tokenizer are used (``weights=False``: the latter two), in Hugging Face's cache
+    (``HF_HOME``), so nothing of a repository is ever run or unpickled. HubError: it cannot be downloaded.
     """
     if path == SMOLLM2:
         return _made()
     if not is_name(path):
         return Path(path).expanduser()
-    if (found := cached(path, weights=weights)) is not None:
-        return found
+    if (snapshot := cached(path, weights=weights)) is not None:
+        return snapshot
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
@@ -62,10 +62,10 @@ def folder_of(path: str, *, weights: bool = True) -> Path:
         folder = Path(snapshot_download(path, allow_patterns=_patterns(weights)))
     except (OSError, ValueError, HfHubHTTPError) as error:
         offline = isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled)
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        message = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise HubError(
             "there is no such folder, and the model is not in the cache of the Hugging Face hub"
-            f"{', which cannot be reached' if offline else f' ({said})'}; where there is a network, run: "
+            f"{', which cannot be reached' if offline else f' ({message})'}; where there is a network, run: "
             f"hf download {path}"
         ) from error
     if not _whole(folder, weights=weights):
@@ -74,15 +74,15 @@ def folder_of(path: str, *, weights: bool = True) -> Path:
 
 
 def cached(path: str, *, weights: bool) -> Path | None:
-    """The folder with the files of a name on the hub, where they are on this machine; nothing is downloaded."""
+    """Return the folder with the files of a name on the hub if they are on this machine; nothing is downloaded."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:  # what was never wanted is not missed
+    try:  # other patterns than these are not required
         folder = Path(snapshot_download(path, local_files_only=True, allow_patterns=_patterns(weights)))
     except (LocalEntryNotFoundError, ValueError):
         return None
-    # Others leave parts of a repository there: who reads a configuration alone, or a model without its tokenizer.
+    # Other programs leave parts of a repository there: only a configuration, or a model without its tokenizer.
     spoken = any(file for pattern in _TOKENIZER for file in folder.glob(pattern))
     return folder if spoken and _whole(folder, weights=weights) else None
 
@@ -91,7 +91,7 @@ def _patterns(weights: bool) -> list[str]:
     return [*_SMALL, *([_WEIGHTS] if weights else [])]
 
 
-# The most of what a model is made of, by names in config.json; the largest models have a tenth of it.
+# Limits of sizes by names in config.json; the largest models have a tenth of them.
 _MOST = (
     (re.compile(r"layers?$|blocks$"), 2048),
     (re.compile(r"experts$|heads$"), 8192),
@@ -102,15 +102,15 @@ _MOST = (
 def check_model_files(source: str | Path) -> None:
     """Check ``config.json`` and the index of the weights of a folder or a name, before transformers reads them.
 
-    ``trust_remote_code=False`` leaves two ways to foreign code open: ``config.json`` can name an attention kernel of
-    the hub (``"_attn_implementation": "owner/repository"``), and the index of safetensors files a pickle, or a file of
-    another folder. Either is a ``ValueError``, and so is a shape that no model has: a thousand million layers are made
-    one by one before any weight is missed.
+    ``trust_remote_code=False`` leaves two ways for foreign code: ``config.json`` can name an attention kernel of the
+    hub (``"_attn_implementation": "owner/repository"``), and the index of safetensors files a pickle, or a file of
+    another folder. Either is a ``ValueError``, and so is an impossible shape: a thousand million layers would be built
+    one by one before a missing weight is noticed.
     """
     rest = [_read(source, _CONFIG)]
-    while rest:  # a configuration holds others, at any depth
-        each = rest.pop()
-        for key, value in each.items() if isinstance(each, dict) else ():
+    while rest:  # configurations are nested, at any depth
+        node = rest.pop()
+        for key, value in node.items() if isinstance(node, dict) else ():
             if "implementation" in key and isinstance(value, str) and "/" in value:
                 raise ValueError(
                     f"{source}: {key} in {_CONFIG} is {value!r:.200}, which is code of the hub; remove it to use the "
@@ -119,7 +119,7 @@ def check_model_files(source: str | Path) -> None:
             most = next((most for names, most in _MOST if names.search(str(key))), None)
             if most is not None and isinstance(value, int) and value > most:
                 raise ValueError(f"{source}: {key} in {_CONFIG} is {value:.6g}, and no model has more than {most:,}")
-        rest += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        rest += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     if (index := _find(source, _INDEX)) is not None:
         try:
             read_weight_map(index)
@@ -128,7 +128,7 @@ def check_model_files(source: str | Path) -> None:
 
 
 def read_weight_map(index: Path) -> dict[str, str]:
-    """The file of each tensor, by the index of a folder's safetensors.
+    """Return the file of each tensor, by the index of a folder's safetensors.
 
     Raises ``ValueError``: it is too large, no JSON, has no ``weight_map``, or names what is no file of that folder.
     """
@@ -146,7 +146,7 @@ def read_weight_map(index: Path) -> dict[str, str]:
 
 
 def _read(source: str | Path, name: str) -> Any:
-    """A JSON file of a model; ``None`` where there is none."""
+    """Return the content of a model's JSON file; ``None`` if it does not exist."""
     try:
         path = _find(source, name)
         return None if path is None else _parse(path)
@@ -155,12 +155,12 @@ def _read(source: str | Path, name: str) -> Any:
 
 
 def _parse(path: Path, limit: int = SMALL_FILE, values: int = VALUES) -> Any:
-    """The value of a JSON file within bounds; ``ValueError`` beyond these. Infinity is a limit of Mamba's in use."""
+    """Return the value of a JSON file within bounds; ``ValueError`` beyond them. Mamba's configuration has infinity."""
     return parse_json(read_text(path, limit), values=values, allow_nan=True)
 
 
 def _find(source: str | Path, name: str) -> Path | None:
-    """The path of a model's file; ``None`` where there is none, which loading says where the file is needed."""
+    """Return the path of a model's file; ``None`` if it does not exist; loading reports that if it is needed."""
     from transformers.utils import cached_file
 
     try:
@@ -171,7 +171,7 @@ def _find(source: str | Path, name: str) -> Path | None:
 
 
 def reason(folder: str | Path, error: Exception) -> str:
-    """Return why a model's folder could not be read: a file of it that is not what it must be, or the error."""
+    """Return why a model's folder could not be read: the problem with one of its files, or the error."""
     if (problem := next(_file_problems(Path(folder)), None)) is not None:
         return problem
     text = excerpt(" ".join(str(error).split()), _MESSAGE_CHARS)
@@ -209,7 +209,7 @@ def _tokenizer_problems(value: dict[str, Any]) -> Iterator[str]:
 
 
 def _made() -> Path:
-    """The model of the checkout that this runs in, or that the package is in."""
+    """Return the model of the checkout in which this runs, or that contains the package."""
     for root in (Path.cwd(), Path(__file__).parents[1]):
         if (root / _MADE / _CONFIG).is_file():
             return root / _MADE
@@ -232,7 +232,7 @@ def _whole(folder: Path, *, weights: bool) -> bool:
 
 
 _ADAPTER, _MATRICES = "adapter_config.json", "adapter_model.safetensors"
-# What must be empty, zero or false, and what it would mean.
+# Keys that must be empty, zero or false, and their meaning otherwise.
 _PLAIN = {
     "use_dora": "weights are split into size and direction",
     "use_rslora": "the scale is alpha / sqrt(rank)",
@@ -243,18 +243,18 @@ _PLAIN = {
     "trainable_token_indices": "some embeddings were trained",
     "target_parameters": "parameters that are no linear layers have adapters",
     "lora_bias": "adapters have biases",
-    "layer_replication": "layers stand in the model several times",
+    "layer_replication": "layers are repeated in the model",
     "use_qalora": "adapters are quantised",
     "alora_invocation_tokens": "the adapter is on in a part of the text alone",
     "arrow_config": "several adapters are mixed",
 }
-# Ways to begin that leave the matrices under the adapter as they are; others (PiSSA, OLoRA, LoftQ, ...) change them.
+# Initializations that do not change the matrices under the adapter; others (PiSSA, OLoRA, LoftQ, ...) do.
 _BEGINNINGS = (True, False, None, "gaussian", "orthogonal", "eva")
 
 
 @dataclass(frozen=True)
 class SavedAdapter:
-    """What an adapter is, scaled by ``alpha / rank``; ``target_modules`` are last parts of names, if it says them."""
+    """A saved adapter, scaled by ``alpha / rank``; ``target_modules`` are last parts of names, if listed."""
 
     folder: Path
     rank: int
@@ -262,7 +262,7 @@ class SavedAdapter:
     target_modules: frozenset[str] | None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The matrices, by peft's names, on the CPU; ``ValueError`` where the file cannot be read."""
+        """Return the matrices, by peft's names, on the CPU; raise ``ValueError`` if the file cannot be read."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -273,7 +273,7 @@ class SavedAdapter:
 
 
 def read_adapter(folder: str | Path) -> SavedAdapter:
-    """What the adapter in a folder is, without its matrices; raises ``ValueError`` for all but plain LoRA."""
+    """Return the description of the adapter in a folder, without matrices; ``ValueError`` for all but plain LoRA."""
     folder = Path(folder).expanduser()
     for name in (_ADAPTER, _MATRICES):
         if not (folder / name).is_file():
@@ -288,8 +288,8 @@ def read_adapter(folder: str | Path) -> SavedAdapter:
         raise ValueError(f"{folder / _ADAPTER}: {problem}")
     rank, alpha, targets = config["r"], config["lora_alpha"], config.get("target_modules")
     names = None
-    if isinstance(targets, list) and targets and all(isinstance(each, str) for each in targets):
-        names = frozenset(each.rpartition(".")[2] for each in targets)
+    if isinstance(targets, list) and targets and all(isinstance(target, str) for target in targets):
+        names = frozenset(target.rpartition(".")[2] for target in targets)
     return SavedAdapter(folder, rank, float(alpha), names)
 
 

@@ -1,4 +1,4 @@
-"""A model on this machine as policy for ``textenvs evaluate --local FOLDER``, found by its entry point; token-exact."""
+"""A local model as policy for ``textenvs evaluate --local FOLDER``, by its entry point; token-exact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .rollout.renderer import RendererError
 
 
 class LocalPolicy:
-    """A causal language model in the embedded engine, with as many conversations at once as are played.
+    """A causal language model in the embedded engine, which computes all conversations concurrently.
 
     ``model`` is a folder, or a name that transformers finds; ``temperature`` 0 is greedy; a reply has at most
     ``max_response_length`` tokens; ``concurrency`` replies are computed at a time, on ``device`` (``auto``, ``cpu`` or
@@ -42,11 +42,11 @@ class LocalPolicy:
 
     @staticmethod
     def serve(model: str) -> str:
-        """Start to serve a folder's model to this machine as chat completions; its address."""
+        """Serve a folder's model to this machine as chat completions; return its address."""
         return ChatServer(model).base_url
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player that remembers its episode as tokens; ``Stopped`` where the model cannot use the tools."""
+        """Return a player that keeps its episode as tokens; raise ``Stopped`` if the model cannot use the tools."""
         try:
             self._policy.renderer.forms.check((user("x"),), tools_of(env))
         except ValueError as error:
@@ -55,7 +55,7 @@ class LocalPolicy:
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
             try:
-                said = await speaker.reply(conversation, tools or None)
+                reply = await speaker.reply(conversation, tools or None)
             except NoRoomError as error:
                 raise OutOfContext(str(error)) from error
             except RendererError as error:
@@ -63,10 +63,10 @@ class LocalPolicy:
             except EngineError as error:
                 raise PolicyFailure(f"{type(error).__name__}: {error}") from error
             return Reply(
-                said.text,
-                prompt_tokens=said.prompt_tokens,
-                completion_tokens=len(said.generation.token_ids),
-                cut=said.generation.finish_reason == "length",
+                reply.text,
+                prompt_tokens=reply.prompt_tokens,
+                completion_tokens=len(reply.generation.token_ids),
+                cut=reply.generation.finish_reason == "length",
             )
 
         return play

@@ -28,7 +28,7 @@ class Policy:
     """A causal language model and its tokenizer, which has a chat template.
 
     Learner and servers read the files of a given folder (:attr:`source`); the model as an object (:attr:`model`, on the
-    CPU) is loaded when it is asked for.
+    CPU) is loaded on first use.
     """
 
     def __init__(self, model: PreTrainedModel | Path, tokenizer: Any) -> None:
@@ -39,12 +39,12 @@ class Policy:
 
     @property
     def source(self) -> Path | PreTrainedModel:
-        """What a learner is made of: the folder, where there is one that holds this model."""
+        """Source of a learner: the folder, if one holds this model, else the model."""
         return self._folder or self.model
 
     @property
     def skeleton(self) -> PreTrainedModel:
-        """The model's configuration, layers and shapes; its parameters may have no memory (torch's ``meta``)."""
+        """Model with configuration, layers and shapes; its parameters may have no memory (torch's ``meta``)."""
         if self._model is not None:
             return self._model
         if self._skeleton is None:
@@ -54,7 +54,7 @@ class Policy:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model in float32 on the CPU: what the files hold, whatever type they or the configuration say."""
+        """Model in float32 on the CPU, whatever type the files or the configuration have."""
         if self._model is None:
             assert self._folder is not None
             with _loading(str(self._folder), self._folder):
@@ -66,29 +66,29 @@ class Policy:
 
     @cached_property
     def end_token_ids(self) -> tuple[int, ...]:
-        """The ids that end a reply for transformers' ``generate``: those of generation_config.json, if there is one."""
+        """Ids that end a reply for transformers' ``generate``: those of generation_config.json, if it exists."""
         source = ModelSource(self.source)
         return end_token_ids(source.generation_config, source.config.get_text_config().vocab_size)
 
     @cached_property
     def unused_token_ids(self) -> tuple[int, ...]:
-        """The ids of the model that are no token of the tokenizer, and are left out of the policy."""
+        """Ids of the model without a token in the tokenizer, which are excluded from the policy."""
         size = self.skeleton.config.get_text_config().vocab_size
         return unused_token_ids(self.tokenizer, size, self.end_token_ids)
 
     def own(self) -> PreTrainedModel:
-        """The model, to be changed in place: from now on it is another one than the folder holds."""
+        """Return the model, to be changed in place: it no longer equals the folder's."""
         model, self._folder = self.model, None
         return model
 
     def keep_in(self, folder: Path) -> None:
-        """Write model and tokenizer to a folder, if the model is in none yet; it is the source from then on."""
+        """Write model and tokenizer to a folder, if the model is in none yet; then it is the source."""
         if self._folder is None:
             tiny.save(folder, self.model, self.tokenizer)
             self._folder = folder.absolute()
 
     def link_to(self, folder: Path) -> None:
-        """Have the files in a folder too, because the one that they are in may go; it is the source from then on."""
+        """Link the files into a folder too, because their present one may be deleted; then it is the source."""
         assert self._folder is not None
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self._folder, folder, copy_function=_link)
@@ -99,12 +99,12 @@ class Policy:
             self._model = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Who gets it in another process reads the folder there.
+        # Another process reads the folder itself.
         return self.__dict__ | {"_skeleton": None} | ({} if self._folder is None else {"_model": None})
 
 
 def resolve_device(name: str) -> torch.device:
-    """``auto`` is the GPU where there is one; ``PolicyError`` where ``cuda`` was asked for and there is none."""
+    """Return a device; ``auto`` is the GPU if there is one; ``PolicyError`` for ``cuda`` without a GPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -113,7 +113,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_context: int, seed: int) -> Policy:
-    """Find or build the policy. No code of a folder is run, and no pickle of it is read.
+    """Load or build the policy. No code of a folder is run, and no pickle of it is read.
 
     ``texts``, positions (``max_context``) and ``seed`` are for a tiny model's tokenizer and weights. PolicyError: the
     folder is missing or incomplete, its tokenizer has no chat template or is another model's.
@@ -128,7 +128,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
     with _loading(section.path, folder):
         ModelSource(folder).check_files()
         words = policy.skeleton.config.get_text_config().vocab_size
-        _ = policy.end_token_ids  # refused here, not by an engine later
+        _ = policy.end_token_ids  # report bad ids here, not in an engine later
     if len(tokenizer) > words:
         raise PolicyError(
             f"model.path={section.path}: its tokenizer has {len(tokenizer)} tokens, the model only {words}; they do "
@@ -138,7 +138,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
 
 
 def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) -> Any:
-    """The policy's tokenizer alone, without any weights; see :func:`load`."""
+    """Return the policy's tokenizer alone, without any weights; see :func:`load`."""
     if section.path == "tiny":
         return tiny.build_tokenizer(texts(), section.vocab_size)
     folder = _folder(section.path, weights=False)
@@ -147,7 +147,7 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
         knows_words = bool(tokenizer.encode("a", add_special_tokens=False))
     if tokenizer.chat_template is None:
         raise PolicyError(f"model.path={section.path}: its tokenizer has no chat template, so no conversation fits it")
-    # What transformers makes of a folder without tokenizer.json knows no words.
+    # Without tokenizer.json, transformers returns a tokenizer without words.
     if not knows_words:
         raise PolicyError(f"model.path={section.path}: its tokenizer knows no words; is tokenizer.json missing?")
     return tokenizer
@@ -163,14 +163,14 @@ def end_token_ids_of(section: ModelSection) -> tuple[int, ...]:
 
 
 def positions(section: ModelSection) -> int | None:
-    """The longest context that a given model was made for; ``None`` where it does not say, and for `tiny`."""
+    """Return the longest context that a given model was made for; ``None`` if it does not say, and for `tiny`."""
     if section.path == "tiny":
         return None
     folder = _folder(section.path, weights=False)
     with _loading(section.path, folder):
         text = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
-    found = getattr(text, "max_position_embeddings", None)
-    return found if isinstance(found, int) else None
+    longest = getattr(text, "max_position_embeddings", None)
+    return longest if isinstance(longest, int) else None
 
 
 def _folder(path: str, *, weights: bool) -> Path:
@@ -198,12 +198,12 @@ def _link(source: str, target: str) -> None:
 
 @contextmanager
 def _loading(path: str, folder: Path) -> Iterator[None]:
-    """Make a ``PolicyError`` of all that transformers raises about a folder: its code meets files of anybody's."""
+    """Raise all errors of transformers about a folder as ``PolicyError``: folders are untrusted input."""
     try:
         yield
     except PolicyError:
         raise
-    except torch.OutOfMemoryError:  # this machine's fault
+    except torch.OutOfMemoryError:  # caused by this machine, not by the folder
         raise
     except Exception as error:
         raise PolicyError(

@@ -5,8 +5,8 @@
 
 An iteration: the collector gives a batch of episodes (:mod:`trainers.rollout.collector`), turn rewards become the
 advantages of the tokens that earned them (:mod:`trainers.algorithms`), the learner takes its steps
-(:mod:`trainers.learner`), and the engine gets the new weights. With ``rollout.staleness=0`` these follow each other;
-with more, episodes continue while the learner learns, and the engine gets a snapshot of the weights.
+(:mod:`trainers.learner`), and the engine receives the new weights. With ``rollout.staleness=0`` these follow each
+other; otherwise episodes continue while the learner learns, and the engine receives a snapshot of the weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     check_arguments(sys.argv[1:], PPOConfig, "python -m trainers.ppo")
 
 try:
-    import torch  # noqa: F401 - not for use here: for an error that says how to get it
+    import torch  # noqa: F401 - not used here: for an error that says how to install it
 except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
@@ -39,7 +39,7 @@ from .algorithms.batch import TermsError
 from .builders.engines import check_engine, plan_of
 from .builders.environments import check_environments, described, other_validation, try_openings
 from .builders.folder import run_folder
-from .builders.policy import tokenizer_of, with_scripts_there_are
+from .builders.policy import tokenizer_of, with_available_scripts
 from .builders.reward_model import reward_problems
 from .cli import Interrupts, leave, run_command
 from .cluster.group import LearnerGroup
@@ -61,11 +61,11 @@ from .trajectory import Trajectory
 
 log = logging.getLogger("trainers")
 
-# Characters of an episode's error on the console; its traceback, and not a text of megabytes that it quotes.
+# Characters of an episode's error on the console: enough for a traceback, without megabytes of quoted text.
 _SHOWN = 4000
-# Collecting is over, and the learner is whole.
+# Collecting failed; the learner is intact.
 _COLLECTING = (CollectionError, EngineError)
-# A batch cannot be learned from, and the learner is as it was before the step that failed.
+# A batch cannot be learned from; the learner is unchanged by the failed step.
 _LEARNING = (FloatingPointError, TermsError)
 
 
@@ -73,12 +73,12 @@ _LEARNING = (FloatingPointError, TermsError)
 
 
 async def train(run: Run) -> None:
-    """Iterate until the configured end, or a request to stop; a checkpoint is saved in any case, also of failure."""
+    """Iterate until the configured end, or a request to stop; save a checkpoint in any case, also on failure."""
     config = run.config.trainer
     if run.iteration == 0:
         diagnose(run, run.references)
         if run.made_here:
-            save(run)  # the warm start is not to be done twice
+            save(run)  # do not repeat the warm start
         if config.val_before_train:
             await validate(run)
     elif every(config.test_freq, run.iteration) and run.validated != run.iteration and not over(run):
@@ -115,7 +115,7 @@ async def train(run: Run) -> None:
             components = {group[0].group_id: choice.component for choice, group in played}
         run.reporter.iteration(run.iteration, metrics, batch.trained, explained, batch.version, components)
         diagnose(run, metrics, tied_tasks(batch.groups))
-        validating, saving = (every(each, run.iteration) for each in (config.test_freq, config.save_freq))
+        validating, saving = (every(frequency, run.iteration) for frequency in (config.test_freq, config.save_freq))
         if validating or saving:
             await published(run)
         if validating and run.failure is None:
@@ -141,17 +141,17 @@ async def train(run: Run) -> None:
 
 
 async def published(run: Run) -> None:
-    """Wait until the engine has the weights that are on their way to it; what went wrong ends the run."""
+    """Wait until the engine has the weights that are on their way; an error ends the run."""
     publishing, run.publishing = run.publishing, None
     if publishing is not None:
         try:
             await publishing
-        except _COLLECTING as error:  # what was learned is whole all the same: train() saves it
+        except _COLLECTING as error:  # the learner is intact: train() saves it
             run.failure = run.failure or error
 
 
 def warn(run: Run, batch: Batch) -> None:
-    """Say why episodes ended badly: each cause the first time, and then as a number among the metrics."""
+    """Log why episodes failed: each cause once; further occurrences are counted in the metrics."""
     for cause, message in batch.problems.items():
         if cause not in run.warned:
             run.warned.add(cause)
@@ -159,37 +159,37 @@ def warn(run: Run, batch: Batch) -> None:
 
 
 def diagnose(run: Run, metrics: Mapping[str, float], tied: Sequence[str] = ()) -> None:
-    """Say what is wrong from this row of metrics on."""
+    """Log the problems that this row of metrics shows for the first time."""
     for finding in run.doctor.observe(run.iteration, metrics, tied):
         log.warning("from iteration %d on, %s", finding.step, finding)
 
 
 async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, float], Explained | None]:
-    """One batch: credit, steps, new weights to the engine. Returns metrics, and what is written with the episodes."""
+    """Learn from one batch: credit, steps, new weights to the engine. Return metrics, and explanations of tokens."""
     roots, trajectories = batch.trajectories, batch.trained
     if run.sleepers:
         with phases("sleep"):
-            await published(run)  # who sleeps takes no weights
+            await published(run)  # a sleeping engine takes no weights
             await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
     # The learner computes in a thread of its own, so that episodes continue meanwhile.
     with phases("learn"):
-        # What is reported and written stays as it was earned.
-        paid = [batch.credited.get(episode.episode_id, episode) for episode in trajectories]
+        # Reports and files keep the rewards as earned.
+        credited_episodes = [batch.credited.get(episode.episode_id, episode) for episode in trajectories]
         greedy = {
             group: batch.credited.get(episode.episode_id, episode).total_reward
             for group, episode in batch.greedy.items()
         }
-        await asyncio.to_thread(empty_heap)  # of what the engine left, which another thread could not use
+        await asyncio.to_thread(empty_heap)  # free the engine's memory, which another thread could not use
         prepared = await run.learning(
             run.update.prepare,
-            paid,
+            credited_episodes,
             run.learner,
             greedy=greedy,
             users=len(batch.users),
             explain=run.reporter.explains(),
         )
         if run.publisher.live:
-            await published(run)  # what engines still read, the optimizer is about to change
+            await published(run)  # the optimizer is about to change what engines still read
         optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
         with run.reporter.progress.phase("learning", optimizer_steps, "steps") as phase:
             result = await run.learning(
@@ -207,7 +207,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         weights, size = await run.learning(run.publisher.take)
         update = run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
         run.publishing = asyncio.ensure_future(update)
-        if not run.config.rollout.staleness:  # the engine reads the parameters, and nothing may start before it has
+        if not run.config.rollout.staleness:  # the engine reads the parameters: nothing may start before it has them
             await published(run)
     tied = groups_tied(batch.groups, by_term=run.config.algorithm.adv_estimator in NEEDS_TERMS)
     health = health_metrics(batch.groups, run.config.rollout.max_response_length, run.stop_token_ids)
@@ -232,7 +232,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
 
 
 def played_metrics(config: PPOConfig, batch: Batch) -> dict[str, float]:
-    """Metrics by component of a mixture, and of the groups that began at their opening, where others did not."""
+    """Return metrics by component of a mixture, and of groups that began at their opening or in the middle."""
     by_term, metrics = config.algorithm.adv_estimator in NEEDS_TERMS, dict[str, float]()
     at_opening: dict[str, list[list[Trajectory]]] = {}
     if config.env.mixture:
@@ -249,7 +249,7 @@ def played_metrics(config: PPOConfig, batch: Batch) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def profiling(run: Run) -> AsyncIterator[None]:
-    """Profile the iteration inside, where that is wanted: with torch's profiler, or on ranks that Nsight watches."""
+    """Profile the iteration of the block, if configured: with torch's profiler, or on ranks that Nsight watches."""
     step = run.iteration + 1
     if step not in run.config.trainer.profile_steps:
         yield
@@ -269,9 +269,9 @@ async def profiling(run: Run) -> AsyncIterator[None]:
 
 
 async def validate(run: Run) -> str | None:
-    """Play the validation tasks with the current weights and report; nothing where a stop is asked for meanwhile.
+    """Play the validation tasks with the current weights and report; report nothing if a stop is requested.
 
-    Where no episode at all could be scored, returns how many those are, and why the first was not.
+    If no episode could be scored, return their number, and why the first failed; else ``None``.
     """
     config = run.config.validation
     began = time.perf_counter()
@@ -295,30 +295,32 @@ async def validate(run: Run) -> str | None:
         of_components = await until_stopped(asyncio.gather(*episodes), run.stop)
     if of_components is None:
         return None
-    trajectories = [episode for each in of_components for episode in each]
+    trajectories = [episode for component in of_components for episode in component]
     failed = [episode for episode in trajectories if not episode.status.trainable]
-    said = None
+    message = None
     if failed:
         first = failed[0]
-        said = (
+        message = (
             f"{len(failed)} of {len(trajectories)} validation episodes could not be scored: {first.status.value}: "
             f"{excerpt(first.error or first.stop or 'no reason given', _SHOWN)}"
         )
-        log.warning("%s", said)
+        log.warning("%s", message)
     metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
     components = None
     if run.config.env.mixture:
         by_name = dict(zip(run.validation_tasks, of_components, strict=True))
-        metrics |= mixture_metrics({name: [[one] for one in each] for name, each in by_name.items()}, "val/mixture")
-        components = {episode.group_id: name for name, each in by_name.items() for episode in each}
+        metrics |= mixture_metrics(
+            {name: [[trajectory] for trajectory in component] for name, component in by_name.items()}, "val/mixture"
+        )
+        components = {episode.group_id: name for name, component in by_name.items() for episode in component}
     run.reporter.validation(run.iteration, metrics, trajectories, components)
     diagnose(run, metrics)
     run.validated = run.iteration
-    return said if len(failed) == len(trajectories) else None
+    return message if len(failed) == len(trajectories) else None
 
 
 def save(run: Run) -> None:
-    """Write a checkpoint: all that resuming exactly needs, or the model alone (``trainer.save_weights_only``)."""
+    """Write a checkpoint: all that exact resuming needs, or only the model (``trainer.save_weights_only``)."""
     learner, section = run.learner, run.config.trainer
     state = {
         "iteration": run.iteration,
@@ -334,7 +336,7 @@ def save(run: Run) -> None:
     write_model: Callable[[Path], Any] = partial(learner.export_hf, tokenizer=run.tokenizer)
     with traced(run, "save"), run.reporter.progress.phase("saving a checkpoint"):
         if section.async_save:
-            run.saved.wait()  # before copies are taken: there are never two
+            run.saved.wait()  # before copying: there is never more than one copy
             write_model = learner.prepare_export(run.tokenizer)
             if not section.save_weights_only:
                 write_state = learner.prepare_save()
@@ -360,17 +362,17 @@ def over(run: Run) -> bool:
 
 
 def every(frequency: int, iteration: int) -> bool:
-    """Whether something that happens every ``frequency`` iterations (-1: never) happens after this one."""
+    """Return whether something that happens every ``frequency`` iterations (-1: never) happens after this one."""
     return frequency > 0 and iteration % frequency == 0
 
 
-# ------------------ the whole of it, and its end
+# ------------------ the command
 
 
 async def until_stopped(work: Any, stop: asyncio.Event, beside: asyncio.Future[None] | None = None) -> Any:
-    """The result of ``work``, or ``None`` when ``stop`` is set first; ``work`` is then cancelled.
+    """Return the result of ``work``, or cancel it and return ``None`` when ``stop`` is set first.
 
-    Where ``beside``, which ``work`` may wait for, fails first, its error is raised. A result that is there is returned.
+    If ``beside``, which ``work`` may wait for, fails first, raise its error. A result that is ready is returned.
     """
     task, waiter = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     waited: set[asyncio.Future[Any]] = {task, waiter} if beside is None else {task, waiter, beside}
@@ -382,8 +384,8 @@ async def until_stopped(work: Any, stop: asyncio.Event, beside: asyncio.Future[N
             waited -= done
         return task.result() if task.done() else None
     finally:
-        for each in (task, waiter):
-            each.cancel()
+        for pending in (task, waiter):
+            pending.cancel()
         await asyncio.gather(task, waiter, return_exceptions=True)
 
 
@@ -419,19 +421,19 @@ async def play(run: Run) -> int:
 
 
 def placed(config: PPOConfig, machine: str | None) -> str:
-    """Where everything would be, in words: here, or on a machine that ``--plan-for`` describes."""
+    """Describe where everything would be placed: here, or on the machine of ``--plan-for``."""
     return describe(plan_of(config, Machine.described(machine) if machine is not None else None))
 
 
 def rehearse(config: PPOConfig, machine: str | None = None) -> str:
-    """What a run does before anything costly starts, without weights: lines on what was found, or a ``ValueError``.
+    """Try the first, cheap steps of a run, without weights; return lines on the results, or raise ``ValueError``.
 
-    What is installed here is not asked about where the run is for another ``machine``.
+    The packages installed here are not checked if the run is for another ``machine``.
     """
     check_environments(config)
     if machine is None:
         check_engine(config)
-    config, notes = with_scripts_there_are(config)
+    config, notes = with_available_scripts(config)
     notes += other_validation(config)
     try:
         ends = end_token_ids_of(config.model)

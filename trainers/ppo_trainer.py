@@ -1,4 +1,4 @@
-"""``ppo``: our own loop as a :class:`trainers.Trainer`; what ``python -m trainers.ppo`` runs."""
+"""``ppo``: the package's own loop as a :class:`trainers.Trainer`; ``python -m trainers.ppo`` runs it, too."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ T = TypeVar("T")
 
 
 class PPOTrainer(AbstractContextManager["PPOTrainer"]):
-    """One run of :mod:`trainers.ppo`. It holds nothing between calls: a run resumes from its folder's checkpoint.
+    """One run of :mod:`trainers.ppo`. It keeps no state between calls: a run resumes from its folder's checkpoint.
 
-    ``config`` are arguments as on the command line, or a ``PPOConfig``; ConfigError says all problems.
+    ``config`` are arguments as on the command line, or a ``PPOConfig``; ConfigError lists all problems.
     """
 
     def __init__(self, config: PPOConfig | Sequence[str] = ()) -> None:
         self.config: PPOConfig = config if isinstance(config, PPOConfig) else resolve(config)[0]
         self._trained: Path | None = None
-        from . import ppo  # it brings torch, which takes seconds: a wrong key is said first
+        from . import ppo  # it imports torch, which takes seconds: report a wrong key first
 
         self._ppo = ppo
 
     def fit(self) -> Result:
-        """See :class:`trainers.Trainer`. In the main thread Ctrl-C and SIGTERM do what they do for the command.
+        """Train; see :class:`trainers.Trainer`. In the main thread Ctrl-C and SIGTERM act as for the command.
 
         With ``trainer.val_only`` it validates and trains nothing; the model is then the resumed checkpoint's, if any.
         """
         return _wait_for(self._fit())
 
     def evaluate(self) -> Mapping[str, float]:
-        """See :class:`trainers.Trainer`: the metrics of a validation, ``val/...``."""
+        """Return the metrics of a validation, ``val/...``; see :class:`trainers.Trainer`."""
         return _wait_for(self._evaluate())
 
     def close(self) -> None:
-        """There is nothing to give back: a run closes its parts when it ends."""
+        """Do nothing: a run closes its parts when it ends."""
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -59,7 +59,7 @@ class PPOTrainer(AbstractContextManager["PPOTrainer"]):
             else:
                 await ppo.train(run)
             run.reporter.conclude(run.trained_s, conversations=not run.stop.is_set())
-            # Nothing was saved where it was stopped before the first step, or was over when it resumed from elsewhere.
+            # Nothing was saved if it was stopped before the first step, or was finished when it resumed from elsewhere.
             saved = None if self.config.trainer.val_only else run.saved.newest_path()
             trained = self._trained = saved or run.resumed_from
             model = None if trained is None else trained / "model"
@@ -68,18 +68,20 @@ class PPOTrainer(AbstractContextManager["PPOTrainer"]):
     async def _evaluate(self) -> Mapping[str, float]:
         ppo = self._ppo
         ppo.disable_progress_bar()
-        where: dict[str, Any] = {"logger": tuple(each for each in self.config.trainer.logger if each == "console")}
-        where["val_only"] = True  # it leaves the folder as it is
+        overrides: dict[str, Any] = {
+            "logger": tuple(logger for logger in self.config.trainer.logger if logger == "console")
+        }
+        overrides["val_only"] = True  # it leaves the folder unchanged
         if self._trained is not None and self.config.trainer.resume_mode != "auto":
-            where |= {"resume_mode": "resume_path", "resume_from_path": str(self._trained)}
-        config = self.config.model_copy(update={"trainer": self.config.trainer.model_copy(update=where)})
+            overrides |= {"resume_mode": "resume_path", "resume_from_path": str(self._trained)}
+        config = self.config.model_copy(update={"trainer": self.config.trainer.model_copy(update=overrides)})
         async with ppo.assemble(config) as run:
             await ppo.validate(run)
             return dict(run.reporter.latest)
 
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives, also for a caller whose thread runs an event loop already (a notebook)."""
+    """Return a coroutine's result, also if the caller's thread already runs an event loop (a notebook)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,6 +1,6 @@
 """Trainers by name: ``trainers.make("ppo", ["rollout.n=4"])``. Nothing heavy is imported before one is made.
 
-Other packages add theirs by an entry point of the group ``textenvs.trainers``, whose name is the trainer's and whose
+Other packages add trainers by an entry point of the group ``textenvs.trainers``, whose name is the trainer's and whose
 object is a class (or function) that :func:`make` can call; see :class:`Trainer` and docs/trainers-registry.md.
 """
 
@@ -16,32 +16,32 @@ from typing import Any, Protocol, Self, cast, runtime_checkable
 
 GROUP = "textenvs.trainers"
 
-#: Those of this package: where they are, and what they do.
+#: Trainers of this package: location and description.
 BUILT_IN = {"ppo": ("trainers.ppo_trainer:PPOTrainer", "our own loop, as `python -m trainers.ppo` runs it")}
 
 
 class TrainerNotFoundError(ValueError):
-    """No trainer has this name, or what has it cannot be used; the message says what there is."""
+    """No trainer has this name, or it cannot be used; the message lists the trainers."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What training came to."""
+    """The result of training."""
 
-    #: The last ones. Those that mean the same for every trainer are ``train/reward`` (the mean reward of the last
-    #: batch's episodes) and ``val/reward`` (that of the last validation), as far as there are any.
+    #: The last metrics. Every trainer defines the same way ``train/reward`` (the mean reward of the last
+    #: batch's episodes) and ``val/reward`` (that of the last validation), if there are any.
     metrics: Mapping[str, float]
-    #: A folder that transformers loads: the trained policy with its tokenizer; ``None`` where nothing was trained, and
+    #: A folder that transformers loads: the trained policy with its tokenizer; ``None`` if nothing was trained, and
     #: no checkpoint resumed from
     model: Path | None
-    checkpoint: Path | None = None  #: what training can resume from; ``None`` where nothing of the kind was written
+    checkpoint: Path | None = None  #: a checkpoint to resume from; ``None`` if none was written
     iterations: int = 0  #: batches trained on, over all resumptions
     stopped: bool = False  #: it was interrupted before the end
 
 
 @runtime_checkable
 class Trainer(Protocol):
-    """What :func:`make` returns, with its configuration checked and nothing started."""
+    """A trainer of :func:`make`, with its configuration checked and nothing started."""
 
     def fit(self) -> Result:
         """Train to the configured end, or resume an earlier run."""
@@ -50,7 +50,7 @@ class Trainer(Protocol):
         """Play the validation tasks with the policy: as trained, after :meth:`fit`."""
 
     def close(self) -> None:
-        """Give back what is held; safe to call twice."""
+        """Release all resources; safe to call twice."""
 
     def __enter__(self) -> Self: ...
 
@@ -58,37 +58,37 @@ class Trainer(Protocol):
 
 
 def names() -> dict[str, str]:
-    """The trainers that there are: by name, what each is or which package it is from. Nothing of them is imported."""
-    found = {name: what for name, (_, what) in BUILT_IN.items()}
+    """Return the available trainers by name, with a description or the package; nothing of them is imported."""
+    descriptions = {name: what for name, (_, what) in BUILT_IN.items()}
     for point in _offered():
-        found.setdefault(point.name, f"of the package {_package(point)} ({point.value})")
-    return dict(sorted(found.items()))
+        descriptions.setdefault(point.name, f"of the package {_package(point)} ({point.value})")
+    return dict(sorted(descriptions.items()))
 
 
 def make(name: str, config: Any = ()) -> Trainer:
-    """The trainer of this name, one of :func:`names`.
+    """Return a new trainer of this name, one of :func:`names`.
 
-    ``config`` is what it is to do. ``key=value`` texts as on a command line, or a mapping of keys, nested or dotted, to
-    values, reach the trainer as a tuple of ``key=value`` texts; anything else as it is (a ``PPOConfig``, say). Raises
-    TrainerNotFoundError: nothing, or more than one thing, has this name, or it cannot be imported or is no trainer;
-    TypeError: a mapping's key is not text, or a value is not JSON; and what the trainer itself says to its
+    ``config`` is its configuration. ``key=value`` texts as on a command line, or a mapping of keys, nested or dotted,
+    to values, reach the trainer as a tuple of ``key=value`` texts; anything else as it is (a ``PPOConfig``, say).
+    Raises TrainerNotFoundError: nothing, or more than one thing, has this name, or it cannot be imported or is no
+    trainer; TypeError: a mapping's key is not text, or a value is not JSON; and the trainer's own errors on its
     configuration.
     """
     made = _target(name)(arguments(config))
-    if missing := [each for each in ("fit", "evaluate", "close") if not callable(getattr(made, each, None))]:
+    if missing := [method for method in ("fit", "evaluate", "close") if not callable(getattr(made, method, None))]:
         raise TrainerNotFoundError(f"the trainer {name!r} is a {type(made).__name__} without {', '.join(missing)}")
     return cast(Trainer, made)
 
 
 def arguments(config: Any) -> Any:
-    """``config`` as a trainer gets it; see :func:`make`."""
+    """Return ``config`` in the form that a trainer receives; see :func:`make`."""
     if isinstance(config, str):
         raise TypeError(f"give a list of arguments, [{config!r}], not one text")
     if isinstance(config, Mapping):
-        return tuple(_text(*each) for each in flattened(config))
+        return tuple(_text(*entry) for entry in flattened(config))
     if not isinstance(config, Sequence):
         return config
-    if wrong := [each for each in config if not isinstance(each, str)]:
+    if wrong := [argument for argument in config if not isinstance(argument, str)]:
         raise TypeError(f"a configuration's arguments are texts (key=value), not {type(wrong[0]).__name__}")
     return tuple(config)
 
@@ -121,8 +121,8 @@ def _target(name: str) -> Any:
         return EntryPoint(name, BUILT_IN[name][0], GROUP).load()
     if not offers:
         near = difflib.get_close_matches(name, names(), 3, 0.5)
-        meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise TrainerNotFoundError(f"there is no trainer {name!r}{meant} (there are {', '.join(names())})")
+        suggestion = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise TrainerNotFoundError(f"there is no trainer {name!r}{suggestion} (there are {', '.join(names())})")
     if len(offers) > 1:
         packages = ", ".join(sorted(_package(point) for point in offers))
         raise TrainerNotFoundError(f"several packages offer a trainer {name!r}: {packages}; uninstall all but one")
@@ -135,7 +135,7 @@ def _target(name: str) -> Any:
 
 
 def _offered() -> list[EntryPoint]:
-    """Of all packages; the same one, found twice on the path, counts once."""
+    """Return the entry points of all packages; one that is twice on the path counts once."""
     return list({(point.name, point.value, _package(point)): point for point in entry_points(group=GROUP)}.values())
 
 

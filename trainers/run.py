@@ -1,4 +1,4 @@
-"""A run: its parts, put together from a configuration, then warmed up or resumed from a checkpoint."""
+"""A run: assembly of its parts from a configuration, warm start, and resuming from a checkpoint."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .builders.folder import (
     write_config,
 )
 from .builders.learner import Publisher, check_learner, learner_of, learner_options, start_from_adapter
-from .builders.policy import careless_of, experts_of, policy_of, renderer_of, set_threads, with_scripts_there_are
+from .builders.policy import careless_of, experts_of, policy_of, renderer_of, set_threads, with_available_scripts
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints
 from .cli import tuned_gc
@@ -59,7 +59,7 @@ from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import TraceFile
 from .update import Update
 
-#: Errors that a command shows without a traceback. Any other is a bug of ours, or of a library.
+#: Expected errors, shown without a traceback. Any other is a bug of this package, or of a library.
 EXPECTED = (
     *(SetupError, CheckpointError, CollectionError, DemonstrationError, FloatingPointError),
     *(MetricsError, PlanError, PolicyError, RankError, RendererError, TermsError),
@@ -70,7 +70,7 @@ _SCRIPTS_S = 5.0
 
 @dataclass
 class Run:
-    """What a run is made of, and where it stands."""
+    """The parts of a run, and its state."""
 
     config: PPOConfig
     folder: Path
@@ -85,38 +85,38 @@ class Run:
     saved: Checkpoints
     tokenizer: Any
     learning: LearnerThread  # computes all that a learner in this process does
-    stop_token_ids: Sequence[int] = ()  # a reply that ends with one of them ended by itself
-    sleepers: Sequence[Any] = ()  # engine and reward models, where they give memory back while the learner learns
+    stop_token_ids: Sequence[int] = ()  # a reply that ends with one of them is complete
+    sleepers: Sequence[Any] = ()  # engine and reward models that free memory while the learner learns
     reward_models: RewardModels | None = None
     trace: TraceFile | None = None
     resumed_from: Path | None = None  # the checkpoint
-    reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
-    made_here: bool = True  # whether the model was made or warmed up here, and is not the one of model.path as it was
-    data: Mapping[str, Any] = field(default_factory=dict)  # which tasks it plays, as its checkpoints keep it
+    reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of delayed rewards
+    made_here: bool = True  # this run created or warmed up the model, so it is not an unchanged model.path
+    data: Mapping[str, Any] = field(default_factory=dict)  # the tasks that it plays, as in its checkpoints
     iteration: int = 0  # iterations done
-    validated: int = 0  # at which of them the last validation was; 0 also before any
+    validated: int = 0  # iteration of the last validation; 0 also before any
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # a stop was requested
-    given_up: threading.Event = field(default_factory=threading.Event)  # threads of the run are to end
-    publishing: asyncio.Future[None] | None = None  # an update of the engine that is under way
-    failure: Exception | None = None  # why collecting or learning has ended for good
-    warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
+    given_up: threading.Event = field(default_factory=threading.Event)  # threads of the run must end
+    publishing: asyncio.Future[None] | None = None  # an engine update in progress
+    failure: Exception | None = None  # the error that ended collecting or learning
+    warned: set[str] = field(default_factory=set)  # causes of failed episodes that were reported
     doctor: Doctor = field(default_factory=lambda: Doctor(CHECKS, {}))
-    references: Mapping[str, float] = field(default_factory=dict)  # what scripts earn
+    references: Mapping[str, float] = field(default_factory=dict)  # rewards of scripts
 
     def collecting(self) -> contextlib.AbstractContextManager[Phase]:
-        """Show how far the next batch is."""
+        """Show the progress of the next batch."""
         section, collector = self.config.rollout, self.collector
         episodes = section.groups_per_batch * section.n
         return self.reporter.progress.phase("collecting", episodes, "episodes", lambda: collector.collected)
 
 
-# ------------------ putting it together
+# ------------------ assembly
 
 
 @contextlib.asynccontextmanager
 async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
-    """Build everything, warm the policy up or resume, and close it all in the end; the folder is the run's alone."""
+    """Build all parts, warm the policy up or resume, and close all parts at the end; the folder is locked."""
     async with contextlib.AsyncExitStack() as stack:
         yield await _assembled(config, stack)
 
@@ -142,7 +142,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     setting_up = progress.enter("setup")
     plan = plan_of(config)
     config = with_replicas(config, len(plan.engines))
-    config, notes = with_scripts_there_are(config)
+    config, notes = with_available_scripts(config)
     credit = collection.redistribution_of(config.algorithm)
     components, seed, context = environments.played(config), config.trainer.seed, config.engine.max_context
     with progress.phase("loading the model"):
@@ -164,15 +164,15 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     )
     if policy.unused_token_ids:
         reporter.say(unused_line(policy))
-    stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
+    stack.callback(saved.wait)  # finish writing in the background, or report its failure
     stack.callback(reporter.close)
-    if not config.trainer.val_only:  # which leaves the folder as it is
+    if not config.trainer.val_only:  # val_only leaves the folder unchanged
         write_config(folder, config)
     if trace is not None:
         stack.callback(trace.close)
     learning, given_up = LearnerThread(), threading.Event()
     stack.callback(learning.close)
-    stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
+    stack.callback(given_up.set)  # cancelling a waiter does not cancel its thread: signal it to end
     scores = collection.own_scores(config, stack)
     for line in (*notes, *environments.described(config), *environments.other_validation(config)):
         reporter.say(line)
@@ -185,7 +185,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
     first_step = first_step_of(config, checkpoint)
     scripts: Mapping[str, float] = {}
     if first_step == 0:
-        playing = in_new_thread(partial(environments.references, config))  # which is left behind where it hangs
+        playing = in_new_thread(partial(environments.references, config))  # abandoned if it hangs
         await asyncio.wait([playing], timeout=_SCRIPTS_S)
         scripts = playing.result() if playing.done() else {}
     doctor = Doctor(CHECKS, config.model_dump(mode="json"))
@@ -194,24 +194,24 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
             if step < first_step:
                 doctor.observe(step, metrics)
     models: RewardModels | None = None
-    if start_early(config):  # whatever is wrong with one is to be known before anything is trained
+    if start_early(config):  # find errors before anything is trained
         models = await stack.enter_async_context(reward_models_of(config, plan))
     if checkpoint is not None:
         reporter.say(f"resuming from {checkpoint.path}")
         for line in other_data:
             reporter.say(line)
         if not config.trainer.val_only:
-            policy.link_to(folder / START)  # checkpoints go when later ones are there
+            policy.link_to(folder / START)  # later checkpoints replace it
         for change in changes(checkpoint.state["config"], config.model_dump(mode="json")):
             reporter.say(f"the configuration differs from the checkpoint's: {change}")
-    elif warm_start_wanted(config):
+    elif warm_start_enabled(config):
         if models is None:
             await try_served(config)
         sleeper = None if models is None else models.sleeper
         if sleeper is not None:  # the learner spans its GPUs
             await sleeper.sleep()
         await learning(warm_up, config, policy, renderer, reporter.say, given_up, progress)
-        await asyncio.to_thread(empty_heap)  # of a learner that is gone
+        await asyncio.to_thread(empty_heap)  # free the memory of the warm start's learner
         if sleeper is not None:
             await sleeper.wake()
     cluster = stack.enter_context(cluster_of(config, plan))
@@ -219,7 +219,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         learner = await learning(learner_of, config, policy, cluster)
     if isinstance(learner, LearnerGroup):
         stack.callback(learner.close)
-        stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
+        stack.callback(saved.wait)  # closed ranks cannot write: finish a save in the background first
     if checkpoint is None:  # the model of a checkpoint has its adapter merged already
         start_from_adapter(config, policy)
     version = 0 if checkpoint is None else checkpoint.iteration
@@ -238,11 +238,11 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         reward_stats |= {name: partial(models.stats, name) for name in models.scores}
     training, validation = dict[str, Backend](), dict[str, Backend]()
     for backends in (training, validation):
-        for each in components:
+        for component in components:
             first, held_out = next(iter(backends.values()), None), backends is validation
-            backend = environments.backend_of(config, each, validation=held_out, beside=first)
-            backends[each.name] = await stack.enter_async_context(backend)
-    without = {name: each.training for name, each in overlong.items()}
+            backend = environments.backend_of(config, component, validation=held_out, beside=first)
+            backends[component.name] = await stack.enter_async_context(backend)
+    without = {name: indices.training for name, indices in overlong.items()}
     collector = await stack.enter_async_context(
         collector_of(config, engine, renderer, training, trace, scores, credit, without)
     )
@@ -260,12 +260,12 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         collector=collector,
         validation=validation,
         validation_tasks={
-            each.name: [
+            component.name: [
                 task
-                for task in environments.validation_tasks(config, each)
-                if task not in overlong[each.name].validation
+                for task in environments.validation_tasks(config, component)
+                if task not in overlong[component.name].validation
             ]
-            for each in components
+            for component in components
         },
         update=Update(config),
         reporter=reporter,
@@ -279,7 +279,7 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
         reward_stats=reward_stats,
         learning=learning,
         given_up=given_up,
-        made_here=config.model.path == "tiny" or warm_start_wanted(config),
+        made_here=config.model.path == "tiny" or warm_start_enabled(config),
         data=data,
         doctor=doctor,
         references=scripts,
@@ -294,14 +294,14 @@ async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run
 
 
 async def _withdraw(run: Run) -> None:
-    """End an update that is under way when the run ends for another reason."""
+    """Cancel an engine update in progress when the run ends for another reason."""
     if run.publishing is not None:
         run.publishing.cancel()
         await asyncio.gather(run.publishing, return_exceptions=True)
 
 
 def first_step_of(config: PPOConfig, checkpoint: Checkpoint | None) -> int | None:
-    """What an earlier run logged from here on this one logs again; ``None`` where it only looks."""
+    """Return the first step that this run logs (again, if an earlier run did); ``None`` for a validation only."""
     if config.trainer.val_only:
         return None
     return 0 if checkpoint is None or checkpoint.iteration == 0 else checkpoint.iteration + 1
@@ -318,7 +318,7 @@ def warm_up(
     given_up: threading.Event,
     progress: Progress,
 ) -> None:
-    """Supervised steps on demonstrations before PPO, in place; cut short when ``given_up`` is set."""
+    """Train on demonstrations before PPO, in place; stop early when ``given_up`` is set."""
     section, seed = config.warm_start, config.trainer.seed
     parts = [("warm start", section, seed, experts_of(config))]
     if section.careless_steps:
@@ -331,17 +331,17 @@ def warm_up(
             "mistake_weight": 1.0,
         }
         parts.append(("careless", section.model_copy(update=changed), seed + 1, careless_of(config)))
-    # All of them first: what cannot be had should be known before anything is trained.
+    # Prepare all parts first, to find errors before anything is trained.
     options = learner_options(config.model, config.trainer)
     if config.model.path == "tiny":
         options["lora"] = None  # a model from scratch has no weights worth an adapter yet
     if config.cluster.learner_ranks > 1:
-        options["parallel"] = Parallel()  # this process does it alone
-    given = [
+        options["parallel"] = Parallel()  # only this process trains
+    examples_of_parts = [
         sft.examples_of(components, part, policy, renderer, part_seed, given_up.is_set, progress)
         for _, part, part_seed, components in parts
     ]
-    for (name, part, part_seed, _), examples in zip(parts, given, strict=True):
+    for (name, part, part_seed, _), examples in zip(parts, examples_of_parts, strict=True):
         began = time.perf_counter()
         with progress.phase(name, part.steps, "steps") as phase:
             on_step, device = _watched(given_up, phase), driver_device(config)
@@ -367,10 +367,10 @@ def unused_line(policy: Policy) -> str:
     )
 
 
-def warm_start_wanted(config: PPOConfig) -> bool:
-    """Whether to warm up: as configured, else for a model from scratch, which knows no words yet."""
-    wanted = config.warm_start.enable
-    return config.model.path == "tiny" if wanted is None else wanted
+def warm_start_enabled(config: PPOConfig) -> bool:
+    """Return whether to warm up: as configured, else for a model from scratch, which knows no words yet."""
+    enabled = config.warm_start.enable
+    return config.model.path == "tiny" if enabled is None else enabled
 
 
 # ------------------ resuming from a checkpoint
@@ -379,7 +379,7 @@ def warm_start_wanted(config: PPOConfig) -> bool:
 def resume(run: Run, checkpoint: Checkpoint) -> None:
     state = checkpoint.state
     try:
-        if not state.get("weights_only"):  # else this is a validation of the model, which is loaded
+        if not state.get("weights_only"):  # otherwise this validates the model, which is loaded
             run.learner.load(checkpoint.path / "learner")
         run.collector.restore(state["frontier"])
         run.update.load_state_dict(state)
@@ -387,33 +387,33 @@ def resume(run: Run, checkpoint: Checkpoint) -> None:
     except (RankError, torch.OutOfMemoryError):
         raise
     except (OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
-        if type(error) is ValueError:  # tasks that are left out, for example, may be others now
+        if type(error) is ValueError:  # for example, other tasks are left out now
             raise CheckpointError(f"{checkpoint.path} cannot be resumed from: {error}") from error
         raise damaged(checkpoint.path, error) from error
-    run.validated = int(state.get("validated", run.iteration))  # before it was noted, it was taken to be done
+    run.validated = int(state.get("validated", run.iteration))  # older checkpoints do not say: assume that it was done
 
 
-# What a checkpoint is made of. Another learning rate may resume from it, another model may not.
+# Keys that must not change when resuming: the model, for example, but not the learning rate.
 _FIXED = (
     *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
     *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
     *("model.exclude_modules", "model.lora_adapter_path", "env.id", "data.train_files", "data.train_size"),
     *("data.shuffle", "data.chat_template_kwargs", "data.filter_overlong_prompts", "data.longest_prompt"),
     *("algorithm.adv_estimator", "actor.use_kl_loss", "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.type"),
-    # Optimizer steps an iteration: the learning rate's schedule counts them.
+    # Optimizer steps per iteration: the learning rate's schedule counts them.
     *("actor.ppo_epochs", "actor.mini_batches", "critic.warmup", "trainer.seed", "env.train_side"),
 )
 
 
 def damaged(path: Path, error: BaseException) -> CheckpointError:
-    said = next((line for line in str(error).splitlines() if line.strip()), "")
+    message = next((line for line in str(error).splitlines() if line.strip()), "")
     return CheckpointError(
-        f"{path} is damaged ({type(error).__name__}: {said}); move it away to resume from the one before"
+        f"{path} is damaged ({type(error).__name__}: {message}); move it away to resume from the one before"
     )
 
 
 def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
-    """Raise ``CheckpointError`` where this run cannot resume from a checkpoint."""
+    """Raise ``CheckpointError`` if this run cannot resume from a checkpoint."""
     path = checkpoint.path
     if "config" not in checkpoint.state:
         raise damaged(path, KeyError("state.json has no config"))
@@ -421,8 +421,8 @@ def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
     played = before.get("env") or {}
     names, earlier = config.env.mixture.keys(), dict(played.get("mixture") or {}).keys()
     if names != earlier:
-        told = [", ".join(each) or "not given" for each in (earlier, names)]
-        raise other_run(path, f"env.mixture was {told[0]} and is now {told[1]}")
+        values = [", ".join(keys) or "not given" for keys in (earlier, names)]
+        raise other_run(path, f"env.mixture was {values[0]} and is now {values[1]}")
     also = [f"env.mixture.{name}.id" for name in names]
     if not names and _has_curriculum(played) != _has_curriculum(now["env"]):
         also += ["env.curriculum.kind", "env.curriculum.reverse_share"]
@@ -439,9 +439,9 @@ def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
 def refuse_other_run(
     before: Mapping[str, Any], now: Mapping[str, Any], path: Path, also: Sequence[str] = (), freed: Sequence[str] = ()
 ) -> None:
-    """Raise ``CheckpointError`` when a checkpoint's configuration differs where it must not.
+    """Raise ``CheckpointError`` if a fixed key differs from the checkpoint's configuration.
 
-    ``also`` are more keys that must not, ``freed`` those that may.
+    ``also`` are additional fixed keys, ``freed`` those that may differ.
     """
     fixed = [name for name in (*_FIXED, *also) if name not in freed]
     differ = [name for name in fixed if _at(before, name) not in (_at(now, name), _UNKNOWN)]
@@ -458,13 +458,13 @@ def other_run(path: Path, changes: str) -> CheckpointError:
 
 
 def _has_curriculum(env: Mapping[str, Any]) -> bool:
-    """Whether one environment's groups are chosen by a curriculum, which numbers its tasks by itself."""
-    given = env.get("curriculum") or {}
-    return given.get("kind", "fixed") != "fixed" or given.get("reverse_share", 0.0) > 0
+    """Return whether a single environment's groups are chosen by a curriculum, which numbers tasks itself."""
+    curriculum = env.get("curriculum") or {}
+    return curriculum.get("kind", "fixed") != "fixed" or curriculum.get("reverse_share", 0.0) > 0
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Each key whose value differs, as ``key: old -> new``; keys that one of the two lacks are another version's."""
+    """Yield each key whose value differs, as ``key: old -> new``; skip keys that only one version has."""
     for name in all_keys(PPOConfig):
         old, new = _at(before, name), _at(now, name)
         if old != new and _UNKNOWN not in (old, new):

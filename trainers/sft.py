@@ -75,10 +75,10 @@ def fit(
     options: Mapping[str, Any] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Train ``policy.model`` in place on examples that are drawn in a new order, which ``seed`` decides, every epoch.
+    """Train ``policy.model`` in place on examples, in a new order in every epoch; ``seed`` decides the order.
 
-    ``on_step`` gets every step's number (from 1) and metrics; ``stop`` says after each whether it was the last.
-    ``options`` are more of the learner's. Adapters are merged in the end.
+    ``on_step`` receives the number (from 1) and the metrics of each step; ``stop`` is called after each, and true ends
+    the training. ``options`` are additional options of the learner. Adapters are merged in the end.
     """
     if not any(example.weights.any() for example in examples):
         raise DemonstrationError("there is no demonstration with a reply to imitate")
@@ -122,14 +122,14 @@ def examples_of(
     stop: Callable[[], bool] = lambda: False,
     progress: Progress | None = None,
 ) -> list[Example]:
-    """The demonstrations in tokens; where ``stop``, asked after each, says so, ``CancelledError`` is raised."""
+    """Return the demonstrations in tokens; raise ``CancelledError`` when ``stop``, called after each, is true."""
     examples = []
     count = None if section.files is not None else demonstrations_needed(section)
     try:
-        tools = {each.name: each.tools() for each in components}
+        tools = {entry.name: entry.tools() for entry in components}
         with (progress or Progress.silent()).phase("demonstrations", count, "played") as phase:
-            for component, each in demonstrations_of(components, section, seed):
-                examples.append(encode(each, renderer, policy.tokenizer, tools[component.name]))
+            for component, demonstration in demonstrations_of(components, section, seed):
+                examples.append(encode(demonstration, renderer, policy.tokenizer, tools[component.name]))
                 phase.advance()
                 if stop():
                     raise asyncio.CancelledError
@@ -139,11 +139,11 @@ def examples_of(
 
 
 def run(config: SFTConfig) -> bool:
-    """A supervised run; writes metrics and the model; whether all steps were made before Ctrl-C or SIGTERM."""
+    """Run supervised training, write metrics and the model; return whether no signal ended it before its last step."""
     components, folder = components_of(config.env, config.data), run_folder(config.trainer)
     with nothing_started():
-        for each in components:
-            each.make().close()
+        for component in components:
+            component.make().close()
     with held(folder), ExitStack() as stack:
         refuse_ppo_folder(folder)
         progress = Progress.silent()
@@ -160,8 +160,8 @@ def rehearse(config: SFTConfig, machine: str | None = None) -> str:
     ``ValueError`` says what could not be read.
     """
     components = components_of(config.env, config.data)
-    for each in components:
-        each.make().close()
+    for component in components:
+        component.make().close()
     section, seed = _section(config, components), config.trainer.seed
     tokenizer = load_tokenizer(config.model, lambda: tokenizer_texts(components, section, seed))
     ends = end_token_ids_of(config.model)
@@ -176,8 +176,8 @@ def rehearse(config: SFTConfig, machine: str | None = None) -> str:
 
 
 def _section(config: SFTConfig, components: Sequence[Component]) -> SFTSection:
-    """The section that is trained by: without careless replies by default where no environment has any."""
-    left_out = [careless_left_out(config.sft, each) for each in components]
+    """Return the section without careless replies, if no environment has any and none were asked for."""
+    left_out = [careless_left_out(config.sft, component) for component in components]
     return config.sft.model_copy(update=left_out[0] if all(left_out) else {})
 
 
@@ -225,7 +225,7 @@ def _run(config: SFTConfig, components: Sequence[Component], folder: Path, progr
 
 
 def refuse_full_disk(folder: Path, policy: Policy) -> None:
-    """Raise ``SetupError`` where the model will not fit, an old one being there until the new one is whole."""
+    """Raise ``SetupError`` if the model does not fit; an old one stays until the new one is complete."""
     needed = sum(parameter.numel() * parameter.element_size() for parameter in policy.skeleton.parameters())
     if (free := shutil.disk_usage(folder).free) < needed:
         raise SetupError(
@@ -238,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft", rehearse=rehearse
     )
     disable_progress_bar()  # transformers' own, for every file it writes
-    if config.sft.files is not None:  # the environment is there for its tools alone, not for its tasks
+    if config.sft.files is not None:  # the environment only provides tools, not tasks
         logging.getLogger("textenvs").setLevel(logging.WARNING)
     return run_command(
         lambda: 0 if run(config) else INTERRUPTED,

@@ -1,4 +1,4 @@
-"""Tiny models and tokenizers from scratch, offline: what `make train` starts from and what the tests run on.
+"""Tiny models and tokenizers from scratch, offline: for `make train` and the tests.
 
 The tokenizer is byte-level BPE, with digits as single tokens. The model is a transformers Qwen2, Qwen3 or Llama of a
 given shape with seeded random weights.
@@ -26,7 +26,7 @@ _FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 
 
 def shape_of(section: Any) -> dict[str, Any]:
-    """Arguments of :func:`build_model` from the section ``model`` of a configuration, without the vocabulary's size."""
+    """Return arguments of :func:`build_model` from a configuration's section ``model``, without the vocabulary size."""
     names = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads")
     return {name: getattr(section, name) for name in names}
 
@@ -34,11 +34,11 @@ def shape_of(section: Any) -> dict[str, Any]:
 def build_tokenizer(
     texts: Iterable[str], vocab_size: int = 512, chat_template: str = CHATML, special: Iterable[str] = ()
 ) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of at most ``vocab_size`` tokens, with ``special`` ones that its template uses."""
+    """Return a byte-level BPE tokenizer of at most ``vocab_size`` tokens, with its template's ``special`` ones."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
         [
-            # A word takes the space before it along; every digit and every other character stands alone.
+            # A word includes the space before it; every digit and every other character is separate.
             pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}|\s|[^\s\p{L}\p{N}]"), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
@@ -71,7 +71,7 @@ def build_model(
     seed: int = 0,
     **overrides: Any,
 ) -> PreTrainedModel:
-    """A randomly initialised causal language model in float32 on the CPU, in evaluation mode."""
+    """Return a randomly initialised causal language model in float32 on the CPU, in evaluation mode."""
     if family not in _FAMILIES:
         raise ValueError(f"unknown model family {family!r}; known are {', '.join(_FAMILIES)}")
     shape: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The one thing that everything passes on: an episode as tokens, turns and rewards.
+"""The record that all parts exchange: an episode as tokens, turns and rewards.
 
 Invariants (checked on construction, so that no consumer has to):
 
@@ -6,19 +6,19 @@ Invariants (checked on construction, so that no consumer has to):
 * ``action_mask[i]`` is true exactly where the policy sampled token ``i``; there ``turn_id >= 0``,
   ``weight_version >= 0`` and ``logprobs`` is finite; elsewhere they are ``-1``, ``-1`` and ``0``;
 * turn ids are non-decreasing over the action tokens and index ``turn_rewards``; every turn has at least one action
-  token (a reply cut short before its first token is no turn, so no reward is without a token that earned it);
-* a turn's reward stands at its last action token (:meth:`Trajectory.token_rewards`);
-* ``segment_starts`` splits the arrays into token sequences that the model sees apart from each other: one, unless the
-  chat template rewrote history and the episode had to be rendered again from some turn on. The token ids of a segment
-  are what the engine was given and returned, never re-tokenised text. Segments are not empty, the first starts at 0,
-  and no turn reaches from one into the next;
+  token (a reply cut short before its first token is no turn, so every reward has a token that earned it);
+* a turn's reward is at its last action token (:meth:`Trajectory.token_rewards`);
+* ``segment_starts`` splits the arrays into token sequences that the model sees separately: one, unless the chat
+  template rewrote history and the episode had to be rendered again from some turn on. The token ids of a segment are
+  the engine's inputs and outputs, never re-tokenised text. Segments are not empty, the first starts at 0, and no turn
+  extends from one into the next;
 * tokens after the last action token are the observation that a *truncated* episode ended in, with the next generation
   prompt: the state whose value bootstraps the return. A terminated episode ends with an action token.
 
 An episode that failed before its first token has no tokens, turns or segments; that is a valid trajectory.
 
-:func:`to_table` and :func:`from_table` turn trajectories into an Arrow table and back without loss (floats bit for bit,
-an absent message key apart from an empty one); :func:`write_parquet` and :func:`read_parquet` do so with a file.
+:func:`to_table` and :func:`from_table` convert trajectories to an Arrow table and back without loss (floats bit for
+bit, an absent message key distinct from an empty one); :func:`write_parquet` and :func:`read_parquet` use a file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TableError(ValueError):
 
 
 def read_table(path: Path, columns: Sequence[str]) -> Any:
-    """A ``pyarrow.Table``; raises ``TableError`` where it cannot be read, has no rows or lacks one of ``columns``."""
+    """Return a ``pyarrow.Table``; raise ``TableError`` if it is unreadable, has no rows or lacks one of ``columns``."""
     try:
         with open_parquet(path) as file, parquet_errors(path):
             table = file.read()
@@ -67,12 +67,12 @@ def read_table(path: Path, columns: Sequence[str]) -> Any:
 def refuse_rows(problems: Sequence[str], what: str, listed: int = 5) -> None:
     """Raise ``TableError`` with the first ``listed`` of these problems, if there are any."""
     if problems:
-        more = [f"and {len(problems) - listed} more"] if len(problems) > listed else []
-        raise TableError("\n  ".join([f"{what}:", *problems[:listed], *more]))
+        remainder = [f"and {len(problems) - listed} more"] if len(problems) > listed else []
+        raise TableError("\n  ".join([f"{what}:", *problems[:listed], *remainder]))
 
 
 def write_table(path: Path, table: Any, row_group_size: int | None = None, **options: Any) -> None:
-    """Write a ``pyarrow.Table``, whole or not at all; ``options`` are those of ``ParquetWriter``."""
+    """Write a ``pyarrow.Table`` atomically; ``options`` are those of ``ParquetWriter``."""
     from pyarrow import parquet
 
     from textenvs.data.files import written_whole
@@ -89,7 +89,7 @@ def write_table(path: Path, table: Any, row_group_size: int | None = None, **opt
             file.add_key_value_metadata(metadata)
 
 
-# The arrays of a trajectory and their types; the first five have one entry a token.
+# The arrays of a trajectory and their types; the first five have one entry per token.
 _ARRAYS: dict[str, type[np.generic]] = {
     "token_ids": np.int32,
     "action_mask": np.bool_,
@@ -101,7 +101,7 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "kept_ids": np.int32,
     "kept_counts": np.int32,
 }
-#: Columns that older files lack; they mean that nothing was cut, no episode is a fork, and seeds are not known.
+#: Columns that older files lack: nothing was cut, no episode is a fork, and seeds are unknown.
 _OPTIONAL = (
     "user_messages",
     "kept_ids",
@@ -116,7 +116,7 @@ _PER_TOKEN = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id
 
 
 def is_reward(value: Any) -> bool:
-    """Whether ``value`` is a number that a reward may be: finite, and not too large to be summed and squared."""
+    """Return whether ``value`` is a valid reward: a finite number, not too large to be summed and squared."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     try:
@@ -126,26 +126,26 @@ def is_reward(value: Any) -> bool:
 
 
 class Status(StrEnum):
-    """How an episode ended. Errors are data: an episode always ends in one of these."""
+    """The end of an episode. Errors are data: an episode always ends in one of these."""
 
     COMPLETED = "completed"  #: the environment terminated
     TRUNCATED_TURNS = "truncated_turns"  #: a turn budget of the environment ran out
     TRUNCATED_CONTEXT = "truncated_context"  #: the context or the response budget ran out
     TRUNCATED_TIME = "truncated_time"  #: a step, generation or episode timeout
-    #: The environment raised, died, marked the episode as failed, or told a conversation that the template rejects
+    #: The environment raised, died, marked the episode as failed, or returned a conversation that the template rejects
     ERROR_ENV = "error_env"
     ERROR_ENGINE = "error_engine"  #: the engine raised or died
-    ERROR_REWARD = "error_reward"  #: a later reward could not be computed
+    ERROR_REWARD = "error_reward"  #: a delayed reward could not be computed
     ABORTED = "aborted"  #: cancelled by the collector
 
     @property
     def trainable(self) -> bool:
-        """Whether the episode's rewards mean what they say, so that training may use it."""
+        """True if the episode's rewards are valid, so that training may use it."""
         return self in (Status.COMPLETED, Status.TRUNCATED_TURNS, Status.TRUNCATED_CONTEXT)
 
 
 class EpisodeError(Exception):
-    """Ends one episode, with a status; ``cause`` says why in one word."""
+    """Error that ends one episode, with a status; ``cause`` names the reason in one word."""
 
     status: Status
 
@@ -156,51 +156,52 @@ class EpisodeError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """One episode. ``T`` tokens over all segments, ``K`` assistant turns. Equal when all fields are, bit for bit.
+    """One episode. ``T`` tokens over all segments, ``K`` assistant turns. Equal if all fields are, bit for bit.
 
-    Raises ``ValueError``: an invariant of the module's docstring does not hold; says which, and for which episode.
+    Raises ``ValueError`` if an invariant of the module's docstring does not hold; it names the invariant and the
+    episode.
     """
 
     token_ids: NDArray[np.int32]  #: int32 ``[T]``
     action_mask: NDArray[np.bool_]  #: bool ``[T]``; true where the policy sampled the token
     #: Float32 ``[T]``; natural log, of the policy that sampled the token, at the sampling temperature over the full
-    #: vocabulary (see :mod:`trainers.engines.base`), or over the tokens that the cuts left, where ``kept_counts`` says
+    #: vocabulary (see :mod:`trainers.engines.base`), or over the tokens that the cuts left, if ``kept_counts`` says
     #: so; 0 elsewhere
     logprobs: NDArray[np.float32]
     weight_version: NDArray[np.int32]  #: int32 ``[T]``; the weights that sampled the token; -1 elsewhere
     turn_id: NDArray[np.int32]  #: int32 ``[T]``; the assistant turn of an action token, from 0; -1 elsewhere
     turn_rewards: NDArray[np.float64]  #: float64 ``[K]``
-    #: ``K`` mappings, the named parts of each turn's reward; left out, ``K`` empty ones
+    #: ``K`` mappings, the named parts of each turn's reward; the default is ``K`` empty ones
     turn_terms: tuple[Mapping[str, float], ...] = ()
     terminated: bool = False  #: the task is over; the return ends here
     #: A budget ran out (or the episode was cut short); the return would have continued. Where both are set, as
     #: Gymnasium allows, ``terminated`` counts.
     truncated: bool = False
     status: Status = Status.COMPLETED  #: how it ended, including failures
-    stop: str | None = None  #: the environment's own word for why it ended, if it had one
+    stop: str | None = None  #: the environment's reason for the end, if it gave one
     episode_id: str = ""  #: unique within a run
     group_id: str = ""  #: episodes of the same task drawn together share it
     task_key: str = ""  #: the task's stable name
     data_source: str = ""  #: the task's source
     #: Int32 ``[S]``, ``S >= 1`` and the first is 0; without tokens it is always empty
     segment_starts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
-    #: Int32 ``[m]``; the tokens that top-k, top-p and min-p left when each token was sampled, of one token after
-    #: another (the sampling mask). Empty where that was not recorded.
+    #: Int32 ``[m]``; the tokens that top-k, top-p and min-p left when each token was sampled, concatenated (the
+    #: sampling mask). Empty if that was not recorded.
     kept_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    #: Int32 ``[T]``; how many of ``kept_ids`` each token has, 0 where it was drawn from the full vocabulary or not
+    #: Int32 ``[T]``; the number of ``kept_ids`` of each token, 0 if it was drawn from the full vocabulary or not
     #: sampled. Empty as above.
     kept_counts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     messages: Messages = ()  #: the conversation, for people and for judges
     user_messages: Messages = ()  #: the same from the side of a model that plays the user, its instructions first
     metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers worth reporting
-    error: str | None = None  #: what went wrong, where the status is an error
-    #: The ``episode_id`` of the episode that this one was forked from, its *root*; empty where it was played from the
-    #: opening on. What both have in common is context here, with action mask 0.
+    error: str | None = None  #: the error, if the status is one
+    #: The ``episode_id`` of the episode that this one was forked from, its *root*; empty if it was played from the
+    #: opening. The common part of both is context here, with action mask 0.
     forked_from: str = ""
     #: The root's turn before whose reply it was forked. Turns and rewards of a fork begin there, and ``turn_id`` counts
     #: them from 0.
     forked_turn: int = 0
-    task_index: int | None = None  #: the option that the environment was reset with; ``None`` where it was another
+    task_index: int | None = None  #: the reset option of the environment; ``None`` if there was another
     env_seed: int | None = None  #: of the environment's reset
     #: The seeds of the engine are derived from it; see :class:`trainers.rollout.play.Episode`
     sampling_seed: int | None = None
@@ -222,53 +223,53 @@ class Trajectory:
 
     @property
     def num_turns(self) -> int:
-        """Assistant turns with a reward, ``K``."""
+        """Number of assistant turns with a reward, ``K``."""
         return len(self.turn_rewards)
 
     @property
     def total_reward(self) -> float:
-        """The episode's undiscounted return."""
+        """Undiscounted return of the episode."""
         return float(np.sum(self.turn_rewards))
 
     @property
     def oldest_version(self) -> int | None:
-        """The smallest weight version among the action tokens; ``None`` without any."""
+        """Smallest weight version among the action tokens; ``None`` without any."""
         versions = self.weight_version[self.action_mask]
         return int(versions.min()) if versions.size else None
 
     def token_rewards(self) -> NDArray[np.float64]:
-        """float64 ``[T]``: each turn's reward at its last action token, 0 elsewhere."""
+        """Return, float64 ``[T]``, each turn's reward at its last action token, 0 elsewhere."""
         rewards = np.zeros(len(self.token_ids), np.float64)
         ends = self.turn_ends()
-        assert bool(self.action_mask[ends].all()), "a turn's reward must stand on a token that the policy sampled"
+        assert bool(self.action_mask[ends].all()), "a turn's reward must be at a token that the policy sampled"
         rewards[ends] = self.turn_rewards
         return rewards
 
     def turn_ends(self) -> NDArray[np.int64]:
-        """int64 ``[K]``: the index of each turn's last action token."""
+        """Return, int64 ``[K]``, the index of each turn's last action token."""
         where = np.flatnonzero(self.action_mask)
         ends = np.full(self.num_turns, -1, np.int64)
-        ends[self.turn_id[where]] = where  # later writes win: the last token of each turn stays
+        ends[self.turn_id[where]] = where  # later writes win: the last token of each turn remains
         return ends
 
     def segments(self) -> tuple[slice, ...]:
-        """``S`` slices of the per-token arrays, one a segment, in order and without gaps."""
+        """Return ``S`` slices of the per-token arrays, one per segment, in order and without gaps."""
         bounds = [*self.segment_starts.tolist(), len(self.token_ids)]
         return tuple(slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False))
 
 
 def action_offsets(trajectories: Iterable[Trajectory]) -> NDArray[np.int64]:
-    """int64 ``[E + 1]``: of all action tokens, one after the other, episode ``e`` has ``offsets[e]:offsets[e + 1]``."""
-    return np.cumsum([0, *(int(each.action_mask.sum()) for each in trajectories)], dtype=np.int64)
+    """Return int64 ``[E + 1]``: episode ``e`` has ``offsets[e]:offsets[e + 1]`` of all action tokens concatenated."""
+    return np.cumsum([0, *(int(trajectory.action_mask.sum()) for trajectory in trajectories)], dtype=np.int64)
 
 
 def solved(trajectory: Trajectory) -> bool:
-    """Whether the episode ended in success: the environment terminated it, and stopped it as ``"solved"``."""
+    """Return whether the episode succeeded: the environment terminated it, with the stop reason ``"solved"``."""
     return trajectory.terminated and trajectory.stop == "solved"
 
 
 def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:
-    """Whether all episodes earned the same, in all or ``by_term``: estimators that compare them find no difference."""
+    """Return whether all episodes have equal rewards, in total or ``by_term``, so that comparing them gives nothing."""
     earned: set[object] = set()
     for episode in episodes:
         terms: dict[str, float] = {}
@@ -298,7 +299,7 @@ def _problem_with(t: Trajectory) -> str | None:
 
 
 def _problem_with_tokens(t: Trajectory) -> str | None:
-    rules = (  # what must hold for an action token, and what for any other
+    rules = (  # conditions on an action token, and on any other
         ("turn_id", t.turn_id >= 0, "at least 0", t.turn_id == -1, "-1"),
         ("weight_version", t.weight_version >= 0, "at least 0", t.weight_version == -1, "-1"),
         ("logprobs", np.isfinite(t.logprobs), "finite", t.logprobs == 0, "0"),
@@ -307,8 +308,8 @@ def _problem_with_tokens(t: Trajectory) -> str | None:
         good = np.where(t.action_mask, good_action, good_other)
         if not good.all():
             i = int(np.argmin(good))
-            kind, wanted = ("an action token", action) if t.action_mask[i] else ("not an action token", other)
-            return f"{name}[{i}] is {getattr(t, name)[i]}, but token {i} is {kind}: it must be {wanted} there"
+            kind, expected = ("an action token", action) if t.action_mask[i] else ("not an action token", other)
+            return f"{name}[{i}] is {getattr(t, name)[i]}, but token {i} is {kind}: it must be {expected} there"
     return None
 
 
@@ -321,8 +322,8 @@ def _problem_with_kept(t: Trajectory, size: int) -> str | None:
     if (counts[~t.action_mask] > 0).any():
         return "kept_counts is above 0 where the policy sampled nothing"
     owner = np.repeat(np.arange(size), counts)
-    found = np.bincount(owner, t.kept_ids == t.token_ids[owner], minlength=size)
-    if (missing := (counts > 0) & (found != 1)).any():
+    occurrences = np.bincount(owner, t.kept_ids == t.token_ids[owner], minlength=size)
+    if (missing := (counts > 0) & (occurrences != 1)).any():
         return f"token {int(np.argmax(missing))} was sampled and is not once among those that the cuts kept there"
     return None
 
@@ -373,7 +374,7 @@ def _schema() -> pyarrow.Schema:
 
 
 def to_table(trajectories: Iterable[Trajectory]) -> pyarrow.Table:
-    """An Arrow table with one row an episode and one column a field; UnicodeEncodeError of lone surrogates."""
+    """Return an Arrow table with a row per episode and a column per field; UnicodeEncodeError of lone surrogates."""
     import pyarrow as pa
 
     rows = list(trajectories)
@@ -390,12 +391,12 @@ def to_table(trajectories: Iterable[Trajectory]) -> pyarrow.Table:
 
 
 def from_table(table: pyarrow.Table) -> list[Trajectory]:
-    """The trajectories of a table of :func:`to_table`; ``ValueError`` where it is another or breaks an invariant."""
+    """Return the trajectories of a table of :func:`to_table`; ``ValueError`` for others, or a broken invariant."""
     version = (table.schema.metadata or {}).get(FORMAT_KEY)
     if version != FORMAT:
-        found = "has none" if version is None else f"has version {version.decode()}"
+        version_text = "has none" if version is None else f"has version {version.decode()}"
         raise ValueError(
-            f"a table of trajectories needs format version {FORMAT.decode()} in its metadata; this {found}"
+            f"a table of trajectories needs format version {FORMAT.decode()} in its metadata; this {version_text}"
         )
     names = [f.name for f in fields(Trajectory)]
     names = [name for name in names if name not in _OPTIONAL or name in table.column_names]
@@ -412,11 +413,11 @@ def _column(table: pyarrow.Table, name: str) -> Sequence[Any]:
     column = table.column(name)
     if name not in _ARRAYS:
         return [_from_arrow(name, value) for value in column.to_pylist()]
-    wanted = _schema().field(name).type
-    if column.type != wanted:
-        raise ValueError(f"column {name!r} of the table of trajectories is {column.type}, not {wanted}")
+    expected = _schema().field(name).type
+    if column.type != expected:
+        raise ValueError(f"column {name!r} of the table of trajectories is {column.type}, not {expected}")
     lengths = pc.list_value_length(column).to_numpy()
-    values = pa.chunked_array([chunk.flatten() for chunk in column.chunks], wanted.value_type).to_numpy()
+    values = pa.chunked_array([chunk.flatten() for chunk in column.chunks], expected.value_type).to_numpy()
     return [part.copy() for part in np.split(values, np.cumsum(lengths)[:-1])] if len(lengths) else []
 
 
@@ -454,12 +455,12 @@ def _message(row: Mapping[str, Any]) -> Message:
 
 
 def write_parquet(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> None:
-    """Write a Parquet file; it appears whole or not at all, and replaces an older one."""
+    """Write a Parquet file atomically; it replaces an older one."""
     write_table(Path(path), to_table(trajectories))
 
 
 def read_parquet(path: str | os.PathLike[str]) -> list[Trajectory]:
-    """The trajectories of a file that :func:`write_parquet` wrote; ``ValueError`` as :func:`from_table`."""
+    """Return the trajectories of a file of :func:`write_parquet`; ``ValueError`` as :func:`from_table`."""
     with open_parquet(path) as file, parquet_errors(path):
         table = file.read()
     try:

@@ -148,7 +148,7 @@ class Update:
         the batch's :func:`~.algorithms.kl.mean_kl`.
         """
         algorithm, greedy = self.config.algorithm, greedy or {}
-        columns, kept, metrics = self._old_logprobs(episodes, learner)
+        columns, mask, metrics = self._old_logprobs(episodes, learner)
         penalty = self._reference_kl(episodes, learner, columns, metrics)
         values = bootstrap = None
         if learner.critic is not None:
@@ -162,7 +162,7 @@ class Update:
         advantages = ESTIMATORS[algorithm.adv_estimator](batch, **options)
         if explain:
             advantages = replace(advantages, made_of=made_of(algorithm.adv_estimator, batch, advantages, options))
-        advantages = restrict(advantages, kept)
+        advantages = restrict(advantages, mask)
         metrics |= advantage_metrics(advantages)
         if advantages.returns is not None:
             columns["returns"] = advantages.returns
@@ -177,17 +177,17 @@ class Update:
     ) -> tuple[dict[str, Floats], Bools, dict[str, float]]:
         """Log-probabilities that ratios start from, the tokens that are kept, and metrics of the mismatch."""
         rollout = gather(episodes, [t.logprobs for t in episodes]).astype(np.float64)
-        columns, kept = {"old_logprobs": rollout}, np.ones(len(rollout), np.bool_)
+        columns, mask = {"old_logprobs": rollout}, np.ones(len(rollout), np.bool_)
         if self.config.actor.old_logprobs != "recompute":
-            return columns, kept, {}
+            return columns, mask, {}
         logprobs, entropies = learner.logprobs(episodes, entropy=True)  # one forward pass
         columns = {"old_logprobs": _flat(logprobs), "entropy": _flat(entropies)}
-        weights, kept, mismatch = off_policy_correction(
+        weights, mask, mismatch = off_policy_correction(
             self.config.actor, columns["old_logprobs"], rollout, action_offsets(episodes)
         )
         if weights is not None:
             columns["importance"] = weights
-        return columns, kept, {f"actor/{name}": value for name, value in mismatch.items()}
+        return columns, mask, {f"actor/{name}": value for name, value in mismatch.items()}
 
     def _reference_kl(
         self,
@@ -236,7 +236,7 @@ class Update:
                 raise asyncio.CancelledError
             steps.take(part)
             on_step()
-        metrics |= steps.first | over_steps(steps.taken)
+        metrics |= steps.first | over_steps(steps.rows)
         if steps.entropies:
             means, counts = zip(*steps.entropies, strict=True)
             metrics["actor/entropy"] = float(np.average(means, weights=counts))
@@ -246,8 +246,8 @@ class Update:
         explained = None
         if steps.recorded:
             by_term = config.algorithm.adv_estimator in NEEDS_TERMS
-            explained = explained_of(prepared, steps.recorded, steps.taken, by_term)
-        return UpdateResult(metrics, steps.taken, explained)
+            explained = explained_of(prepared, steps.recorded, steps.rows, by_term)
+        return UpdateResult(metrics, steps.rows, explained)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +277,7 @@ class _Steps:
         self.entropy = self.columns.pop("entropy", np.full(len(mask), np.nan))
         self.entropies: list[tuple[float, int]] = []  # of each step: the mean entropy, over so many tokens
         self.first: dict[str, float] = {}  # metrics that are of the first step alone
-        self.taken: list[dict[str, float]] = []  # metrics of each step
+        self.rows: list[dict[str, float]] = []  # metrics of each step
         explain = prepared.advantages.made_of is not None
         self.recorded = {name: np.full(len(mask), np.nan) for name in ("step", "weight", *RECORDED)} if explain else {}
 
@@ -313,7 +313,7 @@ class _Steps:
             columns["weight"] = mask / max(mask.sum(), 1)
             loss = critic_loss(self.config.critic)
             metrics |= named("critic", self.learner.update_critic(part.episodes, columns, loss))
-        self.taken.append(metrics)
+        self.rows.append(metrics)
 
     def _actor_step(self, part: MiniBatch, columns: Mapping[str, Floats]) -> dict[str, float]:
         advantages, tokens = self.prepared.advantages, part.tokens
@@ -337,7 +337,7 @@ class _Steps:
         self.first.setdefault("actor/rollout_kl", mismatch)
         if part.record:
             columns_of_tokens = {name: numbers.pop(name) for name in RECORDED}
-            for name, values in {**columns_of_tokens, "step": len(self.taken), "weight": weight}.items():
+            for name, values in {**columns_of_tokens, "step": len(self.rows), "weight": weight}.items():
                 self.recorded[name][tokens] = values
         return named("actor", numbers)
 
@@ -382,10 +382,10 @@ def update_actor(
     return metrics | {"entropy": float(mean), "episodes_without_gradient": without}, entropy
 
 
-def entropies_of(learner: AnyLearner, episodes: Sequence[Trajectory], known: Floats) -> Floats:
+def entropies_of(learner: AnyLearner, episodes: Sequence[Trajectory], entropies: Floats) -> Floats:
     """Return the entropies of all action tokens; where some are NaN, by a forward pass without a gradient."""
-    if not np.isnan(known).any():
-        return known
+    if not np.isnan(entropies).any():
+        return entropies
     return np.concatenate(learner.logprobs(episodes, entropy=True)[1]).astype(np.float64)
 
 
@@ -492,15 +492,15 @@ def off_policy_correction(
     mode, cap = section.importance_correction, section.tis_cap
     weights = off_policy.importance_weights(mode, old, rollout, offsets, cap)
     band = section.rejection_low, section.rejection_high
-    kept = off_policy.acceptance_mask(section.rejection, old, rollout, offsets, *band, section.rejection_kl)
+    mask = off_policy.acceptance_mask(section.rejection, old, rollout, offsets, *band, section.rejection_kl)
     metrics = off_policy.mismatch(old, rollout)
     if weights is not None:
         metrics |= off_policy.weight_metrics(weights, mode, cap)
         if section.importance_batch_normalize:
             weights = off_policy.batch_normalized(weights, offsets, mode)
-    if section.rejection != "none" and kept.size:
-        metrics["rejected"] = 1.0 - float(kept.mean())
-    return weights, kept, metrics
+    if section.rejection != "none" and mask.size:
+        metrics["rejected"] = 1.0 - float(mask.mean())
+    return weights, mask, metrics
 
 
 def with_comparisons(
@@ -515,9 +515,9 @@ def with_comparisons(
         return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
     if section.adv_estimator in NEEDS_TERMS:
         names, terms = episode_terms(episodes, section.gdpo_reward_keys)
-        paid = {name for episode in episodes for turn in episode.turn_terms for name in turn}
-        if missing := sorted(set(names) - paid):
-            log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(paid))
+        present = {name for episode in episodes for turn in episode.turn_terms for name in turn}
+        if missing := sorted(set(names) - present):
+            log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(present))
         deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
         return replace(batch, terms=terms), deviations
     if "baseline" in estimator_keys(section.adv_estimator) and section.baseline == "optimal_token":

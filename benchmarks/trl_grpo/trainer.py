@@ -33,7 +33,7 @@ from trainers.builders.environments import (
 )
 from trainers.builders.folder import held, logged_run, run_folder, would_replace
 from trainers.builders.learner import learner_settings
-from trainers.builders.policy import policy_of, set_threads, threads_for, with_scripts_there_are
+from trainers.builders.policy import policy_of, set_threads, threads_for, with_available_scripts
 from trainers.cluster.memory import slots
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
@@ -45,7 +45,7 @@ from trainers.report.metrics import episode_metrics
 from trainers.report.progress import Progress
 from trainers.rollout.curriculum import TaskOrder, derive_seed, environment_seed
 from trainers.rollout.renderer import Renderer
-from trainers.run import refuse_other_run, warm_start_wanted, warm_up
+from trainers.run import refuse_other_run, warm_start_enabled, warm_up
 from trainers.update import estimator_options
 
 from .config import FIXED, grpo_arguments, resolved, steps_an_iteration
@@ -214,7 +214,7 @@ class TRLGRPOTrainer:
         return trainer
 
     def _policy(self) -> Policy:
-        runnable, notes = with_scripts_there_are(self.config)
+        runnable, notes = with_available_scripts(self.config)
         for note in notes:
             log.info("%s", note)
         # TRL computes in bfloat16 by autocast; a warm start needs no autocast.
@@ -228,7 +228,7 @@ class TRLGRPOTrainer:
             seed=config.trainer.seed,
         )
         set_threads(policy, config.trainer.threads)
-        if warm_start_wanted(config) and self._checkpoint() is None:
+        if warm_start_enabled(config) and self._checkpoint() is None:
             say = log.info if "console" in config.trainer.logger else log.debug
             renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
             warm_up(config, policy, renderer, say, threading.Event(), Progress.silent())

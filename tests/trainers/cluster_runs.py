@@ -26,11 +26,11 @@ OPTIONS = [
 ]
 
 
-def run(folder: Path, *more: str, then: Callable[[Run], Any] | None = None) -> list[dict[str, Any]]:
+def run(folder: Path, *overrides: str, then: Callable[[Run], Any] | None = None) -> list[dict[str, Any]]:
     """A whole run; its metrics, a mapping a line. ``then`` is awaited at the end, before all is closed."""
 
     async def go() -> None:
-        async with assemble(load_config([*OPTIONS, f"trainer.default_local_dir={folder}", *more])[0]) as made:
+        async with assemble(load_config([*OPTIONS, f"trainer.default_local_dir={folder}", *overrides])[0]) as made:
             await train(made)
             if then is not None:
                 await then(made)
@@ -39,13 +39,13 @@ def run(folder: Path, *more: str, then: Callable[[Run], Any] | None = None) -> l
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def assert_same_metrics(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], rel: float) -> None:
+def assert_same_metrics(actual: list[dict[str, Any]], expected: list[dict[str, Any]], rel: float) -> None:
     """But for times and memory, and what scripts earn, which is only measured where environments run inline."""
-    assert len(ours) == len(theirs) > 3
+    assert len(actual) == len(expected) > 3
     timed, measured = ("time/", "perf/", "rollout/", "reference/"), ("tokens_per_s", "tflops", "mfu", "peak_gib")
-    for mine, other in zip(ours, theirs, strict=True):
+    for row, other in zip(actual, expected, strict=True):
         names = {name for name in other if not name.startswith(timed) and not name.endswith(measured)}
-        assert {"step"} < names <= set(mine)
+        assert {"step"} < names <= set(row)
         # Which tokens a rank pads with depends on the ranks.
         for name in names - {"actor/padding", "critic/padding"}:
-            assert mine[name] == pytest.approx(other[name], rel=rel, abs=rel), (mine["step"], name)
+            assert row[name] == pytest.approx(other[name], rel=rel, abs=rel), (row["step"], name)

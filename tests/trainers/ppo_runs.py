@@ -36,8 +36,8 @@ QUICK = [
 ]
 
 
-def arguments(folder: Path, *more: str) -> list[str]:
-    return [*MODEL, *WARM, *SMALL, f"trainer.default_local_dir={folder}", *more]
+def arguments(folder: Path, *overrides: str) -> list[str]:
+    return [*MODEL, *WARM, *SMALL, f"trainer.default_local_dir={folder}", *overrides]
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def training_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def in_process(
-    folder: Path, *more: str, look: Callable[[Run], None] = lambda run: None, stop_after: int | None = None
+    folder: Path, *overrides: str, look: Callable[[Run], None] = lambda run: None, stop_after: int | None = None
 ) -> Run:
     """A run without its last page, and the run to look at."""
 
@@ -64,7 +64,7 @@ def in_process(
         run.reporter.iteration = report_and_stop  # type: ignore[method-assign]
 
     async def go() -> Run:
-        async with assemble(load_config(arguments(folder, *QUICK, *more))[0]) as run:
+        async with assemble(load_config(arguments(folder, *QUICK, *overrides))[0]) as run:
             look(run)
             asked_to_stop(run)
             await train(run)
@@ -98,11 +98,11 @@ def refused(capsys: pytest.CaptureFixture[str], argv: Sequence[str], *words: str
     except SystemExit as ended:  # of the configuration
         status = ended.code  # type: ignore[assignment]
     assert status == code
-    said = capsys.readouterr().err
-    assert "Traceback (most recent call last):\n  File" not in said or "the environment's " in said
+    output = capsys.readouterr().err
+    assert "Traceback (most recent call last):\n  File" not in output or "the environment's " in output
     for word in words:
-        assert word in said, f"{word!r} is not in:\n{said}"
-    return said
+        assert word in output, f"{word!r} is not in:\n{output}"
+    return output
 
 
 def check_trainer(make: Callable[[Sequence[str]], Any], usual: Sequence[str], folder: Path) -> None:

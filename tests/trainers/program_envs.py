@@ -78,8 +78,8 @@ class Order(TextEnv[Any]):
         player = self.player.briefed("", lambda text: "it tells a number" if any(map(str.isdigit, text)) else None)
         turn = await take_turn(player, self.state.messages, "You want tea.", self.np_random)
         self.state.user_side = turn.side
-        said = (user(turn.text),) if turn.text else ()
-        return Turn(said, terms=earned, terminated=turn.ends, stop=turn.why, metrics=turn.metrics)
+        messages = (user(turn.text),) if turn.text else ()
+        return Turn(messages, terms=earned, terminated=turn.ends, stop=turn.why, metrics=turn.metrics)
 
     def demonstration(self, rng: np.random.Generator) -> str:
         return "Which?" if self.state.assistant_turns == 0 else text_of(self.state.messages[-1])

@@ -115,11 +115,11 @@ def hostile():
     for name, source in ENDLESS.items():
         tokenizer.chat_template = source
         try:
-            said = show_with(tokenizer)(MESSAGES, None)
+            output = show_with(tokenizer)(MESSAGES, None)
         except RendererError as error:
-            said = str(error)
-        if not 0 < len(said) < 1000 or not said.startswith(("the chat template", "'lipsum' is undefined")):
-            print(name, said[:200], flush=True)
+            output = str(error)
+        if not 0 < len(output) < 1000 or not output.startswith(("the chat template", "'lipsum' is undefined")):
+            print(name, output[:200], flush=True)
 
 
 def test_endless_templates_are_refused_within_memory():
@@ -142,7 +142,7 @@ def test_endless_templates_are_refused_within_memory():
 
 
 @pytest.mark.parametrize("name", ["silent loops", "long output", "blocks"])
-def test_a_renderer_refuses_the_whole_template_in_words(tokenizer, name, monkeypatch):
+def test_renderer_refuses_whole_template_in_words(tokenizer, name, monkeypatch):
     monkeypatch.setattr(bounded_template, "SECONDS", 0.1)
     plain = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     tokenizer.chat_template = plain + "{% if messages | length > 2 %}" + ENDLESS[name] + "{% endif %}"
@@ -214,7 +214,7 @@ def test_bounds_hold_in_threads(tokenizer, monkeypatch):
     assert len(errors) == 2
 
 
-def test_a_long_conversation_is_no_endless_text(tokenizer):
+def test_long_conversation_is_no_endless_text(tokenizer):
     source = "{% for m in messages %}{{ m.role ~ ': ' + m.content | trim }}\n{% endfor %}"
     messages = [user("x" * 1000), assistant("y " * 1000)] * 500
     text = bounded(tokenizer, source).render(messages, None, generate=True, kwargs={})
@@ -278,7 +278,7 @@ def test_bounds_change_no_text(tokenizer, source):
         )
 
 
-def test_templates_in_use_render_the_same(tokenizer):
+def test_templates_in_use_render_same(tokenizer):
     trl = pytest.importorskip("trl")
     sources = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))[::3]
     assert len(sources) > 10

@@ -13,7 +13,7 @@ from textenvs.messages import assistant, user
 from trainers import sft
 from trainers.builders import SetupError, collection, environments, reward_model
 from trainers.builders import policy as policies
-from trainers.builders.engines import _all_or_none, _engine_there, _sending_s, engine_of
+from trainers.builders.engines import _actor_engine, _all_or_none, _sending_s, engine_of
 from trainers.builders.policy import threads_for
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
@@ -35,13 +35,13 @@ def policy(**shape: int) -> Policy:
 
 
 @pytest.mark.parametrize(
-    ("shape", "wanted", "threads"), [(SMALL, None, 1), (LARGE, None, None), (LARGE, 3, 3), (SMALL, 2, 2)]
+    ("shape", "configured", "threads"), [(SMALL, None, 1), (LARGE, None, None), (LARGE, 3, 3), (SMALL, 2, 2)]
 )
-def test_a_small_model_gets_one_thread_unless_told_otherwise(shape, wanted, threads):
-    assert threads_for(policy(**shape), wanted) == threads
+def test_small_model_gets_one_thread_by_default(shape, configured, threads):
+    assert threads_for(policy(**shape), configured) == threads
 
 
-def test_a_run_of_a_tiny_model_uses_one_thread(tmp_path):
+def test_run_of_tiny_model_uses_one_thread(tmp_path):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -53,7 +53,7 @@ def test_a_run_of_a_tiny_model_uses_one_thread(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("engine.vllm.python=/nowhere/python",), "there is no Python at /nowhere/python"),
         (
@@ -66,14 +66,14 @@ def test_a_run_of_a_tiny_model_uses_one_thread(tmp_path):
         ),
     ],
 )
-def test_an_engine_that_cannot_be_had_says_why(options, said):
+def test_unavailable_engine_says_why(options, message):
     config, _ = resolve(["engine.name=vllm", *options], PPOConfig)
     small = policy(**SMALL)
-    with pytest.raises(SetupError, match=said):
+    with pytest.raises(SetupError, match=message):
         asyncio.run(engine_of(config, small, Renderer(small.tokenizer)))
 
 
-async def test_replicas_are_engines_of_their_own_and_a_lost_one_is_replaced_with_the_current_weights():
+async def test_lost_replica_restarts_with_current_weights():
     actor = policy(max_context=64, **SMALL)
     arguments = ["engine.max_context=64", "engine.max_slots=2", "rollout.max_response_length=8", "model.device=cpu"]
     one, _ = resolve(arguments, PPOConfig)
@@ -91,11 +91,11 @@ async def test_replicas_are_engines_of_their_own_and_a_lost_one_is_replaced_with
         await plain.update_weights(weights, 6)
         await replicas.update_weights(weights, 6)
         greedy = Sampling(temperature=0.0, max_new_tokens=8)
-        wanted = (await plain.generate([5, 6, 7], greedy)).token_ids.tolist()
+        expected = (await plain.generate([5, 6, 7], greedy)).token_ids.tolist()
         await replicas._replicas[1].engine.close()  # a lost engine is one that says it is dead
         for turn in range(2000):
             made = await replicas.generate([5, 6, 7], greedy, f"s{turn}")
-            assert made.token_ids.tolist() == wanted
+            assert made.token_ids.tolist() == expected
             assert set(made.weight_version) == {6}
             if replicas.stats()["replicas_restarted"]:
                 break
@@ -118,12 +118,12 @@ class Started:
         self.closed = True
 
 
-async def test_engines_on_ray_start_together_and_have_the_time_of_an_actor_and_a_server(monkeypatch):
-    asked, all_began = [], asyncio.Event()
+async def test_ray_engines_start_concurrently_with_summed_timeout(monkeypatch):
+    timeouts, all_began = [], asyncio.Event()
 
     async def start(cluster, replica, make, **options):
-        asked.append(options["timeout"])
-        if len(asked) == 3:
+        timeouts.append(options["timeout"])
+        if len(timeouts) == 3:
             all_began.set()
         await asyncio.wait_for(all_began.wait(), 20)
         return Started()
@@ -135,20 +135,20 @@ async def test_engines_on_ray_start_together_and_have_the_time_of_an_actor_and_a
     small = policy(**SMALL)
     cluster = SimpleNamespace(ray=SimpleNamespace(put=lambda made: made), plan=SimpleNamespace(engine_gpus=((),) * 3))
     engines = await engine_of(config, small, Renderer(small.tokenizer), cluster=cluster)
-    assert asked == [930.0] * 3
+    assert timeouts == [930.0] * 3
     assert 300 < engines._limits.update_timeout < 301
     assert engines._limits.restart_timeout > 930 + 300
     await engines.close()
 
 
-def test_new_weights_of_a_large_model_may_take_longer() -> None:
+def test_large_models_get_longer_update_timeout() -> None:
     with torch.device("meta"):
         large = build_model(151_936, hidden=3584, layers=28, intermediate=18_944, heads=28, kv_heads=4)
     bytes_a_second = 4 * large.num_parameters() / _sending_s(SimpleNamespace(skeleton=large))
     assert 20e6 < bytes_a_second < 100e6  # a slow network, or disk
 
 
-async def test_a_server_in_an_actor_leaves_no_copy_of_the_model_on_its_machine(monkeypatch):
+async def test_actor_server_deletes_its_model_copy(monkeypatch):
     """Actors are killed, and remove nothing then."""
     folders = []
 
@@ -160,7 +160,7 @@ async def test_a_server_in_an_actor_leaves_no_copy_of_the_model_on_its_machine(m
     monkeypatch.setattr("trainers.builders.engines.served_engine", served)
     options = ("cluster.backend=ray", "engine.name=vllm", f"engine.vllm.python={sys.executable}")
     config, _ = resolve(list(options), PPOConfig)
-    engine = await _engine_there(config, policy(**SMALL), 0, 0)
+    engine = await _actor_engine(config, policy(**SMALL), 0, 0)
     assert (folders[0] / "config.json").is_file()  # goes with every update by disk
     assert not list(folders[0].glob("*.safetensors"))
     del engine
@@ -168,7 +168,7 @@ async def test_a_server_in_an_actor_leaves_no_copy_of_the_model_on_its_machine(m
 
 
 @pytest.mark.parametrize("cause", ["one fails", "cancelled"])
-async def test_engines_that_did_start_are_closed_where_others_do_not(cause):
+async def test_failed_start_closes_started_engines(cause):
     began, first, stuck = asyncio.Event(), Started(), asyncio.Event()
 
     async def make(index):
@@ -189,15 +189,15 @@ async def test_engines_that_did_start_are_closed_where_others_do_not(cause):
 
 
 @pytest.mark.parametrize("value", ["0", "auto"])
-def test_a_number_of_replicas_that_is_none_is_refused(value):
+def test_invalid_replica_count_is_refused(value):
     with pytest.raises(ConfigError, match=r"engine\.replicas"):
         resolve([f"engine.replicas={value}"], PPOConfig)
 
 
-@pytest.mark.parametrize(("value", "wanted"), [("auto", "auto"), ("7", 7), ("null", None)])
-def test_episodes_at_a_time_are_a_number_auto_or_what_staleness_allows(value, wanted):
+@pytest.mark.parametrize(("value", "expected"), [("auto", "auto"), ("7", 7), ("null", None)])
+def test_max_running_is_number_auto_or_staleness_limit(value, expected):
     config, _ = resolve([f"rollout.max_running={value}"], PPOConfig)
-    assert config.rollout.max_running == wanted
+    assert config.rollout.max_running == expected
 
 
 @pytest.mark.parametrize("value", ["0", "many", "1.5", "true"])
@@ -207,12 +207,12 @@ def test_anything_else_is_refused(value):
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread", "process"])
-async def test_so_many_environments_are_at_work_as_the_configuration_says(kind):
+async def test_env_workers_limits_environments(kind):
     config, _ = resolve([f"env.backend={kind}", "env.workers=2"])
     assert environments.backend_of(config, *environments.played(config), validation=False).workers == 2
 
 
-def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatch):
+def test_temporary_environments_are_closed(monkeypatch):
     made, open_ones = 0, set()
 
     class Noted:
@@ -249,7 +249,7 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
     assert not open_ones
 
 
-def test_a_reward_function_finds_the_task_where_the_user_is_a_folder(tmp_path, monkeypatch):
+def test_reward_function_finds_task_with_folder_user(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr("textenvs.chat.local._serve", lambda folder: "http://localhost:1/v1")
     asking = [f"env.mixture.{name}.id=textenv/clarify" for name in ("rules", "model")]

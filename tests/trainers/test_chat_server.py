@@ -52,14 +52,14 @@ def post(server: ChatServer, **body: Any) -> Any:
     return json.load(urllib.request.urlopen(request, timeout=60))
 
 
-def test_answer_follows_from_the_seed_whatever_is_asked_beside_it(server: ChatServer) -> None:
+def test_seed_decides_answer_despite_concurrent_requests(server: ChatServer) -> None:
     alone = post(server, seed=3)
 
     async def together() -> list[Any]:
         return await asyncio.gather(*(asyncio.to_thread(post, server, seed=seed) for seed in (1, 3, 5, 3)))
 
     beside = asyncio.run(together())
-    texts = [each["choices"][0]["message"]["content"] for each in (alone, *beside)]
+    texts = [response["choices"][0]["message"]["content"] for response in (alone, *beside)]
     assert texts[0] == texts[2] == texts[4]
     assert len(set(texts)) > 1
     assert alone["usage"]["completion_tokens"] <= 8
@@ -67,7 +67,7 @@ def test_answer_follows_from_the_seed_whatever_is_asked_beside_it(server: ChatSe
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"messages": []}, "without messages"),
         ({"messages": [{"role": "nobody", "content": "x"}]}, "role"),
@@ -77,14 +77,14 @@ def test_answer_follows_from_the_seed_whatever_is_asked_beside_it(server: ChatSe
         ({"messages": [user("word " * 9000)]}, "context length"),
     ],
 )
-def test_bad_request_is_refused_in_words(server: ChatServer, body: dict[str, Any], said: str) -> None:
+def test_bad_request_is_refused_in_words(server: ChatServer, body: dict[str, Any], message: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
         post(server, **body)
     assert caught.value.code == 400
-    assert said in json.load(caught.value)["error"]["message"]
+    assert message in json.load(caught.value)["error"]["message"]
 
 
-def test_folder_is_a_user_served_once_and_repeatable(folder: Path, tmp_path: Path) -> None:
+def test_folder_is_user_served_once_and_repeatable(folder: Path, tmp_path: Path) -> None:
     spec = served(ChatSpec(model=str(folder)))
     assert spec == served(ChatSpec(model=str(folder)))
     assert spec.seed == 0
@@ -114,7 +114,7 @@ def test_folder_is_a_user_served_once_and_repeatable(folder: Path, tmp_path: Pat
     assert [Record.from_json(record.to_json()) for record in records] == records
 
 
-def test_model_that_cannot_be_served_fails_the_episode(tmp_path: Path) -> None:
+def test_model_that_cannot_be_served_fails_episode(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no such"}')
     with pytest.raises(ChatFailure, match=str(tmp_path)):
         served(ChatSpec(model=str(tmp_path)))
@@ -125,7 +125,7 @@ def test_model_that_cannot_be_served_fails_the_episode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["inline", "process"])
-async def test_environments_of_a_run_reach_the_folder_that_plays_their_user(folder: Path, kind: str) -> None:
+async def test_run_environments_reach_folder_user(folder: Path, kind: str) -> None:
     model = {"model": str(folder), "prompt": "short", "tries": 8, "max_tokens": 900}
     kwargs = {"user": model, "ambiguous": 1.0, "max_assistant_turns": 1}
     words = [f"env.kwargs={json.dumps(kwargs)}", "env.id=textenv/clarify", f"env.backend={kind}", "env.workers=1"]

@@ -31,10 +31,10 @@ SWITCH = QWEN3.replace(
 )
 
 
-def test_no_argument_of_the_tokenizers_own_method_gets_through() -> None:
+def test_tokenizer_method_arguments_are_refused() -> None:
     """But for ``documents``, which it hands on to the template; also of a release that adds arguments."""
     parameters = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
-    names = {name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD} - {"self"}
+    names = {name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD} - {"self"}
     assert {"tokenize", "tools"} < names
     for name in names:
         with pytest.raises(RendererError, match=rf"never reads {name},|{name} cannot be given"):
@@ -55,7 +55,7 @@ def test_no_argument_of_the_tokenizers_own_method_gets_through() -> None:
         ("{% set ns = namespace(x=1) %}{{ ns.x }}{% set ns.y = z %}", {"z"}),
     ],
 )
-def test_what_a_template_reads(source: str, read: set[str]) -> None:
+def test_template_variables_are_found(source: str, read: set[str]) -> None:
     assert variables([source]) == read
 
 
@@ -75,7 +75,7 @@ def reasons(begin: str, end: str, *, opened: bool = False) -> str:
 
 @pytest.mark.parametrize(("begin", "end"), [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<muse>", "</muse>")])
 @pytest.mark.parametrize("opened", [False, True])
-def test_reasoning_reaches_the_environment_with_its_marks(begin: str, end: str, opened: bool) -> None:
+def test_reasoning_reaches_environment_with_its_marks(begin: str, end: str, opened: bool) -> None:
     """Also reasoning that the prompt opened and that was cut, and marks that the template alone knows."""
     reasoning = Renderer(make_tokenizer(reasons(begin, end, opened=opened))).reasoning
     start = "" if opened else f"{begin}\n"
@@ -91,13 +91,13 @@ def test_reasoning_reaches_the_environment_with_its_marks(begin: str, end: str, 
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_a_template_without_reasoning_leaves_replies_alone(name: str) -> None:
+def test_template_without_reasoning_keeps_replies(name: str) -> None:
     assert reasoning_of(show_with(tokenizer_of(name))) == TemplateReasoning()
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_every_style_is_read_and_none_reads_what_it_does_not_name(name: str) -> None:
-    assert all(each in STYLES[name].template for each in variables([STYLES[name].template]))
+def test_style_variables_are_exactly_those_named(name: str) -> None:
+    assert all(variable in STYLES[name].template for variable in variables([STYLES[name].template]))
     with pytest.raises(RendererError, match="never reads enable_thinking"):
         Renderer(tokenizer_of(name), template_kwargs={"enable_thinking": False})
 
@@ -106,22 +106,22 @@ def test_several_templates_are_read_together() -> None:
     assert unread(["{{ x }}", "{{ y }}"], {"x": 1, "z": 1}) == (["z"], ["y"])
 
 
-def test_a_text_that_is_no_template() -> None:
+def test_text_that_is_no_template() -> None:
     with pytest.raises(jinja2.TemplateSyntaxError):
         variables(["{% if %}"])
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_what_is_the_renderers_own_is_refused_by_both(name: str) -> None:
-    assert [each for each, _ in refused([name, "x"])] == [name]
+def test_reserved_variables_are_refused_by_both(name: str) -> None:
+    assert [variable for variable, _ in refused([name, "x"])] == [name]
     with pytest.raises(RendererError, match=f"{name} cannot be given"):
         Renderer(tokenizer_of("chatml"), template_kwargs={name: True})
-    for schema, more in ((PPOConfig, ()), (SFTConfig, ()), (GenerateConfig, ("model.path=.",))):
+    for schema, overrides in ((PPOConfig, ()), (SFTConfig, ()), (GenerateConfig, ("model.path=.",))):
         with pytest.raises(ConfigError, match=f"data.chat_template_kwargs.{name}: cannot be given"):
-            resolve([f"data.chat_template_kwargs.{name}=true", *more], schema)
+            resolve([f"data.chat_template_kwargs.{name}=true", *overrides], schema)
 
 
-def test_what_the_template_never_reads_is_refused_with_what_it_reads() -> None:
+def test_unread_variable_error_lists_read_ones() -> None:
     with pytest.raises(
         RendererError, match=r"never reads enable_thinking\b.* it may read no variable that can be given"
     ):
@@ -130,7 +130,7 @@ def test_what_the_template_never_reads_is_refused_with_what_it_reads() -> None:
         Renderer(make_tokenizer(SWITCH), template_kwargs={"enable_thought": False})
 
 
-def test_the_renderer_reads_a_variable_in_openings_bridges_and_in_its_proof() -> None:
+def test_variables_reach_openings_bridges_and_probes() -> None:
     tokenizer = make_tokenizer(SWITCH)
     off = Renderer(tokenizer, template_kwargs={"enable_thinking": False})
     usual = Renderer(tokenizer)
@@ -147,7 +147,7 @@ def test_the_renderer_reads_a_variable_in_openings_bridges_and_in_its_proof() ->
     assert tokenizer.decode(anew).count("<think>") == 1
 
 
-def test_the_proof_is_of_the_template_with_its_variables() -> None:
+def test_probe_uses_template_variables() -> None:
     """A template that keeps history by itself, and drops it when asked to."""
     source = CHATML.replace(
         "{% for message in messages %}",
@@ -168,14 +168,14 @@ def kwargs_of(*arguments: str) -> dict[str, Any]:
     return config.data.chat_template_kwargs
 
 
-def test_one_by_one_or_as_a_mapping() -> None:
+def test_kwargs_set_singly_or_as_mapping() -> None:
     assert kwargs_of() == {}
     assert kwargs_of("data.chat_template_kwargs.enable_thinking=false") == {"enable_thinking": False}
     assert kwargs_of("data.chat_template_kwargs={a: {b: [1, x]}}") == {"a": {"b": [1, "x"]}}
 
 
 @pytest.mark.parametrize(
-    ("given", "ours"),
+    ("argument", "expected"),
     [
         ("data.apply_chat_template_kwargs.enable_thinking=false", {"enable_thinking": False}),
         ("+data.apply_chat_template_kwargs.enable_thinking=false", {"enable_thinking": False}),
@@ -184,11 +184,11 @@ def test_one_by_one_or_as_a_mapping() -> None:
         ("data.apply_chat_template_kwargs=null", {}),
     ],
 )
-def test_verls_name_of_it(given: str, ours: dict[str, Any]) -> None:
-    assert kwargs_of(given) == ours
+def test_verl_key_sets_template_kwargs(argument: str, expected: dict[str, Any]) -> None:
+    assert kwargs_of(argument) == expected
 
 
-def test_verls_name_is_answered_and_checked() -> None:
+def test_verl_key_is_reported_and_checked() -> None:
     _, flags = resolve(["data.apply_chat_template_kwargs.enable_thinking=false"])
     assert any("-> data.chat_template_kwargs.enable_thinking=false" in note for note in flags.notes)
     with pytest.raises(ConfigError, match=r"data.chat_template_kwargs.tokenize: cannot be given"):
@@ -198,16 +198,14 @@ def test_verls_name_is_answered_and_checked() -> None:
 
 
 @pytest.mark.parametrize("program", [ppo.main, sft.main])
-def test_what_a_models_template_never_reads_stops_a_run_before_it_begins(
-    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unread_template_variable_refuses_run(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
     where = f"trainer.default_local_dir={tmp_path}"
     assert program([*small, where, "data.chat_template_kwargs.enable_thinking=false"]) == 1
     assert "the chat template never reads enable_thinking" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_another_template_is_another_run(tmp_path: Path) -> None:
+def test_checkpoint_of_another_template_is_refused(tmp_path: Path) -> None:
     def dumped(*arguments: str) -> dict[str, Any]:
         return resolve(arguments)[0].model_dump(mode="json")
 
@@ -221,12 +219,12 @@ def test_reply_cut_in_reasoning_is_private() -> None:
     """The mark that the prompt opened is put back for the environment, and in no token."""
     tokenizer = make_tokenizer(reasons("<think>", "</think>", opened=True))
     renderer = Renderer(tokenizer)
-    for text, cut, heard in (("#### 4", True, ""), ("#### 4", False, "#### 4"), ("hm</think>7", True, "7")):
+    for text, cut, visible in (("#### 4", True, ""), ("#### 4", False, "#### 4"), ("hm</think>7", True, "7")):
         tokens = EpisodeTokens(renderer, (user("2 + 2?"),), episode_id="e")
         size = tokens.context_size
         ids = tokenizer.encode(text, add_special_tokens=False)
         ids += [] if cut else [renderer.stop_token_ids[0]]
         zeros = np.zeros(len(ids), np.float32)
         reply = tokens.reply(Generation(np.array(ids, np.int32), zeros, zeros.astype(np.int32), "stop"))
-        assert visible_text(assistant(reply)) == heard
+        assert visible_text(assistant(reply)) == visible
         assert tokens.context[size:] == ids

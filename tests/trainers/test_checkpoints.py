@@ -26,7 +26,7 @@ class KilledError(BaseException):
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_power_cuts():
-    """What survives a power cut cannot be tested here, and waiting for the disk is slow."""
+    """Disable syncing: power failures cannot be tested here, and waiting for the disk is slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -49,13 +49,13 @@ def names(saved: Checkpoints) -> list[str]:
 
 
 def is_whole(checkpoint: Checkpoint | None) -> bool:
-    """What was written by the writer and the state are of the same save."""
+    """Check that the writer's file and the state are of the same save."""
     assert checkpoint is not None
     text = checkpoint.state["text"] or str(checkpoint.iteration)
     return checkpoint.state["iteration"] == checkpoint.iteration and (checkpoint.path / "part/data").read_text() == text
 
 
-def test_what_was_saved_is_read_back(tmp_path):
+def test_saved_checkpoint_reads_back(tmp_path):
     saved = Checkpoints(tmp_path / "a" / "checkpoints", keep=2)
     assert saved.newest() is None
     state = {"iteration": 3, "text": None, "frontier": {"in_flight": [1, 2]}, "kl": {"beta": 0.1}}
@@ -66,7 +66,7 @@ def test_what_was_saved_is_read_back(tmp_path):
     assert is_whole(saved.newest())
 
 
-def test_the_newest_is_by_number_not_by_name_or_age(tmp_path):
+def test_newest_checkpoint_is_by_number(tmp_path):
     saved = Checkpoints(tmp_path, keep=9)
     save(saved, 999_999)
     save(saved, 1_000_000)
@@ -78,16 +78,16 @@ def test_the_newest_is_by_number_not_by_name_or_age(tmp_path):
 def test_keep_last_n(tmp_path_factory, iterations, keep):
     """After a save, the newest ``keep`` up to it are there; those of later iterations are of a past that is gone."""
     saved = Checkpoints(tmp_path_factory.mktemp("keep"), keep)
-    there: set[int] = set()
+    existing: set[int] = set()
     for iteration in iterations:
         save(saved, iteration)
-        there = set(sorted({number for number in there if number < iteration} | {iteration})[-keep:])
-        assert names(saved) == [f"iteration_{number:06d}" for number in sorted(there)]
+        existing = set(sorted({number for number in existing if number < iteration} | {iteration})[-keep:])
+        assert names(saved) == [f"iteration_{number:06d}" for number in sorted(existing)]
         assert saved.newest().iteration == iteration
         assert is_whole(saved.newest())
 
 
-def test_a_writer_that_raises_leaves_the_last_good_one(tmp_path):
+def test_failing_writer_keeps_last_checkpoint(tmp_path):
     saved = Checkpoints(tmp_path, keep=1)
     save(saved, 1)
 
@@ -125,7 +125,7 @@ class DyingDisk:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_killed_at_any_step_of_a_save(tmp_path, monkeypatch, replaced):
+def test_killed_at_any_step_of_save(tmp_path, monkeypatch, replaced):
     """Let a save die before its first, second, ... change of the disk: a later look finds a whole checkpoint."""
     for at in range(1, 60):
         saved = Checkpoints(tmp_path / str(at), keep=2)
@@ -167,7 +167,7 @@ def test_leftovers_are_no_checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", '{"iteration": 2, "te', "[]", "\0\0\0\0", "[" * 100_000])
-def test_a_damaged_state_is_an_error_that_names_the_file(tmp_path, text):
+def test_damaged_state_error_names_file(tmp_path, text):
     saved = Checkpoints(tmp_path, keep=2)
     save(saved, 1)
     path = save(saved, 2)
@@ -178,7 +178,7 @@ def test_a_damaged_state_is_an_error_that_names_the_file(tmp_path, text):
 
 
 @pytest.mark.parametrize("name", ["iteration_000001/learner", "somewhere", "iteration_000003"])
-def test_a_path_that_is_no_checkpoint(tmp_path, name):
+def test_path_that_is_no_checkpoint(tmp_path, name):
     save(Checkpoints(tmp_path, keep=2), 1)
     with pytest.raises(CheckpointError, match=r"is not a checkpoint: .*iteration_NNNNNN .*state\.json"):
         load(tmp_path / name)
@@ -188,26 +188,26 @@ def section(**values: object) -> TrainerSection:
     return TrainerSection(**values)
 
 
-def test_which_checkpoint_a_run_goes_on_from(tmp_path):
+def test_resume_mode_selects_checkpoint(tmp_path):
     saved = Checkpoints(tmp_path / "mine", keep=2)
     assert checkpoint_to_resume(section(), saved) is None
     save(saved, 4)
     other = save(Checkpoints(tmp_path / "other", keep=2), 9)
     assert checkpoint_to_resume(section(), saved).iteration == 4
     assert checkpoint_to_resume(section(resume_mode="disable"), saved) is None
-    asked = section(resume_mode="resume_path", resume_from_path=str(other))
-    assert checkpoint_to_resume(asked, Checkpoints(tmp_path / "new", keep=2)) == load(other)
+    foreign = section(resume_mode="resume_path", resume_from_path=str(other))
+    assert checkpoint_to_resume(foreign, Checkpoints(tmp_path / "new", keep=2)) == load(other)
     with pytest.raises(SetupError, match=r"mine has checkpoints of its own.*trainer\.resume_mode=auto"):
-        checkpoint_to_resume(asked, saved)
-    assert checkpoint_to_resume(asked.model_copy(update={"val_only": True}), saved) == load(other)
-    mine = section(resume_mode="resume_path", resume_from_path=str(saved.newest().path))
-    assert checkpoint_to_resume(mine, saved).iteration == 4
-    asked = section(resume_mode="resume_path", resume_from_path=str(other.parent))
+        checkpoint_to_resume(foreign, saved)
+    assert checkpoint_to_resume(foreign.model_copy(update={"val_only": True}), saved) == load(other)
+    own = section(resume_mode="resume_path", resume_from_path=str(saved.newest().path))
+    assert checkpoint_to_resume(own, saved).iteration == 4
+    foreign = section(resume_mode="resume_path", resume_from_path=str(other.parent))
     with pytest.raises(CheckpointError, match="other is not a checkpoint"):
-        checkpoint_to_resume(asked, saved)
+        checkpoint_to_resume(foreign, saved)
 
 
-def test_the_state_must_be_json(tmp_path):
+def test_state_must_be_json(tmp_path):
     saved = Checkpoints(tmp_path, keep=2)
     save(saved, 1)
     with pytest.raises(TypeError):
@@ -219,7 +219,7 @@ def test_the_state_must_be_json(tmp_path):
 # ------------------ in the background
 
 
-def test_a_save_in_the_background_is_of_the_moment_it_was_asked_for(tmp_path):
+def test_background_save_snapshots_its_state(tmp_path):
     saved, go_on = Checkpoints(tmp_path, keep=2), threading.Event()
     state = {"frontier": [1]}
 
@@ -236,7 +236,7 @@ def test_a_save_in_the_background_is_of_the_moment_it_was_asked_for(tmp_path):
     assert [load(path).state["frontier"] for path in sorted(tmp_path.iterdir())] == [[1], [1, 2]]
 
 
-def test_what_went_wrong_in_the_background_is_said_once_by_what_comes_next(tmp_path):
+def test_background_error_is_raised_once_by_next_call(tmp_path):
     saved = Checkpoints(tmp_path, keep=2)
 
     def full(folder: Path) -> None:
@@ -257,7 +257,7 @@ def test_what_went_wrong_in_the_background_is_said_once_by_what_comes_next(tmp_p
 
 
 @given(st.data())
-def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path_factory, data):
+def test_damaged_newest_falls_back_with_warning(tmp_path_factory, data):
     """Any file of it, with a flipped bit, cut, or gone."""
     saved = Checkpoints(tmp_path_factory.mktemp("damaged"), keep=3)
     for iteration in (1, 2, 3):
@@ -273,16 +273,16 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path_fact
         content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
         (path / name).write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        said: list[str] = []
-        patch.setattr(checkpoints.log, "warning", lambda text, *values: said.append(text % values))
+        warnings: list[str] = []
+        patch.setattr(checkpoints.log, "warning", lambda text, *values: warnings.append(text % values))
         newest = saved.newest()
     assert is_whole(newest)
     if newest.iteration == 3:  # white space, or the same number in other digits
         assert load(path).state == {"iteration": 3, "text": None}
-        assert not said
+        assert not warnings
         return
     assert newest.iteration == 2
-    (words,) = said
+    (words,) = warnings
     assert str(path / name) in words
     assert words.endswith("; using iteration_000002 instead")
     with pytest.raises(CheckpointError, match="iteration_000003"):  # one that was asked for is not replaced
@@ -291,7 +291,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path_fact
     assert saved.newest().iteration == 3
 
 
-def test_where_none_is_whole_all_are_named(tmp_path):
+def test_error_names_all_damaged_checkpoints(tmp_path):
     saved = Checkpoints(tmp_path, keep=2)
     for iteration in (1, 2):
         (save(saved, iteration) / "part/data").write_text("x")
@@ -299,7 +299,7 @@ def test_where_none_is_whole_all_are_named(tmp_path):
         saved.newest()
 
 
-def test_a_stray_file_is_named_and_nothing_is_passed_over_for_it(tmp_path):
+def test_stray_file_is_an_error(tmp_path):
     saved = Checkpoints(tmp_path, keep=2)
     save(saved, 1)
     path = save(saved, 2)
@@ -310,7 +310,7 @@ def test_a_stray_file_is_named_and_nothing_is_passed_over_for_it(tmp_path):
     assert saved.newest().iteration == 2
 
 
-def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
+def test_older_checkpoint_format_is_refused(tmp_path):
     path = tmp_path / "iteration_000004"
     path.mkdir()
     (path / "state.json").write_text(json.dumps({"iteration": 4, "config": {}}))
@@ -318,7 +318,7 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
         Checkpoints(tmp_path, keep=2).newest()
 
 
-def test_more_is_put_into_a_state_without_making_it_damaged(tmp_path):
+def test_amended_state_stays_intact(tmp_path):
     saved = Checkpoints(tmp_path, keep=2)
     save(saved, 1)
     saved.amend(1, {"validated": 1})
@@ -338,7 +338,7 @@ def test_more_is_put_into_a_state_without_making_it_damaged(tmp_path):
 
 
 @pytest.mark.parametrize("at", ["writer", "state", "sync"])
-def test_a_full_disk_leaves_no_partial_folder(tmp_path, at):
+def test_full_disk_leaves_no_partial_folder(tmp_path, at):
     saved = Checkpoints(tmp_path, keep=2)
     save(saved, 1)
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def problems(*arguments, schema=PPOConfig):
-    """What is wrong, one line each."""
+    """Return the problems, one line each."""
     with pytest.raises(ConfigError) as caught:
         resolve(arguments, schema)
     return [str(problem) for problem in caught.value.problems]
@@ -33,7 +33,7 @@ def write(folder, name, text):
 
 
 @pytest.mark.parametrize("schema", [PPOConfig, SFTConfig])
-def test_no_argument_gives_the_defaults(schema):
+def test_no_argument_gives_defaults(schema):
     config, flags = resolve([], schema)
     assert config == schema()
     assert flags.sources == {}
@@ -64,7 +64,7 @@ def test_no_argument_gives_the_defaults(schema):
         ("env.kwargs.clock=1:30", "env.kwargs", {"clock": "1:30"}),  # ninety in YAML 1.1
     ],
 )
-def test_a_value_arrives_as_it_was_meant(argument, path, expected):
+def test_values_parse_as_yaml(argument, path, expected):
     config, _ = resolve([argument])
     value = config
     for name in path.split("."):
@@ -73,7 +73,7 @@ def test_a_value_arrives_as_it_was_meant(argument, path, expected):
     assert type(value) is type(expected)
 
 
-def test_later_wins_and_arguments_win_over_files_wherever_they_stand(tmp_path):
+def test_arguments_override_files_and_later_wins(tmp_path):
     first = write(tmp_path, "a.yaml", "actor: {lr: 0.1, ppo_epochs: 2}\nrollout.n: 3\n")
     second = write(tmp_path, "b.yaml", "actor:\n  lr: 0.2\n  mini_batches: 5\ncritic:\n  # nothing set here\n")
     config, flags = resolve(["actor.mini_batches=6", "--config", first, f"--config={second}", "actor.mini_batches=7"])
@@ -86,13 +86,13 @@ def test_later_wins_and_arguments_win_over_files_wherever_they_stand(tmp_path):
     }
 
 
-def test_a_mapping_replaces_and_its_entries_add():
+def test_mapping_replaces_and_its_entries_add():
     config, flags = resolve(["env.kwargs.a=1", "env.kwargs={b: 2}", "env.kwargs.c=3"])
     assert config.env.kwargs == {"b": 2, "c": 3}
     assert set(flags.sources) == {"env.kwargs", "env.kwargs.c"}
 
 
-def test_a_configuration_cannot_be_changed_by_accident():
+def test_configuration_cannot_be_changed_by_accident():
     config, _ = resolve([])
     with pytest.raises(ValueError, match="frozen"):
         config.actor.lr = 1.0
@@ -102,7 +102,7 @@ def test_a_configuration_cannot_be_changed_by_accident():
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "message"),
     [
         ("actor.lrr=1", "actor.lrr: unknown key; did you mean actor.lr?"),
         ("actr.lr=1", "did you mean actor.lr"),
@@ -168,10 +168,10 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("algorithm.lam=0.5", "has no effect with algorithm.adv_estimator=turn_grpo; it is read with gae, turn_gae"),
     ],
 )
-def test_a_mistake_is_named_with_key_value_and_what_is_allowed(argument, said, monkeypatch):
+def test_error_names_key_value_and_allowed(argument, message, monkeypatch):
     monkeypatch.chdir(ROOT)
     (line,) = problems(argument)
-    assert said in line
+    assert message in line
     assert line.endswith("[command line]") or line.startswith("trainer.resume_from_path: must")  # it was not written
 
 
@@ -185,7 +185,7 @@ def test_a_mistake_is_named_with_key_value_and_what_is_allowed(argument, said, m
         "try:\n def score(): pass\nfinally: pass",
     ],
 )
-def test_a_reward_function_that_its_file_may_have_is_not_refused_before_it_is_run(tmp_path, text):
+def test_dynamically_bound_reward_function_is_accepted(tmp_path, text):
     file = tmp_path / "own.py"
     file.write_text(text)
     path, key = f"custom_reward_function.path={file}", "custom_reward_function.name"
@@ -195,7 +195,7 @@ def test_a_reward_function_that_its_file_may_have_is_not_refused_before_it_is_ru
             resolve([path, f"{key}=scores"])
 
 
-def test_conflicts_between_keys_name_the_one_to_change():
+def test_conflict_names_key_to_change():
     lines = problems(
         "rollout.n=1", "algorithm.adv_estimator=grpo", "rollout.filter_zero_variance=true", "actor.lr=1e-3"
     )
@@ -213,7 +213,7 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("algorithm.adv_estimator=gae critic.warmup=120", "critic.warmup: is 120: the policy would not be trained"),
         ("trainer.rollout_data_dir=a trainer.validation_data_dir=./a", "trainer.validation_data_dir: is trainer.roll"),
@@ -282,9 +282,9 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         (f"{VLLM}.max_num_seqs=4", f"{VLLM[17:]}.max_num_seqs: is decided by other options"),
     ],
 )
-def test_keys_that_do_nothing_or_would_break_a_run_in_its_middle(arguments, said):
+def test_ineffective_or_late_failing_keys_are_refused(arguments, message):
     (line,) = problems(*arguments.split(" "))
-    assert line.startswith(said)
+    assert line.startswith(message)
 
 
 def test_losses_and_estimators_must_suit_each_other():
@@ -304,38 +304,38 @@ def test_losses_and_estimators_must_suit_each_other():
     load_config(["rollout.n=1", "algorithm.adv_estimator=remax", "rollout.filter_zero_variance=true"])
 
 
-def test_all_mistakes_at_once_each_with_its_place(tmp_path):
+def test_all_mistakes_are_listed_with_origin(tmp_path):
     file = write(tmp_path, "run.yaml", "# a comment\nactor:\n  lr: slow\n  speed: 3\nrollout: 7\n")
     lines = problems("--config", file, "critic.lr=-1", "x")
     assert len(lines) == 5
-    for said, place in [
+    for message, place in [
         ("actor.lr: slow", f"[{file}:3]"),
         ("actor.speed: unknown key", f"[{file}:4]"),
         ("rollout: is a section", f"[{file}:5]"),
         ("critic.lr: -1", "[command line]"),
         ("x: expected key=value", "[command line]"),
     ]:
-        assert any(said in line and line.endswith(place) for line in lines)
+        assert any(message in line and line.endswith(place) for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("- 1\n- 2\n", "must be a mapping"), ("actor: {lr: 1\n", "is not YAML"), ("a: 1\na: 2\n", "'a' stands twice")],
 )
-def test_a_file_that_is_no_configuration_is_refused(tmp_path, text, said):
+def test_invalid_configuration_file_is_refused(tmp_path, text, message):
     file = write(tmp_path, "bad.yaml", text)
     (line,) = problems("--config", file)
-    assert said in line
+    assert message in line
     assert file in line
 
 
-def test_a_key_of_another_command_is_unknown():
+def test_key_of_another_command_is_unknown():
     (line,) = problems("rollout.n=3", schema=SFTConfig)
     assert "rollout.n: unknown key" in line
 
 
 @given(st.sampled_from(sorted(all_keys(PPOConfig))), st.data())
-def test_one_wrong_letter_still_finds_the_key(name, data):
+def test_one_wrong_letter_still_finds_key(name, data):
     """Dropping any one character of a key that is not very short leaves it among the keys suggested."""
     if len(name.rpartition(".")[2]) < 4:
         return
@@ -362,7 +362,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_a_shown_value_reads_back_the_same_and_takes_one_line(value):
+def test_dumped_value_round_trips_on_one_line(value):
     text = dump(value)
     assert "\n" not in text
     assert yaml.load(text, Loader) == value
@@ -373,7 +373,7 @@ def test_a_shown_value_reads_back_the_same_and_takes_one_line(value):
     st.floats(1e-12, 1e12),
     st.text(min_size=1, max_size=10),
 )
-def test_what_render_prints_is_the_configuration(tmp_path_factory, kwargs, lr, name):
+def test_rendered_configuration_loads_back(tmp_path_factory, kwargs, lr, name):
     config = PPOConfig(env={"kwargs": kwargs}, actor={"lr": lr}, trainer={"experiment_name": name})
     file = tmp_path_factory.mktemp("render") / "config.yaml"
     file.write_text(render(config), encoding="utf-8")
@@ -382,7 +382,7 @@ def test_what_render_prints_is_the_configuration(tmp_path_factory, kwargs, lr, n
     assert set(flags.sources) == set(all_keys(PPOConfig))
 
 
-def test_render_says_where_values_came_from_and_only_for_those(tmp_path):
+def test_render_shows_origin_of_set_values_only(tmp_path):
     file = write(tmp_path, "run.yaml", "actor:\n  lr: 0.5\n  ppo_epochs: 1\n")
     config, flags = resolve(["--config", file, "env.kwargs.x=1"])
     marked = [line.strip() for line in render(config, flags.sources).splitlines()[1:] if "(default" in line]
@@ -399,18 +399,18 @@ def test_render_says_where_values_came_from_and_only_for_those(tmp_path):
         (["discounted", "algorithm.reward_credit_decay=0"], False),
     ],
 )
-def test_ways_to_move_rewards_that_mislead_are_warned_of(capsys, chosen, warned):
-    name, *more = chosen
-    arguments = [f"algorithm.reward_credit={name}", *more]
+def test_misleading_reward_credit_is_warned_about(capsys, chosen, warned):
+    name, *overrides = chosen
+    arguments = [f"algorithm.reward_credit={name}", *overrides]
     load_config(arguments)
-    said = capsys.readouterr().err
-    assert (f"algorithm.reward_credit={name} learns another policy" in said) == warned == bool(said)
+    output = capsys.readouterr().err
+    assert (f"algorithm.reward_credit={name} learns another policy" in output) == warned == bool(output)
     with pytest.raises(SystemExit):
         load_config([*arguments, "--dry-run"])
     assert ("# warning" in capsys.readouterr().out) == warned
 
 
-def test_help_dry_run_and_errors_end_the_program_as_they_should(capsys):
+def test_help_dry_run_and_error_exit_codes(capsys):
     with pytest.raises(SystemExit) as ended:
         load_config(["--help"], schema=SFTConfig, usage="python -m trainers.sft")
     out = capsys.readouterr().out
@@ -434,9 +434,11 @@ def test_help_dry_run_and_errors_end_the_program_as_they_should(capsys):
     assert (config.actor.lr, flags.sources) == (0.5, {"actor.lr": "command line"})
 
 
-def test_the_reference_pages_are_up_to_date():
+def test_reference_pages_are_up_to_date():
     """Run `make docs-pages` when this fails."""
     made = runpy.run_path(str(ROOT / "scripts" / "config_pages.py"), run_name="pages")
-    ours, verls = ((ROOT / "docs" / name).read_text("utf-8") for name in ("configuration.md", "coming-from-verl.md"))
-    assert made["markdown"](made["COMMANDS"]) == ours
-    assert made["verl_page"](verls.partition("| verl's key")[0]) == verls
+    configuration, verl = (
+        (ROOT / "docs" / name).read_text("utf-8") for name in ("configuration.md", "coming-from-verl.md")
+    )
+    assert made["markdown"](made["COMMANDS"]) == configuration
+    assert made["verl_page"](verl.partition("| verl's key")[0]) == verl

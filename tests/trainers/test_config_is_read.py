@@ -52,7 +52,7 @@ SMALL = [
 
 @contextlib.contextmanager
 def watched() -> Iterator[set[tuple[type, str]]]:
-    """What is read of sections meanwhile, but for what the configuration's own code reads."""
+    """Record the keys that are read, except by the configuration's own code."""
     read: set[tuple[type, str]] = set()
     plain = Section.__getattribute__
 
@@ -79,7 +79,7 @@ def unread(schema: type, read: set[tuple[type, str]]) -> list[str]:
     return missing
 
 
-def test_the_watch_sees_what_is_read_and_nothing_else():
+def test_watch_sees_exactly_the_read_keys():
     with watched() as read:
         config, _ = resolve(["actor.lr=0.5", "rollout.n=3"])
         assert not read, "loading, checking and showing a configuration is no use of it"
@@ -129,8 +129,8 @@ def test_every_key_of_ppo_is_read(tmp_path):
         *("cluster.", "ray_init.", "reward_model.classifier.threads"),
         *("model.lora_", "model.target_modules", "model.exclude_modules"),
     )
-    left = [name for name in unread(PPOConfig, read) if not name.startswith(elsewhere)]
-    assert not left, " ".join(left)
+    remaining = [name for name in unread(PPOConfig, read) if not name.startswith(elsewhere)]
+    assert not remaining, " ".join(remaining)
 
 
 def with_other_reward_models(judge):
@@ -161,7 +161,7 @@ async def with_other_backends():
 
 
 async def with_other_engines(folder):
-    """As far as the servers, which are not there."""
+    """Run up to the servers, which do not exist."""
     tokenizer = tiny.build_tokenizer(["a b"])
     policy = Policy(tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2, kv_heads=1), tokenizer)
     renderer = Renderer(tokenizer)
@@ -183,9 +183,9 @@ async def with_other_engines(folder):
 
 
 def test_every_key_of_sft_is_read(tmp_path):
-    more = ["sft.demonstrations=8", "sft.steps=1", "sft.batch_size=4", f"trainer.default_local_dir={tmp_path}/run"]
+    overrides = ["sft.demonstrations=8", "sft.steps=1", "sft.batch_size=4", f"trainer.default_local_dir={tmp_path}/run"]
     with watched() as read:
-        assert sft.main([*TINY, *more]) == 0
+        assert sft.main([*TINY, *overrides]) == 0
         run_folder(resolve([], SFTConfig)[0].trainer)
     adapters = ("model.lora_", "model.target_modules", "model.exclude_modules")  # with lora_rank, as above
     assert [name for name in unread(SFTConfig, read) if not name.startswith(adapters)] == []

@@ -95,7 +95,7 @@ EVALUATION = words(
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def workplace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("verl")
     tokenizer = tiny.build_tokenizer(["a b"])
     tiny.save(folder / "model", tiny.build_model(len(tokenizer), hidden=16, layers=1, heads=2, kv_heads=1), tokenizer)
@@ -110,9 +110,9 @@ def here(tmp_path_factory):
 
 
 @pytest.fixture
-def inside(here, monkeypatch):
-    monkeypatch.chdir(here)
-    return here
+def inside(workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    return workplace
 
 
 def problems(*arguments, schema=PPOConfig):
@@ -125,8 +125,8 @@ def problems(*arguments, schema=PPOConfig):
 # --- whole commands
 
 
-def test_the_multi_turn_command_is_planned_for_machines_that_are_not_here(inside, capsys):
-    """Of its own model nothing is there but the configuration, and a tokenizer."""
+def test_multi_turn_command_plans_for_remote_machines(inside, capsys):
+    """The model's folder has only a configuration and a tokenizer."""
     model = inside / "of-3b"
     shutil.copytree(inside / "model", model)
     (model / "model.safetensors").unlink()
@@ -137,10 +137,10 @@ def test_the_multi_turn_command_is_planned_for_machines_that_are_not_here(inside
     command = [*MULTI_TURN, f"actor_rollout_ref.model.path={model}", "--dry-run", "--plan-for"]
     with pytest.raises(SystemExit, match="0"):
         ppo.main([*command, "4@80"])
-    said = capsys.readouterr().out
-    assert "# The plan: cluster.backend=ray, 1 x 4 GPUs." in said
-    assert "# memory of the learner, each GPU, estimated: 33" in said
-    assert "# memory of the engine, each GPU, estimated: 40.0 GiB" in said
+    output = capsys.readouterr().out
+    assert "# The plan: cluster.backend=ray, 1 x 4 GPUs." in output
+    assert "# memory of the learner, each GPU, estimated: 33" in output
+    assert "# memory of the engine, each GPU, estimated: 40.0 GiB" in output
     for machine, problem in (
         ("1@16", "cluster.n_gpus_per_node=4, but each machine of --plan-for has 1; at most that many do"),
         ("4@16", "learner and engine need at least 2"),
@@ -150,7 +150,7 @@ def test_the_multi_turn_command_is_planned_for_machines_that_are_not_here(inside
         assert problem in capsys.readouterr().err
 
 
-def test_the_multi_turn_command(inside):
+def test_multi_turn_command(inside):
     config, flags = resolve(MULTI_TURN)
     assert config.env.id == "textenv/gsm8k-interact"
     assert config.env.kwargs["max_user_turns"] == 1
@@ -174,7 +174,7 @@ def test_the_multi_turn_command(inside):
     answered(MULTI_TURN, PPOConfig, flags)
 
 
-def test_the_command_with_a_critic(inside):
+def test_command_with_critic(inside):
     config, flags = resolve(WITH_CRITIC)
     assert config.algorithm.adv_estimator == "gae", "verl's default"
     assert config.env.id == "textenv/gsm8k"
@@ -186,7 +186,7 @@ def test_the_command_with_a_critic(inside):
     answered(WITH_CRITIC, PPOConfig, flags)
 
 
-def test_the_generation_and_evaluation_keys(inside):
+def test_generation_and_evaluation_keys(inside):
     config, flags = resolve(GENERATION, GenerateConfig)
     assert (config.data.n_samples, config.rollout.top_k, config.engine.max_slots) == (5, 50, 1024)
     assert (config.engine.name, config.engine.vllm.enforce_eager) == ("vllm", True)
@@ -205,7 +205,7 @@ def answered(command, schema, flags):
 
 
 @pytest.mark.parametrize("command", [MULTI_TURN, WITH_CRITIC])
-def test_a_dry_run_says_it_and_can_be_fed_back(inside, capsys, command, tmp_path):
+def test_dry_run_output_reads_back(inside, capsys, command, tmp_path):
     with pytest.raises(SystemExit) as ended:
         load_config([*command, "--dry-run"])
     assert ended.value.code == 0
@@ -217,9 +217,9 @@ def test_a_dry_run_says_it_and_can_be_fed_back(inside, capsys, command, tmp_path
     assert render(config).count("#") < out.count("#")
 
 
-def test_keys_that_would_not_be_read_become_a_line_and_ours_an_error(inside):
-    more = ["critic.optim.lr=1e-5", "critic.cliprange_value=0.1", "algorithm.kl_ctrl.kl_coef=0.5"]
-    command = [*MULTI_TURN, *more, "actor_rollout_ref.actor.use_kl_loss=False"]
+def test_unread_verl_keys_are_notes_native_errors(inside):
+    extra_keys = ["critic.optim.lr=1e-5", "critic.cliprange_value=0.1", "algorithm.kl_ctrl.kl_coef=0.5"]
+    command = [*MULTI_TURN, *extra_keys, "actor_rollout_ref.actor.use_kl_loss=False"]
     config, flags = resolve(command)
     assert (config.critic, config.algorithm.kl_ctrl) == (PPOConfig().critic, PPOConfig().algorithm.kl_ctrl)
     assert config.actor.kl_loss_type == PPOConfig().actor.kl_loss_type
@@ -240,13 +240,13 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize(("theirs", "ours"), sorted(ESTIMATORS))
-def test_a_whole_command_resolves_with_every_estimator(inside, theirs, ours):
-    config = resolve([*MULTI_TURN, f"algorithm.adv_estimator={theirs}"])[0].algorithm
-    assert (config.adv_estimator, config.norm_adv) == (ours, ours == "gae")
+@pytest.mark.parametrize(("estimator", "expected"), sorted(ESTIMATORS))
+def test_whole_command_resolves_with_every_estimator(inside, estimator, expected):
+    config = resolve([*MULTI_TURN, f"algorithm.adv_estimator={estimator}"])[0].algorithm
+    assert (config.adv_estimator, config.norm_adv) == (expected, expected == "gae")
 
 
-def test_our_keys_beside_verls_and_the_later_wins(inside):
+def test_later_of_native_and_verl_key_wins(inside):
     config, _ = resolve([*WITH_CRITIC, "actor.lr=0.5", "rollout.n=3", "trainer.total_iterations=2", "env.id=x"])
     assert (config.actor.lr, config.rollout.n, config.trainer.total_iterations, config.env.id) == (0.5, 3, 2, "x")
     config, _ = resolve(["actor.lr=0.5", "actor.weight_decay=0.5", "algorithm.norm_adv=false", *WITH_CRITIC])
@@ -256,15 +256,15 @@ def test_our_keys_beside_verls_and_the_later_wins(inside):
     assert config.engine.sglang.server_args == ()
 
 
-def test_a_single_key_brings_no_defaults():
-    more = ["data.train_batch_size=4", "++trainer.max_actor_ckpt_to_keep=1", "algorithm.adv_estimator=gae"]
-    config, _ = resolve(["trainer.critic_warmup=2", *more])
+def test_single_key_brings_no_defaults():
+    extra_keys = ["data.train_batch_size=4", "++trainer.max_actor_ckpt_to_keep=1", "algorithm.adv_estimator=gae"]
+    config, _ = resolve(["trainer.critic_warmup=2", *extra_keys])
     assert (config.critic.warmup, config.rollout.groups_per_batch, config.trainer.keep_last_n) == (2, 4, 1)
     assert config.actor.weight_decay == PPOConfig().actor.weight_decay
     assert config.actor.mini_batches == PPOConfig().actor.mini_batches
 
 
-def test_engines_of_a_generation_are_as_many_as_its_gpus_hold(tmp_path):
+def test_generation_starts_engines_for_its_gpus(tmp_path):
     (tmp_path / "config.json").write_text("{}")
 
     def generating(*options):
@@ -281,15 +281,17 @@ def test_engines_of_a_generation_are_as_many_as_its_gpus_hold(tmp_path):
         generating("trainer.nnodes=1", "trainer.n_gpus_per_node=3", *cut)
 
 
-def test_nsight_comes_with_verls_options_and_those_that_are_given():
+def test_nsight_merges_verl_defaults_and_given_options():
     worker = "global_profiler.global_tool_config.nsys.worker_nsight_options."
-    more = ["global_profiler.tool=nsys", "global_profiler.steps=[2]", "cluster.backend=ray"]
-    config, _ = resolve([*more, f"{worker}trace=cuda", f"{worker}cuda-memory-usage=null"])
+    profiler_keys = ["global_profiler.tool=nsys", "global_profiler.steps=[2]", "cluster.backend=ray"]
+    config, _ = resolve([*profiler_keys, f"{worker}trace=cuda", f"{worker}cuda-memory-usage=null"])
     rest = {"cuda-graph-trace": "graph", "capture-range": "cudaProfilerApi", "kill": "none"}
     assert config.cluster.nsight == {"trace": "cuda", **rest}
     assert config.trainer.profile_steps == (2,)
     assert resolve(["global_profiler.tool=torch", "global_profiler.steps=[2]"])[0].cluster.nsight == {}
-    assert resolve(["trainer.worker_nsight_options.trace=nvtx", *more[1:]])[0].cluster.nsight["trace"] == "nvtx"
+    assert (
+        resolve(["trainer.worker_nsight_options.trace=nvtx", *profiler_keys[1:]])[0].cluster.nsight["trace"] == "nvtx"
+    )
     with pytest.raises(ConfigError, match="profilers are torch and nsys"):
         resolve(["global_profiler.tool=npu"])
 
@@ -301,7 +303,7 @@ _ROLLOUT = "actor_rollout_ref.rollout."
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "message"),
     [
         (f"{_ACTOR}ppo_mini_batch_size=5", "is 5, which does not divide data.train_batch_size=16"),
         (f"{_ACTOR}ppo_mini_batch_size=32", "does not divide"),
@@ -309,7 +311,7 @@ _ROLLOUT = "actor_rollout_ref.rollout."
         ("trainer.nnodes=0", "trainer.nnodes: is 0; it must be an integer >= 1"),
         ("trainer.n_gpus_per_node=-1", "must be an integer >= 1"),
         (f"{_ROLLOUT}name=tgi", "it must be one of vllm"),
-        (f"{_ROLLOUT}do_sample=False", "false cannot be had: training always samples; leave it at true"),
+        (f"{_ROLLOUT}do_sample=False", "false is unsupported: training always samples; leave it at true"),
         ("data.truncation=left", "a prompt is never cut"),
         ("actor_rollout_ref.model.path=${model}", "write the value"),
         ("critic.model.path=other", "another model than the actor's"),
@@ -323,15 +325,15 @@ _ROLLOUT = "actor_rollout_ref.rollout."
         ("trainer.logger=[console,swanlab]", "must be one of console"),
     ],
 )
-def test_a_mistake_in_verls_keys_is_named(inside, argument, said):
+def test_mistake_in_verls_keys_is_named(inside, argument, message):
     (line, *_) = problems(*WITH_CRITIC, argument)
-    assert said in line
+    assert message in line
     assert argument.partition("=")[0].lstrip("+") in line
 
 
 @pytest.mark.parametrize("key", ["n_gpus_per_node", "nnodes"])
 @pytest.mark.parametrize("value", ["0", "-1", "null", "1.5", "true"])
-def test_a_reward_pool_of_nothing_is_an_error(inside, key, value):
+def test_reward_pool_of_nothing_is_error(inside, key, value):
     pool = ["reward_model.enable_resource_pool=True", "reward_model.n_gpus_per_node=1", "reward_model.nnodes=1"]
     resolve([*WITH_CRITIC, *pool])
     (line,) = problems(*WITH_CRITIC, *pool, f"reward_model.{key}={value}")
@@ -340,29 +342,35 @@ def test_a_reward_pool_of_nothing_is_an_error(inside, key, value):
 
 
 @pytest.mark.parametrize(("most", "rows", "train_size"), [("64", 64, 64), ("-1", 600, None), ("9999", 600, 9999)])
-def test_so_many_rows_of_an_epoch(inside, most, rows, train_size):
+def test_epoch_rows_decide_iterations(inside, most, rows, train_size):
     config = resolve([*WITH_CRITIC, f"data.train_max_samples={most}", "critic.optim.betas=[0.5,0.6]"])[0]
     assert config.data.train_size == train_size
     assert config.trainer.total_iterations == 3 * (rows // 16)
     assert config.critic.betas == (0.5, 0.6)
 
 
-def test_a_reward_model_of_verls_is_a_classifier_here(inside, tmp_path):
+def test_verl_reward_model_becomes_classifier(inside, tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    given = ["max_length=99", "micro_batch_size_per_gpu=4", f"model.path={tmp_path}", "n_gpus_per_node=3", "nnodes=1"]
-    given = [*WITH_CRITIC, *(f"reward_model.{each}" for each in [*given, "enable_resource_pool=True"])]
-    assert not resolve(given)[0].reward_model.enable, "as there, nothing else counts without it"
-    model = resolve([*given, "reward_model.enable=True"])[0].reward_model
+    reward_keys = [
+        "max_length=99",
+        "micro_batch_size_per_gpu=4",
+        f"model.path={tmp_path}",
+        "n_gpus_per_node=3",
+        "nnodes=1",
+    ]
+    reward_keys = [*WITH_CRITIC, *(f"reward_model.{suffix}" for suffix in [*reward_keys, "enable_resource_pool=True"])]
+    assert not resolve(reward_keys)[0].reward_model.enable, "as there, nothing else counts without it"
+    model = resolve([*reward_keys, "reward_model.enable=True"])[0].reward_model
     assert (model.kind, model.classifier.path, model.classifier.rows) == ("classifier", str(tmp_path), 4)
     assert (model.classifier.max_length, model.enable_resource_pool, model.n_gpus_per_node) == (99, True, 3)
     newer = ["enable=True", f"model_path={tmp_path}", "enable_resource_pool=False", "n_gpus_per_node=8", "nnodes=0"]
-    model = resolve([*WITH_CRITIC, *(f"reward.reward_model.{each}" for each in newer)])[0].reward_model
+    model = resolve([*WITH_CRITIC, *(f"reward.reward_model.{suffix}" for suffix in newer)])[0].reward_model
     assert (model.enable, model.classifier.path, model.enable_resource_pool) == (True, str(tmp_path), False)
     (line,) = problems(*WITH_CRITIC, "reward.reward_model.enable=True")
     assert "reward_model.classifier.path: must be given" in line
 
 
-def test_an_unknown_interaction_names_those_that_are_known(inside, tmp_path):
+def test_unknown_interaction_error_lists_known(inside, tmp_path):
     (tmp_path / "i.yaml").write_text("interaction:\n- class_name: my.WeatherInteraction\n")
     (line,) = problems(*WITH_CRITIC, f"{_ROLLOUT}multi_turn.interaction_config_path={tmp_path}/i.yaml")
     assert "my.WeatherInteraction" in line
@@ -373,7 +381,7 @@ def test_an_unknown_interaction_names_those_that_are_known(inside, tmp_path):
 
 
 @pytest.mark.parametrize("schema", TABLES)
-def test_every_key_is_answered_whatever_its_value(schema):
+def test_every_verl_key_is_answered(schema):
     """It becomes a setting of ours, or is in a line, or is refused by name; it never just disappears."""
     table, keys = TABLES[schema], all_keys(schema)
     free = tuple(f"{name}." for name, key in keys.items() if key.free_form)

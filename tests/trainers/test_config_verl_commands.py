@@ -49,7 +49,7 @@ FILES = {
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def workplace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("verl")
     tokenizer = tiny.build_tokenizer(["a b"])
     tiny.save(folder / "model", tiny.build_model(len(tokenizer), hidden=16, layers=1, heads=2, kv_heads=1), tokenizer)
@@ -62,8 +62,8 @@ def here(tmp_path_factory):
 
 
 @pytest.fixture
-def inside(here, monkeypatch):
-    monkeypatch.chdir(here)
+def inside(workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
 
 
 def key_of(argument):
@@ -80,7 +80,7 @@ def corrected(arguments, refused):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command["script"].replace("examples/", ""))
-def test_a_command_of_verls_examples_resolves_or_is_refused_with_what_to_write(inside, command):
+def test_verl_examples_resolve_or_are_refused_with_advice(inside, command):
     arguments, refused = shlex.split(command["arguments"]), command.get("refused", {})
     schema, keys = SCHEMAS[command["command"]], {key_of(argument) for argument in arguments}
     if refused:
@@ -125,17 +125,17 @@ def test_verls_defaults_written_out_change_nothing(inside, estimator):
     base = [f"algorithm.adv_estimator={estimator}", "algorithm.norm_adv_by_std_in_grpo=True"]
     base += ["actor_rollout_ref.rollout.n=4", "data.train_batch_size=1024", "actor_rollout_ref.rollout.name=sglang"]
     written = [f"{key}={dump(value)}" for key, value in DEFAULTS.items()]
-    left_out, written_out = (dict(leaves(command(*each, *base).model_dump())) for each in ((), written))
+    left_out, written_out = (dict(leaves(command(*extra, *base).model_dump())) for extra in ((), written))
     assert {key for key in left_out if left_out[key] != written_out[key] and not key.startswith(PLACES)} == set()
 
 
 @given(st.data())
-def test_no_value_of_a_key_of_verls_crashes(here, data):
+def test_no_verl_value_crashes(workplace, data):
     odd = [1, 0, -1, True, False, None, "text", "0.5_2", [1], [], {}, {"a": 1}, 0.5, 1e400, "${x}"]
     keys = st.sampled_from(sorted({*DEFAULTS, *TABLES[PPOConfig].rules}))
     pairs = data.draw(st.lists(st.tuples(keys, st.sampled_from(odd)), min_size=1, max_size=6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(here)
+        patch.chdir(workplace)
         with contextlib.suppress(ConfigError):
             command(*(f"{key.replace('*', 'any')}={dump(value)}" for key, value in pairs))
 
@@ -143,15 +143,15 @@ def test_no_value_of_a_key_of_verls_crashes(here, data):
 # --- what a command must become
 
 
-def command(*more):
+def command(*extra_keys):
     """A whole command of verl's, with defaults for all else."""
     model = ["actor_rollout_ref.model.path=model", "data.train_files=train.parquet", "data.train_batch_size=16"]
-    return resolve([*model, "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4", *more])[0]
+    return resolve([*model, "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=4", *extra_keys])[0]
 
 
-def refusal(*more):
+def refusal(*extra_keys):
     with pytest.raises(ConfigError) as caught:
-        command(*more)
+        command(*extra_keys)
     (problem,) = caught.value.problems
     return str(problem)
 
@@ -164,7 +164,7 @@ _FOUR = ("trainer.n_gpus_per_node=4", "trainer.nnodes=1")
 
 @pytest.mark.parametrize("explicit", [(), (f"{_ACTOR}clip_ratio_c=3.0", f"{_ACTOR}loss_agg_mode=token-mean")])
 @pytest.mark.parametrize(
-    ("theirs", "ours", "dual", "aggregation"),
+    ("verl_loss", "expected", "dual", "aggregation"),
     [
         ("vanilla", "ppo", 3.0, "token-mean"),
         ("gspo", "gspo_token", None, "seq-mean-token-mean"),
@@ -177,12 +177,12 @@ _FOUR = ("trainer.n_gpus_per_node=4", "trainer.nnodes=1")
         ("kl_cov", "kl_cov", None, "token-mean"),
     ],
 )
-def test_a_loss_beside_verls_defaults(inside, theirs, ours, dual, aggregation, explicit):
-    actor = command(f"{_ACTOR}policy_loss.loss_mode={theirs}", *explicit).actor
-    assert (actor.policy_loss, actor.clip_ratio_c, actor.loss_agg_mode) == (ours, dual, aggregation)
+def test_loss_beside_verls_defaults(inside, verl_loss, expected, dual, aggregation, explicit):
+    actor = command(f"{_ACTOR}policy_loss.loss_mode={verl_loss}", *explicit).actor
+    assert (actor.policy_loss, actor.clip_ratio_c, actor.loss_agg_mode) == (expected, dual, aggregation)
 
 
-def test_a_lower_bound_that_no_ratio_reaches_is_no_limit(inside):
+def test_unreachable_lower_clip_is_no_limit(inside):
     actor = command(f"{_ACTOR}policy_loss.loss_mode=cispo", f"{_ACTOR}clip_ratio_low=10").actor
     assert actor.clip_ratio_low == 1.0
 
@@ -200,7 +200,7 @@ def verls_kl(logprobs, reference, kind):
 
 @pytest.mark.parametrize("plus", ["", "+"])
 @pytest.mark.parametrize("kind", ["kl", "k1", "abs", "mse", "k2", "k3", "low_var_kl"])
-def test_a_kl_has_verls_value_in_the_reward_and_verls_gradient_in_the_loss(inside, kind, plus):
+def test_kl_estimators_match_verl_value_and_gradient(inside, kind, plus):
     penalty = command("algorithm.use_kl_in_reward=True", f"algorithm.kl_penalty={kind}{plus}").algorithm.kl_penalty
     loss = command(f"{_ACTOR}use_kl_loss=True", f"{_ACTOR}kl_loss_type={kind}{plus}").actor.kl_loss_type
     reference = torch.zeros(5, dtype=torch.float64)
@@ -216,7 +216,7 @@ def test_a_kl_has_verls_value_in_the_reward_and_verls_gradient_in_the_loss(insid
 def verl_keeps(log_ratio, lengths, criterion, low, high):
     """verl's criteria of the tokens of a batch: k1 is log(engine / learner), the older names are learner / engine."""
     episodes = np.split(log_ratio, np.cumsum(lengths)[:-1])
-    kept = []
+    masks = []
     for one in episodes:
         k1, k2, k3 = -one, 0.5 * one**2, np.exp(one) - 1 - one
         statistic = {
@@ -225,8 +225,8 @@ def verl_keeps(log_ratio, lengths, criterion, low, high):
             "token_k3": k3, "seq_sum_k2": k2.sum(), "seq_mean_k3": k3.mean(), "seq_max_k2": k2.max(),
         }[criterion]  # fmt: skip
         band = (-1.0, high) if criterion.endswith(("k2", "k3")) else (np.log(low), np.log(high))
-        kept.append(np.broadcast_to((statistic >= band[0]) & (statistic <= band[1]), one.shape))
-    return np.concatenate(kept)
+        masks.append(np.broadcast_to((statistic >= band[0]) & (statistic <= band[1]), one.shape))
+    return np.concatenate(masks)
 
 
 _BANDS = {
@@ -237,40 +237,40 @@ _BANDS = {
 
 
 @pytest.fixture(scope="module")
-def rejecting(here):
+def rejecting(workplace):
     """By criterion, the section of a run that rejects by it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(here)
+        patch.chdir(workplace)
         return {
-            criterion: command(*(f"{_CORRECTION}{each}" for each in (f"rollout_rs={criterion}", *band))).actor
+            criterion: command(*(f"{_CORRECTION}{suffix}" for suffix in (f"rollout_rs={criterion}", *band))).actor
             for criterion, band in _BANDS.items()
         }
 
 
 @given(st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=4), min_size=1, max_size=4))
-def test_a_rejection_keeps_what_verl_keeps(rejecting, episodes):
+def test_rejection_keeps_what_verl_keeps(rejecting, episodes):
     log_ratio, lengths = np.array(sum(episodes, [])), [len(one) for one in episodes]
     for criterion, actor in rejecting.items():
-        _, kept, _ = off_policy_correction(actor, log_ratio, 0 * log_ratio, np.cumsum([0, *lengths]))
-        assert (kept == verl_keeps(log_ratio, lengths, criterion, 0.9, 1.3)).all(), criterion
+        _, mask, _ = off_policy_correction(actor, log_ratio, 0 * log_ratio, np.cumsum([0, *lengths]))
+        assert (mask == verl_keeps(log_ratio, lengths, criterion, 0.9, 1.3)).all(), criterion
 
 
-def test_corrections_at_their_defaults_or_beside_a_null_change_nothing(inside):
+def test_default_corrections_change_nothing(inside):
     neutral = ["rollout_is=null", "rollout_is_threshold=5.0", "rollout_rs=null", "rollout_rs_threshold=1.01"]
     neutral += ["rollout_is_batch_normalize=false", "loss_type=ppo_clip", "rollout_token_veto_threshold=null"]
-    assert command(*(f"{_CORRECTION}{each}" for each in neutral)) == command()
+    assert command(*(f"{_CORRECTION}{suffix}" for suffix in neutral)) == command()
 
 
 def test_weights_of_verls_correction(inside):
-    more = ["rollout_is=sequence", "rollout_is_threshold=3", "rollout_is_batch_normalize=true"]
-    actor = command(*(f"{_CORRECTION}{each}" for each in more)).actor
+    keys = ["rollout_is=sequence", "rollout_is_threshold=3", "rollout_is_batch_normalize=true"]
+    actor = command(*(f"{_CORRECTION}{suffix}" for suffix in keys)).actor
     assert (actor.importance_correction, actor.tis_cap, actor.importance_batch_normalize) == ("sequence_tis", 3, True)
-    actor = command(*(f"{_CORRECTION}{each}" for each in [*more, "bypass_mode=true"])).actor
+    actor = command(*(f"{_CORRECTION}{suffix}" for suffix in [*keys, "bypass_mode=true"])).actor
     assert (actor.old_logprobs, actor.importance_correction, actor.tis_cap) == ("rollout", "none", 2)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("keys", "message"),
     [
         (("rollout_rs=token_k1,seq_max_k2", "rollout_rs_threshold=2"), "it must be null or one of token, sequence"),
         (("rollout_rs=token_k1",), "rollout_rs_threshold: must be given with rollout_rs=token_k1"),
@@ -281,11 +281,11 @@ def test_weights_of_verls_correction(inside):
         (("loss_type=reinforce", "bypass_mode=true"), "write ppo_clip"),
     ],
 )
-def test_a_correction_that_cannot_be_had_says_what_to_write(inside, more, said):
-    assert said in refusal(*(f"{_CORRECTION}{each}" for each in more))
+def test_unsupported_correction_says_what_to_write(inside, keys, message):
+    assert message in refusal(*(f"{_CORRECTION}{suffix}" for suffix in keys))
 
 
-def test_an_engine_is_split_and_repeated_over_all_gpus(inside):
+def test_engines_are_split_and_replicated_over_gpus(inside):
     parallel = f"{_ROLLOUT}tensor_model_parallel_size"
     for name in ("vllm", "sglang"):
         one, two = (command(f"{_ROLLOUT}name={name}", f"{parallel}={size}", *_FOUR).engine for size in (1, 2))
@@ -296,20 +296,20 @@ def test_an_engine_is_split_and_repeated_over_all_gpus(inside):
     assert "4 GPUs, which engines of 3 do not share" in refusal(f"{_ROLLOUT}name=vllm", f"{parallel}=3", *_FOUR)
 
 
-def test_sglangs_own_options_become_words_of_its_command_line(inside):
+def test_sglang_options_become_server_args(inside):
     own = f"{_ROLLOUT}engine_kwargs.sglang."
-    more = [f"{own}attention_backend=triton", f"+{own}enable_dp_attention=False", f"{own}log_level=null"]
-    config = command(f"{_ROLLOUT}name=sglang", *more, f"{own}enable_metrics=True")
+    options = [f"{own}attention_backend=triton", f"+{own}enable_dp_attention=False", f"{own}log_level=null"]
+    config = command(f"{_ROLLOUT}name=sglang", *options, f"{own}enable_metrics=True")
     assert config.engine.sglang.server_args == ("--attention-backend", "triton", "--enable-metrics")
 
 
-def test_the_budget_of_a_micro_batch_is_of_all_ranks_that_share_a_sequence(inside):
-    more = [f"{_ACTOR}use_dynamic_bsz=True", f"{_ACTOR}ppo_max_token_len_per_gpu=700"]
-    config = command(*more, f"{_ACTOR}ulysses_sequence_parallel_size=2", "trainer.n_gpus_per_node=2")
+def test_micro_batch_budget_counts_sequence_ranks(inside):
+    extra_keys = [f"{_ACTOR}use_dynamic_bsz=True", f"{_ACTOR}ppo_max_token_len_per_gpu=700"]
+    config = command(*extra_keys, f"{_ACTOR}ulysses_sequence_parallel_size=2", "trainer.n_gpus_per_node=2")
     assert config.actor.max_tokens_per_micro_batch == 1400
 
 
-def test_tools_and_interactions_name_the_environment(inside):
+def test_tools_and_interactions_name_environment(inside):
     tools, interaction = (f"{_ROLLOUT}multi_turn.{name}_config_path" for name in ("tool", "interaction"))
     gsm8k = f"{tools}=tools/gsm8k_tool_config.yaml"
     config = command(gsm8k, f"{_ROLLOUT}multi_turn.max_assistant_turns=5")
@@ -325,69 +325,69 @@ def test_tools_and_interactions_name_the_environment(inside):
 @pytest.mark.parametrize(
     "flags", [("--config-path=config", "--config-name=base"), ("-cp", "config", "-cn", "base.yaml")]
 )
-def test_hydras_flags_name_a_file_that_the_command_line_overrides(here, inside, flags):
+def test_command_line_overrides_hydra_config_file(workplace, inside, flags):
     text = (
         "defaults: [ppo_trainer, _self_]\ndata: {train_batch_size: 8}\nactor_rollout_ref: {actor: {entropy_coeff: 0.5}}"
     )
-    (here / "config" / "base.yaml").write_text(text)
+    (workplace / "config" / "base.yaml").write_text(text)
     config = command(*flags)
     assert (config.rollout.groups_per_batch, config.actor.entropy_coeff) == (16, 0.5)
     assert command("--config-name=ppo_trainer") == command()
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--config-path=config", "--config-name=none"), "there is no file config/none.yaml: give its folder"),
-        (("--config-name=ppo_megatron_trainer.yaml",), "ppo_megatron_trainer cannot be had: FSDP2 trains here"),
+        (("--config-name=ppo_megatron_trainer.yaml",), "ppo_megatron_trainer is unsupported: FSDP2 trains here"),
         (("--config-name",), "needs a value after it"),
     ],
 )
-def test_hydras_flags_that_name_nothing_are_refused_in_words(inside, flags, said):
-    assert said in refusal(*flags)
+def test_invalid_hydra_flags_are_refused(inside, flags, message):
+    assert message in refusal(*flags)
 
 
-def test_a_hydra_base_of_another_trainer_is_refused(here, inside):
-    (here / "config" / "megatron.yaml").write_text("defaults: [ppo_megatron_trainer, _self_]\n")
+def test_hydra_base_of_another_trainer_is_refused(workplace, inside):
+    (workplace / "config" / "megatron.yaml").write_text("defaults: [ppo_megatron_trainer, _self_]\n")
     assert "leave it at [ppo_trainer, _self_]" in refusal("--config-path=config", "--config-name=megatron")
 
 
-def test_an_adapters_rank_and_alpha_are_its_own_where_they_are_not_given(inside):
+def test_adapter_defaults_rank_and_alpha_to_saved(inside):
     model = command("actor_rollout_ref.model.lora_adapter_path=adapter").model
     assert (model.lora_adapter_path, model.lora_rank, model.lora_alpha) == ("adapter", 8, 16)
 
 
-def test_keys_that_another_key_leaves_unread_become_a_line(inside):
+def test_unread_keys_become_notes(inside):
     unread = ["actor_rollout_ref.model.lora_alpha=64", "algorithm.lam=0.95", "reward_model.num_workers=8"]
     assert command(*unread, "trainer.resume_from_path=x") == command()
 
 
-def test_a_cut_prompt_is_refused_unless_long_ones_are_left_out(inside):
+def test_prompt_truncation_needs_overlong_filter(inside):
     assert "write error, or leave long ones out" in refusal("data.truncation=left")
     assert command("data.truncation=left", "data.filter_overlong_prompts=True").data.longest_prompt == 512
 
 
 @pytest.mark.parametrize("section", ["reward_model.overlong_buffer.", "+reward.reward_kwargs.overlong_buffer_cfg."])
 def test_dapos_penalty_for_long_replies(inside, section):
-    given = [f"{section}enable=True", f"{section}len=128", f"{section}penalty_factor=0.5", f"{section}log=False"]
-    assert not command(*given).overlong_buffer.enable, "as there, another manager does not read it"
-    dapo = [*given, "reward_model.reward_manager=dapo"]
+    buffer_keys = [f"{section}enable=True", f"{section}len=128", f"{section}penalty_factor=0.5", f"{section}log=False"]
+    assert not command(*buffer_keys).overlong_buffer.enable, "as there, another manager does not read it"
+    dapo = [*buffer_keys, "reward_model.reward_manager=dapo"]
     buffer = command(*dapo, "+reward.reward_kwargs.max_resp_len=512").overlong_buffer
     assert (buffer.enable, buffer.len, buffer.penalty_factor) == (True, 128, 0.5)
     assert not command(*dapo, f"{section}enable=False").overlong_buffer.enable
-    said = refusal(*dapo, "+reward.reward_kwargs.max_resp_len=400")
-    assert "the penalty ends at data.max_response_length here: write that" in said
+    message = refusal(*dapo, "+reward.reward_kwargs.max_resp_len=400")
+    assert "the penalty ends at data.max_response_length here: write that" in message
 
 
-def test_a_generation_of_the_newer_command(inside):
+def test_generation_of_newer_command(inside):
     arguments = [
         "actor_rollout_ref.model.path=model",
         "data.train_files=[test.parquet]",
         "+data.output_path=out.parquet",
     ]
-    more = ["actor_rollout_ref.rollout.n=3", "actor_rollout_ref.rollout.response_length=7"]
-    config, _ = resolve([*arguments, *more], GenerateConfig)
+    extra_keys = ["actor_rollout_ref.rollout.n=3", "actor_rollout_ref.rollout.response_length=7"]
+    config, _ = resolve([*arguments, *extra_keys], GenerateConfig)
     assert (config.model.path, config.data.path, config.data.n_samples) == ("model", "test.parquet", 3)
     assert config.rollout.max_response_length == 7
     with pytest.raises(ConfigError, match="write one of them"):
-        resolve([*arguments, *more, "data.n_samples=2"], GenerateConfig)
+        resolve([*arguments, *extra_keys, "data.n_samples=2"], GenerateConfig)

@@ -14,7 +14,7 @@ from trainers.config.verl_rules import NOTHING, TABLES
 
 
 @pytest.mark.parametrize(
-    ("word", "meant"),
+    ("word", "key"),
     [
         ("actor.clip_ratio", "actor.clip_ratio_low and actor.clip_ratio_high"),
         ("actor.learning_rate", "actor.lr"),
@@ -40,19 +40,19 @@ from trainers.config.verl_rules import NOTHING, TABLES
         ("output_dir", "trainer.default_local_dir"),
     ],
 )
-def test_words_of_other_trainers_name_the_key(word, meant):
+def test_words_of_other_trainers_name_key(word, key):
     answer = unknown_key(word, all_keys(PPOConfig), TABLES[PPOConfig])
-    assert re.match(rf"unknown key; here it is {re.escape(meant)}( \(|$)", answer)
+    assert re.match(rf"unknown key; here it is {re.escape(key)}( \(|$)", answer)
 
 
-def test_words_follow_the_command():
+def test_words_follow_command():
     keys = all_keys(SFTConfig)
-    for word, meant in {
+    for word, key in {
         "learning_rate": "sft.lr",
         "max_steps": "sft.steps",
         "max_seq_length": "sft.max_context",
     }.items():
-        assert unknown_key(word, keys, NOTHING).startswith(f"unknown key; here it is {meant}")
+        assert unknown_key(word, keys, NOTHING).startswith(f"unknown key; here it is {key}")
 
 
 def test_words_without_counterpart_say_why():
@@ -60,19 +60,19 @@ def test_words_without_counterpart_say_why():
 
 
 def test_synonyms_are_no_keys_and_name_keys():
-    known = {name for schema in (PPOConfig, SFTConfig, GenerateConfig) for name in all_keys(schema)}
+    schema_keys = {name for schema in (PPOConfig, SFTConfig, GenerateConfig) for name in all_keys(schema)}
     for word, synonym in read_synonyms().items():
-        assert word not in known
-        assert {key for together in synonym.keys for key in together} <= known
+        assert word not in schema_keys
+        assert {key for together in synonym.keys for key in together} <= schema_keys
         assert synonym.keys or synonym.remark
 
 
 def test_short_forms_of_verls_keys_are_answered():
     """A key of verl without its first section is answered, too."""
     keys, table = all_keys(PPOConfig), TABLES[PPOConfig]
-    for theirs in table.rules:
-        short = theirs.removeprefix("actor_rollout_ref.")
-        if short != theirs and not theirs.endswith("*") and short not in keys and not table.rule(short):
+    for verl_key in table.rules:
+        short = verl_key.removeprefix("actor_rollout_ref.")
+        if short != verl_key and not verl_key.endswith("*") and short not in keys and not table.rule(short):
             assert unknown_key(short, keys, table) != "unknown key"
 
 
@@ -83,8 +83,8 @@ def test_help_is_by_section(capsys):
     def helped(*words):
         with pytest.raises(SystemExit) as ended:
             load_config(["--help", *words])
-        said = capsys.readouterr()
-        return ended.value.code, said.out, said.err
+        output = capsys.readouterr()
+        return ended.value.code, output.out, output.err
 
     keys = all_keys(PPOConfig)
     code, out, _ = helped()

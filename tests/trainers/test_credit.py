@@ -87,7 +87,7 @@ class Steered(FixedKL):
     """Keeps what it is told, and becomes ten times as large."""
 
     def update(self, kl: float, episodes: int) -> None:
-        self.told = (kl, episodes)
+        self.update_arguments = (kl, episodes)
         self.beta *= 10
 
 
@@ -102,7 +102,7 @@ def prepare(
 CRITIC = ("algorithm.adv_estimator=gae", "algorithm.gamma=1", "algorithm.lam=1")
 
 
-def test_a_kl_in_the_reward_is_subtracted_where_each_token_stands():
+def test_reward_kl_is_subtracted_per_token():
     kl = Steered(0.5)
     options = ("algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k1", "algorithm.norm_adv=false", *CRITIC)
     columns, result, metrics = prepare(config(*options), learner(reference=True, critic=True), kl, episodes())
@@ -114,22 +114,22 @@ def test_a_kl_in_the_reward_is_subtracted_where_each_token_stands():
     by_episode = np.mean([part.mean() for part in np.split(estimate, np.cumsum(lengths)[:-1])])
     assert len(set(lengths)) > 1, "else the mean over tokens is the same"
     assert (metrics["actor/ref_kl"], metrics["actor/kl_coef"]) == pytest.approx((by_episode, 0.5))
-    assert kl.told == (pytest.approx(by_episode), 4), "the next batch's weight, not this one's"
+    assert kl.update_arguments == (pytest.approx(by_episode), 4), "the next batch's weight, not this one's"
 
 
-def test_the_kl_is_that_of_roots_alone():
+def test_kl_is_that_of_roots_alone():
     """Forks are many and see late turns: a target, and a horizon in episodes, mean the same without them."""
     kl, names = Steered(0.5), iter("abcd")
-    given = [dataclasses.replace(t, episode_id=next(names)) for t in episodes()]
-    given[1] = dataclasses.replace(given[1], forked_from="a", forked_turn=1)
+    trajectories = [dataclasses.replace(t, episode_id=next(names)) for t in episodes()]
+    trajectories[1] = dataclasses.replace(trajectories[1], forked_from="a", forked_turn=1)
     options = ("algorithm.adv_estimator=fork", "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k1")
-    _, _, metrics = prepare(config(*options), learner(reference=True), kl, given)
+    _, _, metrics = prepare(config(*options), learner(reference=True), kl, trajectories)
     parts = np.split(ROLLOUT - REFERENCE, np.cumsum(list(map(sum, SIZES)))[:-1])
-    assert metrics["actor/ref_kl"] == pytest.approx(np.mean([parts[each].mean() for each in (0, 2, 3)]))
-    assert kl.told == (metrics["actor/ref_kl"], 3)
+    assert metrics["actor/ref_kl"] == pytest.approx(np.mean([parts[place].mean() for place in (0, 2, 3)]))
+    assert kl.update_arguments == (metrics["actor/ref_kl"], 3)
 
 
-def test_a_kl_in_the_loss_leaves_the_rewards_alone():
+def test_loss_kl_keeps_rewards_unchanged():
     kl = Steered(0.5)
     options = ("actor.use_kl_loss=true", "algorithm.norm_adv=false", *CRITIC)
     columns, _, _ = prepare(config(*options), learner(reference=True, critic=True), kl, episodes())
@@ -138,7 +138,7 @@ def test_a_kl_in_the_loss_leaves_the_rewards_alone():
     assert kl.beta == 0.5
 
 
-def test_what_the_critic_had_foreseen_is_reported():
+def test_critic_metrics_are_reported():
     columns, _, metrics = prepare(config(*CRITIC), learner(critic=True), FixedKL(0.0), episodes())
     assert columns["old_values"] == pytest.approx(VALUES)
     returns = to_go(token_rewards())
@@ -146,27 +146,27 @@ def test_what_the_critic_had_foreseen_is_reported():
     assert metrics["critic/explained"] == pytest.approx(1 - np.var(returns - VALUES) / np.var(returns))
 
 
-def test_recomputed_log_probabilities_are_the_old_ones_and_correct_the_others():
+def test_recomputed_logprobs_replace_and_correct_rollout_ones():
     options = ("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.tis_cap=1.3")
     reject = ("actor.rejection=token", "actor.rejection_low=0.8", "actor.rejection_high=1.5")
     rloo = ("algorithm.adv_estimator=rloo", "algorithm.baseline=group", "algorithm.norm_adv=false")
     run = config(*options, *reject, *rloo)
     columns, result, metrics = prepare(run, learner(), FixedKL(0.0), episodes())
     ratio = np.exp(AGAIN - ROLLOUT)
-    kept = (ratio >= 0.8) & (ratio <= 1.5)
-    assert 0 < kept.sum() < COUNT
+    retained = (ratio >= 0.8) & (ratio <= 1.5)
+    assert 0 < retained.sum() < COUNT
     assert columns["old_logprobs"] == pytest.approx(AGAIN)
     assert columns["importance"] == pytest.approx(np.minimum(ratio, 1.3))
     totals = [sum(rewards) for rewards in REWARDS]
     by_episode = [totals[e] - totals[e ^ 1] for e in range(4)]  # the other of the two
-    wanted = np.repeat(by_episode, [sum(sizes) for sizes in SIZES])
-    assert result.policy_mask.tolist() == kept.tolist()
-    assert not columns["advantages"][~kept].any()
-    assert columns["advantages"][kept] == pytest.approx(wanted[kept])
-    assert metrics["actor/rejected"] == pytest.approx(1 - kept.mean())
+    expected = np.repeat(by_episode, [sum(sizes) for sizes in SIZES])
+    assert result.policy_mask.tolist() == retained.tolist()
+    assert not columns["advantages"][~retained].any()
+    assert columns["advantages"][retained] == pytest.approx(expected[retained])
+    assert metrics["actor/rejected"] == pytest.approx(1 - retained.mean())
 
 
-def test_the_optimal_token_baseline_weighs_by_what_the_engine_sampled_with():
+def test_optimal_token_baseline_weights_by_rollout_logprobs():
     """Also with recomputed log-probabilities, which differ."""
     run = config("algorithm.baseline=optimal_token", "actor.old_logprobs=recompute")
     columns, _, _ = prepare(run, learner(), FixedKL(0.0), episodes())
@@ -174,57 +174,62 @@ def test_the_optimal_token_baseline_weighs_by_what_the_engine_sampled_with():
     assert columns["advantages"] == pytest.approx(turn_grpo(batch, baseline="optimal_token").advantages)
 
 
-def test_what_the_user_earned_is_in_no_baseline_of_the_assistants():
-    run, given = config("algorithm.adv_estimator=turn_grpo", "algorithm.baseline=mixed"), episodes()
-    columns, _, _ = prepare(run, learner(), FixedKL(0.0), given, users=2)
-    apart = [turn_grpo(ActionBatch.from_trajectories(side), baseline="mixed") for side in (given[:2], given[2:])]
-    assert columns["advantages"] == pytest.approx(np.concatenate([each.advantages for each in apart]))
-    without, _, _ = prepare(run, learner(), FixedKL(0.0), given)
+def test_user_rewards_stay_out_of_assistant_baselines():
+    run, trajectories = config("algorithm.adv_estimator=turn_grpo", "algorithm.baseline=mixed"), episodes()
+    columns, _, _ = prepare(run, learner(), FixedKL(0.0), trajectories, users=2)
+    apart = [
+        turn_grpo(ActionBatch.from_trajectories(side), baseline="mixed")
+        for side in (trajectories[:2], trajectories[2:])
+    ]
+    assert columns["advantages"] == pytest.approx(np.concatenate([result.advantages for result in apart]))
+    without, _, _ = prepare(run, learner(), FixedKL(0.0), trajectories)
     assert columns["advantages"] != pytest.approx(without["advantages"]), "the batch has two groups, one a side"
 
 
-def test_advantages_are_normalised_over_what_is_trained_on():
+def test_advantages_are_normalised_over_trained_tokens():
     reject = ("actor.old_logprobs=recompute", "actor.rejection=token", "actor.rejection_low=0.8")
     run = config(*reject, "algorithm.adv_estimator=rloo", "algorithm.norm_adv=true")
     columns, result, _ = prepare(run, learner(), FixedKL(0.0), episodes())
-    kept = result.policy_mask
-    assert 0 < kept.sum() < COUNT
-    assert columns["advantages"][kept].mean() == pytest.approx(0.0, abs=1e-9)
-    assert columns["advantages"][kept].std() == pytest.approx(1.0)
+    trained = result.policy_mask
+    assert 0 < trained.sum() < COUNT
+    assert columns["advantages"][trained].mean() == pytest.approx(0.0, abs=1e-9)
+    assert columns["advantages"][trained].std() == pytest.approx(1.0)
 
 
 # ------------------ losses
 
 
-def batch(**more: torch.Tensor) -> dict[str, torch.Tensor]:
+def batch(**extra: torch.Tensor) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     names = ("old_logprobs", "ref_logprobs", "advantages", "weight", "share", "old_values", "returns")
     made = {name: torch.randn(COUNT, generator=generator, dtype=torch.float64) for name in names}
-    return made | {"trajectory": torch.arange(COUNT) // 3} | more
+    return made | {"trajectory": torch.arange(COUNT) // 3} | extra
 
 
 @pytest.mark.parametrize("importance", [False, True])
-def test_the_policys_loss_is_the_surrogate_minus_the_bonus_plus_the_kl(importance):
+def test_policy_loss_is_surrogate_minus_bonus_plus_kl(importance):
     section = config(
         *("actor.entropy_coeff=0.3", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.7", "actor.kl_loss_type=k2"),
         *("actor.clip_ratio_low=0.1", "actor.clip_ratio_high=0.4", "actor.clip_ratio_c=1.5"),
     ).actor
-    given = batch(**{"importance": torch.linspace(0.5, 2.0, COUNT, dtype=torch.float64)} if importance else {})
-    logprobs = (given["old_logprobs"] + torch.linspace(-1.5, 1.5, COUNT, dtype=torch.float64)).requires_grad_()
+    inputs = batch(**{"importance": torch.linspace(0.5, 2.0, COUNT, dtype=torch.float64)} if importance else {})
+    logprobs = (inputs["old_logprobs"] + torch.linspace(-1.5, 1.5, COUNT, dtype=torch.float64)).requires_grad_()
     entropy = torch.linspace(0.1, 2.0, COUNT, dtype=torch.float64, requires_grad=True)
-    ratio, advantages = (logprobs - given["old_logprobs"]).exp(), given["advantages"]
+    ratio, advantages = (logprobs - inputs["old_logprobs"]).exp(), inputs["advantages"]
     surrogate = -torch.minimum(ratio * advantages, ratio.clamp(0.9, 1.4) * advantages)
     surrogate = torch.where(advantages < 0, torch.minimum(surrogate, -1.5 * advantages), surrogate)
-    kl = (logprobs - given["ref_logprobs"]).square() / 2
-    expected = given["weight"] * (surrogate * given.get("importance", torch.tensor(1.0)) - 0.3 * entropy + 0.7 * kl)
-    loss, sums = actor_loss(section)(logprobs, entropy, given)
+    kl = (logprobs - inputs["ref_logprobs"]).square() / 2
+    expected = inputs["weight"] * (surrogate * inputs.get("importance", torch.tensor(1.0)) - 0.3 * entropy + 0.7 * kl)
+    loss, sums = actor_loss(section)(logprobs, entropy, inputs)
     torch.testing.assert_close(loss, expected.sum())
-    ours, theirs = (torch.autograd.grad(each.sum(), [logprobs, entropy]) for each in (loss, expected))
-    torch.testing.assert_close(ours, theirs)
+    gradients, expected_gradients = (
+        torch.autograd.grad(value.sum(), [logprobs, entropy]) for value in (loss, expected)
+    )
+    torch.testing.assert_close(gradients, expected_gradients)
     assert sums["dual_clipped"] != 0, "or that bound was not tested"
-    torch.testing.assert_close(sums["kl_loss"], (given["share"] * kl).sum().detach())
-    torch.testing.assert_close(sums["ratio"], (given["share"] * ratio).sum().detach())
-    assert not any(each.requires_grad for each in sums.values())
+    torch.testing.assert_close(sums["kl_loss"], (inputs["share"] * kl).sum().detach())
+    torch.testing.assert_close(sums["ratio"], (inputs["share"] * ratio).sum().detach())
+    assert not any(value.requires_grad for value in sums.values())
 
 
 @pytest.mark.parametrize(
@@ -243,34 +248,34 @@ def test_each_loss_has_its_keys(keys, options):
     section = config(
         *(f"actor.{key}" for key in (f"policy_loss={name}", "entropy_coeff=0", *rest)), "algorithm.adv_estimator=rloo"
     ).actor
-    given = batch(selected=(torch.arange(COUNT) % 2).double())
-    logprobs = (given["old_logprobs"] + torch.linspace(-1.5, 1.5, COUNT, dtype=torch.float64)).requires_grad_()
-    loss, sums = actor_loss(section)(logprobs, torch.zeros(COUNT), given)
-    columns = (given[key] for key in ("old_logprobs", "advantages", "trajectory"))
-    expected = policy_losses.policy_loss(name, logprobs, *columns, selected=given["selected"], **options)
-    torch.testing.assert_close(loss, (given["weight"] * expected.loss).sum())
-    torch.testing.assert_close(sums["clipped"], (given["share"] * expected.stats["clipped"]).sum())
+    inputs = batch(selected=(torch.arange(COUNT) % 2).double())
+    logprobs = (inputs["old_logprobs"] + torch.linspace(-1.5, 1.5, COUNT, dtype=torch.float64)).requires_grad_()
+    loss, sums = actor_loss(section)(logprobs, torch.zeros(COUNT), inputs)
+    columns = (inputs[key] for key in ("old_logprobs", "advantages", "trajectory"))
+    expected = policy_losses.policy_loss(name, logprobs, *columns, selected=inputs["selected"], **options)
+    torch.testing.assert_close(loss, (inputs["weight"] * expected.loss).sum())
+    torch.testing.assert_close(sums["clipped"], (inputs["share"] * expected.stats["clipped"]).sum())
 
 
 @pytest.mark.parametrize("name", ["clip_cov", "kl_cov", "ppo"])
-def test_tokens_are_selected_once_from_the_whole_batch(name):
-    more = [f"actor.{name}_ratio=0.5"] if name != "ppo" else []
-    more += ["actor.clip_cov_lb=0.1"] if name == "clip_cov" else []
-    section = config(f"actor.policy_loss={name}", *more).actor
+def test_tokens_are_selected_once_from_whole_batch(name):
+    overrides = [f"actor.{name}_ratio=0.5"] if name != "ppo" else []
+    overrides += ["actor.clip_cov_lb=0.1"] if name == "clip_cov" else []
+    section = config(f"actor.policy_loss={name}", *overrides).actor
     rng = np.random.default_rng(0)
     columns = {key: rng.normal(size=12) for key in ("old_logprobs", "advantages")}
     mask = np.arange(12) % 4 > 0
-    found = selected_tokens(section, columns, mask, np.random.default_rng(3))
+    selected = selected_tokens(section, columns, mask, np.random.default_rng(3))
     expected = {
-        "ppo": lambda *given: None,
+        "ppo": lambda *arguments: None,
         "kl_cov": partial(kl_cov_tokens, ratio=0.5),
         "clip_cov": partial(clip_cov_tokens, ratio=0.5, low=0.1, high=5.0, rng=np.random.default_rng(3)),
     }[name](columns["old_logprobs"], columns["advantages"], mask)
-    assert (found == {}) if expected is None else (found["selected"].tolist() == expected.tolist())
+    assert (selected == {}) if expected is None else (selected["selected"].tolist() == expected.tolist())
 
 
-def test_gdpo_sees_the_terms_of_whole_episodes_by_name(caplog):
-    paid = [
+def test_gdpo_sees_terms_of_whole_episodes_by_name(caplog):
+    earned = [
         {"right": 1.0, "format": 0.5},
         {"right": 0.0, "format": 0.5},
         {"right": 3.0},
@@ -278,7 +283,7 @@ def test_gdpo_sees_the_terms_of_whole_episodes_by_name(caplog):
     ]
     batch = [
         dataclasses.replace(episode, turn_terms=tuple([terms] + [{"format": 0.25}] * (episode.num_turns - 1)))
-        for episode, terms in zip(episodes(), paid, strict=True)
+        for episode, terms in zip(episodes(), earned, strict=True)
     ]
     keys = ["algorithm.gdpo_reward_keys=[right,format,tone]", "algorithm.gdpo_reward_weights=[2,1,1]"]
     run = config("algorithm.adv_estimator=gdpo", *keys)
@@ -291,32 +296,32 @@ def test_gdpo_sees_the_terms_of_whole_episodes_by_name(caplog):
     assert "no episode of this batch was paid ['tone']; its terms are ['format', 'right']" in caplog.text
 
 
-def test_without_a_bonus_or_a_kl_nothing_of_them_is_computed():
+def test_zero_bonus_and_kl_are_not_computed():
     section = config("actor.entropy_coeff=0", "actor.use_kl_loss=false").actor
-    given = batch()
-    del given["ref_logprobs"]
-    logprobs = given["old_logprobs"].clone().requires_grad_()
+    inputs = batch()
+    del inputs["ref_logprobs"]
+    logprobs = inputs["old_logprobs"].clone().requires_grad_()
     entropy = torch.ones(COUNT, dtype=torch.float64, requires_grad=True)
-    loss, sums = actor_loss(section)(logprobs, entropy, given)
+    loss, sums = actor_loss(section)(logprobs, entropy, inputs)
     loss.backward()
     assert entropy.grad is None
     assert "kl_loss" not in sums
-    torch.testing.assert_close(logprobs.grad, -given["weight"] * given["advantages"])
+    torch.testing.assert_close(logprobs.grad, -inputs["weight"] * inputs["advantages"])
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])
-def test_the_critics_loss_is_half_the_squared_error_to_the_return(clip):
+def test_critic_loss_is_half_squared_error(clip):
     section = config(*CRITIC, f"critic.cliprange_value={'null' if clip is None else clip}").critic
-    given = batch()
-    values = given["old_values"] + torch.linspace(-0.5, 0.5, COUNT, dtype=torch.float64)
-    error = (values - given["returns"]).square()
+    inputs = batch()
+    values = inputs["old_values"] + torch.linspace(-0.5, 0.5, COUNT, dtype=torch.float64)
+    error = (values - inputs["returns"]).square()
     most = error
     if clip is not None:
-        moved = torch.minimum(torch.maximum(values, given["old_values"] - clip), given["old_values"] + clip)
-        most = torch.maximum(error, (moved - given["returns"]).square())
-    loss, sums = critic_loss(section)(values, given)
-    torch.testing.assert_close(loss, (given["weight"] * most / 2).sum())
-    torch.testing.assert_close(sums["clipped"], (given["weight"] * (most > error)).sum())
+        moved = torch.minimum(torch.maximum(values, inputs["old_values"] - clip), inputs["old_values"] + clip)
+        most = torch.maximum(error, (moved - inputs["returns"]).square())
+    loss, sums = critic_loss(section)(values, inputs)
+    torch.testing.assert_close(loss, (inputs["weight"] * most / 2).sum())
+    torch.testing.assert_close(sums["clipped"], (inputs["weight"] * (most > error)).sum())
 
 
 # --- episodes without a gradient
@@ -326,7 +331,7 @@ WITHOUT = np.array([0.0, 0.0, 0.0, -1.0, 0.5, 0.0, 0.0, 0.0, 0.0])
 
 
 @pytest.mark.parametrize("name", sorted(policy_losses.LOSS_OPTIONS))
-def test_an_episode_that_is_left_out_has_no_gradient_and_changes_no_other(name: str) -> None:
+def test_skipped_episode_changes_no_gradient(name: str) -> None:
     section = config(f"actor.policy_loss={name}", "actor.entropy_coeff=0", "algorithm.adv_estimator=grpo").actor
     mask = np.ones(9, np.bool_)
     needed = has_gradient(section, WITHOUT, mask, OFFSETS)
@@ -358,12 +363,12 @@ def test_an_episode_that_is_left_out_has_no_gradient_and_changes_no_other(name: 
 
 
 @pytest.mark.parametrize("term", ["actor.entropy_coeff=0.01", "actor.use_kl_loss=true"])
-def test_a_term_for_every_token_needs_every_episode(term: str) -> None:
+def test_per_token_terms_need_every_episode(term: str) -> None:
     section = config("actor.entropy_coeff=0", term).actor
     assert has_gradient(section, WITHOUT, np.ones(9, np.bool_), OFFSETS).all()
 
 
-def test_tokens_that_are_not_trained_on_need_no_episode() -> None:
+def test_untrained_tokens_need_no_episode() -> None:
     section = config("actor.entropy_coeff=0").actor
     mask = np.array([True] * 3 + [False] * 2 + [True] * 4)
     assert not has_gradient(section, WITHOUT, mask, OFFSETS).any()

@@ -44,7 +44,7 @@ def replies(demonstration: Demonstration) -> list[str]:
 
 
 def replay(env: TextEnv[Any], demonstration: Demonstration) -> list[tuple[float, bool, str | None]]:
-    """What the environment says to the conversation's replies, played again."""
+    """Return the environment's messages for the conversation's replies, played again."""
     tasks = (env.tasks[i] for i in range(env.tasks.size))
     task = next(task for task in tasks if env.opening(task)[-1] == demonstration.messages[0])
     env.reset(seed=0, options={"task": task})
@@ -66,7 +66,7 @@ class Sums:
         return Task(str(index), "sums", (user(answer["question"]),), ground_truth=str(index + 7), extra=answer)
 
 
-def test_without_mistakes_every_episode_is_solved_at_once_and_imitated():
+def test_expert_without_mistakes_is_fully_imitated():
     env = interact(tasks=Sums())
     played = list(play(env, 40, seed=0))
     assert len(played) == 40
@@ -75,7 +75,7 @@ def test_without_mistakes_every_episode_is_solved_at_once_and_imitated():
         assert replay(env, demonstration) == [(1.0, True, "solved")]
 
 
-def test_mistakes_are_not_imitated_and_the_last_reply_is():
+def test_only_the_expert_replies_are_imitated():
     env = interact(tasks=Sums())
     played = list(play(env, 300, seed=1, mistake_rate=0.4))
     assert len(played) == 300
@@ -91,14 +91,14 @@ def test_mistakes_are_not_imitated_and_the_last_reply_is():
     assert share == pytest.approx((0.4 - 0.4**3) / (1 - 0.4**3), abs=0.09)
 
 
-def test_mistakes_may_be_imitated_a_little():
+def test_mistakes_may_be_imitated_little():
     """Then nothing is left out: an episode may end in a mistake, or be nothing else."""
     env = interact(tasks=Sums())
     played = list(play(env, 300, seed=1, mistake_rate=0.5, mistake_weight=0.25))
     weights = [weight for demonstration in played for weight in demonstration.imitate]
     assert set(weights) == {0.25, 1.0}
     assert np.mean([weight == 0.25 for weight in weights]) == pytest.approx(0.5, abs=0.07)
-    assert np.mean([set(each.imitate) == {0.25} for each in played]) == pytest.approx(0.5**3, abs=0.06)
+    assert np.mean([set(example.imitate) == {0.25} for example in played]) == pytest.approx(0.5**3, abs=0.06)
     for demonstration in played:
         ends = [terminated for _, terminated, _ in replay(env, demonstration)]
         assert not any(ends[:-1])
@@ -107,7 +107,7 @@ def test_mistakes_may_be_imitated_a_little():
 
 
 @pytest.mark.parametrize("mistake_rate", [0.0, 0.5])
-def test_a_seed_decides_everything(mistake_rate):
+def test_seed_decides_everything(mistake_rate):
     def some(seed: int) -> list[Demonstration]:
         return list(play(interact(), 30, seed=seed, mistake_rate=mistake_rate))
 
@@ -115,7 +115,7 @@ def test_a_seed_decides_everything(mistake_rate):
     assert some(3) != some(4)
 
 
-def test_the_first_ones_are_the_same_however_many_are_asked_for():
+def test_first_demonstrations_are_independent_of_count():
     few = list(play(interact(), 5, seed=0, mistake_rate=0.5))
     assert list(play(interact(), 9, seed=0, mistake_rate=0.5))[:5] == few
 
@@ -128,7 +128,7 @@ def test_the_first_ones_are_the_same_however_many_are_asked_for():
         ({"mistake_weight": -0.1}, "mistake_weight must be at least 0"),
     ],
 )
-def test_a_value_outside_its_range(values, problem):
+def test_value_outside_its_range(values, problem):
     with pytest.raises(ValueError, match=problem):
         list(play(interact(), 1, seed=0, **values))
 
@@ -155,7 +155,7 @@ class FewShot(TextEnv[Any]):
         return "Eleven" if self.careless else super().careless_reply(rng)
 
 
-def test_the_environments_own_examples_are_not_imitated():
+def test_environments_own_examples_are_not_imitated():
     for demonstration in play(FewShot(), 40, seed=0, mistake_rate=0.5):
         assert replies(demonstration)[0] == "2"
         assert demonstration.imitate in [(0.0, 1.0), (0.0, 0.0, 1.0)]
@@ -168,7 +168,7 @@ def test_the_environments_own_examples_are_not_imitated():
         ("careless", r"no scripted careless replies: give .*'messages'\), set mistake_rate \(.*\) to 0, or switch"),
     ],
 )
-def test_an_environment_that_cannot_play_says_what_to_do(missing, problem):
+def test_environment_without_scripts_says_what_to_do(missing, problem):
     env = FewShot()
     setattr(env, missing, False)
     with pytest.raises(DemonstrationError, match=problem):
@@ -176,7 +176,7 @@ def test_an_environment_that_cannot_play_says_what_to_do(missing, problem):
 
 
 @pytest.mark.parametrize("hook", ["demonstration", "careless_reply", "reset", "step"])
-def test_a_server_that_cannot_be_asked_or_shows_no_replies_says_what_to_do(hook, monkeypatch):
+def test_unavailable_server_scripts_say_what_to_do(hook, monkeypatch):
     def refused(*args: Any, **kwargs: Any) -> Any:
         raise RemoteError("http://there: this server shows no scripted replies", "forbidden")
 
@@ -218,7 +218,7 @@ class Odd(TextEnv[Any]):
         ("raise", TimeoutError, "its own"),
     ],
 )
-def test_an_expert_that_hangs_or_exits_ends_in_words(deed: str, error: type[Exception], words: str) -> None:
+def test_expert_that_hangs_or_exits_ends_in_words(deed: str, error: type[Exception], words: str) -> None:
     playing = play(Odd(deed), 10, seed=0, step_timeout_s=0.2)
     assert [replies(next(playing)) for _ in range(3)] == [["1"], ["2"], ["3"]]
     with pytest.raises(error, match=words):
@@ -238,12 +238,12 @@ def test_one_thread_plays_all_calls(monkeypatch) -> None:
     assert started == ["textenvs-demonstrations"]
 
 
-def test_hooks_in_a_thread_give_the_same_and_it_ends_with_the_iterator() -> None:
+def test_thread_plays_the_same_and_ends_with_iterator() -> None:
     before = threading.active_count()
-    here = list(play(interact(level="easy"), 12, seed=3, mistake_rate=0.4))
-    there = play(interact(level="easy"), 5000, seed=3, mistake_rate=0.4, step_timeout_s=60.0)
-    assert [next(there) for _ in range(12)] == here
-    there.close()
+    direct = list(play(interact(level="easy"), 12, seed=3, mistake_rate=0.4))
+    threaded = play(interact(level="easy"), 5000, seed=3, mistake_rate=0.4, step_timeout_s=60.0)
+    assert [next(threaded) for _ in range(12)] == direct
+    threaded.close()
     assert threading.active_count() == before
 
 
@@ -257,18 +257,16 @@ class Watched(Odd):
     def demonstration(self, rng: np.random.Generator) -> str:
         self.at_work = True
         time.sleep(0.02)
-        said = super().demonstration(rng)
+        reply = super().demonstration(rng)
         self.at_work = False
-        return said
+        return reply
 
     def close(self) -> None:
         self.closed, self.closed_at_work = True, self.at_work
 
 
 @pytest.mark.parametrize(("deed", "closed"), [("", True), ("hang", False)])
-def test_an_environment_is_not_closed_while_its_thread_is_at_work_in_it(
-    monkeypatch: pytest.MonkeyPatch, deed: str, closed: bool
-) -> None:
+def test_busy_environment_is_not_closed(monkeypatch: pytest.MonkeyPatch, deed: str, closed: bool) -> None:
     env = Watched(deed)
     monkeypatch.setattr(Component, "make", lambda *_: env)
     section = WarmStartSection(
@@ -306,17 +304,19 @@ WRITERS = [write_jsonl, write_parquet]
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_what_was_written_is_read(tmp_path, write):
+def test_written_demonstrations_read_back(tmp_path, write):
     rows = [{"messages": list(talk), "other": 1} for talk in TALKS]
     files = [write(tmp_path / f"{i}{write.__name__.replace('write_', '.')}", [row]) for i, row in enumerate(rows)]
     assert list(read(files)) == [Demonstration(TALKS[0], (1.0,)), Demonstration(TALKS[1], (1.0, 1.0))]
     assert list(read(map(str, files))) == list(read(files))
 
 
-def test_a_demonstration_survives_a_file(tmp_path):
-    """What the expert played can be stored as conversations and read back."""
+def test_demonstration_survives_file(tmp_path):
+    """The expert's episodes can be stored as conversations and read back."""
     played = list(play(interact(), 10, seed=0))
-    path = write_jsonl(tmp_path / "played.jsonl", [{"messages": list(each.messages)} for each in played])
+    path = write_jsonl(
+        tmp_path / "played.jsonl", [{"messages": list(demonstration.messages)} for demonstration in played]
+    )
     assert list(read([path])) == played
 
 
@@ -349,7 +349,7 @@ BAD_ROWS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("row", "problem"), BAD_ROWS)
-def test_a_bad_row_is_named(tmp_path, row, problem):
+def test_bad_row_is_named(tmp_path, row, problem):
     path = write_jsonl(tmp_path / "talks.jsonl", [GOOD, row])
     with pytest.raises(DemonstrationError) as error:
         list(read([path]))
@@ -357,7 +357,7 @@ def test_a_bad_row_is_named(tmp_path, row, problem):
     assert problem in str(error.value)
 
 
-def test_a_bad_row_of_parquet_is_named(tmp_path):
+def test_bad_row_of_parquet_is_named(tmp_path):
     path = write_parquet(tmp_path / "talks.parquet", [GOOD, GOOD, {"messages": [user("a")]}])
     with pytest.raises(DemonstrationError, match=r"talks\.parquet row 3: the conversation must end with"):
         list(read([path]))
@@ -375,7 +375,7 @@ def test_a_bad_row_of_parquet_is_named(tmp_path):
         (None, b"", "b.jsonl: no such file"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path, name, content, problem):
+def test_bad_file_is_named(tmp_path, name, content, problem):
     if name is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DemonstrationError) as error:
@@ -383,7 +383,7 @@ def test_a_bad_file_is_named(tmp_path, name, content, problem):
     assert str(error.value).startswith(f"{tmp_path}/{problem}")
 
 
-def test_a_parquet_file_without_the_column_and_one_without_rows(tmp_path):
+def test_parquet_without_column_or_rows_is_named(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", [{"prompt": "a", "answer": "b"}])
     with pytest.raises(DemonstrationError, match=r"a\.parquet row 1: no column 'messages'; it has \['prompt', "):
         list(read([path]))
@@ -413,15 +413,15 @@ class Recited:
 
 
 @pytest.mark.parametrize("style", ["chatml", "chatml without newline", "llama 3", "gemma", "qwen 3", "mistral"])
-async def test_tokens_are_those_of_a_rollout(style):
+async def test_tokens_are_those_of_rollout(style):
     """Play the demonstration's own replies in the environment: the trajectory has the demonstration's tokens."""
     tokenizer = tokenizer_of(style)
     renderer = Renderer(tokenizer)
     env, several = interact(tasks=Sums()), 0
     for number, demonstration in enumerate(play(env, 12, seed=5, mistake_rate=0.5, mistake_weight=0.5)):
         example = encode(demonstration, renderer, tokenizer)
-        said = [tokenizer.encode(text, add_special_tokens=False) for text in replies(demonstration)]
-        engine = Recited([[*ids, renderer.stop_token_ids[0]] for ids in said])
+        encoded = [tokenizer.encode(text, add_special_tokens=False) for text in replies(demonstration)]
+        engine = Recited([[*ids, renderer.stop_token_ids[0]] for ids in encoded])
         index = int(demonstration.messages[0]["content"].split(" +")[0])
         async with Backend(EnvSpec(interact, {"tasks": Sums()})) as backend:
             episode = Episode(str(number), "", {"task_index": index}, 0, Sampling(), 0)
@@ -431,7 +431,7 @@ async def test_tokens_are_those_of_a_rollout(style):
         for name in ("token_ids", "action_mask", "turn_id", "segment_starts"):
             assert np.array_equal(getattr(example.trajectory, name), getattr(rollout, name)), name
         check_weights(example, demonstration)
-        several += len(said) > 1
+        several += len(encoded) > 1
     assert several > 2
 
 
@@ -454,7 +454,7 @@ words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_siz
 
 
 @given(st.lists(st.tuples(words, words, st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=4))
-def test_any_text_gives_the_whole_rendering_and_fitting_weights(turns):
+def test_any_text_encodes_with_matching_weights(turns):
     tokenizer = tokenizer_of("chatml")
     renderer = Renderer(tokenizer)
     messages = tuple(message for question, reply, _ in turns for message in (user(question), assistant(reply)))
@@ -523,12 +523,12 @@ def test_calls_are_learned_as_template_writes_them(tmp_path, tools):
     assert tokenizer.decode(tokens) + "\n" == rendered
     rom = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rom"}}\n</tool_call>'
     both = rom + rom.replace("Rom", "Wien")
-    said = [f"<think>\nLook it up.\n</think>\n\n{both}", "In Rom.", rom.replace("Rom", "Bern")]
-    assert [tokenizer.decode(tokens[turns == turn]) for turn in range(3)] == [f"{text}<|im_end|>" for text in said]
+    texts = [f"<think>\nLook it up.\n</think>\n\n{both}", "In Rom.", rom.replace("Rom", "Bern")]
+    assert [tokenizer.decode(tokens[turns == turn]) for turn in range(3)] == [f"{text}<|im_end|>" for text in texts]
     assert example.trajectory.segment_starts.tolist() == [0]
 
 
-def test_a_rows_tools_come_before_the_environments(tmp_path):
+def test_rows_tools_come_before_environments(tmp_path):
     other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
     talk = [user("Hi"), assistant("Hi")]
     for row, names in (
@@ -542,7 +542,7 @@ def test_a_rows_tools_come_before_the_environments(tmp_path):
         assert [name for name in ("other", "weather") if name in text] == ([names] if names else [])
 
 
-def test_dropped_old_reasoning_begins_a_segment(tmp_path):
+def test_dropped_old_reasoning_begins_segment(tmp_path):
     template = TOOLS_CHATML.replace("{% if m['reasoning_content'] %}", "{% if m['reasoning_content'] and loop.last %}")
     talk = [user("a"), {**assistant("b"), "reasoning_content": "hm"}, user("c"), {**assistant("d"), "reasoning": "oh"}]
     example, tokenizer = encoded({"messages": talk}, template, tmp_path)
@@ -555,7 +555,7 @@ def test_dropped_old_reasoning_begins_a_segment(tmp_path):
     ]
 
 
-def test_parts_a_template_drops_are_refused(tmp_path):
+def test_parts_template_drops_are_refused(tmp_path):
     for row, problem in (
         ({"messages": TOOL_TALK[:2], "tools": [SCHEMA]}, "does not show the tools"),
         ({"messages": TOOL_TALK[:2]}, "does not show reasoning_content"),
@@ -564,7 +564,7 @@ def test_parts_a_template_drops_are_refused(tmp_path):
             encoded(row, CHATML, tmp_path)
 
 
-def test_a_reply_that_spells_the_end_of_replies_is_refused():
+def test_reply_with_end_token_is_refused():
     tokenizer = tokenizer_of("chatml")
     demonstration = Demonstration((user("a"), assistant("b<|im_end|>c")), (1.0,))
     with pytest.raises(DemonstrationError, match="spells a token that ends replies; take it out: 'b<"):

@@ -44,13 +44,13 @@ def diagnosed(path: Path) -> list[Finding]:
         ("silence-is-paid", "null policy", 0),
     ],
 )
-def test_a_planted_fault_is_named_within_five_iterations(fault, check, begins):
-    found = diagnosed(DATA / f"{fault}.jsonl")
-    assert [f.step for f in found if f.check == check and begins <= f.step <= begins + 5], found
-    assert begins == 0 or not [f for f in found if f.step <= begins]
+def test_planted_fault_is_named_within_five_iterations(fault, check, begins):
+    findings = diagnosed(DATA / f"{fault}.jsonl")
+    assert [f.step for f in findings if f.check == check and begins <= f.step <= begins + 5], findings
+    assert begins == 0 or not [f for f in findings if f.step <= begins]
 
 
-def test_a_healthy_run_has_no_verdict():
+def test_healthy_run_has_no_verdict():
     assert diagnosed(DATA / "healthy.jsonl") == []
 
 
@@ -90,7 +90,7 @@ def simulated(rng: np.random.Generator, iterations: int, gain: float) -> list[di
 
 
 def test_runs_that_learn_are_healthy():
-    """Of 100 runs of 60 iterations, each looked at by every check, at most 2 % have any verdict."""
+    """At most 2 % of 100 runs of 60 iterations have any verdict of any check."""
     rng, wrong = np.random.default_rng(0), []
     for _ in range(100):
         doctor = Doctor(CHECKS, {"rollout": {"groups_per_batch": 8}, "actor": {"mini_batches": 2}})
@@ -100,27 +100,27 @@ def test_runs_that_learn_are_healthy():
     assert len(wrong) <= 2, wrong
 
 
-def test_a_run_that_learns_nothing_says_so_with_an_interval():
-    found = []
+def test_flat_reward_verdict_has_an_interval():
+    verdicts = []
     for seed in range(10):
         doctor = Doctor(CHECKS, {})
         for step, row in enumerate(simulated(np.random.default_rng(seed), 60, 0.0), 1):
             doctor.observe(step, row)
-        found += [finding for finding in doctor.findings if finding.check == "learns nothing"][:1]
-    assert len(found) >= 9
-    assert all("95 % interval" in finding.evidence and finding.step >= 20 for finding in found)
+        verdicts += [finding for finding in doctor.findings if finding.check == "learns nothing"][:1]
+    assert len(verdicts) >= 9
+    assert all("95 % interval" in finding.evidence and finding.step >= 20 for finding in verdicts)
 
 
-def test_a_held_out_reward_that_falls_is_said_at_once_and_noise_is_not():
-    def found(after: list[float]) -> list[str]:
+def test_falling_validation_is_reported_noise_is_not():
+    def verdicts(after: list[float]) -> list[str]:
         doctor = Doctor(CHECKS, {})
         for step, (row, held) in enumerate(zip(simulated(np.random.default_rng(0), 20, 0.0), after, strict=False), 1):
             doctor.observe(step, {**row, "val/reward": held, "val/reward_se": 0.03})
         return [finding.check for finding in doctor.findings]
 
-    assert "reward falls" in found([0.5, 0.55, 0.2])
-    assert found([0.5, 0.55, 0.45]) == []  # 2.4 standard errors
-    assert found([0.2, 0.3, 0.55]) == []
+    assert "reward falls" in verdicts([0.5, 0.55, 0.2])
+    assert verdicts([0.5, 0.55, 0.45]) == []  # 2.4 standard errors
+    assert verdicts([0.2, 0.3, 0.55]) == []
 
 
 def test_withdrawn_episodes_do_not_hide_failed_ones():
@@ -129,26 +129,26 @@ def test_withdrawn_episodes_do_not_hide_failed_ones():
     for step, row in enumerate(simulated(np.random.default_rng(0), 20, 0.0), 1):
         ended = {"rollout/episodes_completed": 115.0, "rollout/episodes_error_env": 13.0}
         doctor.observe(step, {**row, **ended, "rollout/env_made": 8.0, "rollout/episodes_withdrawn": 60.0 * step})
-    (found,) = (finding for finding in doctor.findings if finding.check == "dead environments")
-    assert found.evidence.startswith("13 of 128 episodes")
+    (verdict,) = (finding for finding in doctor.findings if finding.check == "dead environments")
+    assert verdict.evidence.startswith("13 of 128 episodes")
 
 
-def test_an_environment_that_hung_long_ago_does_not_hide_episodes_that_fail():
+def test_old_hang_does_not_hide_new_failures():
     doctor = Doctor(CHECKS, {})
     for step, row in enumerate(simulated(np.random.default_rng(0), 30, 0.0), 1):
         failed = 40.0 if step >= 25 else 0.0
         ended = {"rollout/episodes_completed": 128.0 - failed, "rollout/episodes_error_env": failed}
         doctor.observe(step, {**row, **ended, "rollout/env_made": 8.0, "rollout/env_hung": float(step >= 5)})
-    found = [(finding.step, finding.cause) for finding in doctor.findings if finding.check == "dead environments"]
-    assert found == [(5, "some hang for good"), (25, "episodes fail, and are lost to training")]
+    verdicts = [(finding.step, finding.cause) for finding in doctor.findings if finding.check == "dead environments"]
+    assert verdicts == [(5, "some hang for good"), (25, "episodes fail, and are lost to training")]
 
 
 # ------------------ statistics
 
 
 @given(st.integers(0, 60), st.integers(1, 60), st.floats(1.0, 4.0))
-def test_the_score_interval_is_where_the_share_is_z_deviations_off(hits, more, z):
-    count = hits + more
+def test_score_interval_is_z_deviations_wide(hits, misses, z):
+    count = hits + misses
     for bound in wilson(hits, count, z):
         if 1e-9 < bound < 1 - 1e-9:
             deviation = math.sqrt(bound * (1 - bound) / count)
@@ -156,14 +156,14 @@ def test_the_score_interval_is_where_the_share_is_z_deviations_off(hits, more, z
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(8, 40), st.floats(-3, 3))
-def test_a_trend_is_least_squares_and_covers_the_true_change(seed, count, change):
+def test_trend_interval_covers_true_change(seed, count, change):
     values = change * np.arange(count) / (count - 1) + np.random.default_rng(seed).normal(0, 0.1, count)
-    found, error = trend(values)
-    assert found == pytest.approx(np.polyfit(np.arange(count), values, 1)[0] * (count - 1))
-    assert abs(found - change) < 8 * error
+    slope, error = trend(values)
+    assert slope == pytest.approx(np.polyfit(np.arange(count), values, 1)[0] * (count - 1))
+    assert abs(slope - change) < 8 * error
 
 
-def test_one_odd_iteration_neither_makes_a_shift_nor_hides_one():
+def test_outlier_neither_makes_nor_hides_shift():
     def last(values: list[float], count: int) -> float:
         return max((abs(shift.z) for shift in shifts(values, count)), default=0.0)
 
@@ -190,7 +190,7 @@ def episode(task: str, tokens: list[int], reward: float = 0.0, status: Status = 
     )
 
 
-def test_replies_that_show_their_task_are_found_and_others_by_chance():
+def test_task_dependent_replies_are_detected():
     rng = np.random.default_rng(0)
     tasks = [f"t{i}" for i in range(8)]
     own = [
@@ -208,7 +208,7 @@ def test_replies_that_show_their_task_are_found_and_others_by_chance():
     assert task_found(own[:1]) is None
 
 
-def test_cut_replies_that_are_paid_are_counted():
+def test_rewarded_cut_replies_are_counted():
     full, short = [1] * 8, [1, 2]
     group = [episode("a", full, 1.0), episode("a", full, 0.0), episode("a", short, 1.0)]
     assert health_metrics([group], 8)["train/cut_paid"] == pytest.approx(1 / 3)
@@ -221,7 +221,7 @@ def test_cut_replies_that_are_paid_are_counted():
 # ------------------ live, resumed, and from the folder
 
 
-def test_the_folder_says_what_was_said_live_and_a_resumed_run_says_it_once(tmp_path, capsys):
+def test_folder_and_live_verdicts_agree_after_resume(tmp_path, capsys):
     rows = simulated(np.random.default_rng(3), 20, 0.3)
     for row in rows[12:]:
         row["actor/rollout_kl"] = 0.5
@@ -237,20 +237,20 @@ def test_the_folder_says_what_was_said_live_and_a_resumed_run_says_it_once(tmp_p
     before = {step: row for step, row in read_jsonl(tmp_path / "metrics.jsonl") if step < 16}
     for step, row in before.items():
         resumed.observe(step, row)
-    assert not [found for step, row in enumerate(rows[15:], 16) for found in resumed.observe(step, row)]
+    assert not [verdict for step, row in enumerate(rows[15:], 16) for verdict in resumed.observe(step, row)]
     assert main([str(tmp_path), "--checks"]) == 1
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in ("iteration 14: mismatch", finding.cause, finding.evidence, finding.advice, "not checked: expert"):
-        assert words in said
-    assert all(check.says in said for check in CHECKS)
+        assert words in output
+    assert all(check.says in output for check in CHECKS)
 
 
-def test_a_folder_without_metrics_is_an_error_that_says_so(tmp_path, capsys):
+def test_folder_without_metrics_is_an_error(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert "has no metrics.jsonl" in capsys.readouterr().err
 
 
-def test_every_verdict_says_what_it_watches_and_its_threshold():
+def test_checks_describe_metrics_and_thresholds():
     assert len({check.name for check in CHECKS}) == len(CHECKS)
     for check in CHECKS:
         assert check.says, check.name
@@ -287,23 +287,23 @@ def checks_of(config: dict[str, object], rows: list[dict[str, float]]) -> set[st
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_curriculum_whose_levels_improve_is_healthy(seed):
+def test_curriculum_whose_levels_improve_is_healthy(seed):
     rows = of_levels(np.random.default_rng(seed), 60, 0.45)
     assert checks_of(MOVING, rows) == set()
     assert "reward falls" in checks_of({}, rows), "the same numbers of tasks that stay the same are a failure"
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_curriculum_whose_levels_get_worse_is_not(seed):
+def test_curriculum_whose_levels_get_worse_is_not(seed):
     assert "reward falls" in checks_of(MOVING, of_levels(np.random.default_rng(seed), 60, -0.45))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_levels_that_stand_still_are_said(seed):
+def test_stagnant_levels_are_reported(seed):
     assert "learns nothing" in checks_of(MOVING, of_levels(np.random.default_rng(seed), 60, 0.0))
 
 
-def test_with_starts_in_the_middle_openings_count():
+def test_with_starts_in_middle_openings_count():
     config = {"env": {"curriculum": {"kind": "fixed", "reverse_share": 0.5}}}
     rows = simulated(np.random.default_rng(0), 60, 0.5)
     for i, row in enumerate(rows):
@@ -314,7 +314,7 @@ def test_with_starts_in_the_middle_openings_count():
     assert checks_of(config, rows) == set()
 
 
-def test_where_tasks_were_passed_over_validations_decide():
+def test_validations_decide_with_skipped_tasks():
     config = {"env": {"curriculum": {"kind": "signal"}}}
     rows = simulated(np.random.default_rng(0), 60, 0.5)
     for i, row in enumerate(rows):
@@ -327,11 +327,11 @@ def test_where_tasks_were_passed_over_validations_decide():
     assert "reward falls" in checks_of(config, rows)
 
 
-def test_levels_are_carried_where_they_were_not_played():
+def test_unplayed_levels_carry_their_value():
     doctor = Doctor(CHECKS, MOVING)
     for step, easy, hard in ((1, 0.2, None), (2, None, 0.4), (3, 0.8, None)):
         parts = {"easy": easy, "hard": hard}
         row = {f"train/mixture/{name}/reward": value for name, value in parts.items() if value is not None}
         doctor.observe(step, {"train/reward": 0.0, **row})
-    found = doctor.history.comparable("reward")
-    np.testing.assert_allclose(found, [(0.2 + 2 * 0.4) / 3, (0.2 + 2 * 0.4) / 3, (0.8 + 2 * 0.4) / 3])
+    comparable = doctor.history.comparable("reward")
+    np.testing.assert_allclose(comparable, [(0.2 + 2 * 0.4) / 3, (0.2 + 2 * 0.4) / 3, (0.8 + 2 * 0.4) / 3])

@@ -1,4 +1,4 @@
-"""What is found out before anything costly starts: by ``--dry-run``, and likewise by a run."""
+"""Checks before anything costly starts: by ``--dry-run``, and equally by a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dry_run(*argv: str) -> None:
 
 @pytest.fixture
 def nothing_trains(monkeypatch):
-    def trained(*arguments: Any, **more: Any) -> None:
+    def trained(*arguments: Any, **kwargs: Any) -> None:
         raise AssertionError("the warm start began")
 
     monkeypatch.setattr(trainers.run, "warm_up", trained)
@@ -53,50 +53,50 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("more", "words"), MISTAKES)
-def test_a_mistake_is_found_by_a_dry_run_and_by_a_run_before_it_trains(tmp_path, capsys, more, words, nothing_trains):
-    argv = arguments(tmp_path / "run", *more)
+@pytest.mark.parametrize(("overrides", "words"), MISTAKES)
+def test_dry_run_and_run_find_same_mistakes(tmp_path, capsys, overrides, words, nothing_trains):
+    argv = arguments(tmp_path / "run", *overrides)
     refused(capsys, [*argv, "--dry-run"], *words, "Nothing was started", code=2)
     refused(capsys, argv, *words, code=2)
 
 
-def test_the_key_to_raise_is_raised_as_said_and_fits(tmp_path, capsys):
+def test_advised_limit_fits(tmp_path, capsys):
     context, micro = "engine.max_context", "actor.max_tokens_per_micro_batch"
     argv = arguments(tmp_path, *DESK)
-    said = refused(capsys, [*argv, "--dry-run"], code=2)
-    needed = said.split(" at least")[0].rpartition(" ")[2]
+    output = refused(capsys, [*argv, "--dry-run"], code=2)
+    needed = output.split(" at least")[0].rpartition(" ")[2]
     dry_run(*argv, f"{context}={needed}", f"{micro}={needed}")
     assert f"tokens, of {context}={needed}" in capsys.readouterr().out
 
 
-def test_the_models_own_positions_are_the_limit(tmp_path, capsys):
+def test_models_own_positions_are_limit(tmp_path, capsys):
     tokenizer = tiny.build_tokenizer(["a b"])
     tiny.save(tmp_path / "short", tiny.build_model(len(tokenizer), hidden=16, layers=1, max_context=64), tokenizer)
-    argv = [each for each in arguments(tmp_path / "run", *QUICK) if each not in MODEL]
-    more = [f"model.path={tmp_path}/short", "--dry-run"]
-    refused(capsys, [*argv, *more], "engine.max_context=192 is more than the 64 positions", "at most", code=2)
-    refused(capsys, [*argv, *more[:1]], "engine.max_context=192 is more than the 64 positions", code=2)
-    dry_run(*argv, *more[:1], "engine.max_context=64")
+    argv = [argument for argument in arguments(tmp_path / "run", *QUICK) if argument not in MODEL]
+    overrides = [f"model.path={tmp_path}/short", "--dry-run"]
+    refused(capsys, [*argv, *overrides], "engine.max_context=192 is more than the 64 positions", "at most", code=2)
+    refused(capsys, [*argv, *overrides[:1]], "engine.max_context=192 is more than the 64 positions", code=2)
+    dry_run(*argv, *overrides[:1], "engine.max_context=64")
 
 
-def test_an_opening_that_cannot_be_played_is_told_with_its_reason(tmp_path, capsys, monkeypatch):
+def test_unplayable_opening_error_has_reason(tmp_path, capsys, monkeypatch):
     def torn(self: TextEnv[Any], task: Task) -> Any:
         raise RuntimeError("the page is torn")
 
     monkeypatch.setattr(constructor("program_envs:tests/bytes"), "opening", torn)
     tokenizer = tiny.build_tokenizer(["a b"])
     tiny.save(tmp_path / "model", tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
-    argv = [each for each in arguments(tmp_path / "run", *QUICK) if each not in MODEL]
+    argv = [argument for argument in arguments(tmp_path / "run", *QUICK) if argument not in MODEL]
     argv += [f"model.path={tmp_path}/model"]
     for dry in (["--dry-run"], []):
         refused(capsys, [*argv, *dry], "the opening of training task 0", "the page is torn", code=2)
 
 
-def test_what_differs_is_printed_and_with_all_the_rest(tmp_path, capsys):
+def test_dry_run_prints_changes_or_all(tmp_path, capsys):
     argv = ["actor.lr=0.5", "env.kwargs.level=easy", *MODEL]
     dry_run(*argv)
-    said = capsys.readouterr().out
-    assert yaml.load("".join(line for line in said.splitlines(True) if "# chosen" not in line), Loader) == {
+    output = capsys.readouterr().out
+    assert yaml.load("".join(line for line in output.splitlines(True) if "# chosen" not in line), Loader) == {
         "env": {"kwargs": {"level": "easy"}},
         "model": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 1, "vocab_size": 300},
         "actor": {"lr": 0.5},
@@ -109,19 +109,22 @@ def test_what_differs_is_printed_and_with_all_the_rest(tmp_path, capsys):
     assert resolve(["--config", str(path)])[0] == resolve(argv)[0]
 
 
-def test_all_is_for_a_dry_run(capsys):
+def test_all_is_for_dry_run(capsys):
     with pytest.raises(SystemExit, match="2"):
         load_config(["--all"])
 
 
-def test_a_machine_is_described_for_dry_runs_that_make_a_plan(capsys):
-    for argv, said in ((["--plan-for", "4@80"], "goes with --dry-run"), (["--plan-for", "--dry-run"], "needs a value")):
-        refused(capsys, argv, f"--plan-for: {said}", code=2)
+def test_plan_for_needs_planning_dry_run(capsys):
+    for argv, message in (
+        (["--plan-for", "4@80"], "goes with --dry-run"),
+        (["--plan-for", "--dry-run"], "needs a value"),
+    ):
+        refused(capsys, argv, f"--plan-for: {message}", code=2)
     dry_run(*MODEL, "--plan-for=4@80")
     assert "1 x 4 GPUs" in capsys.readouterr().out
 
 
-def test_what_differs_reads_back_as_the_same(tmp_path):
+def test_dry_run_changes_read_back(tmp_path):
     config = resolve(["reward_models.length.kind=service", "reward_models.length.service.url=http://x", *MODEL])[0]
     path = tmp_path / "few.yaml"
     path.write_text(render(config, whole=False))
@@ -132,7 +135,7 @@ def test_what_differs_reads_back_as_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("env_id", list_environments())
-def test_a_split_is_given_to_the_environments_that_take_one(env_id):
+def test_split_is_passed_where_supported(env_id):
     """Held-out tasks wherever there are some; every other environment is made with what the user gave alone."""
     if env_id == "textenv/textworld":
         pytest.importorskip("textworld")
@@ -143,12 +146,12 @@ def test_a_split_is_given_to_the_environments_that_take_one(env_id):
     make(env_id, **kwargs).close()
 
 
-def own(*more: str) -> Any:
-    return resolve(["env.id=program_envs:tests/bytes", *more])[0]
+def own(*overrides: str) -> Any:
+    return resolve(["env.id=program_envs:tests/bytes", *overrides])[0]
 
 
 @pytest.mark.parametrize(
-    ("more", "tasks", "said"),
+    ("overrides", "tasks", "message"),
     [
         ((), range(256), "on tasks 0 to 255, which are trained on, too"),
         (("env.kwargs.tasks=18",), range(18), "which are trained on, too: program_envs:tests/bytes has no option"),
@@ -161,28 +164,31 @@ def own(*more: str) -> Any:
         (("env.kwargs.tasks=18", "env.val_kwargs.constant=true"), range(18), "which are trained on, too"),
     ],
 )
-def test_validation_of_an_environment_without_splits(more, tasks, said):
-    assert validation_tasks(own(*more), *played(own(*more))) == tasks
-    lines = other_validation(own(*more))
-    assert not lines if said is None else said in lines[0]
+def test_validation_of_environment_without_splits(overrides, tasks, message):
+    assert validation_tasks(own(*overrides), *played(own(*overrides))) == tasks
+    lines = other_validation(own(*overrides))
+    assert not lines if message is None else message in lines[0]
 
 
 @pytest.mark.parametrize("size", ["env.kwargs.tasks=18", "env.kwargs.tasks=null"])
-def test_the_warm_start_shows_no_task_that_validation_holds_out(size):
+def test_warm_start_excludes_held_out_tasks(size):
     config = own(size, "data.train_size=14", "warm_start.demonstrations=200", "warm_start.mistake_rate=0")
     (component,) = played(config)
-    shown = {each.messages[0]["content"] for _, each in demonstrations_of([component], config.warm_start, seed=0)}
-    assert shown == {f"Say {task}." for task in range(14)}
+    prompts = {
+        demonstration.messages[0]["content"]
+        for _, demonstration in demonstrations_of([component], config.warm_start, seed=0)
+    }
+    assert prompts == {f"Say {task}." for task in range(14)}
     assert validation_tasks(config, component).start == 14
     texts = "\n".join(tokenizer_texts([component], config.warm_start, seed=0))
     assert "Say 13." in texts
     assert "Say 14." not in texts
 
 
-def test_a_split_or_tasks_that_are_given_stay():
-    for given in ("split=train", "tasks=generated:easy"):
-        config = resolve([f"env.val_kwargs.{given}"])[0]
-        name, value = given.split("=")
+def test_explicit_split_or_tasks_stay():
+    for argument in ("split=train", "tasks=generated:easy"):
+        config = resolve([f"env.val_kwargs.{argument}"])[0]
+        name, value = argument.split("=")
         assert played(config)[0].validation == {name: value}
     assert played(resolve([])[0])[0].training == {}
 
@@ -202,20 +208,22 @@ class Parrot(TextEnv[Any]):
         return Turn(terms={"length": min(len(reply["content"]), 20) / 20}, terminated=True, stop="done")
 
 
-def test_an_environment_without_any_script_trains_with_its_id_alone(tmp_path, capsys, monkeypatch):
+def test_environment_without_scripts_trains(tmp_path, capsys, monkeypatch):
     import gymnasium
 
     monkeypatch.setitem(gymnasium.registry, "my/parrot", gymnasium.envs.registration.EnvSpec("my/parrot", Parrot))
-    argv = [each for each in arguments(tmp_path) if not each.startswith(("warm_start.", "engine.max_slots"))]
+    argv = [
+        argument for argument in arguments(tmp_path) if not argument.startswith(("warm_start.", "engine.max_slots"))
+    ]
     assert main([*argv, "env.id=my/parrot", "trainer.total_iterations=1", "algorithm.adv_estimator=rloo"]) == 0
-    said = capsys.readouterr().out
-    assert "no warm start: my/parrot has no scripted expert" in said
-    assert "validation is on tasks 0 to 2, which are trained on, too" in said
+    output = capsys.readouterr().out
+    assert "no warm start: my/parrot has no scripted expert" in output
+    assert "validation is on tasks 0 to 2, which are trained on, too" in output
 
 
-def test_a_warm_start_without_scripted_mistakes(tmp_path):
+def test_warm_start_without_scripted_mistakes(tmp_path):
     """An expert alone is enough: the defaults, which play mistakes, leave them out and say so."""
-    argv = [each for each in QUICK if not each.startswith("warm_start.")]
+    argv = [argument for argument in QUICK if not argument.startswith("warm_start.")]
     less = [
         "warm_start.demonstrations=8",
         "warm_start.steps=1",
@@ -231,7 +239,7 @@ def test_a_warm_start_without_scripted_mistakes(tmp_path):
     assert (seen[0].mistake_rate, seen[0].careless_steps) == (0.0, 0)
 
 
-def test_the_page_on_gpus_says_what_the_plan_says(tmp_path):
+def test_page_on_gpus_says_what_plan_says(tmp_path):
     """Some cells of docs/gpu-sizes.md, which `make docs-pages` writes anew."""
     spec = importlib.util.spec_from_file_location("gpu_sizes", ROOT / "scripts" / "gpu_sizes.py")
     sizes = importlib.util.module_from_spec(spec)
@@ -241,13 +249,13 @@ def test_the_page_on_gpus_says_what_the_plan_says(tmp_path):
         rows = re.findall(rf"^\| {re.escape(model)} \| (.*) \|$", page, re.MULTILINE)
         folder = sizes.write_config(tmp_path / model, *sizes.MODELS[model])
         for setting, row in zip(sizes.SETTINGS, rows, strict=True):
-            shown = dict(zip(sizes.MACHINES, row.split(" | "), strict=True))
-            assert {name: shown[name] for name in machines} == {
+            printed = dict(zip(sizes.MACHINES, row.split(" | "), strict=True))
+            assert {name: printed[name] for name in machines} == {
                 name: sizes.cell(folder, name, setting) for name in machines
             }
 
 
-def test_the_example_of_gpu_sizes_fits(tmp_path):
+def test_example_of_gpu_sizes_fits(tmp_path):
     spec = importlib.util.spec_from_file_location("gpu_sizes", ROOT / "scripts" / "gpu_sizes.py")
     sizes = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sizes)
@@ -261,25 +269,25 @@ def test_the_example_of_gpu_sizes_fits(tmp_path):
     plan_of(resolve(keys, chosen_for=planned_bfloat16)[0], Machine.described(machine))  # or a PlanError
 
 
-def test_a_planned_machine_has_its_own_types(tmp_path, capsys, monkeypatch):
+def test_planned_machine_has_its_own_types(tmp_path, capsys, monkeypatch):
     """Choices for a model without weights are shown, and this machine is not asked."""
 
-    def asked(device: str) -> bool:
+    def unexpected(device: str) -> bool:
         raise AssertionError("this machine was asked")
 
-    monkeypatch.setattr("trainers.config.load.multiplies_bfloat16", asked)
+    monkeypatch.setattr("trainers.config.load.multiplies_bfloat16", unexpected)
     shape = {"vocab_size": 150_000, "hidden_size": 2048, "num_hidden_layers": 36, "max_position_embeddings": 40_960}
     (tmp_path / "config.json").write_text(json.dumps(shape))
     options = [f"model.path={tmp_path}", "actor.lr=3e-6", "actor.max_tokens_per_micro_batch=2048"]
     with pytest.raises(SystemExit) as ended:
         load_config([*options, "--dry-run", "--plan-for", "4@80"], plan=lambda config, machine: "")
     assert ended.value.code == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for line in (
         "  dtype: bfloat16  # chosen",
         "  max_context: 2048  # chosen",
         "  max_response_length: 256  # chosen",
         f"  lr: {dump(3e-6)}  # command line (default {dump(1e-6)})",
     ):
-        assert line in said
-    assert "default 512" not in said
+        assert line in output
+    assert "default 512" not in output

@@ -44,7 +44,7 @@ def sampled(
     )
 
 
-def test_log_probabilities_are_over_the_kept_tokens_where_the_engine_reports_them() -> None:
+def test_reported_masks_renormalise_logprobs() -> None:
     tokens = start()
     opening = len(tokens.context)
     cut = replace(
@@ -68,10 +68,10 @@ def test_log_probabilities_are_over_the_kept_tokens_where_the_engine_reports_the
     tokens.reply(sampled([8]))
     tokens.reward(1.0, {})
     trajectory = tokens.finish(**DONE)
-    said = np.flatnonzero(trajectory.action_mask)
-    assert said[0] == opening
-    assert trajectory.logprobs[said].tolist() == [-0.5, -0.25, -0.5, -3.0, -1.0]
-    assert trajectory.kept_counts[said].tolist() == [2, 1, 2, 0, 0]
+    places = np.flatnonzero(trajectory.action_mask)
+    assert places[0] == opening
+    assert trajectory.logprobs[places].tolist() == [-0.5, -0.25, -0.5, -3.0, -1.0]
+    assert trajectory.kept_counts[places].tolist() == [2, 1, 2, 0, 0]
     assert trajectory.kept_ids.tolist() == [5, 9, 6, 5, 9]
     assert len(trajectory.kept_counts) == len(trajectory.token_ids)
 
@@ -133,7 +133,7 @@ WORDS = st.lists(
 
 @pytest.mark.parametrize("name", STYLES)
 @given(data=st.data())
-def test_what_holds_for_any_episode(name: str, data: st.DataObject) -> None:
+def test_invariants_of_any_episode(name: str, data: st.DataObject) -> None:
     """Random replies, in random pieces, stopped or not, over random conversations, ended anywhere."""
     draw, style = data.draw, STYLES[name]
     conversation: Messages = (user("".join(draw(WORDS))),)
@@ -183,7 +183,7 @@ def test_what_holds_for_any_episode(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, style in STYLES.items() if not style.rewrites])
-def test_a_reply_cut_by_its_length_reads_like_one_that_stopped(name: str) -> None:
+def test_cut_reply_reads_like_stopped_one(name: str) -> None:
     talk = (user("3 + 4?"), assistant("It is"), user("Go on."))
     ended, cut = start(name), start(name)
     assert (
@@ -200,7 +200,7 @@ def test_a_reply_cut_by_its_length_reads_like_one_that_stopped(name: str) -> Non
 # ------------------------------------------------------------------------------------------------ new segments
 
 
-def test_dropped_reasoning_starts_a_segment(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_reasoning_starts_segment(caplog: pytest.LogCaptureFixture) -> None:
     renderer = Renderer(tokenizer_of("qwen 3"))  # its own: it warns once
     tokens = EpisodeTokens(renderer, (user("3 + 4?"),), episode_id="e")
     thought = "<think>\n3, 4\n</think>\n\n8"
@@ -226,7 +226,7 @@ def test_dropped_reasoning_starts_a_segment(caplog: pytest.LogCaptureFixture) ->
     assert len([record for record in caplog.records if "rewrites earlier turns" in record.message]) == 1
 
 
-def test_a_template_that_trims_starts_a_segment_only_where_there_was_something_to_trim() -> None:
+def test_trimming_template_starts_segment_only_on_change() -> None:
     for reply, segments in (("8", 1), ("8 \n", 2)):
         tokens = start("llama 3")
         tokens.reply(sampled(say("llama 3", reply)))
@@ -236,7 +236,7 @@ def test_a_template_that_trims_starts_a_segment_only_where_there_was_something_t
         assert len(tokens.finish(**CUT).segments()) == segments
 
 
-def test_a_system_prompt_that_moves_starts_a_segment() -> None:
+def test_system_prompt_that_moves_starts_segment() -> None:
     opening = (system("Be brief."), user("3 + 4?"))
     tokens = start("mistral", opening)
     tokens.reply(sampled(say("mistral", "8")))
@@ -246,7 +246,7 @@ def test_a_system_prompt_that_moves_starts_a_segment() -> None:
     assert segments_of(tokens.finish(**CUT))[1] == whole("mistral", talk)
 
 
-def test_an_environment_may_change_its_history() -> None:
+def test_environment_may_change_its_history() -> None:
     tokens = start()
     tokens.reply(sampled(say("chatml", "8")))
     tokens.reward(0, {})
@@ -261,7 +261,7 @@ def test_an_environment_may_change_its_history() -> None:
     assert len(t.segments()) == 2
 
 
-def test_a_segment_that_only_observes_is_left_out_when_the_episode_terminated() -> None:
+def test_final_observation_segment_is_dropped_when_terminated() -> None:
     tokens = start("llama 3")
     tokens.reply(sampled(say("llama 3", "7 ")))
     tokens.reward(1, {})
@@ -278,7 +278,7 @@ CALL = {"id": "call00001", "type": "function", "function": {"name": "add", "argu
 
 
 @pytest.mark.parametrize("name", ["qwen 3", "glm"])
-def test_a_parsed_reply_counts_as_it_was_sampled(name: str) -> None:
+def test_parsed_reply_counts_as_it_was_sampled(name: str) -> None:
     """The environment took the call apart; the template would write it otherwise, but the tokens are what they are."""
     raw = '<tool_call>{"name":  "add"}</tool_call>'
     opening: Messages = (user("3 + 4?"),)
@@ -293,7 +293,7 @@ def test_a_parsed_reply_counts_as_it_was_sampled(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma"])
-def test_tool_answers_that_a_template_does_not_show_are_the_users(name: str) -> None:
+def test_unshown_tool_results_become_user_messages(name: str) -> None:
     """Turn by turn, in the tokens once, and the same in a whole rendering: no new segment but for Mistral's system."""
     opening: Messages = (user("3 + 4?"),)
     tokens = start(name, opening)
@@ -312,7 +312,7 @@ def test_tool_answers_that_a_template_does_not_show_are_the_users(name: str) -> 
 # ------------------------------------------------------------------------------------------------ endings
 
 
-def test_an_episode_may_end_before_any_reply() -> None:
+def test_episode_may_end_before_any_reply() -> None:
     tokens = start()
     t = tokens.finish(terminated=False, truncated=True, status=Status.ERROR_ENGINE, error="dead\ud800")
     assert (t.num_turns, t.token_ids.tolist(), bool(t.action_mask.any())) == (0, tokens.context, False)
@@ -320,7 +320,7 @@ def test_an_episode_may_end_before_any_reply() -> None:
     assert t.messages == (user("3 + 4?"),)
 
 
-def test_an_abort_before_the_first_token_is_no_turn() -> None:
+def test_abort_before_first_token_is_no_turn() -> None:
     tokens = start()
     assert tokens.reply(sampled([], "abort")) == ""
     with pytest.raises(RuntimeError, match="no turn without a reward"):
@@ -330,7 +330,7 @@ def test_an_abort_before_the_first_token_is_no_turn() -> None:
     assert t.token_ids.tolist() == whole("chatml", (user("3 + 4?"),))
 
 
-def test_an_aborted_reply_can_go_on() -> None:
+def test_aborted_reply_can_continue() -> None:
     """New weights interrupted it: the rest joins the same turn, under its own version."""
     tokens = start()
     ids = say("chatml", "yes é no")
@@ -346,7 +346,7 @@ def test_an_aborted_reply_can_go_on() -> None:
     assert t.weight_version[t.action_mask].tolist() == [0, 1, 2] + [3] * (len(ids) - 3)
 
 
-def test_a_reply_never_judged_has_no_reward_and_the_status_must_say_why() -> None:
+def test_unrewarded_reply_needs_error_status() -> None:
     tokens = start()
     tokens.reply(sampled(say("chatml", "7")))
     with pytest.raises(ValueError, match="turn 0 was never rewarded, but the status is completed"):
@@ -357,7 +357,7 @@ def test_a_reply_never_judged_has_no_reward_and_the_status_must_say_why() -> Non
     assert t.messages == (user("3 + 4?"), assistant("7"))
 
 
-def test_a_truncated_episode_keeps_the_state_it_was_cut_in() -> None:
+def test_truncated_episode_keeps_final_state() -> None:
     tokens = start()
     tokens.reply(sampled(say("chatml", "8")))
     tokens.reward(0.0, {})
@@ -371,7 +371,7 @@ def test_a_truncated_episode_keeps_the_state_it_was_cut_in() -> None:
     assert terminated.token_ids.tolist() == t.token_ids.tolist()[: int(t.turn_ends()[0]) + 1]
 
 
-def test_an_environment_with_nothing_more_to_say_ends_it() -> None:
+def test_empty_observation_ends_episode() -> None:
     tokens = start()
     tokens.reply(sampled(say("chatml", "8")))
     tokens.reward(0.0, {})
@@ -383,12 +383,12 @@ def test_an_environment_with_nothing_more_to_say_ends_it() -> None:
     assert t.messages == (user("3 + 4?"), assistant("8"))
 
 
-def test_messages_given_are_kept() -> None:
+def test_given_messages_are_stored() -> None:
     tokens = start()
-    shown: tuple[Message, ...] = (user("3 + 4?"), assistant("7"), user("Right, bye!"))
+    messages: tuple[Message, ...] = (user("3 + 4?"), assistant("7"), user("Right, bye!"))
     tokens.reply(sampled(say("chatml", "7")))
     tokens.reward(1.0, {})
-    assert tokens.finish(**DONE, messages=shown).messages == shown
+    assert tokens.finish(**DONE, messages=messages).messages == messages
 
 
 # ------------------------------------------------------------------------------------------------ wrong order
@@ -410,7 +410,7 @@ def test_turns_are_taken_in_order() -> None:
         tokens.reward(1.0, {})
 
 
-def test_a_broken_generation_is_refused_and_changes_nothing() -> None:
+def test_broken_generation_is_refused_without_change() -> None:
     tokens = start()
     context = tokens.context
     short = Generation(np.zeros(2, np.int32), np.zeros(1, np.float32), np.zeros(2, np.int32), finish_reason="stop")
@@ -422,12 +422,12 @@ def test_a_broken_generation_is_refused_and_changes_nothing() -> None:
     assert tokens.num_turns == 0
 
 
-def test_an_opening_that_the_template_rejects_is_an_error() -> None:
+def test_rejected_opening_is_an_error() -> None:
     with pytest.raises(RendererError, match="roles must alternate"):
         start("gemma", (assistant("Hello."), user("Hm")))
 
 
-def test_a_stray_stop_token_stays_where_it_was_sampled() -> None:
+def test_stray_stop_token_stays_in_place() -> None:
     tokenizer = make_tokenizer(STYLES["chatml"].template)
     other = int(tokenizer.convert_tokens_to_ids("<|endoftext|>"))
     tokens = EpisodeTokens(Renderer(tokenizer, stop_token_ids=[other]), (user("3 + 4?"),), episode_id="e")

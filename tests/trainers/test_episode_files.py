@@ -1,4 +1,4 @@
-"""What is written of episodes, and of what the learner made of them."""
+"""Files of episodes, with the learner's numbers."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ TOKENIZER = build_tokenizer(["What is 3 + 4? héllo wörld"], vocab_size=300)
 
 
 @given(st.lists(st.text(max_size=8), max_size=4), st.lists(st.lists(st.integers(0, 299), max_size=12), max_size=3))
-def test_texts_of_tokens_are_the_text_when_joined(texts: list[str], random: list[list[int]]) -> None:
+def test_token_pieces_join_to_the_text(texts: list[str], random: list[list[int]]) -> None:
     encoded = [TOKENIZER.encode(text, add_special_tokens=False) for text in texts]
-    ids = [np.array(each, np.int32) for each in [*encoded, *random]]
+    ids = [np.array(token_ids, np.int32) for token_ids in [*encoded, *random]]
     vocabulary, apart = Pieces(TOKENIZER)(ids)
-    for each, own in zip(ids, apart, strict=True):
-        found = own or [vocabulary[token] for token in each.tolist()]
-        assert len(found) == len(each)
-        whole = TOKENIZER.decode(each, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        joined = "".join(found)
+    for token_ids, own in zip(ids, apart, strict=True):
+        own_pieces = own or [vocabulary[token] for token in token_ids.tolist()]
+        assert len(own_pieces) == len(token_ids)
+        whole = TOKENIZER.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        joined = "".join(own_pieces)
         if "\ufffd" in whole:  # how many stand for bytes that are no text is the decoder's choice
             assert joined.replace("\ufffd", "") == whole.replace("\ufffd", "")
         else:
             assert joined == whole
 
 
-def test_a_character_of_several_tokens_stands_at_the_last() -> None:
+def test_multi_token_character_is_at_last_token() -> None:
     ids = np.array(TOKENIZER.encode("a€b", add_special_tokens=False), np.int32)
     _, (texts,) = Pieces(TOKENIZER)([ids])
     assert texts == ["a", "", "", "€", "b"]
 
 
-def test_rounding_keeps_so_many_bits() -> None:
+def test_rounding_keeps_given_bits() -> None:
     values = np.random.default_rng(0).standard_cauchy(10_000).astype(np.float32)
     for bits in {column.bits for column in EXPLAINED.values() if column.bits}:
-        found = rounded(values, bits)
-        assert np.abs(found / values - 1).max() <= 2.0**-bits
-        assert len(np.unique(np.frexp(found)[0])) <= 2 * 2**bits
+        result = rounded(values, bits)
+        assert np.abs(result / values - 1).max() <= 2.0**-bits
+        assert len(np.unique(np.frexp(result)[0])) <= 2 * 2**bits
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -0.5], np.float32)
     np.testing.assert_array_equal(rounded(special, 6), special)
 
@@ -79,20 +79,20 @@ def episodes(rng: np.random.Generator) -> list[Trajectory]:
 
 @pytest.mark.parametrize("name", [*ESTIMATORS])
 @pytest.mark.parametrize("options", [{}, {"norm_by_std": False}, {"gamma": 0.5}])
-def test_an_advantage_is_the_return_less_the_baseline_up_to_a_scale(name: str, options: dict[str, Any]) -> None:
+def test_advantage_is_scaled_return_minus_baseline(name: str, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(3)
-    given_, more = episodes(rng), {}
-    count = sum(len(each.token_ids) for each in given_)
+    trajectories, extra = episodes(rng), {}
+    count = sum(len(trajectory.token_ids) for trajectory in trajectories)
     if name.endswith("gae"):
-        more = {"values": rng.normal(size=count)}
+        extra = {"values": rng.normal(size=count)}
     elif name == "remax":
-        more = {"greedy": np.full(9, 0.25)}
+        extra = {"greedy": np.full(9, 0.25)}
     elif name == "gdpo":
-        more = {"terms": episode_terms(given_)[1]}
+        extra = {"terms": episode_terms(trajectories)[1]}
     elif name == "gigpo":
-        more = {"anchor": np.zeros(sum(each.num_turns for each in given_), np.int64)}
+        extra = {"anchor": np.zeros(sum(trajectory.num_turns for trajectory in trajectories), np.int64)}
     options = {key: value for key, value in options.items() if key in inspect.signature(ESTIMATORS[name]).parameters}
-    batch = ActionBatch.from_trajectories(given_, **more)
+    batch = ActionBatch.from_trajectories(trajectories, **extra)
     result = ESTIMATORS[name](batch, **options)
     made = made_of(name, batch, result, options)
     if made.baseline is None:
@@ -111,42 +111,49 @@ def test_an_advantage_is_the_return_less_the_baseline_up_to_a_scale(name: str, o
 
 
 @pytest.mark.parametrize("by_term", [False, True])
-def test_a_group_is_tied_where_the_metric_says_so_whatever_its_advantages(by_term: bool) -> None:
-    """As with ``baseline=mixed``, where all tokens of a tied group have an advantage."""
-    given_ = episodes(np.random.default_rng(1))
-    same = [replace(each, turn_rewards=each.turn_rewards * 0, turn_terms=()) for each in given_[:3]]
+def test_tied_groups_follow_the_metric(by_term: bool) -> None:
+    """With ``baseline=mixed``, all tokens of a tied group have an advantage."""
+    trajectories = episodes(np.random.default_rng(1))
+    same = [
+        replace(trajectory, turn_rewards=trajectory.turn_rewards * 0, turn_terms=()) for trajectory in trajectories[:3]
+    ]
     terms = [({"a": 1.0, "b": -1.0} if n else {}) for n in range(3)]  # of the last turn: alike in sum alone
     apart = [
-        replace(each, turn_terms=(*[{}] * (each.num_turns - 1), mine)) for each, mine in zip(same, terms, strict=True)
+        replace(trajectory, turn_terms=(*[{}] * (trajectory.num_turns - 1), own_terms))
+        for trajectory, own_terms in zip(same, terms, strict=True)
     ]
-    given_ = [*same, *given_[3:6], *(replace(e, group_id="g2", episode_id=f"t{n}") for n, e in enumerate(apart))]
-    count = sum(len(each.token_ids) for each in given_)
-    explained = Explained({}, given_, np.ones(count), np.ones(count, np.bool_), by_term=by_term)
-    signals = table_of(given_, Pieces(TOKENIZER), explained).column("signal").to_pylist()
-    groups = [given_[:3], given_[3:6], given_[6:]]
+    trajectories = [
+        *same,
+        *trajectories[3:6],
+        *(replace(e, group_id="g2", episode_id=f"t{n}") for n, e in enumerate(apart)),
+    ]
+    count = sum(len(trajectory.token_ids) for trajectory in trajectories)
+    explained = Explained({}, trajectories, np.ones(count), np.ones(count, np.bool_), by_term=by_term)
+    signals = table_of(trajectories, Pieces(TOKENIZER), explained).column("signal").to_pylist()
+    groups = [trajectories[:3], trajectories[3:6], trajectories[6:]]
     assert [groups_tied([group], by_term=by_term) for group in groups] == [1.0, 0.0, float(not by_term)]
     assert signals == ["tied"] * 3 + ["signal"] * 3 + ["signal" if by_term else "tied"] * 3
 
 
-def test_the_last_iterations_and_those_after_a_checkpoint_stay(tmp_path: Path) -> None:
+def test_recent_and_checkpoint_iterations_stay(tmp_path: Path) -> None:
     files = EpisodeFiles(tmp_path, Pieces(TOKENIZER), 2, {})
     (tmp_path / "checkpoints" / "iteration_000002").mkdir(parents=True)
     own = tmp_path / "rollouts" / "train"
 
-    def there() -> list[int]:
-        return sorted(int(each.stem) for each in own.glob("*.parquet"))
+    def remaining() -> list[int]:
+        return sorted(int(path.stem) for path in own.glob("*.parquet"))
 
     for number in range(1, 8):
         files.write("train", number, [])
-    assert there() == [3, 6, 7]
+    assert remaining() == [3, 6, 7]
     files.write("train", 4, [])  # resumed from an earlier iteration
-    assert there() == [3, 4]
+    assert remaining() == [3, 4]
     files.write("validation", 4, [])
     files.write("validation", 2, [])
-    assert [each.stem for each in (tmp_path / "rollouts" / "validation").iterdir()] == ["000002"]
+    assert [path.stem for path in (tmp_path / "rollouts" / "validation").iterdir()] == ["000002"]
 
 
-def test_elsewhere_all_stay(tmp_path: Path) -> None:
+def test_external_folder_keeps_all_files(tmp_path: Path) -> None:
     files = EpisodeFiles(tmp_path / "run", Pieces(TOKENIZER), 0, {"rollout_data_dir": str(tmp_path / "all")})
     assert files.writes("train")
     assert not files.writes("validation")
@@ -155,16 +162,20 @@ def test_elsewhere_all_stay(tmp_path: Path) -> None:
     assert len(list((tmp_path / "all").iterdir())) == 3
 
 
-def test_a_run_with_a_critic_and_a_correction_explains_every_token(tmp_path: Path) -> None:
-    more = [
+def test_critic_and_correction_explain_every_token(tmp_path: Path) -> None:
+    overrides = [
         "actor.old_logprobs=recompute",
         "actor.importance_correction=token_tis",
         "actor.entropy_coeff=0",
         "actor.loss_agg_mode=token-mean",
     ]
-    in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=2", *more)
+    in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=2", *overrides)
     run = open_run(tmp_path)
-    assert [(each.number, each.kind) for each in run.iterations] == [(1, "train"), (2, "train"), (2, "validation")]
+    assert [(file.number, file.kind) for file in run.iterations] == [
+        (1, "train"),
+        (2, "train"),
+        (2, "validation"),
+    ]
     iteration = run.iteration(2)
     assert iteration.info["version"] == 1
     assert len(iteration.info["steps"]) == 2

@@ -41,7 +41,7 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Any:
     threading.setprofile(before)  # type: ignore[arg-type]
 
 
-def test_the_table_has_the_files_of_an_iteration(tmp_path: Path, entered: Entered) -> None:
+def test_table_has_files_of_iteration(tmp_path: Path, entered: Entered) -> None:
     def look(run: Run) -> None:
         report = run.reporter.iteration
 

@@ -36,13 +36,13 @@ def prompts(tmp_path):
     return write_parquet(GeneratedMath("easy", seed=0), tmp_path / "prompts.parquet", count=5)
 
 
-def command(model, prompts, output, *more):
+def command(model, prompts, output, *overrides):
     small = ["rollout.max_response_length=6", "rollout.max_prompt_length=300", "data.batch_size=2", "data.n_samples=3"]
     where = [f"model.path={model}", f"data.path={prompts}", f"data.output_path={output}"]
-    return [*where, *small, "trainer.threads=1", "engine.threads=1", *more]
+    return [*where, *small, "trainer.threads=1", "engine.threads=1", *overrides]
 
 
-def test_replies_to_every_prompt_and_a_kill_changes_nothing(model, prompts, tmp_path, monkeypatch):
+def test_kill_and_resume_generate_same_replies(model, prompts, tmp_path, monkeypatch):
     assert generate.main(command(model, prompts, tmp_path / "out.parquet")) == 0
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table.num_rows == 5
@@ -75,7 +75,7 @@ def test_replies_to_every_prompt_and_a_kill_changes_nothing(model, prompts, tmp_
     assert parquet.read_table(tmp_path / "again.parquet").equals(table)
 
 
-def test_variables_of_the_template_are_part_of_what_is_asked(model, prompts, tmp_path, capsys, monkeypatch):
+def test_template_variables_are_part_of_identity(model, prompts, tmp_path, capsys, monkeypatch):
     copied = shutil.copytree(model, tmp_path / "model")
     template = copied / "chat_template.jinja"
     template.write_text("{% if greet is defined %}{{ greet }}{% endif %}" + template.read_text())
@@ -98,7 +98,7 @@ def test_variables_of_the_template_are_part_of_what_is_asked(model, prompts, tmp
     assert "never reads greet" in capsys.readouterr().err
 
 
-def test_what_cannot_be_gone_on_with_is_refused(model, prompts, tmp_path, capsys):
+def test_incompatible_batches_are_refused(model, prompts, tmp_path, capsys):
     output = tmp_path / "out.parquet"
     parts = tmp_path / "out.parquet.parts"
     parts.mkdir()
@@ -112,36 +112,36 @@ def test_what_cannot_be_gone_on_with_is_refused(model, prompts, tmp_path, capsys
 
 
 def test_bad_prompts_are_listed_by_row(model, tmp_path, capsys):
-    def refused(column, *more):
+    def refused(column, *overrides):
         parquet.write_table(pa.table({"prompt": column}), tmp_path / "bad.parquet")
-        assert generate.main(command(model, tmp_path / "bad.parquet", tmp_path / "out.parquet", *more)) == 1
+        assert generate.main(command(model, tmp_path / "bad.parquet", tmp_path / "out.parquet", *overrides)) == 1
         return capsys.readouterr().err
 
     good = [{"role": "user", "content": "one two three four five"}]
     assert "row 2: " in refused([good, [{"role": "nobody", "content": "x"}], good])
     assert "row 1: column 'prompt' is empty" in refused([[], good])
     assert "row 1: " in refused(["text", "text"])
-    said = refused([good], "rollout.max_prompt_length=4")
-    assert "row 1: " in said
-    assert "more than rollout.max_prompt_length=4" in said
+    output = refused([good], "rollout.max_prompt_length=4")
+    assert "row 1: " in output
+    assert "more than rollout.max_prompt_length=4" in output
     assert "no column 'question'" in refused([good], "data.prompt_key=question")
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "message"),
     [
         ("model.path=tiny", "model.path: must be given"),
         ("data.path=", "data.path: must be given"),
         ("rollout.n=2", "is 2, and data.n_samples is 3: write one of them"),
     ],
 )
-def test_mistakes_in_keys(model, prompts, tmp_path, capsys, argument, said):
+def test_mistakes_in_keys(model, prompts, tmp_path, capsys, argument, message):
     with pytest.raises(SystemExit, match="2"):
         generate.main(command(model, prompts, tmp_path / "out.parquet", argument))
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_context_that_the_model_has_not_is_refused(model, prompts, tmp_path, capsys):
+def test_context_beyond_model_is_refused(model, prompts, tmp_path, capsys):
     assert generate.main(command(model, prompts, tmp_path / "out.parquet", "rollout.max_prompt_length=510")) == 1
     assert "together more than the model's 512 positions; lower one of them" in capsys.readouterr().err
 
@@ -176,7 +176,7 @@ def replies(tmp_path, rows):
     return f"data.path={tmp_path}/replies.parquet"
 
 
-def test_the_built_in_scorers_by_data_source(tmp_path, capsys):
+def test_built_in_scorers_by_data_source(tmp_path, capsys):
     path = replies(
         tmp_path,
         [
@@ -197,7 +197,7 @@ def test_the_built_in_scorers_by_data_source(tmp_path, capsys):
     assert [row["score"] for row in rows] == [1, 0, 0, 1, 0, 0, 0, 0, 1, 0]
 
 
-def test_rows_of_our_episodes_are_replied_to_and_scored_by_their_environment(model, tmp_path, capsys):
+def test_environment_scores_replies_to_its_rows(model, tmp_path, capsys):
     rows, output = tmp_path / "rows.parquet", tmp_path / "replies.parquet"
     words = ["rows", "verl", "textenv/gsm8k-interact", "level=easy", "-n", "3", "-o", str(rows)]
     assert textenvs_main(words) == 0
@@ -207,47 +207,47 @@ def test_rows_of_our_episodes_are_replied_to_and_scored_by_their_environment(mod
     # The scores are the rewards of the first turn, as the environment gives them.
     table = parquet.read_table(rows).to_pylist()
     answers = [[f"#### {row['reward_model']['ground_truth']}", "#### 99999", "no"] for row in table]
-    written = [{**row, "responses": said} for row, said in zip(table, answers, strict=True)]
+    written = [{**row, "responses": replies} for row, replies in zip(table, answers, strict=True)]
     parquet.write_table(pa.Table.from_pylist(written), output)
     report = tmp_path / "report.jsonl"
     assert evaluate.main([f"data.path={output}", f"report.output_path={report}"]) == 0
-    found = [json.loads(line)["score"] for line in report.read_text().splitlines()]
+    scores = [json.loads(line)["score"] for line in report.read_text().splitlines()]
     env, expected = textenvs.make("textenv/gsm8k-interact", level="easy"), []
-    for seed, said in enumerate(answers):
-        for reply in said:
+    for seed, replies in enumerate(answers):
+        for reply in replies:
             env.reset(seed=seed)
             expected.append(env.step(reply)[1])
-    assert found == expected
+    assert scores == expected
     assert expected[0] == 1.0
 
 
-def test_what_cannot_be_scored_is_said_by_row_and_never_a_zero(tmp_path, capsys):
+def test_unscorable_replies_are_listed_not_zero(tmp_path, capsys):
     (tmp_path / "score.py").write_text(
         "def mine(data_source, solution_str, ground_truth, extra_info):\n"
         "    return {'raise': 1 / (solution_str != 'raise'), 'nan': float('nan')}.get(solution_str, 0.5)\n"
     )
     path = replies(tmp_path, [("a", ["x", "nan"], "1"), ("a", ["raise"], "1"), ("b", ["nan"], "1")])
-    mine = [f"custom_reward_function.path={tmp_path}/score.py", "custom_reward_function.name=mine"]
-    assert evaluate.main([path, *mine]) == 1
-    said = capsys.readouterr()
-    assert "a: 2 rows, 3 replies, 2 NOT SCORED" in said.out
-    assert "mean score  0.5000" in said.out
-    assert "b: 1 row, 1 reply, 1 NOT SCORED" in said.out
-    assert said.out.count("mean score") == 1
-    assert "row 1, reply 2: mine failed: it returned nan, which is no finite number" in said.err
-    assert "row 2, reply 1: " in said.err
-    assert "ZeroDivisionError" in said.err
+    overrides = [f"custom_reward_function.path={tmp_path}/score.py", "custom_reward_function.name=mine"]
+    assert evaluate.main([path, *overrides]) == 1
+    output = capsys.readouterr()
+    assert "a: 2 rows, 3 replies, 2 NOT SCORED" in output.out
+    assert "mean score  0.5000" in output.out
+    assert "b: 1 row, 1 reply, 1 NOT SCORED" in output.out
+    assert output.out.count("mean score") == 1
+    assert "row 1, reply 2: mine failed: it returned nan, which is no finite number" in output.err
+    assert "row 2, reply 1: " in output.err
+    assert "ZeroDivisionError" in output.err
 
 
-def test_a_file_that_cannot_be_scored_is_refused(tmp_path, capsys):
+def test_file_that_cannot_be_scored_is_refused(tmp_path, capsys):
     path = replies(tmp_path, [("a", [], "1"), ("a", ["x"], None)])
     with pytest.raises(SystemExit, match="2"):
         evaluate.main([path, "--dry-run"])
     assert "row 1: column 'responses'" in capsys.readouterr().err
     assert evaluate.main([path]) == 1
-    said = capsys.readouterr().err
-    assert "row 1: column 'responses'" in said
-    assert "row 2: column 'reward_model' has no ground_truth" in said
+    output = capsys.readouterr().err
+    assert "row 1: column 'responses'" in output
+    assert "row 2: column 'reward_model' has no ground_truth" in output
     assert evaluate.main([path, "data.response_key=answers"]) == 1
     assert "no column 'answers'; it has responses, data_source, reward_model" in capsys.readouterr().err
     assert evaluate.main(["data.path=nowhere.parquet"]) == 1
@@ -255,33 +255,31 @@ def test_a_file_that_cannot_be_scored_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("where", ["folder", "file/out"])
-def test_an_output_that_cannot_be_written_is_refused_before_the_work(
-    tmp_path, model, prompts, capsys, monkeypatch, where
-):
+def test_unwritable_output_is_refused_first(tmp_path, model, prompts, capsys, monkeypatch, where):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr(evaluate, "score", lambda *_: pytest.fail("it scored"))
     monkeypatch.setattr(generate, "load", lambda *_, **__: pytest.fail("it loaded a model"))
     row = {"data_source": "openai/gsm8k", "reward_model": {"ground_truth": "4"}, "responses": ["4"]}
     parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "replies.parquet")
-    given = [f"data.path={tmp_path}/replies.parquet", f"report.output_path={tmp_path / where}"]
-    assert evaluate.main(given) == 1
+    argv = [f"data.path={tmp_path}/replies.parquet", f"report.output_path={tmp_path / where}"]
+    assert evaluate.main(argv) == 1
     assert f"report.output_path={tmp_path / where} cannot be written" in capsys.readouterr().err
     assert generate.main(command(model, prompts, tmp_path / where)) == 1
     assert str(tmp_path / where) in capsys.readouterr().err
 
 
-def test_what_was_scored_is_said_also_where_it_cannot_be_written(tmp_path, capsys, monkeypatch):
+def test_scores_are_printed_despite_write_failure(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(evaluate, "refuse_unwritable", lambda target: None)
     row = {"data_source": "openai/gsm8k", "reward_model": {"ground_truth": "4"}, "responses": ["#### 4"]}
     parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "replies.parquet")
     assert evaluate.main([f"data.path={tmp_path}/replies.parquet", f"report.output_path={tmp_path}"]) == 1
-    said = capsys.readouterr()
-    assert "mean score" in said.out
-    assert "cannot be written" in said.err
+    output = capsys.readouterr()
+    assert "mean score" in output.out
+    assert "cannot be written" in output.err
 
 
-def test_an_unknown_data_source_names_the_known_ones():
+def test_unknown_data_source_names_known_ones():
     with pytest.raises(ValueError, match="known are openai/gsm8k"):
         compute_score("nowhere", "x", "1")
 
@@ -290,13 +288,13 @@ def test_an_unknown_data_source_names_the_known_ones():
 @pytest.mark.parametrize(
     ("reply", "score"), [(r"\boxed{1024}", 1.0), (r"\boxed{2^{10}}", 0.0), (r"\boxed{1000+24}", 0.0)]
 )
-def test_an_expression_must_be_evaluated_whether_or_not_the_row_has_the_problem(reply, score, extra):
+def test_expression_scorer_evaluates_without_problem_column(reply, score, extra):
     pytest.importorskip("math_verify", reason="needs the extra 'math'")
     assert compute_score("lighteval/MATH", reply, "1024", extra) == score
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=4))
-def test_pass_at_k_is_the_share_of_draws_that_have_a_success(passes):
+def test_pass_at_k_equals_share_of_draws(passes):
     """Its definition: over all ways to draw k of a row's replies; rows with fewer replies are left out, and counted."""
     outcomes = [
         Outcome(row, sample, "s", float(good)) for row, some in enumerate(passes, 1) for sample, good in enumerate(some)

@@ -63,7 +63,7 @@ TOKENIZERS = {
 
 
 @pytest.mark.parametrize("entries", TOKENIZERS.values(), ids=TOKENIZERS)
-def test_a_tokenizer_without_its_parts_says_which(good, tmp_path, entries):
+def test_tokenizer_without_its_parts_says_which(good, tmp_path, entries):
     (key,) = entries
     assert f"'{key}'" in refusal(good, tmp_path, "tokenizer.json", changed(good, "tokenizer.json", **entries))
 
@@ -85,7 +85,7 @@ def test_values_of_another_kind_are_refused(good, tmp_path, name, entries):
 
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "vocab_size", "num_attention_heads", "hidden_size"])
-def test_a_shape_of_no_model_is_refused(good, tmp_path, key):
+def test_shape_of_no_model_is_refused(good, tmp_path, key):
     assert key in refusal(good, tmp_path, "config.json", changed(good, "config.json", **{key: 10**12}))
 
 
@@ -154,6 +154,6 @@ def test_lack_of_memory_is_not_blamed_on_files(tmp_path, error):
 
 
 @pytest.mark.timeout(60)
-def test_shape_is_not_read_from_a_pipe(tmp_path):
+def test_shape_is_not_read_from_pipe(tmp_path):
     os.mkfifo(tmp_path / "config.json")
     assert is_language_model(str(tmp_path))

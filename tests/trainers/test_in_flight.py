@@ -31,7 +31,7 @@ from trainers.rollout.group_scheduler import GroupRules, GroupScheduler
     samples=st.integers(1, 3),
     replicas=st.integers(1, 3),
 )
-def test_there_are_slots_for_all_that_may_run(
+def test_slots_cover_all_running_episodes(
     groups, n, staleness, window, factor, estimator, limit, validated, samples, replicas
 ):
     given_limit = "null" if limit is None else limit
@@ -73,7 +73,7 @@ def test_there_are_slots_for_all_that_may_run(
     assert slots(config) * replicas >= episodes(config) + futures(config) >= slots(config)
 
 
-def test_what_is_given_stays():
+def test_explicit_limits_stay():
     assert slots(resolve(["engine.max_slots=3"])[0]) == 3
 
 
@@ -84,16 +84,16 @@ def test_what_is_given_stays():
         ("rollout.max_running=7", "trainer.test_freq=1", "data.val_size=6"),
     ],
 )
-def test_a_run_uses_every_slot_and_no_request_waits(tmp_path: Path, monkeypatch: Any, options: tuple[str, ...]) -> None:
+def test_run_fills_slots_without_waiting(tmp_path: Path, monkeypatch: Any, options: tuple[str, ...]) -> None:
     running = most = 0
     generate = TorchEngine.generate
 
-    async def counted(engine: TorchEngine, *arguments: Any, **more: Any) -> Generation:
+    async def counted(engine: TorchEngine, *arguments: Any, **kwargs: Any) -> Generation:
         nonlocal running, most
         running += 1
         most = max(most, running)
         try:
-            return await generate(engine, *arguments, **more)
+            return await generate(engine, *arguments, **kwargs)
         finally:
             running -= 1
 

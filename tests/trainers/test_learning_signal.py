@@ -1,4 +1,4 @@
-"""What a run does without a learning signal: nothing, and it says so."""
+"""Runs without a learning signal change nothing, and report it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TURN_GRPO = ("algorithm.adv_estimator=turn_grpo", "trainer.save_freq=-1")
 
 
 @given(st.floats(-1e6, 1e6), st.integers(1, 4), st.integers(2, 9), st.booleans())
-def test_equal_rewards_give_no_advantage_to_the_last_bit(reward, groups, size, normalized):
+def test_equal_rewards_give_exactly_zero_advantage(reward, groups, size, normalized):
     """Rounding would be enough: AdamW divides what it left of a gradient by its own size."""
     count = groups * size
     batch = ActionBatch(
@@ -60,8 +60,8 @@ def test_equal_rewards_give_no_advantage_to_the_last_bit(reward, groups, size, n
         result = ESTIMATORS[name](batch, **options)
         if name == "reinforce_pp":  # it compares turns with each other, too
             continue
-        found = (normalize(result) if normalized else result).advantages
-        assert not found.any(), (name, options)
+        scaled = (normalize(result) if normalized else result).advantages
+        assert not scaled.any(), (name, options)
 
 
 # ------------------ runs
@@ -90,13 +90,15 @@ def given_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("checkpoints/iteration_*/model"))
 
 
-def trained(model: Path, folder: Path, look: Callable[[Run], None], *more: str) -> tuple[dict[str, torch.Tensor], ...]:
+def trained(
+    model: Path, folder: Path, look: Callable[[Run], None], *overrides: str
+) -> tuple[dict[str, torch.Tensor], ...]:
     """The weights of a given model before and after two iterations."""
     argv = [*SMALL, *QUICK, *TURN_GRPO, f"model.path={model}", f"trainer.default_local_dir={folder}"]
-    argv = [each for each in argv if not each.startswith(("warm_start.mistake", "warm_start.careless"))]
+    argv = [argument for argument in argv if not argument.startswith(("warm_start.mistake", "warm_start.careless"))]
 
     async def go() -> tuple[dict[str, torch.Tensor], ...]:
-        async with assemble(load_config([*argv, "trainer.total_iterations=2", *more])[0]) as run:
+        async with assemble(load_config([*argv, "trainer.total_iterations=2", *overrides])[0]) as run:
             look(run)
             before = run.learner.weights()
             await train(run)
@@ -110,38 +112,38 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> bo
 
 
 @pytest.mark.parametrize("norm_adv", ["false", "true"])
-def test_without_a_signal_a_given_model_stays_the_same_to_the_last_bit(given_model, tmp_path, norm_adv):
+def test_model_without_signal_stays_bit_identical(given_model, tmp_path, norm_adv):
     assert not moved(*trained(given_model, tmp_path, tie, f"algorithm.norm_adv={norm_adv}"))
     rows = training_of(tmp_path)
     assert [row["actor/grad_norm"] for row in rows] == [0.0, 0.0]
     assert [row["train/groups_tied"] for row in rows] == [1.0, 1.0]
 
 
-def test_what_moves_a_model_without_a_signal_was_asked_for(given_model, tmp_path):
+def test_only_configured_terms_move_signal_free_model(given_model, tmp_path):
     assert moved(*trained(given_model, tmp_path / "entropy", tie, "actor.entropy_coeff=0.01"))
     before, after = trained(given_model, tmp_path / "decay", tie, "actor.weight_decay=0.1")
-    kept = (1 - 0.003 * 0.1) ** 4  # actor.lr, and four optimizer steps
+    decay = (1 - 0.003 * 0.1) ** 4  # actor.lr, and four optimizer steps
     for name in before:
-        expected = before[name] * (kept if before[name].ndim > 1 else 1.0)
+        expected = before[name] * (decay if before[name].ndim > 1 else 1.0)
         torch.testing.assert_close(after[name], expected, rtol=1e-6, atol=0)
 
 
-def test_an_entropy_target_moves_it_where_the_entropy_is_below(given_model, tmp_path):
+def test_entropy_target_acts_below_target(given_model, tmp_path):
     assert not moved(*trained(given_model, tmp_path / "above", tie, "actor.entropy_target=1e-6"))
     assert moved(*trained(given_model, tmp_path / "below", tie, "actor.entropy_target=99", "actor.entropy_step=0.1"))
     assert [row["actor/entropy_coeff"] for row in training_of(tmp_path / "below")] == [0.0, 0.1]
 
 
-def test_the_entropy_bonus_is_of_models_from_scratch_unless_it_is_given(given_model):
+def test_entropy_bonus_defaults_to_scratch_models(given_model):
     path = f"model.path={given_model}"
     expected = {(): 0.01, (path,): 0.0, (path, "actor.entropy_coeff=0.02"): 0.02, ("actor.entropy_coeff=0",): 0.0}
     assert {arguments: resolve(arguments)[0].actor.entropy_coeff for arguments in expected} == expected
 
 
-def test_a_run_whose_first_iterations_have_no_signal_says_so_once(tmp_path, caplog):
+def test_missing_signal_is_reported_once(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "trainers"):
         in_process(tmp_path, *TURN_GRPO, f"trainer.total_iterations={START + 2}", look=tie)
-    (said,) = [record.message for record in caplog.records if "no signal" in record.message]
+    (message,) = [record.message for record in caplog.records if "no signal" in record.message]
     for words in (
         "all episodes earned the same",
         "mean reward 0.1",
@@ -150,10 +152,10 @@ def test_a_run_whose_first_iterations_have_no_signal_says_so_once(tmp_path, capl
         "rollout.temperature",
         "rollout.n",
     ):
-        assert words in said
+        assert words in message
 
 
-def test_tokens_outside_the_clip_range_are_counted_before_the_first_step(tmp_path):
+def test_clip_outliers_are_counted_before_first_step(tmp_path):
     """An engine whose log-probabilities are off by 1 for every other token: their ratio is 2.7."""
     shares: list[float] = []
 
@@ -181,7 +183,7 @@ def test_tokens_outside_the_clip_range_are_counted_before_the_first_step(tmp_pat
     assert 0.2 < shares[0] < 0.8
 
 
-def test_which_groups_are_tied():
+def test_tied_groups_have_equal_rewards():
     def groups(*rewards: list[float]) -> list[list[Trajectory]]:
         return [[_episode(reward) for reward in group] for group in rewards]
 
@@ -207,6 +209,6 @@ def _episode(reward: float) -> Trajectory:
     )
 
 
-def test_numbers_of_optimizer_steps_are_means_and_the_most_memory_is_the_most() -> None:
+def test_step_metrics_average_and_memory_takes_maximum() -> None:
     steps = [{"actor/loss": 1.0, "actor/peak_gib": 2.0}, {"actor/loss": 4.0, "actor/peak_gib": 6.0, "critic/loss": 3.0}]
     assert over_steps(steps) == {"actor/loss": 2.5, "actor/peak_gib": 6.0, "critic/loss": 3.0}

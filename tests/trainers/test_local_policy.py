@@ -27,15 +27,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def talk(policy: LocalPolicy, seed: int, turns: int = 3) -> list[tuple[str, int, int]]:
     env = textenvs.make("textenv/gsm8k-interact", level="easy")
     seen, _ = env.reset(seed=3)
-    player, told = policy.start(env, seed), []
+    player, replies = policy.start(env, seed), []
     for _ in range(turns):
         reply = await player(seen, ())
-        told.append((str(reply.action), reply.prompt_tokens or 0, reply.completion_tokens or 0))
+        replies.append((str(reply.action), reply.prompt_tokens or 0, reply.completion_tokens or 0))
         seen, *_ = env.step(reply.action)
-    return told
+    return replies
 
 
-async def test_replies_follow_from_the_seed_and_prompts_are_exact(folder: Path) -> None:
+async def test_seed_decides_replies_and_prompts_are_exact(folder: Path) -> None:
     policy = LocalPolicy(str(folder), max_response_length=12)
     try:
         first, again, other = [await talk(policy, seed) for seed in (0, 0, 1)]
@@ -50,7 +50,7 @@ async def test_replies_follow_from_the_seed_and_prompts_are_exact(folder: Path) 
         await policy.aclose()
 
 
-async def test_a_conversation_that_outgrows_the_model_says_so(folder: Path) -> None:
+async def test_conversation_that_outgrows_model_says_so(folder: Path) -> None:
     policy = LocalPolicy(str(folder), max_response_length=500)
     try:
         with pytest.raises(OutOfContext, match="room for 256"):
@@ -59,7 +59,7 @@ async def test_a_conversation_that_outgrows_the_model_says_so(folder: Path) -> N
         await policy.aclose()
 
 
-async def test_variables_of_the_template_reach_the_model(folder: Path, tmp_path: Path) -> None:
+async def test_variables_of_template_reach_model(folder: Path, tmp_path: Path) -> None:
     greeting = "{% if greet is defined %}{{ greet }}{% endif %}"
     copied = shutil.copytree(folder, tmp_path / "model")
     template = copied / "chat_template.jinja"
@@ -79,32 +79,32 @@ async def test_variables_of_the_template_reach_the_model(folder: Path, tmp_path:
     )
 
 
-def test_the_command_plays_keeps_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_command_records_and_resumes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "textenv/gsm8k-interact", "level=easy", "--local", str(folder), "--max-response-length", "8"]
     words += ["--num-tasks", "4", "--samples", "2", "--out", str(tmp_path / "out"), "--quiet"]
     assert main(words) == 0
-    kept = (tmp_path / "out/episodes.jsonl").read_text()
-    assert len(kept.splitlines()) == 8
-    assert all(json.loads(line)["completion_tokens"] > 0 for line in kept.splitlines())
+    recorded = (tmp_path / "out/episodes.jsonl").read_text()
+    assert len(recorded.splitlines()) == 8
+    assert all(json.loads(line)["completion_tokens"] > 0 for line in recorded.splitlines())
     assert main(words) == 0
-    assert (tmp_path / "out/episodes.jsonl").read_text() == kept
+    assert (tmp_path / "out/episodes.jsonl").read_text() == recorded
     assert "completion tokens" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [("tools_in_prompt=false", "does not show the tools"), ("call_format=native", "its calls would never be seen")],
 )
-def test_tools_that_the_model_would_not_know_end_the_evaluation_in_words(
-    option: str, said: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_unshown_tools_stop_the_evaluation(
+    option: str, message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["evaluate", "textenv/gsm8k-tool", option, "--local", str(folder), "--num-tasks", "2", "--quiet"]
     assert main([*words, "--out", str(tmp_path / "out")]) != 0
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("arguments", "message"),
     [
         (["--local", "/nowhere/model"], "no such folder"),
         (
@@ -116,14 +116,18 @@ def test_tools_that_the_model_would_not_know_end_the_evaluation_in_words(
         (["--local", "x", "--base-url", "http://localhost"], "--base-url goes with --model"),
     ],
 )
-def test_mistakes_are_said(
-    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_local_policy_errors_are_reported(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "run/checkpoints/iteration_000012/model").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     try:
-        status = main(["evaluate", "textenv/gsm8k", *more])
+        status = main(["evaluate", "textenv/gsm8k", *arguments])
     except SystemExit as end:
         status = int(end.code or 0)
     assert status == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -58,13 +58,13 @@ def renderer_of(name: str) -> Renderer:
     return Renderer(make_tokenizer(OTHERS[name]) if name in OTHERS else tokenizer_of(name))
 
 
-def shown(renderer: Renderer, messages: Messages) -> str:
+def rendered_text(renderer: Renderer, messages: Messages) -> str:
     return str(renderer._tokenizer.decode(renderer.render(messages)))
 
 
 @pytest.mark.parametrize("name", [*STYLES, *OTHERS])
 @given(roles=st.lists(st.sampled_from(["system", "user", "assistant", "tool", "calls"]), min_size=1, max_size=7))
-def test_any_conversation_is_shown_once_and_in_order_or_refused(name: str, roles: list[str]) -> None:
+def test_conversations_are_shown_once_in_order(name: str, roles: list[str]) -> None:
     made = {
         "system": system,
         "user": user,
@@ -75,7 +75,7 @@ def test_any_conversation_is_shown_once_and_in_order_or_refused(name: str, roles
     messages: Messages = tuple(made[role](f"words {number} of it") for number, role in enumerate(roles))
     plain = all(role == ("user", "assistant")[number % 2] for number, role in enumerate(roles)) and roles[-1] == "user"
     try:
-        text = shown(renderer_of(name), messages)
+        text = rendered_text(renderer_of(name), messages)
     except RendererError:
         if plain:
             raise
@@ -88,7 +88,7 @@ def test_any_conversation_is_shown_once_and_in_order_or_refused(name: str, roles
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_reply_s_tool_results_are_bridged_as_they_are_rendered(name: str) -> None:
+def test_tool_result_bridges_equal_rendering(name: str) -> None:
     renderer = renderer_of(name)
     new = (tool("result", "c", "look"), user("Well?"))
     opening: Messages = (system("Be brief."), user("What?"))
@@ -98,25 +98,29 @@ def test_a_reply_s_tool_results_are_bridged_as_they_are_rendered(name: str) -> N
     assert renderer.rewritten(tokens, (*opening, assistant("a reply"), *new)) is None
 
 
-def test_results_behind_calls_are_the_templates_own_where_it_shows_them() -> None:
-    text = shown(renderer_of("behind calls"), (user("a"), assistant("", [CALL]), tool("7", "zqcall000", "look")))
+def test_native_tool_results_stay_native() -> None:
+    text = rendered_text(
+        renderer_of("behind calls"), (user("a"), assistant("", [CALL]), tool("7", "zqcall000", "look"))
+    )
     assert "<tool_response>" not in text
     assert text.count("(7)") == 1
-    text = shown(renderer_of("behind calls"), (user("a"), assistant("Hm.", [CALL]), tool("7", "zqcall000", "look")))
+    text = rendered_text(
+        renderer_of("behind calls"), (user("a"), assistant("Hm.", [CALL]), tool("7", "zqcall000", "look"))
+    )
     assert text.index("Hm.") < text.index("VALUE") < text.index("<tool_response>\n7\n</tool_response>")
 
 
 @pytest.mark.parametrize("template", [DROPPING, BEHIND_CALLS])
-def test_the_policy_sees_what_its_tool_says(template: str) -> None:
+def test_policy_sees_what_its_tool_says(template: str) -> None:
     """``textenv/gsm8k-tool`` from its reset to the answer to a wrong submission."""
     env = textenvs.make("textenv/gsm8k-tool")
     renderer = Renderer(make_tokenizer(template))
     conversation, _ = env.reset(seed=0)
-    said = env.format.write("", [textenvs.tools.formats.call(env.tools[0].name, answer=-5)])
-    assert isinstance(said, str)
-    opening = shown(renderer, conversation)
+    reply = env.format.write("", [textenvs.tools.formats.call(env.tools[0].name, answer=-5)])
+    assert isinstance(reply, str)
+    opening = rendered_text(renderer, conversation)
     assert opening.count("<tools>") == 1  # the instructions, in the system or the user's message
-    after, *_ = env.step(said)
+    after, *_ = env.step(reply)
     bridge = renderer.bridge(after[len(conversation) + 1 :], after=None)
     assert "Wrong, reward 0.0." in renderer._tokenizer.decode(bridge)
     env.close()
@@ -128,15 +132,17 @@ def test_turns_of_several_messages_are_refused() -> None:
         Renderer(tokenizer)
 
 
-def test_what_is_put_in_another_form_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_converted_messages_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="trainers"):
         Renderer(make_tokenizer(DROPPING))
     assert "does not show system messages, later system messages, tool results behind text" in caplog.text
 
 
-def test_arguments_that_are_no_object_are_shown_as_text() -> None:
+def test_non_object_arguments_are_shown_as_text() -> None:
     broken = {**CALL, "function": {"name": "look", "arguments": "{what: VALUE"}}
-    assert "VALUE" in shown(renderer_of("qwen 3"), (user("a"), assistant("", [broken]), tool("no JSON", "zqcall000")))
+    assert "VALUE" in rendered_text(
+        renderer_of("qwen 3"), (user("a"), assistant("", [broken]), tool("no JSON", "zqcall000"))
+    )
 
 
 # ------------------------------------------------------------------------------------------------ tools
@@ -158,7 +164,7 @@ SCHEMA = {
 }
 
 
-def test_tools_that_a_template_shows_in_part_are_refused() -> None:
+def test_partly_shown_tools_are_refused() -> None:
     talk = (user("Hm"),)
     Renderer(make_tokenizer(QWEN3)).render(talk, [SCHEMA])
     part = QWEN3.replace("{{ t | tojson }}", "{{ t.function.name }} {{ t.function.description }}")
@@ -168,11 +174,11 @@ def test_tools_that_a_template_shows_in_part_are_refused() -> None:
         renderer_of("chatml").render(talk, [SCHEMA])
 
 
-def test_a_run_whose_model_would_not_know_its_tools_is_refused_at_its_start() -> None:
+def test_run_with_unshown_tools_is_refused() -> None:
     chatml, qwen = renderer_of("chatml"), renderer_of("qwen 3")
 
-    def config(*more: str) -> PPOConfig:
-        return resolve(["env.id=textenv/gsm8k-tool", *more])[0]
+    def config(*overrides: str) -> PPOConfig:
+        return resolve(["env.id=textenv/gsm8k-tool", *overrides])[0]
 
     check_tools(config(), chatml)
     apart = config("env.kwargs.tools_in_prompt=false")
@@ -184,7 +190,7 @@ def test_a_run_whose_model_would_not_know_its_tools_is_refused_at_its_start() ->
             check_tools(config("env.kwargs.call_format=native"), renderer)
 
 
-def test_a_player_shows_the_tools_that_the_prompt_does_not_describe() -> None:
+def test_player_shows_undescribed_tools() -> None:
     prompts: list[str] = []
     renderer, tokenizer = renderer_of("qwen 3"), tokenizer_of("qwen 3")
 
@@ -210,7 +216,7 @@ def test_a_player_shows_the_tools_that_the_prompt_does_not_describe() -> None:
 # ------------------------------------------------------------------------------------------------ control tokens
 
 
-def test_a_reward_model_sees_results_that_its_template_drops() -> None:
+def test_reward_model_sees_dropped_tool_results() -> None:
     tokens = ConversationTokens(make_tokenizer(DROPPING), template=None, max_length=9999, overlong="error")
     talk: Messages = (user("a"), assistant("b"), tool("the result", "c"), assistant("d<|im_end|>e"))
     ids = tokens.encode(talk)
@@ -218,22 +224,22 @@ def test_a_reward_model_sees_results_that_its_template_drops() -> None:
     assert ids.count(tokens._tokenizer.convert_tokens_to_ids("<|im_end|>")) == 4
 
 
-@given(said=st.lists(st.sampled_from(["\uff1c", "|im_end|", "\uff1e", "<", ">", "|", "x", "<<s>", "s><"]), max_size=9))
-def test_no_spelling_becomes_a_control_token_also_where_text_is_normalised(said: list[str]) -> None:
+@given(parts=st.lists(st.sampled_from(["\uff1c", "|im_end|", "\uff1e", "<", ">", "|", "x", "<<s>", "s><"]), max_size=9))
+def test_normalised_text_makes_no_control_token(parts: list[str]) -> None:
     """Fullwidth brackets become ASCII before tokens are found; of overlapping names, one is left when one is cut."""
     tokenizer = build_tokenizer(TEXTS)
     tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
     tokenizer.add_special_tokens({"extra_special_tokens": ["<s>", "s><|im_end|"]})
     tokenizer.add_tokens([AddedToken("<|im_end|>", special=True, normalized=True)], special_tokens=True)
     control = ControlTokens(tokenizer)
-    (marked,), marks = control.mark([("".join(said), control.pattern)])
+    (marked,), marks = control.mark([("".join(parts), control.pattern)])
     ids = control.encode(MarkedText(f"<|im_start|>user\n{marked}<|im_end|>", marks))
-    found = [i for i in ids if i in control.ids.values()]
-    assert found == [control.ids["<|im_start|>"], control.ids["<|im_end|>"]]
-    assert tokenizer.decode(ids).count("".join(said).replace("\uff1c", "<").replace("\uff1e", ">")) >= 1
+    control_ids = [i for i in ids if i in control.ids.values()]
+    assert control_ids == [control.ids["<|im_start|>"], control.ids["<|im_end|>"]]
+    assert tokenizer.decode(ids).count("".join(parts).replace("\uff1c", "<").replace("\uff1e", ">")) >= 1
 
 
-def test_what_a_tokenizer_declares_as_control_is_control() -> None:
+def test_declared_control_tokens_are_control() -> None:
     tokenizer = build_tokenizer(TEXTS)
     tokenizer.add_tokens([AddedToken("<turn|>", special=False), AddedToken("<h1>", special=False)])
     tokenizer.chat_control_tokens = ["<turn|>"]
@@ -241,13 +247,13 @@ def test_what_a_tokenizer_declares_as_control_is_control() -> None:
     assert "<h1>" not in ControlTokens(tokenizer).ids
 
 
-def test_spelled_tokens_leave_the_templates_own_as_they_are_where_they_strip_the_space_behind_them() -> None:
+def test_spelled_tokens_keep_stripping_template_tokens() -> None:
     """Phi-3's take the newline along: the frame around a text is the same with and without a spelled token in it."""
     tokenizer = build_tokenizer(TEXTS, chat_template=DROPPING.replace("im_start", "start").replace("im_end", "end"))
     marks = [AddedToken(name, special=True, rstrip=True) for name in ("<|start|>", "<|end|>")]
     tokenizer.add_tokens(marks, special_tokens=True)
     renderer = Renderer(tokenizer)
-    evil, plain = (renderer.render((user(f"7 {said} 7"),)) for said in ("<|end|>\n<|start|>", "x"))
+    evil, plain = (renderer.render((user(f"7 {spelling} 7"),)) for spelling in ("<|end|>\n<|start|>", "x"))
     seven = tokenizer.convert_tokens_to_ids("7")
     assert evil[: evil.index(seven)] == plain[: plain.index(seven)]
     assert evil[::-1][: evil[::-1].index(seven)] == plain[::-1][: plain[::-1].index(seven)]
@@ -261,13 +267,13 @@ def test_text_parts_are_rendered_as_their_text(name: str, texts: list[str], role
     renderer = renderer_of(name)
 
     def talk(content: str | tuple[TextPart, ...]) -> Messages:
-        said = user(content) if role == "user" else tool(content, "zqcall000", "look")
-        return (user("Look."), assistant("", [CALL]), said) if role == "tool" else (said,)
+        message = user(content) if role == "user" else tool(content, "zqcall000", "look")
+        return (user("Look."), assistant("", [CALL]), message) if role == "tool" else (message,)
 
     assert renderer.render(talk(tuple(map(text_part, texts)))) == renderer.render(talk("\n".join(texts)))
 
 
-def test_an_image_is_refused_in_words() -> None:
+def test_image_is_refused_in_words() -> None:
     renderer = renderer_of(next(iter(STYLES)))
     seen = user((text_part("What is this?"), image_part("https://example.org/a.png")))
     with pytest.raises(RendererError, match="a user message has an image .* train in an environment that"):

@@ -14,21 +14,21 @@ REWARD, LOSS = "algorithm.use_kl_in_reward=true", "actor.use_kl_loss=true"
 
 
 def warnings_of(*words: str) -> list[str]:
-    config, flags = resolve([word for each in words for word in each.split()])
+    config, flags = resolve([word for line in words for word in line.split()])
     lines = list(notices(config))
     assert [note for note in flags.notes if note.startswith("warning: ")] == lines
     return lines
 
 
 @pytest.mark.parametrize("estimate", ["k2", "k3", "abs", "low_var_kl"])
-def test_estimates_that_are_wrong_in_the_reward(estimate):
+def test_estimates_that_are_wrong_in_reward(estimate):
     (line,) = warnings_of(REWARD, f"algorithm.kl_penalty={estimate}")
     assert f"algorithm.kl_penalty={estimate} in the reward" in line
     assert "use k1" in line
 
 
 @pytest.mark.parametrize("estimate", ["k1", "abs"])
-def test_estimates_that_are_wrong_in_the_loss(estimate):
+def test_estimates_that_are_wrong_in_loss(estimate):
     (line,) = warnings_of(LOSS, f"actor.kl_loss_type={estimate}")
     assert f"actor.kl_loss_type={estimate} in the loss" in line
     assert "use k2 or k3" in line
@@ -43,7 +43,7 @@ def test_cuts_that_nothing_corrects(cuts):
     assert "keep_sampling_mask" not in line, "vLLM reports no masks"
 
 
-def test_other_settings_that_bend_the_gradient():
+def test_settings_that_bias_the_gradient_warn():
     (line,) = warnings_of("algorithm.adv_estimator=bilevel_gae algorithm.turn_lam=0.9")
     assert "turn_lam=0.9 is biased" in line
     for baseline in ("mixed", "shrunk"):
@@ -51,7 +51,7 @@ def test_other_settings_that_bend_the_gradient():
         assert f"algorithm.baseline={baseline} bends" in line
 
 
-def test_right_settings_and_those_without_effect_are_silent():
+def test_valid_and_ineffective_settings_are_silent():
     right = [
         f"{REWARD} algorithm.kl_penalty=k1",
         *(f"{LOSS} actor.kl_loss_type={estimate}" for estimate in ("k2", "k3", "low_var_kl")),
@@ -64,22 +64,22 @@ def test_right_settings_and_those_without_effect_are_silent():
     assert warnings_of() == []
 
 
-def test_several_are_said_each():
-    given = [(REWARD, "algorithm.kl_penalty=k2"), (LOSS, "actor.kl_loss_type=k1"), ("rollout.top_p=0.5",)]
-    for count in range(len(given) + 1):
-        for some in itertools.combinations(given, count):
+def test_every_notice_is_printed():
+    warned = [(REWARD, "algorithm.kl_penalty=k2"), (LOSS, "actor.kl_loss_type=k1"), ("rollout.top_p=0.5",)]
+    for count in range(len(warned) + 1):
+        for some in itertools.combinations(warned, count):
             assert len(warnings_of(*itertools.chain(*some))) == count
 
 
-def test_warnings_stand_in_a_dry_run(capsys):
+def test_warnings_stand_in_dry_run(capsys):
     with pytest.raises(SystemExit) as ended:
         load_config(["--dry-run", "rollout.top_p=0.9"])
     assert ended.value.code == 0
-    shown = capsys.readouterr()
-    assert "rollout.top_p=0.9 samples from another policy" in shown.out + shown.err
+    output = capsys.readouterr()
+    assert "rollout.top_p=0.9 samples from another policy" in output.out + output.err
 
 
-def test_the_doctor_says_them(tmp_path, capsys):
+def test_doctor_prints_notices(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/reward": 0.5}\n')
     (tmp_path / "config.yaml").write_text("rollout:\n  top_p: 0.9\n")
     main([str(tmp_path)])

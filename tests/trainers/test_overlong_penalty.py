@@ -14,27 +14,27 @@ from trainers.trajectory import read_parquet
 
 @given(st.integers(0, 300), st.integers(1, 200), st.data())
 @settings(deadline=None, max_examples=100)
-def test_the_penalty_by_cases(tokens, limit, data):
+def test_penalty_by_cases(tokens, limit, data):
     buffer = data.draw(st.integers(1, limit))
-    found = overlong_penalty(tokens, limit, buffer, 0.5)
+    penalty = overlong_penalty(tokens, limit, buffer, 0.5)
     if tokens <= limit - buffer:
-        assert found == 0.0
+        assert penalty == 0.0
     elif tokens <= limit:
-        assert found == pytest.approx(0.5 * ((limit - buffer) - tokens) / buffer)
+        assert penalty == pytest.approx(0.5 * ((limit - buffer) - tokens) / buffer)
     else:
-        assert found == -0.5
+        assert penalty == -0.5
 
 
-def test_the_last_turn_pays_for_the_whole_response(tmp_path):
+def test_last_turn_pays_for_whole_response(tmp_path):
     dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
-    more = ["rollout.max_response_tokens=40", "overlong_buffer.len=30", "overlong_buffer.penalty_factor=2"]
-    in_process(tmp_path / "run", *dumps, *more, "overlong_buffer.enable=true", "trainer.total_iterations=1")
+    overrides = ["rollout.max_response_tokens=40", "overlong_buffer.len=30", "overlong_buffer.penalty_factor=2"]
+    in_process(tmp_path / "run", *dumps, *overrides, "overlong_buffer.enable=true", "trainer.total_iterations=1")
     episodes = read_parquet(tmp_path / "train" / "000001.parquet")
     penalties = []
     for episode in episodes:
-        said = np.flatnonzero(episode.action_mask)
+        sampled = np.flatnonzero(episode.action_mask)
         assert len(episode.segment_starts) == 1
-        expected = overlong_penalty(int(said[-1] - said[0]) + 1, 40, 30, 2.0)
+        expected = overlong_penalty(int(sampled[-1] - sampled[0]) + 1, 40, 30, 2.0)
         *before, last = episode.turn_terms
         assert not any("overlong" in terms for terms in before)
         assert last["overlong"] == pytest.approx(expected)
@@ -46,15 +46,15 @@ def test_the_last_turn_pays_for_the_whole_response(tmp_path):
     assert not any("overlong" in terms for episode in read_parquet(file) for terms in episode.turn_terms)
 
 
-def test_a_turn_pays_for_a_reply_without_an_end(tmp_path):
+def test_turn_pays_for_reply_without_end(tmp_path):
     dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
-    more = [
+    overrides = [
         "rollout.max_response_length=40",
         "rollout.cut_reply_penalty=0.5",
         "trainer.total_iterations=1",
         "rollout.n=8",
     ]
-    in_process(tmp_path / "run", *dumps, *more)
+    in_process(tmp_path / "run", *dumps, *overrides)
     replies = []  # tokens and terms of each
     for episode in read_parquet(tmp_path / "train" / "000001.parquet"):
         edges = np.flatnonzero(np.diff(episode.action_mask.astype(int), prepend=0, append=0))

@@ -26,14 +26,14 @@ def length(words: int, renderer: Renderer = RENDERER) -> int:
     return len(renderer.render([user(" ".join(["word"] * words))]))
 
 
-def config_of(*more: str) -> PPOConfig:
-    return resolve([*WORDY, "env.kwargs.torn=true", *more])[0]
+def config_of(*overrides: str) -> PPOConfig:
+    return resolve([*WORDY, "env.kwargs.torn=true", *overrides])[0]
 
 
-async def found(*more: str) -> tuple[set[int], set[int], list[str]]:
-    said: list[str] = []
-    overlong = (await overlong_of(config_of(*more), RENDERER, said.append))[""]
-    return set(overlong.training), set(overlong.validation), said
+async def overlong_tasks(*overrides: str) -> tuple[set[int], set[int], list[str]]:
+    notes: list[str] = []
+    overlong = (await overlong_of(config_of(*overrides), RENDERER, notes.append))[""]
+    return set(overlong.training), set(overlong.validation), notes
 
 
 @pytest.mark.parametrize("backend", ["inline", "thread"])
@@ -46,58 +46,58 @@ async def test_openings_are_measured_as_they_are_rendered(backend: str) -> None:
     assert "the page is torn" in failed[5]
 
 
-async def test_those_that_are_longer_are_left_out_and_said() -> None:
-    training, validation, said = await found(f"data.longest_prompt={length(8)}", "data.val_size=10")
+async def test_overlong_tasks_are_dropped_and_reported() -> None:
+    training, validation, notes = await overlong_tasks(f"data.longest_prompt={length(8)}", "data.val_size=10")
     assert training == {9, 10, 11}, "as long as the limit is not too long, and what cannot be opened stays"
     assert validation == {9}
-    assert said[0] == f"3 of 12 training tasks are left out: their openings have more than {length(8)} tokens"
-    assert said[1].startswith("1 training tasks could not be opened, and stay in; task 5: ")
-    assert said[2].startswith("1 of 10 validation tasks are left out")
+    assert notes[0] == f"3 of 12 training tasks are left out: their openings have more than {length(8)} tokens"
+    assert notes[1].startswith("1 training tasks could not be opened, and stay in; task 5: ")
+    assert notes[2].startswith("1 of 10 validation tasks are left out")
 
 
 async def test_only_tasks_that_are_played_are_measured() -> None:
-    training, _, said = await found(f"data.longest_prompt={length(2)}", "data.train_size=5")
+    training, _, notes = await overlong_tasks(f"data.longest_prompt={length(2)}", "data.train_size=5")
     assert training == {3, 4}
-    assert said[0].startswith("2 of 5 ")
-    endless = await found("env.kwargs.tasks=null", f"data.longest_prompt={length(2)}", "data.train_size=5")
+    assert notes[0].startswith("2 of 5 ")
+    endless = await overlong_tasks("env.kwargs.tasks=null", f"data.longest_prompt={length(2)}", "data.train_size=5")
     assert endless[0] == training, "of an endless set these are the first"
 
 
-async def test_without_the_key_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_key_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wordy, "opening", None)
-    assert await found("data.filter_overlong_prompts=false") == (set(), set(), [])
+    assert await overlong_tasks("data.filter_overlong_prompts=false") == (set(), set(), [])
 
 
 async def test_tasks_that_never_end_are_refused() -> None:
     with pytest.raises(SetupError, match=r"never end: give data.train_size=N"):
-        await found("env.kwargs.tasks=null")
+        await overlong_tasks("env.kwargs.tasks=null")
 
 
-async def test_nothing_left_is_an_error_that_says_how_long_they_are() -> None:
+async def test_all_overlong_error_names_shortest_length() -> None:
     with pytest.raises(SetupError, match=rf"leaves no training task: .* all 5 .* 2 tokens, the shortest {length(1)}:"):
-        await found("data.longest_prompt=2", "data.train_size=5")
+        await overlong_tasks("data.longest_prompt=2", "data.train_size=5")
 
 
-def test_the_limit_leaves_room_for_a_reply_unless_it_is_given() -> None:
+def test_default_limit_leaves_room_for_reply() -> None:
     config = config_of("engine.max_context=100", "rollout.max_response_length=30")
     assert longest_prompt(config) == 70
     assert longest_prompt(config_of("data.longest_prompt=12")) == 12
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         (["data.longest_prompt=9"], "no effect without data.filter_overlong_prompts"),
         (["data.longest_prompt=512", "data.filter_overlong_prompts=true"], "engine.max_context=512 does not hold"),
         (["data.longest_prompt=0", "data.filter_overlong_prompts=true"], ">= 1"),
     ],
 )
-def test_what_does_not_go_together(given: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        resolve(given)
+def test_conflicting_filter_keys_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(arguments)
 
 
-def test_verls_two_keys_are_the_filter_and_its_limit() -> None:
+def test_verl_keys_set_filter_and_limit() -> None:
     lengths = ["data.max_prompt_length=100", "data.max_response_length=40"]
     on, _ = resolve(["data.filter_overlong_prompts=true", "actor.max_tokens_per_micro_batch=512", *lengths])
     assert (on.data.filter_overlong_prompts, on.data.longest_prompt, on.engine.max_context) == (True, 100, 140)
@@ -110,14 +110,14 @@ def test_verls_two_keys_are_the_filter_and_its_limit() -> None:
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
-    """Of the runs, whose tokenizer follows from the environment."""
+def run_renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
+    """Return the runs' renderer, whose tokenizer follows from the environment."""
     few = [*WORDY, "data.filter_overlong_prompts=false", "trainer.total_iterations=1"]
     return Renderer(in_process(tmp_path_factory.mktemp("run"), *few).tokenizer)
 
 
-def test_a_run_plays_the_rest_alone_and_goes_on_with_the_same(
-    tmp_path: Path, theirs: Renderer, capsys: pytest.CaptureFixture[str]
+def test_run_and_resume_play_remaining_tasks(
+    tmp_path: Path, run_renderer: Renderer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played: set[str] = set()
 
@@ -133,19 +133,21 @@ def test_a_run_plays_the_rest_alone_and_goes_on_with_the_same(
         run.collector.next_batch = taking
 
     # Tasks 0, 1 and 2 fit, and with two groups a batch three iterations play each of them.
-    more = [*WORDY, "env.kwargs.tasks=5", f"data.longest_prompt={length(2, theirs)}"]
-    in_process(tmp_path, *more, "trainer.total_iterations=2", look=look)
+    overrides = [*WORDY, "env.kwargs.tasks=5", f"data.longest_prompt={length(2, run_renderer)}"]
+    in_process(tmp_path, *overrides, "trainer.total_iterations=2", look=look)
     assert played <= {f"task/{i}" for i in range(3)}
-    in_process(tmp_path, *more, "trainer.total_iterations=3", look=look)
+    in_process(tmp_path, *overrides, "trainer.total_iterations=3", look=look)
     assert played == {f"task/{i}" for i in range(3)}
-    other = [*QUICK, *more, f"data.longest_prompt={length(1, theirs)}", "trainer.total_iterations=4"]
+    other = [*QUICK, *overrides, f"data.longest_prompt={length(1, run_renderer)}", "trainer.total_iterations=4"]
     assert main(arguments(tmp_path, *other)) == 1
     assert "data.longest_prompt was" in capsys.readouterr().err
 
 
-def test_other_tasks_than_before_are_another_run_though_no_key_changed(tmp_path: Path, theirs: Renderer) -> None:
+def test_changed_tasks_refuse_resuming(tmp_path: Path, run_renderer: Renderer) -> None:
     """The limit follows from other keys here, and the environment's files could have changed just as well."""
-    more = [*WORDY, "env.kwargs.tasks=5", "rollout.max_response_length=6"]
-    in_process(tmp_path, *more, f"engine.max_context={length(4, theirs) + 6}", "trainer.total_iterations=1")
+    overrides = [*WORDY, "env.kwargs.tasks=5", "rollout.max_response_length=6"]
+    in_process(tmp_path, *overrides, f"engine.max_context={length(4, run_renderer) + 6}", "trainer.total_iterations=1")
     with pytest.raises(ValueError, match="the groups' numbers would mean other tasks"):
-        in_process(tmp_path, *more, f"engine.max_context={length(2, theirs) + 6}", "trainer.total_iterations=2")
+        in_process(
+            tmp_path, *overrides, f"engine.max_context={length(2, run_renderer) + 6}", "trainer.total_iterations=2"
+        )

@@ -30,7 +30,7 @@ def open_folder(path: Path | str, **values: object) -> Policy:
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
-def test_a_tiny_model_has_the_shape_that_was_asked_for(family):
+def test_tiny_model_has_configured_shape(family):
     policy = build(family=family, intermediate=48)
     config = policy.model.config
     assert config.model_type == family
@@ -49,7 +49,7 @@ def test_a_tiny_model_has_the_shape_that_was_asked_for(family):
     assert bool(torch.isfinite(logits).all())
 
 
-def test_the_seed_decides_the_weights():
+def test_seed_decides_weights():
     def weights(seed: int) -> torch.Tensor:
         return torch.cat([parameter.flatten() for parameter in build(seed).model.parameters()])
 
@@ -58,7 +58,7 @@ def test_the_seed_decides_the_weights():
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
-def test_a_saved_folder_loads_as_the_same_policy(tmp_path, family):
+def test_saved_folder_loads_as_same_policy(tmp_path, family):
     policy = build(family=family)
     tiny.save(tmp_path, policy.model, policy.tokenizer)
     loaded = open_folder(tmp_path)
@@ -93,7 +93,7 @@ def test_a_missing_folder(tmp_path):
         ("tokenizer.json", r"its tokenizer knows no words; is tokenizer\.json missing\?"),
     ],
 )
-def test_a_folder_that_lacks_something(tmp_path, missing, problem):
+def test_folder_that_lacks_something(tmp_path, missing, problem):
     policy = build()
     tiny.save(tmp_path, policy.model, policy.tokenizer)
     (tmp_path / missing).unlink()
@@ -101,19 +101,19 @@ def test_a_folder_that_lacks_something(tmp_path, missing, problem):
         open_folder(tmp_path)
 
 
-def test_the_tokenizer_of_a_larger_model(tmp_path):
+def test_tokenizer_of_larger_model(tmp_path):
     tiny.save(tmp_path, build().model, tiny.build_tokenizer(TEXTS, special=[f"<{i}>" for i in range(50)]))
     with pytest.raises(PolicyError, match=r"its tokenizer has \d+ tokens, the model only \d+; they do not belong"):
         open_folder(tmp_path)
 
 
-def test_a_name_that_is_neither_folder_nor_hub(tmp_path, monkeypatch):
+def test_unknown_model_name_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PolicyError, match="there is no such folder, .* hf download some/model"):
         open_folder("some/model")
 
 
-def test_a_tokenizer_without_a_chat_template(tmp_path):
+def test_tokenizer_without_chat_template(tmp_path):
     policy = build()
     tiny.save(tmp_path, policy.model, policy.tokenizer)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
@@ -133,13 +133,13 @@ def test_devices(monkeypatch):
     assert resolve_device("auto") == resolve_device("cuda") == torch.device("cuda")
 
 
-@pytest.mark.parametrize("kept", [0, 7, 0.5])
-def test_a_file_of_weights_that_is_cut_is_said_in_words(tmp_path, kept):
+@pytest.mark.parametrize("length", [0, 7, 0.5])
+def test_truncated_weights_file_is_reported(tmp_path, length):
     policy = build()
     policy.model.save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)
     weights = tmp_path / "model.safetensors"
     whole = weights.read_bytes()
-    weights.write_bytes(whole[: int(len(whole) * kept) if kept < 1 else kept])
+    weights.write_bytes(whole[: int(len(whole) * length) if length < 1 else length])
     with pytest.raises(PolicyError, match="transformers cannot load it"):
         open_folder(tmp_path)

@@ -31,7 +31,7 @@ GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
 # ------------------------------------------------------------------ a whole run
 
 
-def test_a_whole_run_writes_everything(tmp_path, capsys):
+def test_whole_run_writes_everything(tmp_path, capsys):
     folder = tmp_path / "run"
     dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
     freq = ["trainer.total_iterations=4", "trainer.save_freq=1", "trainer.test_freq=2", "trainer.keep_last_n=2"]
@@ -42,15 +42,15 @@ def test_a_whole_run_writes_everything(tmp_path, capsys):
         *((0, True), (1, False), (2, False), (2, True), (3, False), (4, False), (4, True))
     ]
     assert all(finite(row) for row in rows)
-    wanted = {"train/reward", "train/solved", "actor/entropy", "actor/approx_kl_k3", "actor/grad_norm", "critic/loss"}
-    wanted |= {"train/turn_tokens", "perf/tokens_per_s", "time/rollout_s", "time/learn_s", "time/publish_s"}
-    assert wanted <= set(training_of(folder)[0])
+    expected = {"train/reward", "train/solved", "actor/entropy", "actor/approx_kl_k3", "actor/grad_norm", "critic/loss"}
+    expected |= {"train/turn_tokens", "perf/tokens_per_s", "time/rollout_s", "time/learn_s", "time/publish_s"}
+    assert expected <= set(training_of(folder)[0])
 
     with Image.open(folder / "curves.png") as curves:
         assert min(curves.size) > 300
     assert list((folder / "tensorboard").iterdir())
-    kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    assert kept == ["iteration_000003", "iteration_000004"]
+    checkpoints = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert checkpoints == ["iteration_000003", "iteration_000004"]
 
     for number in range(1, 5):
         episodes = read_parquet(tmp_path / "train" / f"{number:06d}.parquet")
@@ -63,7 +63,7 @@ def test_a_whole_run_writes_everything(tmp_path, capsys):
     validated = [{e.task_key for e in read_parquet(tmp_path / "val" / f"{n:06d}.parquet")} for n in (0, 4)]
     assert validated[0] == validated[1], "validations must be of the same tasks"
 
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in (
         *(
             "warm start: 3 steps, loss",
@@ -77,7 +77,7 @@ def test_a_whole_run_writes_everything(tmp_path, capsys):
         *("tokens/turn", "tokens/s", "user: ", "assistant: ", "turn 1: reward"),
         *("episodes solved", "first reply right", "iteration 0 -> 4", f"curves:  {folder}/curves.png"),
     ):
-        assert words in said, words
+        assert words in output, words
 
     assert main(arguments(folder, *dumps, *freq)) == 0  # once more: there is nothing left to do, and it says so
     assert "this run is finished (4 iterations)" in capsys.readouterr().out
@@ -87,8 +87,8 @@ def test_a_whole_run_writes_everything(tmp_path, capsys):
 def test_held_out_tasks_are_not_trained_on(tmp_path):
     """The default: validation takes the generated problems' other half."""
     dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
-    more = ["env.id=textenv/gsm8k-interact", 'env.val_kwargs={"split": "test"}', "data.val_size=16"]
-    in_process(tmp_path / "run", *dumps, *more, "trainer.total_iterations=2")
+    overrides = ["env.id=textenv/gsm8k-interact", 'env.val_kwargs={"split": "test"}', "data.val_size=16"]
+    in_process(tmp_path / "run", *dumps, *overrides, "trainer.total_iterations=2")
     train_, val = (
         {episode.messages[0]["content"] for path in (tmp_path / name).iterdir() for episode in read_parquet(path)}
         for name in ("train", "val")
@@ -101,9 +101,9 @@ def test_held_out_tasks_are_not_trained_on(tmp_path):
 def test_real_rows(tmp_path):
     files = [f"data.train_files={GSM8K}/train.jsonl", f"data.val_files={GSM8K}/test.jsonl"]
     dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
-    more = ["engine.max_context=1024", "data.val_size=4", "rollout.max_response_length=32", "model.vocab_size=512"]
+    overrides = ["engine.max_context=1024", "data.val_size=4", "rollout.max_response_length=32", "model.vocab_size=512"]
     folder = tmp_path / "run"
-    assert main(arguments(folder, *files, *dumps, *more, "trainer.total_iterations=2")) == 0
+    assert main(arguments(folder, *files, *dumps, *overrides, "trainer.total_iterations=2")) == 0
     rows = metrics_of(folder)
     assert len(rows) == 4
     assert all(finite(row) for row in rows)
@@ -162,15 +162,15 @@ def estimator_of(options: str) -> str:
     return options.split()[0].partition("=")[2]
 
 
-def test_every_estimator_is_among_the_options():
+def test_every_estimator_is_among_options():
     assert {estimator_of(options) for options in OPTIONS} == set(ESTIMATORS)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_every_estimator_and_option_trains(tmp_path, options):
     before: dict[str, torch.Tensor] = {}
-    more = [*options.split(), "trainer.total_iterations=1"]
-    run = in_process(tmp_path, *more, look=lambda run: before.update(run.learner.weights()))
+    overrides = [*options.split(), "trainer.total_iterations=1"]
+    run = in_process(tmp_path, *overrides, look=lambda run: before.update(run.learner.weights()))
     (row,) = training_of(tmp_path)
     assert finite(row)
     assert row["actor/grad_norm"] > 0
@@ -195,9 +195,9 @@ def test_every_estimator_and_option_trains(tmp_path, options):
 
 def test_old_weights_are_seen_and_corrected(tmp_path):
     """One iteration behind, and the policy moves: weights are not 1, and a narrow band rejects tokens."""
-    more = ["rollout.staleness=1", "actor.old_logprobs=recompute", "actor.importance_correction=decoupled"]
-    more += ["actor.rejection=token", "actor.rejection_low=0.99", "actor.rejection_high=1.01", "actor.lr=0.01"]
-    in_process(tmp_path, *more, "trainer.total_iterations=3")
+    overrides = ["rollout.staleness=1", "actor.old_logprobs=recompute", "actor.importance_correction=decoupled"]
+    overrides += ["actor.rejection=token", "actor.rejection_low=0.99", "actor.rejection_high=1.01", "actor.lr=0.01"]
+    in_process(tmp_path, *overrides, "trainer.total_iterations=3")
     first, *_, last = training_of(tmp_path)
     assert first["actor/rejected"] == 0.0, "nothing is old yet"
     assert 0.0 < last["actor/rejected"] <= 1.0
@@ -205,7 +205,7 @@ def test_old_weights_are_seen_and_corrected(tmp_path):
     assert last["actor/importance_ess"] < 1.0
 
 
-def test_greedy_episodes_are_compared_with_and_not_trained_on(tmp_path):
+def test_greedy_episodes_are_compared_not_trained(tmp_path):
     seen: list[Any] = []
 
     def look(run: Run) -> None:
@@ -217,8 +217,12 @@ def test_greedy_episodes_are_compared_with_and_not_trained_on(tmp_path):
 
         run.collector.next_batch = next_batch  # type: ignore[method-assign]
 
-    more = ["algorithm.adv_estimator=remax", "algorithm.norm_adv=false", f"trainer.rollout_data_dir={tmp_path}/dumps"]
-    run = in_process(tmp_path, *more, "trainer.total_iterations=1", look=look)
+    overrides = [
+        "algorithm.adv_estimator=remax",
+        "algorithm.norm_adv=false",
+        f"trainer.rollout_data_dir={tmp_path}/dumps",
+    ]
+    run = in_process(tmp_path, *overrides, "trainer.total_iterations=1", look=look)
     for number, (batch, row) in enumerate(zip(seen, training_of(tmp_path), strict=True), 1):
         episodes = read_parquet(tmp_path / "dumps" / f"{number:06d}.parquet")
         assert len(episodes) == 4
@@ -237,7 +241,7 @@ def test_greedy_episodes_are_compared_with_and_not_trained_on(tmp_path):
     np.testing.assert_allclose(advantages.advantages, expected)
 
 
-def test_a_run_goes_on_when_a_replica_is_lost(tmp_path):
+def test_run_continues_after_replica_loss(tmp_path):
     engines: list[Any] = []
 
     def look(run: Run) -> None:
@@ -254,8 +258,8 @@ def test_a_run_goes_on_when_a_replica_is_lost(tmp_path):
 
         run.reporter.iteration = report_and_break  # type: ignore[method-assign]
 
-    more = ["engine.replicas=2", "trainer.total_iterations=3", f"trainer.rollout_data_dir={tmp_path}/dumps"]
-    in_process(tmp_path, *more, look=look)
+    overrides = ["engine.replicas=2", "trainer.total_iterations=3", f"trainer.rollout_data_dir={tmp_path}/dumps"]
+    in_process(tmp_path, *overrides, look=look)
     assert len(training_of(tmp_path)) == 3
     assert engines[0].stats()["replicas_lost"] == 1
     assert engines[0].stats()["retries"] >= 1
@@ -267,8 +271,8 @@ def test_a_run_goes_on_when_a_replica_is_lost(tmp_path):
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
 def test_engine_and_learner_agree_on_every_turn(tmp_path, family):
     """The log-probabilities sampled with are those that the learner computes from the recorded tokens."""
-    more = [f"model.family={family}", "model.layers=2", "rollout.n=4", "actor.old_logprobs=recompute"]
-    in_process(tmp_path, *more, "trainer.total_iterations=2")
+    overrides = [f"model.family={family}", "model.layers=2", "rollout.n=4", "actor.old_logprobs=recompute"]
+    in_process(tmp_path, *overrides, "trainer.total_iterations=2")
     rows = training_of(tmp_path)
     assert rows[0]["actor/outside_clip_first"] == 0.0
     assert max(row["actor/engine_logprob_gap"] for row in rows) < 1e-4
@@ -282,7 +286,7 @@ def test_engine_and_learner_agree_on_every_turn(tmp_path, family):
         (Qwen3MoeConfig, {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}),
     ],
 )
-def test_engine_and_learner_agree_where_a_family_runs_through_its_modules(tmp_path, kind, shape):
+def test_engine_and_learner_agree_for_module_families(tmp_path, kind, shape):
     """Weights travel too: the gap of later iterations is as small as the first one's."""
     tokenizer = build_tokenizer(["How many? 12 apples."] * 3, vocab_size=300)
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
@@ -291,10 +295,10 @@ def test_engine_and_learner_agree_where_a_family_runs_through_its_modules(tmp_pa
     model = AutoModelForCausalLM.from_config(kind(**sizes, **heads, **ends, **shape, max_position_embeddings=256))
     for one in (tokenizer, model):
         one.save_pretrained(tmp_path / "model")
-    given = [each for each in (*SMALL, *QUICK) if not each.startswith(("warm_start.", "algorithm."))]
-    given += [f"model.path={tmp_path}/model", f"trainer.default_local_dir={tmp_path}/run", "rollout.n=4"]
-    given += ["algorithm.adv_estimator=grpo", "actor.old_logprobs=recompute", "trainer.total_iterations=2"]
-    config = load_config(given)[0]
+    argv = [argument for argument in (*SMALL, *QUICK) if not argument.startswith(("warm_start.", "algorithm."))]
+    argv += [f"model.path={tmp_path}/model", f"trainer.default_local_dir={tmp_path}/run", "rollout.n=4"]
+    argv += ["algorithm.adv_estimator=grpo", "actor.old_logprobs=recompute", "trainer.total_iterations=2"]
+    config = load_config(argv)[0]
 
     async def go():
         async with assemble(config) as run:
@@ -313,7 +317,7 @@ def test_epochs_and_mini_batches_are_optimizer_steps(tmp_path):
     assert training_of(tmp_path)[0]["actor/ratio"] != 1.0
 
 
-def test_a_batch_that_lost_episodes_for_good_has_fewer_steps(tmp_path):
+def test_lost_episodes_reduce_optimizer_steps(tmp_path):
     def loses_one(run):
         take = run.collector.next_batch
 
@@ -328,7 +332,7 @@ def test_a_batch_that_lost_episodes_for_good_has_fewer_steps(tmp_path):
     assert run.learner.actor_optimizer.step_count == 5
 
 
-def test_the_critic_warms_up_alone(tmp_path):
+def test_critic_warms_up_alone(tmp_path):
     run = in_process(tmp_path, "critic.warmup=1", "actor.mini_batches=1", "trainer.total_iterations=2")
     assert (run.learner.actor_optimizer.step_count, run.learner.critic_optimizer.step_count) == (1, 2)
     rows = training_of(tmp_path)
@@ -336,12 +340,12 @@ def test_the_critic_warms_up_alone(tmp_path):
     assert all("critic/loss" in row for row in rows)
 
 
-def test_the_learning_rate_falls_over_the_actors_steps_alone():
+def test_learning_rate_schedule_counts_actor_steps():
     with_critic = ["algorithm.adv_estimator=gae", "critic.warmup=20", "trainer.total_iterations=100"]
     assert learner_settings(resolve(with_critic)[0])["optimizer"].total_steps == 80 * 2
 
 
-def test_the_weight_of_the_kl_is_steered(tmp_path):
+def test_weight_of_kl_is_steered(tmp_path):
     """``beta <- beta (1 + clip(kl / target - 1, -0.2, 0.2) n / horizon)``, with ``n`` episodes an iteration."""
     kl = ["algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k3", "algorithm.kl_ctrl.kl_coef=0.1"]
     steer = ["algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.target_kl=0.001", "algorithm.kl_ctrl.horizon=40"]
@@ -364,11 +368,11 @@ def groups_in(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
-def test_episodes_go_on_while_the_learner_learns(tmp_path, mode):
-    more = ["rollout.staleness=1", "rollout.window=2", f"rollout.update_mode={mode}", "trainer.save_freq=2"]
-    more += [f"trainer.rollout_data_dir={tmp_path}/dumps"]
-    in_process(tmp_path, *more, "trainer.total_iterations=2")
-    run = in_process(tmp_path, *more, "trainer.total_iterations=4")
+def test_episodes_continue_while_learner_learns(tmp_path, mode):
+    overrides = ["rollout.staleness=1", "rollout.window=2", f"rollout.update_mode={mode}", "trainer.save_freq=2"]
+    overrides += [f"trainer.rollout_data_dir={tmp_path}/dumps"]
+    in_process(tmp_path, *overrides, "trainer.total_iterations=2")
+    run = in_process(tmp_path, *overrides, "trainer.total_iterations=4")
     rows = training_of(tmp_path)
     assert all(finite(row) for row in rows)
     stale = [row["rollout/staleness_max"] for row in rows]
@@ -379,7 +383,7 @@ def test_episodes_go_on_while_the_learner_learns(tmp_path, mode):
     assert sorted(done + waiting["in_flight"]) == list(range(waiting["next_group"])), "each group once, across resuming"
 
 
-def test_validation_does_not_change_what_is_trained(tmp_path):
+def test_validation_does_not_change_training(tmp_path):
     in_process(tmp_path / "a", "trainer.total_iterations=2")
     in_process(tmp_path / "b", "trainer.total_iterations=2", "trainer.test_freq=1", "trainer.val_before_train=true")
     for alone, beside in zip(*(comparable(training_of(tmp_path / name)) for name in ("a", "b")), strict=True):
@@ -387,9 +391,9 @@ def test_validation_does_not_change_what_is_trained(tmp_path):
         assert beside == pytest.approx(alone, rel=1e-3, abs=1e-5)
 
 
-def test_a_trace_shows_the_trainers_phases_and_the_episodes(tmp_path):
-    more = ["rollout.staleness=1", "trainer.total_iterations=2", "trainer.test_freq=1"]
-    in_process(tmp_path, *more, f"trainer.trace_file={tmp_path}/trace.json")
+def test_trace_shows_phases_and_episodes(tmp_path):
+    overrides = ["rollout.staleness=1", "trainer.total_iterations=2", "trainer.test_freq=1"]
+    in_process(tmp_path, *overrides, f"trainer.trace_file={tmp_path}/trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())
     processes = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
     assert set(processes) == {"trainer", "episodes", "evaluation"}
@@ -414,35 +418,40 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 
 
 @pytest.mark.parametrize("replace", [True, False])
-def test_a_reward_function_of_ones_own_scores_whole_episodes(tmp_path, replace):
+def test_custom_reward_function_scores_whole_episodes(tmp_path, replace):
     """In training and in validation: once an episode, on its last turn, in place of the environment's or beside it."""
     (tmp_path / "reward.py").write_text(REWARD)
-    more = [f"custom_reward_function.path={tmp_path}/reward.py", f"custom_reward_function.replace={replace}".lower()]
-    more += ["env.id=textenv/gsm8k-interact", "env.kwargs.max_assistant_turns=2", "env.val_kwargs.split=test"]
-    more += [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
-    in_process(tmp_path / "run", *more, "trainer.total_iterations=1")
+    overrides = [
+        f"custom_reward_function.path={tmp_path}/reward.py",
+        f"custom_reward_function.replace={replace}".lower(),
+    ]
+    overrides += ["env.id=textenv/gsm8k-interact", "env.kwargs.max_assistant_turns=2", "env.val_kwargs.split=test"]
+    overrides += [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
+    in_process(tmp_path / "run", *overrides, "trainer.total_iterations=1")
     for path in (tmp_path / "train/000001.parquet", tmp_path / "val/000001.parquet"):
         for episode in read_parquet(path):
             assert [turn.get("custom") for turn in episode.turn_terms][:-1] == [None] * (episode.num_turns - 1)
             assert episode.turn_terms[-1]["custom"] == 0.25 + episode.num_turns
-            paid = sum(
+            environment_reward = sum(
                 sum(value for name, value in turn.items() if name in ("correct", "format", "extra_turn"))
                 for turn in episode.turn_terms
             )
-            assert paid == pytest.approx(0.0 if episode.num_turns == 1 else -0.25)
-            expected = 0.25 + episode.num_turns + (0 if replace else paid)
+            assert environment_reward == pytest.approx(0.0 if episode.num_turns == 1 else -0.25)
+            expected = 0.25 + episode.num_turns + (0 if replace else environment_reward)
             assert episode.total_reward == pytest.approx(expected)
 
 
-def test_a_reward_function_that_fails_stops_the_run_with_its_cause(tmp_path, capsys):
+def test_failing_reward_function_stops_the_run(tmp_path, capsys):
     (tmp_path / "reward.py").write_text("def compute_score(**row):\n    raise KeyError('no such column')\n")
-    more = [f"custom_reward_function.path={tmp_path}/reward.py", "rollout.max_consecutive_errors=3"]
-    assert main(arguments(tmp_path / "run", *QUICK, *more)) == 1
-    said = capsys.readouterr().err
-    assert all(words in said for words in ("error: 3 episodes in a row", "error_reward", "KeyError: 'no such column'"))
+    overrides = [f"custom_reward_function.path={tmp_path}/reward.py", "rollout.max_consecutive_errors=3"]
+    assert main(arguments(tmp_path / "run", *QUICK, *overrides)) == 1
+    output = capsys.readouterr().err
+    assert all(
+        words in output for words in ("error: 3 episodes in a row", "error_reward", "KeyError: 'no such column'")
+    )
     refused(
         capsys,
-        arguments(tmp_path / "run2", *QUICK, more[0], "custom_reward_function.name=score"),
+        arguments(tmp_path / "run2", *QUICK, overrides[0], "custom_reward_function.name=score"),
         *("custom_reward_function.name: ", "has no function score; it has compute_score"),
         code=2,
     )
@@ -458,9 +467,9 @@ def test_chosen_iterations_are_profiled_in_all_threads(tmp_path):
     assert any("Backward" in event.get("name", "") for event in events)
 
 
-def test_an_episode_s_tokens_after_its_opening_are_limited(tmp_path):
-    more = ["rollout.max_response_tokens=9", f"trainer.rollout_data_dir={tmp_path}/train"]
-    in_process(tmp_path / "run", *more, "trainer.total_iterations=1")
+def test_episode_tokens_after_opening_are_limited(tmp_path):
+    overrides = ["rollout.max_response_tokens=9", f"trainer.rollout_data_dir={tmp_path}/train"]
+    in_process(tmp_path / "run", *overrides, "trainer.total_iterations=1")
     episodes = read_parquet(tmp_path / "train/000001.parquet")
     for episode in episodes:
         sampled = np.flatnonzero(episode.action_mask)
@@ -469,14 +478,14 @@ def test_an_episode_s_tokens_after_its_opening_are_limited(tmp_path):
         assert episode.status == "truncated_context" or episode.terminated
 
 
-def test_the_first_tasks_alone_and_the_critics_decay_rates(tmp_path):
-    more = [
+def test_train_size_and_critic_betas_apply(tmp_path):
+    overrides = [
         "data.train_size=3",
         "critic.betas=[0.5,0.75]",
         "trainer.total_iterations=2",
         f"trainer.rollout_data_dir={tmp_path}/e",
     ]
-    run = in_process(tmp_path, *more)
-    episodes = [each for file in sorted((tmp_path / "e").glob("*.parquet")) for each in read_parquet(file)]
-    assert {each.task_key for each in episodes} == {"task/0", "task/1", "task/2"}
+    run = in_process(tmp_path, *overrides)
+    episodes = [trajectory for file in sorted((tmp_path / "e").glob("*.parquet")) for trajectory in read_parquet(file)]
+    assert {episode.task_key for episode in episodes} == {"task/0", "task/1", "task/2"}
     assert learner_settings(run.config)["critic_optimizer"].betas == (0.5, 0.75)

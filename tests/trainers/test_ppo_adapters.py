@@ -34,7 +34,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run(tmp_path_factory.mktemp("merged"), *LORA)
 
 
-def test_a_run_is_the_same_to_the_last_bit(merged: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_run_is_same_to_last_bit(merged: list[dict[str, Any]], tmp_path: Path) -> None:
     rows = run(tmp_path, *ADAPTER)
     assert comparable(rows) == comparable(merged)
     whole, first, later = of_steps(merged)[0], *of_steps(rows)[:2]
@@ -44,32 +44,36 @@ def test_a_run_is_the_same_to_the_last_bit(merged: list[dict[str, Any]], tmp_pat
     assert whole < first <= whole + later  # matrices and, once, adapters
 
 
-def test_a_run_that_is_resumed_stands_on_what_the_checkpoint_has(merged: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_resumed_run_uses_checkpoint_weights(merged: list[dict[str, Any]], tmp_path: Path) -> None:
     """Its engine is made of merged weights, which are not what adapters stand on."""
     run(tmp_path, *ADAPTER, "trainer.total_iterations=2", "trainer.save_freq=1", "actor.lr_schedule=constant")
     rows = run(tmp_path, *ADAPTER)
     assert comparable(rows)[-2:] == comparable(merged)[-2:]
 
 
-def test_replicas_have_it_too(tmp_path: Path) -> None:
+def test_replicas_receive_the_adapter(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     async def look(made: Run) -> None:
         engines = [replica.engine for replica in made.collector._engine._replicas]  # type: ignore[attr-defined]
-        ours = [engine._scheduler._decoder.parameters for engine in engines]
-        wanted = made.learner.weights()
-        seen.append(all(bool((params[name] == wanted[name]).all()) for params in ours for name in wanted))
+        engine_parameters = [engine._scheduler._decoder.parameters for engine in engines]
+        expected = made.learner.weights()
+        seen.append(
+            all(bool((params[name] == expected[name]).all()) for params in engine_parameters for name in expected)
+        )
 
     run(tmp_path, *ADAPTER, "engine.replicas=2", "trainer.total_iterations=2", then=look)
     assert seen == [True]
 
 
 @pytest.mark.parametrize(("dtype", "bytes_each"), [("float32", 4), ("bfloat16", 2)])
-def test_without_adapters_whole_weights_go_in_the_type_that_engines_compute_in(dtype: Any, bytes_each: int) -> None:
+def test_full_weights_are_sent_in_engine_dtype(dtype: Any, bytes_each: int) -> None:
     learner = Learner(tiny.build_model(64, hidden=32, layers=1, heads=2, kv_heads=1))
     source, size = Publisher(learner, load_config([f"model.dtype={dtype}", "engine.name=vllm"])[0]).take()
-    found = {name: value for names, value in source.read() for name in names}  # type: ignore[union-attr]
-    assert all(torch.equal(found[name], value.to(getattr(torch, dtype))) for name, value in learner.weights().items())
+    received = {name: value for names, value in source.read() for name in names}  # type: ignore[union-attr]
+    assert all(
+        torch.equal(received[name], value.to(getattr(torch, dtype))) for name, value in learner.weights().items()
+    )
     assert size == bytes_each * sum(value.numel() for value in learner.actor.parameters())
 
 
@@ -93,18 +97,18 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("publish", ["merged", "adapter"])
-def test_a_run_begins_with_a_saved_adapter(publish: str, started: tuple[Path, Path], tmp_path: Path) -> None:
+def test_run_begins_with_saved_adapter(publish: str, started: tuple[Path, Path], tmp_path: Path) -> None:
     """Engine and learner alike: what was sampled before any update has the learner's own log-probabilities."""
     ray = pytest.importorskip("ray")
     ray.shutdown()  # that of other tests: this run starts its own
     model, adapter = started
     shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
-    options = [each for each in OPTIONS if each.partition("=")[0] not in shape]
-    more = [*LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}", f"model.lora_publish={publish}"]
+    options = [option for option in OPTIONS if option.partition("=")[0] not in shape]
+    overrides = [*LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}", f"model.lora_publish={publish}"]
     weights: list[Any] = []
 
     async def go(*extra: str) -> None:
-        config, _ = load_config([*options, *more, f"trainer.default_local_dir={tmp_path}", *extra])
+        config, _ = load_config([*options, *overrides, f"trainer.default_local_dir={tmp_path}", *extra])
         async with assemble(config) as made:
             (engine,) = [made.collector._engine]
             params = engine._scheduler._decoder.parameters  # type: ignore[attr-defined]
@@ -113,8 +117,8 @@ def test_a_run_begins_with_a_saved_adapter(publish: str, started: tuple[Path, Pa
             weights.append(learned)
             if not extra:
                 batch = await made.collector.next_batch()
-                ours = made.learner.logprobs(batch.trajectories)
-                for trajectory, logprobs in zip(batch.trajectories, ours, strict=True):
+                learner_logprobs = made.learner.logprobs(batch.trajectories)
+                for trajectory, logprobs in zip(batch.trajectories, learner_logprobs, strict=True):
                     sampled = trajectory.logprobs[trajectory.action_mask.astype(bool)]
                     np.testing.assert_allclose(logprobs, sampled, atol=1e-4)
             else:
@@ -133,19 +137,19 @@ def test_a_run_begins_with_a_saved_adapter(publish: str, started: tuple[Path, Pa
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_two_ranks_begin_with_a_saved_adapter(started: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_ranks_begin_with_saved_adapter(started: tuple[Path, Path], tmp_path: Path) -> None:
     """Each has its shard of it: together they have the weights that one process has, and learn from there."""
     ray = pytest.importorskip("ray")
     ray.shutdown()  # that of other tests: this run starts its own
     model, adapter = started
     shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
-    options = [each for each in OPTIONS if each.partition("=")[0] not in shape]
-    more = [*LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}", "trainer.total_iterations=1"]
+    options = [option for option in OPTIONS if option.partition("=")[0] not in shape]
+    overrides = [*LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}", "trainer.total_iterations=1"]
     weights: list[Any] = []
 
     async def go(ranks: int) -> None:
         place = [f"trainer.default_local_dir={tmp_path}/{ranks}", f"cluster.learner_ranks={ranks}"]
-        config, _ = load_config([*options, *more, *place])
+        config, _ = load_config([*options, *overrides, *place])
         async with assemble(config) as made:
             weights.append(dict(made.learner.weights()))
             await train(made)

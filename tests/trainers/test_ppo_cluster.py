@@ -1,4 +1,4 @@
-"""Where the parts of ``python -m trainers.ppo`` would go: said, or refused, before anything is started."""
+"""Placement of the parts of ``python -m trainers.ppo``: printed, or refused, before anything is started."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import pytest
 from trainers.ppo import main
 
 
-def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_plan_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--dry-run", "cluster.learner_ranks=2", f"trainer.default_local_dir={tmp_path}/run"])
     assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert "learner_ranks: 2  # command line (default 1)" in said
-    assert "# The plan: cluster.backend=ray, CPU." in said
-    assert "# learner: 2 ranks in pool shared" in said
-    assert "# memory of the engine, each process, estimated:" in said
+    output = capsys.readouterr().out
+    assert "learner_ranks: 2  # command line (default 1)" in output
+    assert "# The plan: cluster.backend=ray, CPU." in output
+    assert "# learner: 2 ranks in pool shared" in output
+    assert "# memory of the engine, each process, estimated:" in output
     assert not (tmp_path / "run").exists()
 
 
-def test_a_plan_that_does_not_fit_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_that_does_not_fit_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["cluster.colocate=false", "model.device=cpu", f"trainer.default_local_dir={tmp_path}/run"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "the configuration cannot be placed:\n  cluster.colocate=false has no effect" in said
-    assert "Nothing was started" in said
+    output = capsys.readouterr().err
+    assert "the configuration cannot be placed:\n  cluster.colocate=false has no effect" in output
+    assert "Nothing was started" in output
     assert not (tmp_path / "run").exists()
 
 
@@ -42,7 +42,7 @@ def test_servers_that_run_already_take_no_place(capsys: pytest.CaptureFixture[st
     servers = ("engine.name=sglang", "engine.sglang.base_url=http://127.0.0.1:1")
     with pytest.raises(SystemExit) as ended:
         main(["--dry-run", "--plan-for", "2@80", "cluster.learner_ranks=2", "cluster.colocate=false", *servers])
-    said = capsys.readouterr().out
-    assert ended.value.code == 0, said
-    assert "# engine: servers that run already" in said
-    assert "memory of the engine" not in said
+    output = capsys.readouterr().out
+    assert ended.value.code == 0, output
+    assert "# engine: servers that run already" in output
+    assert "memory of the engine" not in output

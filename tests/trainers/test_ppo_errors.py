@@ -1,4 +1,4 @@
-"""What ``python -m trainers.ppo`` refuses, and what it says."""
+"""Refusals of ``python -m trainers.ppo``, and their messages."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ BAD_SETUPS = [
 ]
 
 
-@pytest.mark.parametrize(("more", "words"), BAD_SETUPS)
-def test_an_environment_that_cannot_be_made_leaves_no_folder_and_exits_as_a_dry_run(tmp_path, capsys, more, words):
-    argv = arguments(tmp_path / "run", *more)
+@pytest.mark.parametrize(("overrides", "words"), BAD_SETUPS)
+def test_broken_environment_leaves_no_folder(tmp_path, capsys, overrides, words):
+    argv = arguments(tmp_path / "run", *overrides)
     refused(capsys, argv, "error: ", *words, code=2)
     refused(capsys, [*argv, "--dry-run"], *words, code=2)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_warm_start_without_an_expert(tmp_path, capsys):
+def test_warm_start_without_expert(tmp_path, capsys):
     argv = arguments(tmp_path / "run", "env.id=program_envs:tests/silent", "warm_start.enable=true")
     refused(capsys, argv, "error: ", "Silent has no scripted ", "switch the warm start off")
 
@@ -59,14 +59,14 @@ ROW = {"question": "2 + 2?", "answer": "4\n#### 4"}
 
 
 @pytest.mark.parametrize("key", ["train_files", "val_files"])
-def test_a_data_file_with_a_bad_row(tmp_path, capsys, key):
+def test_data_file_with_bad_row(tmp_path, capsys, key):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in (ROW, ROW, {**ROW, "answer": "four"})))
     argv = arguments(tmp_path / "run", f"data.{key}={path}")
     refused(capsys, argv, str(path), "row 3", "column 'answer' has no '#### N'", code=2)
 
 
-def test_validation_on_the_tasks_of_training_is_refused(tmp_path, capsys):
+def test_validation_on_tasks_of_training_is_refused(tmp_path, capsys):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROW) + "\n")
     for dry in ([], ["--dry-run"]):
@@ -75,7 +75,7 @@ def test_validation_on_the_tasks_of_training_is_refused(tmp_path, capsys):
     resolve(arguments(tmp_path / "run", f"env.kwargs.tasks={path}", f"env.val_kwargs.tasks={path}"))
 
 
-def test_files_to_train_on_alone_say_what_validation_is_on(tmp_path):
+def test_train_files_alone_report_validation_tasks(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROW) + "\n")
     assert "not on rows of data.train_files" in other_validation(resolve([f"data.train_files={path}"])[0])[0]
@@ -85,47 +85,47 @@ def test_files_to_train_on_alone_say_what_validation_is_on(tmp_path):
 PLAYED = "warm_start.demonstrations=20000"  # the default: files have the conversations
 
 
-def test_a_file_of_demonstrations_with_a_bad_row(tmp_path, capsys):
+def test_file_of_demonstrations_with_bad_row(tmp_path, capsys):
     path = tmp_path / "talks.jsonl"
     path.write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
-    said = refused(
+    output = refused(
         capsys, arguments(tmp_path / "run", f"warm_start.files={path}", PLAYED), "error: ", f"{path} row 1: "
     )
-    assert "must end with the assistant's message" in said
+    assert "must end with the assistant's message" in output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there(tmp_path, capsys):
+def test_missing_device_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments(tmp_path / "run", *QUICK, "model.device=cuda"))
     assert "model.device=cuda needs GPUs, and there are none here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("overrides", "words"),
     [
         ("trainer.offload=true", ("trainer.offload", "there is no GPU")),
         ("model.lora_rank=2 model.target_modules=[query]", ("query: this model has no linear layer", "q_proj")),
         ("model.attn_implementation=flash_atention_2", ("the learner:", "flash_atention_2")),
     ],
 )
-def test_a_learner_that_cannot_be_had_is_refused_before_anything_is_trained(tmp_path, capsys, more, words):
-    refused(capsys, arguments(tmp_path / "run", *QUICK, *more.split(" ")), *words)
+def test_unavailable_learner_is_refused_before_training(tmp_path, capsys, overrides, words):
+    refused(capsys, arguments(tmp_path / "run", *QUICK, *overrides.split(" ")), *words)
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("overrides", "words"),
     [
         ("model.kv_heads=2 trainer.tensor_parallel_size=2", ("1 ranks cannot be cut", "start a multiple of 2")),
         ("trainer.fsdp_size=4", ("fsdp_size=4 does not divide",)),
     ],
 )
-def test_ranks_that_cannot_be_cut_so_are_refused_by_the_plan(tmp_path, capsys, more, words):
-    refused(capsys, arguments(tmp_path / "run", *QUICK, *more.split(" ")), "cannot be placed", *words, code=2)
+def test_plan_refuses_indivisible_ranks(tmp_path, capsys, overrides, words):
+    refused(capsys, arguments(tmp_path / "run", *QUICK, *overrides.split(" ")), "cannot be placed", *words, code=2)
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("overrides", "words"),
     [
         (["model.target_modules=[q_proj]"], ("model.target_modules", "has no effect without model.lora_rank")),
         (["model.lora_publish=adapter"], ("model.lora_publish", "has no effect without model.lora_rank")),
@@ -139,11 +139,11 @@ def test_ranks_that_cannot_be_cut_so_are_refused_by_the_plan(tmp_path, capsys, m
         (["trainer.tensor_parallel_size=3"], ("trainer.tensor_parallel_size", "does not divide model.heads=2")),
     ],
 )
-def test_keys_of_the_learner_that_do_not_go_together(tmp_path, capsys, more, words):
-    refused(capsys, arguments(tmp_path / "run", *more), *words, code=2)
+def test_conflicting_learner_keys_are_refused(tmp_path, capsys, overrides, words):
+    refused(capsys, arguments(tmp_path / "run", *overrides), *words, code=2)
 
 
-def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, capsys):
+def test_foreign_checkpoint_is_refused_without_loss(tmp_path, capsys):
     in_process(tmp_path, "trainer.total_iterations=2")
     before = (tmp_path / "metrics.jsonl").read_bytes()
     quick = arguments(tmp_path, *QUICK, "trainer.total_iterations=4")
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, ca
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_full_disk_while_the_model_is_written_is_said_plainly(tmp_path, capsys, monkeypatch):
+def test_full_disk_during_model_write_is_reported(tmp_path, capsys, monkeypatch):
     def full(*_, **__):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
@@ -177,7 +177,7 @@ def test_a_full_disk_while_the_model_is_written_is_said_plainly(tmp_path, capsys
     refused(capsys, arguments(tmp_path, *QUICK), "[Errno 28]", "make room and start the same command again")
 
 
-def test_a_folder_that_takes_no_files_any_more_is_said_plainly(tmp_path, capsys, monkeypatch):
+def test_unwritable_folder_is_reported(tmp_path, capsys, monkeypatch):
     def denied(run):
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "checkpoints"))
 
@@ -186,9 +186,9 @@ def test_a_folder_that_takes_no_files_any_more_is_said_plainly(tmp_path, capsys,
 
 
 @pytest.mark.parametrize(
-    "damage", ["flipped", "state", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gone", "cut", "export"))]
+    "damage", ["flipped", "state", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gone", "cut", "export"))]
 )
-def test_a_run_whose_newest_checkpoint_is_damaged_resumes_from_the_one_before(tmp_path, capsys, caplog, damage):
+def test_damaged_newest_checkpoint_resumes_from_previous(tmp_path, capsys, caplog, damage):
     in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=1")
     before, newest = sorted((tmp_path / "checkpoints").iterdir())
     (file,) = (newest / "learner" / "tensors").glob("*.safetensors")
@@ -208,63 +208,65 @@ def test_a_run_whose_newest_checkpoint_is_damaged_resumes_from_the_one_before(tm
         file.write_text("{}")
     caplog.clear()
     in_process(tmp_path, "trainer.total_iterations=3", "trainer.save_freq=1")
-    (said,) = [record.getMessage() for record in caplog.records if "instead" in record.getMessage()]
-    assert said.startswith(str(file))
-    assert said.endswith("using iteration_000001 instead")
+    (message,) = [record.getMessage() for record in caplog.records if "instead" in record.getMessage()]
+    assert message.startswith(str(file))
+    assert message.endswith("using iteration_000001 instead")
     assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3]
     for path in (tmp_path / "checkpoints").iterdir():
         (path / "learner" / "learner.json").unlink()
     refused(capsys, arguments(tmp_path, *QUICK), "no checkpoint in", "learner.json is missing", "resume_mode=disable")
 
 
-def test_damaged_metrics_are_named_before_anything_is_done(tmp_path, capsys):
+def test_damaged_metrics_are_named_first(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step"\n{"step": 1}\n')
     refused(capsys, arguments(tmp_path, *QUICK), "metrics.jsonl, line 2: not a line of metrics", "move the file away")
 
 
-def test_constant_rewards_stop_a_run_that_asks_for_differences(tmp_path, capsys):
-    more = ["env.kwargs.constant=true", "rollout.filter_zero_variance=true", "rollout.max_consecutive_filtered=3"]
+def test_constant_rewards_stop_filtered_run(tmp_path, capsys):
+    overrides = ["env.kwargs.constant=true", "rollout.filter_zero_variance=true", "rollout.max_consecutive_filtered=3"]
     refused(
         capsys,
-        arguments(tmp_path, *QUICK, *more),
+        arguments(tmp_path, *QUICK, *overrides),
         *("error: 4 groups in a row had no difference in reward", "Change the difficulty"),
     )
 
 
-def test_constant_rewards_alone_do_not(tmp_path):
+def test_constant_rewards_do_not_stop_unfiltered_run(tmp_path):
     """With nothing to learn from, a step changes the policy by its entropy bonus alone, and no number breaks."""
-    more = ["env.kwargs.constant=true", "algorithm.adv_estimator=grpo", "trainer.total_iterations=1"]
-    in_process(tmp_path, *more, "actor.entropy_coeff=0")
+    overrides = ["env.kwargs.constant=true", "algorithm.adv_estimator=grpo", "trainer.total_iterations=1"]
+    in_process(tmp_path, *overrides, "actor.entropy_coeff=0")
     (row,) = training_of(tmp_path)
     assert finite(row)
     assert row["actor/grad_norm"] == row["actor/advantage_abs_max"] == 0.0
 
 
-def test_an_environment_that_breaks_stops_the_run_with_its_cause(tmp_path, capsys):
-    more = ["env.kwargs.broken=true", "rollout.max_consecutive_errors=3", "trainer.total_iterations=1"]
-    refused(capsys, arguments(tmp_path, *QUICK, *more), "3 episodes in a row", "error_env", "the database is gone")
+def test_breaking_environment_stops_run_with_cause(tmp_path, capsys):
+    overrides = ["env.kwargs.broken=true", "rollout.max_consecutive_errors=3", "trainer.total_iterations=1"]
+    refused(capsys, arguments(tmp_path, *QUICK, *overrides), "3 episodes in a row", "error_env", "the database is gone")
 
 
-def test_a_validation_that_nothing_could_be_scored_in_says_why_and_fails(tmp_path, capsys, caplog):
-    more = ["env.val_kwargs.broken=true", "trainer.val_only=true"]
-    refused(capsys, arguments(tmp_path, *QUICK, *more), "error: 3 of 3 validation episodes", "the database is gone")
+def test_unscored_validation_fails_with_reason(tmp_path, capsys, caplog):
+    overrides = ["env.val_kwargs.broken=true", "trainer.val_only=true"]
+    refused(
+        capsys, arguments(tmp_path, *QUICK, *overrides), "error: 3 of 3 validation episodes", "the database is gone"
+    )
     assert "3 of 3 validation episodes could not be scored: error_env: " in caplog.text
 
 
-def test_episodes_that_failed_and_were_played_again_are_a_share_of_an_iteration(tmp_path):
+def test_retried_episodes_are_reported_as_share(tmp_path):
     """The reward function fails for the first episode that asks."""
     (tmp_path / "reward.py").write_text(
         "seen = []\ndef compute_score(**row):\n    seen.append(1)\n    return 1.0 / (len(seen) - 1)\n"
     )
-    more = [f"custom_reward_function.path={tmp_path}/reward.py", "custom_reward_function.workers=1"]
-    in_process(tmp_path, *more, "trainer.total_iterations=2")
+    overrides = [f"custom_reward_function.path={tmp_path}/reward.py", "custom_reward_function.workers=1"]
+    in_process(tmp_path, *overrides, "trainer.total_iterations=2")
     first, second = training_of(tmp_path)
     assert first["train/episodes"] == second["train/episodes"] == 4
     assert first["train/left_out"] == first["train/status/error_reward"] == pytest.approx(1 / 5)
     assert second["train/left_out"] == 0
 
 
-def test_an_engine_that_is_gone_loses_nothing_that_was_learned(tmp_path):
+def test_lost_engine_keeps_learned_weights(tmp_path):
     def dies(run):
         take = run.collector.next_batch
 
@@ -283,7 +285,7 @@ def test_an_engine_that_is_gone_loses_nothing_that_was_learned(tmp_path):
 
 
 @pytest.mark.parametrize("error", [FloatingPointError, TermsError])
-def test_a_batch_that_cannot_be_learned_from_loses_nothing_that_was_learned(tmp_path, error):
+def test_failing_batch_keeps_learned_weights(tmp_path, error):
     def fails(run):
         update = run.learner.update_actor
 
@@ -294,23 +296,23 @@ def test_a_batch_that_cannot_be_learned_from_loses_nothing_that_was_learned(tmp_
 
         run.learner.update_actor = update_actor
 
-    more = ["trainer.total_iterations=3", "trainer.save_freq=-1"]
+    overrides = ["trainer.total_iterations=3", "trainer.save_freq=-1"]
     with pytest.raises(error, match="norm is nan"):
-        in_process(tmp_path, *more, look=fails)
+        in_process(tmp_path, *overrides, look=fails)
     assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().iteration == 2
-    run = in_process(tmp_path, *more)
+    run = in_process(tmp_path, *overrides)
     assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3]
     assert run.collector.frontier()["slots"]["batches"] == 4, "the batch that failed is not played again"
 
 
-def test_what_an_environment_says_in_an_error_is_short_and_moves_no_cursor(caplog):
+def test_environment_error_is_excerpted_and_printable(caplog):
     """A ground truth of 10 MB in a message, and escapes of a terminal."""
     run = SimpleNamespace(warned=set())
     batch = SimpleNamespace(problems={"step_raised": "KeyError: \x1b[2J\x1b]0;title\x07" + "9" * 10**7})
     warn(run, batch)
     warn(run, batch)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("an episode ended as step_raised: KeyError: \\x1b[2J")
-    assert "\x1b" not in said
-    assert "\x07" not in said
-    assert len(said) < 6000
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("an episode ended as step_raised: KeyError: \\x1b[2J")
+    assert "\x1b" not in message
+    assert "\x07" not in message
+    assert len(message) < 6000

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ppo_runs import in_process, training_of
 
-from trainers import ppo
+from trainers import update
 from trainers.algorithms.policy_losses import token_weights
 from trainers.config import ConfigError, resolve
 from trainers.run import Run
@@ -24,16 +24,16 @@ FORK = [
 @pytest.mark.parametrize(
     "options", ["", "fork.where=variance fork.budget=200 fork.samples=2 rollout.staleness=1 engine.replicas=2"]
 )
-def test_forks_are_trained_on_and_reported_beside_their_roots(
+def test_forks_are_trained_and_reported_separately(
     tmp_path: Path, options: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, parts = tmp_path / "episodes", list[Any]()
 
-    def weights(*given: Any, tree: Any, weights: Any, **more: Any) -> Any:
+    def weights(*arguments: Any, tree: Any, weights: Any, **kwargs: Any) -> Any:
         parts.append(tree)
-        return token_weights(*given, tree=tree, weights=weights, **more)
+        return token_weights(*arguments, tree=tree, weights=weights, **kwargs)
 
-    monkeypatch.setattr(ppo, "token_weights", weights)
+    monkeypatch.setattr(update, "token_weights", weights)
     in_process(tmp_path, *FORK, f"trainer.rollout_data_dir={folder}", *options.split())
     for row, file in zip(training_of(tmp_path), sorted(folder.glob("*.parquet")), strict=True):
         episodes = read_parquet(file)
@@ -55,12 +55,12 @@ def test_forks_are_trained_on_and_reported_beside_their_roots(
         assert not any(t.forked_from for t in read_parquet(sorted(folder.glob("*.parquet"))[0]))
 
 
-def test_the_embedded_engine_computes_no_prefix_twice(tmp_path: Path) -> None:
-    """Of prompts, each root's are computed once, and of a fork's context at most the block that its reply begins in.
+def test_embedded_engine_computes_no_prefix_twice(tmp_path: Path) -> None:
+    """Each root's prompt is computed once, and of a fork's context at most the block in which its reply begins.
 
     (Where a turn ends, its last sampled token is computed with what the environment said.)
     """
-    found: list[tuple[float, int, int]] = []
+    counts: list[tuple[float, int, int]] = []
 
     def look(run: Run) -> None:
         next_batch = run.collector.next_batch
@@ -73,14 +73,14 @@ def test_the_embedded_engine_computes_no_prefix_twice(tmp_path: Path) -> None:
                 start = int(np.flatnonzero(fork.action_mask)[0])
                 once += 16 + int((~fork.action_mask[start:]).sum()) + fork.num_turns
                 shared += start - 16
-            found.append((run.collector._engine.stats()["prefill_tokens"], once, shared))
+            counts.append((run.collector._engine.stats()["prefill_tokens"], once, shared))
             return batch
 
         run.collector.next_batch = counted  # type: ignore[method-assign]
 
     once = ["trainer.total_iterations=1", "rollout.n=1", "fork.samples=3", "trainer.test_freq=-1"]
     in_process(tmp_path, *FORK, *once, look=look)
-    ((computed, once_each, shared),) = found
+    ((computed, once_each, shared),) = counts
     assert computed <= once_each
     assert shared > 100, "otherwise this test shows nothing"
 
@@ -91,7 +91,7 @@ def problems(*arguments: str) -> str:
     return str(caught.value)
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_conflicting_keys_are_refused() -> None:
     fork = "algorithm.adv_estimator=fork"
     assert "fork.samples: has no effect without algorithm.adv_estimator=fork" in problems("fork.samples=2")
     assert "fork.where" in problems(fork, "fork.where=nowhere")

@@ -11,7 +11,7 @@ from ppo_runs import arguments, comparable, in_process, metrics_of, training_of
 
 from trainers.builders import SetupError
 from trainers.builders.environments import Component, check_environments, described, played, shares
-from trainers.builders.policy import demonstrations_of, experts_of, tokenizer_texts, with_scripts_there_are
+from trainers.builders.policy import demonstrations_of, experts_of, tokenizer_texts, with_available_scripts
 from trainers.checkpoints import CheckpointError
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.schema import SFTConfig
@@ -27,8 +27,8 @@ MIXTURE = [
 ]
 
 
-def test_a_mixture_is_reported_and_validated_by_component_and_resumes_exactly(tmp_path: Path) -> None:
-    more = [*MIXTURE, "trainer.total_iterations=5", "rollout.max_running=1", "trainer.save_freq=1"]
+def test_mixture_reports_by_component_and_resumes_exactly(tmp_path: Path) -> None:
+    overrides = [*MIXTURE, "trainer.total_iterations=5", "rollout.max_running=1", "trainer.save_freq=1"]
     choices: dict[str, list[Any]] = {}
 
     def noting(name: str) -> Any:
@@ -44,9 +44,9 @@ def test_a_mixture_is_reported_and_validated_by_component_and_resumes_exactly(tm
 
         return look
 
-    in_process(tmp_path / "whole", *more, look=noting("whole"))
-    in_process(tmp_path / "parts", *more, look=noting("parts"), stop_after=2)
-    in_process(tmp_path / "parts", *more, look=noting("parts"))
+    in_process(tmp_path / "whole", *overrides, look=noting("whole"))
+    in_process(tmp_path / "parts", *overrides, look=noting("parts"), stop_after=2)
+    in_process(tmp_path / "parts", *overrides, look=noting("parts"))
     assert choices["whole"] == choices["parts"]
     assert comparable(training_of(tmp_path / "whole")) == comparable(training_of(tmp_path / "parts"))
     assert any(choice.start is not None for choice in choices["whole"]), "otherwise this test shows little"
@@ -62,17 +62,17 @@ def test_a_mixture_is_reported_and_validated_by_component_and_resumes_exactly(tm
     assert last["val/mixture/few/share"] == last["val/mixture/talk/share"] == 0.5
 
 
-def test_with_staleness_filters_replicas_and_threads(tmp_path: Path) -> None:
-    more = ["rollout.staleness=1", "rollout.filter_zero_variance=true", "engine.replicas=2", "env.backend=thread"]
-    in_process(tmp_path, *MIXTURE, *more, "env.workers=2", "trainer.total_iterations=2")
+def test_mixture_with_staleness_filters_replicas_and_threads(tmp_path: Path) -> None:
+    overrides = ["rollout.staleness=1", "rollout.filter_zero_variance=true", "engine.replicas=2", "env.backend=thread"]
+    in_process(tmp_path, *MIXTURE, *overrides, "env.workers=2", "trainer.total_iterations=2")
     assert len(training_of(tmp_path)) == 2
 
 
-def config_of(*more: str) -> PPOConfig:
-    return resolve([*MIXTURE, *more])[0]
+def config_of(*overrides: str) -> PPOConfig:
+    return resolve([*MIXTURE, *overrides])[0]
 
 
-def test_an_environment_that_cannot_be_made_names_its_component(tmp_path: Path) -> None:
+def test_broken_environment_names_its_component(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"env\.mixture\.few\.id=.*hurdle must be 1.*env\.mixture\.few\.kwargs"):
         check_environments(config_of("env.mixture.few.kwargs.hurdle=2"))
     with pytest.raises(SetupError, match=r"env\.mixture\.talk\.id=textenv/clarifi.*Did you mean"):
@@ -81,48 +81,48 @@ def test_an_environment_that_cannot_be_made_names_its_component(tmp_path: Path) 
         check_environments(config_of("env.mixture.few.id=program_envs:tests/blocking"))
 
 
-def test_the_dry_run_prints_the_mixture(tmp_path: Path) -> None:
-    said = rehearse(resolve([*arguments(tmp_path), *MIXTURE])[0])
-    assert "env.mixture.few: program_envs:tests/bytes {'tasks': 3}, 25% of the groups at first" in said
-    assert "the opening of training task 0 of env.mixture.talk.id=textenv/clarify has " in said
-    assert "validation (env.mixture.few) is on tasks 0 to 2, which are trained on, too" in said
+def test_dry_run_prints_mixture(tmp_path: Path) -> None:
+    output = rehearse(resolve([*arguments(tmp_path), *MIXTURE])[0])
+    assert "env.mixture.few: program_envs:tests/bytes {'tasks': 3}, 25% of the groups at first" in output
+    assert "the opening of training task 0 of env.mixture.talk.id=textenv/clarify has " in output
+    assert "validation (env.mixture.few) is on tasks 0 to 2, which are trained on, too" in output
     assert not described(resolve([])[0])
 
 
-def test_the_warm_start_shows_each_component_by_weight() -> None:
+def test_warm_start_shows_each_component_by_weight() -> None:
     config = config_of("warm_start.demonstrations=10", "warm_start.mistake_rate=0")
     assert experts_of(config) == played(config)
-    found = Counter(component.name for component, _ in demonstrations_of(played(config), config.warm_start, seed=0))
-    assert found == {"few": 3, "talk": 7}
+    counts = Counter(component.name for component, _ in demonstrations_of(played(config), config.warm_start, seed=0))
+    assert counts == {"few": 3, "talk": 7}
     silent = "env.mixture.mute.id=program_envs:tests/silent"
     config = config_of(silent, "warm_start.demonstrations=10")
-    left, notes = with_scripts_there_are(config)
-    assert left.warm_start.enable is None
+    available, notes = with_available_scripts(config)
+    assert available.warm_start.enable is None
     assert any("does not show env.mixture.mute" in note for note in notes)
     assert any("no mistakes (env.mixture.few)" in note for note in notes)
-    assert [each.name for each in experts_of(left)] == ["few", "talk"]
-    texts = [*tokenizer_texts(played(config), left.warm_start, seed=0)]
+    assert [expert.name for expert in experts_of(available)] == ["few", "talk"]
+    texts = [*tokenizer_texts(played(config), available.warm_start, seed=0)]
     assert any("Say 0." in text for text in texts), "the tokenizer is made for those as well"
-    asked = config_of(silent, "warm_start.enable=true", "warm_start.demonstrations=9", "warm_start.mistake_rate=0")
+    requested = config_of(silent, "warm_start.enable=true", "warm_start.demonstrations=9", "warm_start.mistake_rate=0")
     with pytest.raises(DemonstrationError, match=r"env\.mixture\.mute: .*no scripted demonstrations"):
-        [*demonstrations_of(experts_of(asked), asked.warm_start, seed=0)]
+        [*demonstrations_of(experts_of(requested), requested.warm_start, seed=0)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 100])
 def test_shares_are_whole_and_sum_up(count: int) -> None:
     parts = [Component(str(weight), "x", {}, weight=weight) for weight in (1.0, 2.5, 0.1)]
-    given = shares(parts, count)
-    assert sum(given) == count
-    assert all(abs(number - count * each.weight / 3.6) < 1 for number, each in zip(given, parts, strict=True))
+    numbers = shares(parts, count)
+    assert sum(numbers) == count
+    assert all(abs(number - count * part.weight / 3.6) < 1 for number, part in zip(numbers, parts, strict=True))
 
 
-def problems(*more: str, schema: Any = PPOConfig) -> str:
+def problems(*overrides: str, schema: Any = PPOConfig) -> str:
     with pytest.raises(ConfigError) as caught:
-        resolve([*more], schema)
+        resolve([*overrides], schema)
     return str(caught.value)
 
 
-def test_what_does_not_go_with_a_mixture_is_refused(tmp_path: Path) -> None:
+def test_mixture_conflicts_are_refused(tmp_path: Path) -> None:
     one = "env.mixture.a.kwargs.level=easy"
     rows = tmp_path / "rows.jsonl"
     rows.touch()
@@ -143,16 +143,16 @@ def test_what_does_not_go_with_a_mixture_is_refused(tmp_path: Path) -> None:
     assert "env.id: is of one" in problems(one, "env.id=textenv/clarify", schema=SFTConfig)
 
 
-def test_a_signal_of_nothing_that_could_be_chosen_is_refused(tmp_path: Path) -> None:
+def test_signal_curriculum_without_choice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="chooses components of env.mixture, and tasks that repeat"):
         in_process(tmp_path, "env.curriculum.kind=signal", "trainer.total_iterations=1")
 
 
-def test_a_checkpoint_of_another_mixture_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_mixture_is_refused(tmp_path: Path) -> None:
     """Before anything of the run in the folder is changed."""
     in_process(tmp_path, *MIXTURE, "trainer.total_iterations=1")
-    left = {path: path.read_bytes() for path in tmp_path.glob("*.*") if path.is_file()}
-    assert tmp_path / "config.yaml" in left
+    contents = {path: path.read_bytes() for path in tmp_path.glob("*.*") if path.is_file()}
+    assert tmp_path / "config.yaml" in contents
     two = ["trainer.total_iterations=2"]
     with pytest.raises(CheckpointError, match=r"env\.mixture was few, talk and is now few, talk, more\. Give this run"):
         in_process(tmp_path, *MIXTURE, "env.mixture.more.id=textenv/clarify", *two)
@@ -160,10 +160,10 @@ def test_a_checkpoint_of_another_mixture_is_refused(tmp_path: Path) -> None:
         in_process(tmp_path, *two)
     with pytest.raises(CheckpointError, match=r"env\.mixture\.talk\.id was textenv/clarify and is now textenv/gsm8k"):
         in_process(tmp_path, *MIXTURE, "env.mixture.talk.id=textenv/gsm8k", *two)
-    assert left == {path: path.read_bytes() for path in left}
+    assert contents == {path: path.read_bytes() for path in contents}
 
 
-def test_a_checkpoint_without_a_curriculum_is_refused_to_one_with_it(tmp_path: Path) -> None:
+def test_checkpoint_of_another_curriculum_is_refused(tmp_path: Path) -> None:
     in_process(tmp_path, "trainer.total_iterations=1")
     with pytest.raises(CheckpointError, match=r"env\.curriculum\.reverse_share was 0\.0 and is now 0\.3\. Give"):
         in_process(tmp_path, "env.curriculum.reverse_share=0.3", "trainer.total_iterations=2")

@@ -26,12 +26,12 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, Trajectory]]:
     episodes: list[tuple[bool, Trajectory]] = []
     play = Player.play
 
-    async def kept(self: Player, backend: Any, episode: Any, *more: Any) -> Trajectory:
-        trajectory = await play(self, backend, episode, *more)
+    async def recorded_play(self: Player, backend: Any, episode: Any, *arguments: Any) -> Trajectory:
+        trajectory = await play(self, backend, episode, *arguments)
         episodes.append((episode.training, trajectory))
         return trajectory
 
-    monkeypatch.setattr(Player, "play", kept)
+    monkeypatch.setattr(Player, "play", recorded_play)
     return episodes
 
 
@@ -44,7 +44,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, Trajectory]]:
         "multiturn_reward.credit=difference algorithm.adv_estimator=fork env.backend=thread env.workers=8",
     ],
 )
-def test_turns_are_paid_by_their_futures_in_training_alone(tmp_path: Path, played: Any, options: str) -> None:
+def test_futures_reward_turns_in_training_only(tmp_path: Path, played: Any, options: str) -> None:
     in_process(tmp_path, *CLARIFY, *options.split(" "))
     environments = {"correct", "wrong", "question", "needless"}
     worth = {"accuracy", "cost"}
@@ -55,8 +55,8 @@ def test_turns_are_paid_by_their_futures_in_training_alone(tmp_path: Path, playe
             assert worth | environments <= set(terms)
             assert reward == pytest.approx(sum(terms.values()))
             alone = sum(terms[name] for name in worth)
-            paid = sum(terms[name] for name in environments)
-            assert reward == pytest.approx(alone + paid * ("replace=false" in options))
+            environment_reward = sum(terms[name] for name in environments)
+            assert reward == pytest.approx(alone + environment_reward * ("replace=false" in options))
     validated = [trajectory for kind, trajectory in played if not kind]
     assert validated
     for trajectory in validated:
@@ -75,7 +75,7 @@ def problems(*arguments: str) -> str:
     return str(caught.value)
 
 
-def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+def test_conflicting_keys_are_refused(tmp_path: Path) -> None:
     assert "must not be added up" in problems("algorithm.gamma=0.9")
     assert "turn_grpo, turn_gae" in problems("algorithm.adv_estimator=gigpo")
     assert "algorithm.outcome_mix" in problems("algorithm.outcome_mix=0.5")
@@ -95,7 +95,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     resolve(["multiturn_reward.enable=true", "multiturn_reward.credit=difference", "algorithm.adv_estimator=rloo"])
 
 
-def test_a_judge_that_cannot_be_had_stops_the_run_before_it_plays(tmp_path: Path) -> None:
+def test_unavailable_judge_stops_run_before_playing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="multiturn_reward: .*no module 'no_such_judges'"):
         in_process(tmp_path, *CLARIFY, "algorithm.gamma=0", "multiturn_reward.judge=no_such_judges:grade")
 
@@ -110,28 +110,28 @@ class Fixed:
         return self.grade
 
 
-def test_a_judge_is_made_of_its_options(tmp_path: Path, played: Any) -> None:
+def test_judge_is_built_from_its_options(tmp_path: Path, played: Any) -> None:
     judge = [f"multiturn_reward.judge={__name__}:Fixed", "multiturn_reward.judge_kwargs={grade: 0.25}"]
     in_process(tmp_path, *CLARIFY, "algorithm.gamma=0", "trainer.total_iterations=1", *judge)
     terms = [terms for training, trajectory in played if training for terms in trajectory.turn_terms]
     assert terms
-    assert {each["interactivity"] for each in terms} == {0.25}
+    assert {term["interactivity"] for term in terms} == {0.25}
 
 
 @pytest.mark.parametrize(
-    ("judge", "kwargs", "said"),
+    ("judge", "kwargs", "message"),
     [
         (f"{__name__}:Fixed", "{grad: 1}", "judge=.*Fixed with judge_kwargs: .*unexpected keyword argument 'grad'"),
         ("textenvs.judges:InteractivityJudge", "{model: {base_ur: x}}", "did you mean 'base_url'"),
         ("textenvs.judges:Interactivity", "{reasons: x, score: 1}", "judge must be a callable"),
     ],
 )
-def test_a_judge_that_cannot_be_made_stops_the_run(tmp_path: Path, judge: str, kwargs: str, said: str) -> None:
+def test_invalid_judge_options_stop_the_run(tmp_path: Path, judge: str, kwargs: str, message: str) -> None:
     options = [f"multiturn_reward.judge={judge}", f"multiturn_reward.judge_kwargs={kwargs}"]
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         in_process(tmp_path, *CLARIFY, "algorithm.gamma=0", *options)
 
 
-def test_the_formulas_are_those_there_are() -> None:
+def test_formulas_match_the_schema() -> None:
     allowed = MultiturnRewardSection.model_fields["formula"].annotation
     assert set(allowed.__args__) == set(FORMULAS)  # type: ignore[union-attr]

@@ -93,19 +93,19 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
         then=afterwards,
     )
     seen.alone = run(folder / "alone", *LORA)
-    seen.left = [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
+    seen.living_actors = [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
     seen.resumed = run(folder / "ray", *LORA, "cluster.learner_ranks=1")
     return seen
 
 
 @pytest.mark.slow
-def test_replies_to_a_file_are_the_same_from_engines_on_ray(two_raylets: Any, tmp_path: Path) -> None:
+def test_ray_engines_generate_the_same_replies(two_raylets: Any, tmp_path: Path) -> None:
     tokenizer = tiny.build_tokenizer(["a b"])
     model = tiny.build_model(len(tokenizer), hidden=16, layers=1, heads=2, kv_heads=1, max_context=512)
     tiny.save(tmp_path / "model", model, tokenizer)
     prompts = write_parquet(GeneratedMath("easy", seed=0), tmp_path / "prompts.parquet", count=3)
 
-    def replies(name: str, *more: str) -> list[Any]:
+    def replies(name: str, *overrides: str) -> list[Any]:
         small = [
             "rollout.max_response_length=6",
             "rollout.max_prompt_length=300",
@@ -113,11 +113,11 @@ def test_replies_to_a_file_are_the_same_from_engines_on_ray(two_raylets: Any, tm
             "engine.threads=1",
         ]
         where = [f"model.path={tmp_path}/model", f"data.path={prompts}", f"data.output_path={tmp_path}/{name}"]
-        assert generate.main([*where, *small, "trainer.threads=1", *more]) == 0
+        assert generate.main([*where, *small, "trainer.threads=1", *overrides]) == 0
         return list(parquet.read_table(tmp_path / name).column("responses").to_pylist())
 
-    there = replies("ray.parquet", "cluster.backend=ray", "engine.replicas=2", "cluster.start_timeout_s=800")
-    assert there == replies("here.parquet")
+    on_ray = replies("ray.parquet", "cluster.backend=ray", "engine.replicas=2", "cluster.start_timeout_s=800")
+    assert on_ray == replies("here.parquet")
     assert not [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
 
 
@@ -128,7 +128,7 @@ def _actors(ray: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_the_metrics_are_those_of_one_process(played: SimpleNamespace) -> None:
+def test_metrics_are_those_of_one_process(played: SimpleNamespace) -> None:
     assert_same_metrics(played.rows, played.alone, 1e-4)
 
 
@@ -136,12 +136,12 @@ def test_one_process_resumes_what_two_ranks_saved(played: SimpleNamespace) -> No
     assert [row["step"] for row in played.resumed] == [row["step"] for row in played.rows], "nothing was left to do"
 
 
-def test_the_ranks_are_on_two_raylets(played: SimpleNamespace) -> None:
+def test_ranks_are_on_two_raylets(played: SimpleNamespace) -> None:
     assert len(set(played.nodes_of_ranks)) == 2
     assert played.groups == [2, 2]  # two places of ranks, two of environments
 
 
-def test_an_engine_that_died_is_replaced_and_has_the_weights_of_now(played: SimpleNamespace) -> None:
+def test_dead_engine_restarts_with_current_weights(played: SimpleNamespace) -> None:
     before, after = played.replies
     assert played.pids[0] != played.pids[1]
     assert after.token_ids.tolist() == before.token_ids.tolist()
@@ -150,7 +150,7 @@ def test_an_engine_that_died_is_replaced_and_has_the_weights_of_now(played: Simp
     assert played.stats["replicas_lost"] == played.stats["replicas_restarted"] == 1
 
 
-def test_base_and_adapters_in_actors_are_what_merged_weights_are(played: SimpleNamespace) -> None:
+def test_actor_adapters_equal_merged_weights(played: SimpleNamespace) -> None:
     before, _ = played.replies
     assert played.merged.token_ids.tolist() == before.token_ids.tolist()
     assert played.merged.logprobs.tolist() == pytest.approx(before.logprobs.tolist(), abs=1e-5)  # batches differ
@@ -159,17 +159,17 @@ def test_base_and_adapters_in_actors_are_what_merged_weights_are(played: SimpleN
     assert later[0] < 0.4 * first
 
 
-def test_a_rank_that_died_ends_the_learner_by_name(played: SimpleNamespace) -> None:
+def test_dead_rank_ends_learner_by_name(played: SimpleNamespace) -> None:
     assert "learner rank 1 (Ray actor on" in played.end
     assert "died" in played.end
 
 
-def test_the_timeline_is_written_and_no_actor_is_left(played: SimpleNamespace) -> None:
+def test_timeline_is_written_and_actors_end(played: SimpleNamespace) -> None:
     assert any("run" in event.get("name", "") for event in json.loads(played.timeline.read_text()))
-    assert not played.left
+    assert not played.living_actors
 
 
 @pytest.mark.skipif(shutil.which("nsys") is not None, reason="there is Nsight here")
-def test_without_nsight_the_ranks_do_not_start_and_it_is_said_why(two_raylets: Any, tmp_path: Path) -> None:
+def test_missing_nsight_is_reported(two_raylets: Any, tmp_path: Path) -> None:
     with pytest.raises(RankError, match=r"nsight is not installed.*needs Nsight Systems \(nsys\) on every machine"):
         run(tmp_path, "cluster.backend=ray", "cluster.nsight.t=cuda", "cluster.start_timeout_s=300")

@@ -26,7 +26,7 @@ def ray(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("spanned", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_scores_are_those_of_one_process_and_a_lost_actor_is_replaced(ray, tmp_path, spanned):
+def test_ray_scores_match_and_lost_actor_restarts(ray, tmp_path, spanned):
     folder = save_model(tmp_path / "judge")
     seen: dict[str, Any] = {}
     talks = [(user("what is the sum"), assistant(f"the sum is {number}")) for number in range(4)]

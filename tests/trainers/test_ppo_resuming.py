@@ -1,4 +1,4 @@
-"""Stopping and going on: to the last bit, from an older checkpoint, after interrupts and kills."""
+"""Stopping and resuming: bit-exact, from an older checkpoint, after interrupts and kills."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_resuming_is_exact(tmp_path, options):
 
     One episode runs at a time: which requests share a step of the engine changes the last bit of what it computes.
     """
-    more = [*options.split(" "), "rollout.max_running=1"]
-    more += ["trainer.total_iterations=3", "actor.lr_schedule=cosine"]
-    whole = in_process(tmp_path / "whole", *more)
-    assert in_process(tmp_path / "parts", *more, stop_after=2).iteration == 2
-    parts = in_process(tmp_path / "parts", *more)
+    overrides = [*options.split(" "), "rollout.max_running=1"]
+    overrides += ["trainer.total_iterations=3", "actor.lr_schedule=cosine"]
+    whole = in_process(tmp_path / "whole", *overrides)
+    assert in_process(tmp_path / "parts", *overrides, stop_after=2).iteration == 2
+    parts = in_process(tmp_path / "parts", *overrides)
     once, twice = (comparable(training_of(tmp_path / name)) for name in ("whole", "parts"))
     assert [row["step"] for row in twice] == [1, 2, 3]
     assert once == twice
@@ -68,7 +68,7 @@ def test_resuming_is_exact(tmp_path, options):
     assert whole.update.state_dict() == parts.update.state_dict()
 
 
-def test_going_back_to_an_older_checkpoint(tmp_path):
+def test_older_checkpoint_can_be_resumed(tmp_path):
     """From iteration 1 on it is another run: what came after is dropped from the metrics and the checkpoints."""
     run = tmp_path / "run"
     in_process(run, "trainer.total_iterations=3", "trainer.save_freq=1", "trainer.keep_last_n=9")
@@ -78,7 +78,7 @@ def test_going_back_to_an_older_checkpoint(tmp_path):
     assert [path.name[-1] for path in sorted((run / "checkpoints").iterdir())] == ["0", "1", "2"]
 
 
-def test_starting_afresh_in_a_folder_that_was_used(tmp_path):
+def test_run_restarts_in_used_folder(tmp_path):
     in_process(tmp_path, "trainer.total_iterations=2")
     in_process(tmp_path, "trainer.total_iterations=1", "trainer.resume_mode=disable", "trainer.seed=5")
     assert [row["step"] for row in training_of(tmp_path)] == [1]
@@ -87,7 +87,7 @@ def test_starting_afresh_in_a_folder_that_was_used(tmp_path):
     assert saved.newest().state["config"]["trainer"]["seed"] == 5
 
 
-def test_a_look_at_a_checkpoint_takes_nothing_from_the_metrics(tmp_path):
+def test_validation_only_keeps_the_metrics(tmp_path):
     in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=1", "trainer.keep_last_n=9")
     before = (tmp_path / "metrics.jsonl").read_text()
     back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/checkpoints/iteration_000001"]
@@ -96,7 +96,7 @@ def test_a_look_at_a_checkpoint_takes_nothing_from_the_metrics(tmp_path):
     assert metrics_of(tmp_path)[-1].keys() >= {"step", "val/reward"}
 
 
-def test_a_last_validation_that_was_interrupted_is_made_up_for_once(tmp_path):
+def test_interrupted_final_validation_is_repeated_once(tmp_path):
     def interrupted(run):
         async def evaluate(*_, **__):
             run.stop.set()
@@ -114,7 +114,7 @@ def test_a_last_validation_that_was_interrupted_is_made_up_for_once(tmp_path):
         assert validated() == [1]
 
 
-def test_the_time_limit_is_of_the_whole_run(tmp_path):
+def test_time_limit_is_of_whole_run(tmp_path):
     run = in_process(tmp_path, "trainer.time_limit_s=0.001", "trainer.total_iterations=50")
     assert run.iteration == 1
     again = in_process(tmp_path, "trainer.time_limit_s=0.001", "trainer.total_iterations=50")
@@ -128,10 +128,15 @@ def test_the_time_limit_is_of_the_whole_run(tmp_path):
 class Program:
     """``python -m trainers.ppo`` in a process of its own."""
 
-    def __init__(self, folder: Path, *more: str) -> None:
+    def __init__(self, folder: Path, *overrides: str) -> None:
         self.folder = folder
         self.log = folder.parent / f"{folder.name}.log"
-        command = [sys.executable, "-m", "trainers.ppo", *arguments(folder, "trainer.logger=[console, jsonl]", *more)]
+        command = [
+            sys.executable,
+            "-m",
+            "trainers.ppo",
+            *arguments(folder, "trainer.logger=[console, jsonl]", *overrides),
+        ]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -146,11 +151,11 @@ class Program:
                 },
             )
 
-    def wait_for(self, there: Callable[[], bool]) -> None:
+    def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 90
-        while not there():
-            assert self.process.poll() is None, f"it ended by itself:\n{self.said}"
-            assert time.monotonic() < deadline, f"it did not happen:\n{self.said}"
+        while not condition():
+            assert self.process.poll() is None, f"it ended by itself:\n{self.output}"
+            assert time.monotonic() < deadline, f"it did not happen:\n{self.output}"
             time.sleep(0.01)
 
     def trained(self, step: int) -> Callable[[], bool]:
@@ -163,7 +168,7 @@ class Program:
         return self.process.wait(timeout=90)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def __enter__(self) -> Program:
@@ -188,49 +193,49 @@ def interrupted(monkeypatch, what: str, at: int) -> None:
     monkeypatch.setattr(Learner, what, call)
 
 
-def test_after_an_interrupt_and_a_kill_the_same_command_resumes(tmp_path, monkeypatch, capsys, caplog):
+def test_same_command_resumes_after_interrupt_and_kill(tmp_path, monkeypatch, capsys, caplog):
     """An interrupt saves first; a kill loses no more than what came after the last checkpoint."""
     folder = tmp_path / "run"
-    more = ["trainer.total_iterations=12", "trainer.val_before_train=false", "trainer.logger=[console, jsonl]"]
+    overrides = ["trainer.total_iterations=12", "trainer.val_before_train=false", "trainer.logger=[console, jsonl]"]
     with monkeypatch.context() as patch:
         interrupted(patch, "update_actor", 4)  # two in each iteration
-        assert main(arguments(folder, *more)) == 130
+        assert main(arguments(folder, *overrides)) == 130
     assert "stopping: a checkpoint will be saved" in caplog.text
-    said = capsys.readouterr()
-    *_, kept, last = said.out.splitlines()
-    assert kept == f"saved:   {folder / 'checkpoints' / 'iteration_000002'}"
+    captured = capsys.readouterr()
+    *_, saved_line, last = captured.out.splitlines()
+    assert saved_line == f"saved:   {folder / 'checkpoints' / 'iteration_000002'}"
     assert last.startswith("stopped after iteration 2 of 12: start the same command again")
-    assert "warm start: " in said.out
-    assert "Traceback" not in said.err
+    assert "warm start: " in captured.out
+    assert "Traceback" not in captured.err
     saved = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
     assert saved.iteration == 2
     assert [row["step"] for row in training_of(folder)] == [1, 2]
     assert (folder / "curves.png").is_file()
-    with Program(folder, *more, "trainer.save_freq=1") as program:
+    with Program(folder, *overrides, "trainer.save_freq=1") as program:
         program.wait_for(program.trained(4))
         program.end(signal.SIGKILL)
-        assert f"resuming from {saved.path}" in program.said
-        assert "warm start " not in program.said
+        assert f"resuming from {saved.path}" in program.output
+        assert "warm start " not in program.output
     killed = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
     assert killed.iteration >= 3
     (folder / "checkpoints" / ".iteration_000010.partial").mkdir()  # as if it had been in the middle of it
-    assert main(arguments(folder, *more, "trainer.save_freq=1")) == 0
-    said = capsys.readouterr().out
-    assert f"resuming from {killed.path}" in said
-    assert "warm start " not in said, "the warm start is not done twice"
+    assert main(arguments(folder, *overrides, "trainer.save_freq=1")) == 0
+    captured = capsys.readouterr().out
+    assert f"resuming from {killed.path}" in captured
+    assert "warm start " not in captured, "the warm start is not done twice"
     assert [row["step"] for row in training_of(folder)] == list(range(1, 13))
     names = sorted(path.name for path in (folder / "checkpoints").iterdir())
     assert names == ["iteration_000011", "iteration_000012"]
 
 
-def test_an_interrupt_during_the_warm_start_ends_it(tmp_path, monkeypatch, capsys):
+def test_interrupt_during_warm_start_ends_it(tmp_path, monkeypatch, capsys):
     interrupted(monkeypatch, "update_sft", 3)
     assert (
         main(arguments(tmp_path, "trainer.logger=jsonl", "warm_start.steps=1000000", "warm_start.batch_size=2")) == 130
     )
-    said = capsys.readouterr().err
-    assert "stopped at once" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "stopped at once" in output
+    assert "Traceback" not in output
     assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest() is None
 
 
@@ -254,25 +259,25 @@ HUNG = [*QUICK, "env.id=program_envs:tests/hanging", "rollout.step_timeout_s=360
         ),
     ],
 )
-def test_one_signal_ends_a_run_whose_environment_hangs(tmp_path, number, options):
-    """Where nothing can be saved any more: the environment holds the event loop, or a thread that cannot be stopped."""
+def test_one_signal_ends_run_whose_environment_hangs(tmp_path, number, options):
+    """Nothing can be saved: the environment holds the event loop, or a thread that cannot be stopped."""
     with Program(tmp_path / "run", *HUNG, *options.split()) as program:
-        program.wait_for(lambda: "it hangs" in program.said)
+        program.wait_for(lambda: "it hangs" in program.output)
         assert program.end(number) == 130
-        assert "Traceback" not in program.said
-        assert "stopped" in program.said
+        assert "Traceback" not in program.output
+        assert "stopped" in program.output
 
 
-def test_a_hanging_environment_in_a_thread_keeps_no_checkpoint_from_being_saved(tmp_path):
-    more = ["env.kwargs.hook=respond", "env.kwargs.after=100", "env.backend=thread"]
-    with Program(tmp_path / "run", *HUNG, *more) as program:
-        program.wait_for(lambda: "it hangs" in program.said)
+def test_hanging_environment_thread_does_not_block_checkpoint(tmp_path):
+    overrides = ["env.kwargs.hook=respond", "env.kwargs.after=100", "env.backend=thread"]
+    with Program(tmp_path / "run", *HUNG, *overrides) as program:
+        program.wait_for(lambda: "it hangs" in program.output)
         assert program.end(signal.SIGTERM) == 130
-        assert "stopping: a checkpoint will be saved" in program.said
+        assert "stopping: a checkpoint will be saved" in program.output
     assert checkpoints.Checkpoints(tmp_path / "run" / "checkpoints", 2).newest() is not None
 
 
-def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch, capsys):
+def test_second_interrupt_stops_at_once(tmp_path, monkeypatch, capsys):
     """In the middle of an iteration that would take for ever."""
     for at in (3, 30):
         interrupted(monkeypatch, "update_actor", at)

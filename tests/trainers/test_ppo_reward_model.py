@@ -23,25 +23,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_model(tmp_path_factory.mktemp("judge"))
 
 
-def options(folder: str, tmp_path: Path, *more: str) -> list[str]:
+def options(folder: str, tmp_path: Path, *overrides: str) -> list[str]:
     return [
         *("reward_model.enable=true", f"reward_model.classifier.path={folder}", "reward_model.name=helpful"),
         *("trainer.total_iterations=2", f"trainer.rollout_data_dir={tmp_path}/episodes", "rollout.groups_per_batch=4"),
-        *more,
+        *overrides,
     ]
 
 
-def test_a_reward_model_named_like_a_term_of_the_environment_ends_the_run(tmp_path, folder):
+def test_reward_model_name_clash_ends_the_run(tmp_path, folder):
     with pytest.raises(CollectionError, match=r"reward_model is paid as the term 'luck', and program_envs:tests/bytes"):
         in_process(tmp_path / "run", *options(folder, tmp_path, "reward_model.name=luck"))
 
 
 def episodes_of(tmp_path: Path) -> list[Trajectory]:
-    return [each for file in sorted((tmp_path / "episodes").glob("*.parquet")) for each in read_parquet(file)]
+    return [
+        trajectory for file in sorted((tmp_path / "episodes").glob("*.parquet")) for trajectory in read_parquet(file)
+    ]
 
 
 def by_hand(folder: str, conversations: list[Any]) -> list[float]:
-    """What the model says, asked here, one at a time."""
+    """Return the model's scores, computed here one at a time."""
     model = Classifier(ClassifierSection(path=folder), device="cpu")
     return [score for one in conversations for score in model.score([one]) if isinstance(score, float)]
 
@@ -53,7 +55,7 @@ def up_to(trajectory: Trajectory, turn: int) -> Any:
 
 def check(folder: str, episodes: list[Trajectory], weight: float, *, per_turn: bool, replace: bool) -> None:
     """Every turn is paid what the model says by hand, and what the environment said, or not."""
-    paid, conversations = [], []
+    scores, conversations = [], []
     for trajectory in episodes:
         for turn, terms in enumerate(trajectory.turn_terms):
             assert trajectory.turn_rewards[turn] == pytest.approx(sum(terms.values()))
@@ -61,18 +63,18 @@ def check(folder: str, episodes: list[Trajectory], weight: float, *, per_turn: b
             assert terms.get("environment_not_counted", 0.0) == pytest.approx(-environment if replace else 0.0)
             assert ("helpful" in terms) == (per_turn or turn == trajectory.num_turns - 1)
             if "helpful" in terms:
-                paid.append(terms["helpful"])
+                scores.append(terms["helpful"])
                 conversations.append(up_to(trajectory, turn))
-    assert len(set(paid)) > 4, "the model tells replies apart"
-    assert paid == [weight * score for score in by_hand(folder, conversations)], "to the last bit"
+    assert len(set(scores)) > 4, "the model tells replies apart"
+    assert scores == [weight * score for score in by_hand(folder, conversations)], "to the last bit"
 
 
 @pytest.mark.parametrize("per_turn", [False, True])
-def test_scores_are_those_of_the_model_and_stand_in_the_terms(tmp_path, folder, per_turn):
-    more = [f"reward_model.per_turn={str(per_turn).lower()}", "reward_model.weight=0.5"]
-    more += ["reward_model.replace=false"] * per_turn + ["reward_model.classifier.replicas=2"] * per_turn
-    more += ["reward_model.enable_resource_pool=true", "reward_model.n_gpus_per_node=2"] * (not per_turn)
-    run = in_process(tmp_path, *options(folder, tmp_path, *more))
+def test_model_scores_are_recorded_as_terms(tmp_path, folder, per_turn):
+    overrides = [f"reward_model.per_turn={str(per_turn).lower()}", "reward_model.weight=0.5"]
+    overrides += ["reward_model.replace=false"] * per_turn + ["reward_model.classifier.replicas=2"] * per_turn
+    overrides += ["reward_model.enable_resource_pool=true", "reward_model.n_gpus_per_node=2"] * (not per_turn)
+    run = in_process(tmp_path, *options(folder, tmp_path, *overrides))
     check(folder, episodes_of(tmp_path), 0.5, per_turn=per_turn, replace=not per_turn)
     rows = training_of(tmp_path)
     assert [row["step"] for row in rows] == [1, 2]
@@ -85,20 +87,20 @@ def test_scores_are_those_of_the_model_and_stand_in_the_terms(tmp_path, folder, 
     assert not run.reward_models.pools["helpful"]._ready, "the workers ended with the run"
 
 
-def test_moved_rewards_are_what_the_estimator_sees_and_not_what_is_reported(tmp_path, folder, monkeypatch):
+def test_estimator_sees_moved_rewards_reports_do_not(tmp_path, folder, monkeypatch):
     (tmp_path / "mine.py").write_text("def first(t): return [t.total_reward] + [0.0] * (t.num_turns - 1)\n")
     seen: list[Trajectory] = []
     prepare = Update.prepare
     monkeypatch.setattr(Update, "prepare", lambda *args, **options: seen.extend(args[1]) or prepare(*args, **options))
     in_process(tmp_path, *options(folder, tmp_path, f"algorithm.reward_credit={tmp_path}/mine.py:first"))
-    told = episodes_of(tmp_path)
-    assert len(told) == len(seen) > 8
-    for earned, moved in zip(told, seen, strict=True):
+    reported = episodes_of(tmp_path)
+    assert len(reported) == len(seen) > 8
+    for earned, moved in zip(reported, seen, strict=True):
         assert moved.turn_rewards[0] == pytest.approx(earned.total_reward)
         assert not moved.turn_rewards[1:].any()
         assert [sum(terms.values()) for terms in moved.turn_terms] == pytest.approx(moved.turn_rewards.tolist())
         assert dataclasses.replace(moved, turn_rewards=earned.turn_rewards, turn_terms=earned.turn_terms) == earned
-    assert any(trajectory.turn_rewards[1:].any() for trajectory in told)
+    assert any(trajectory.turn_rewards[1:].any() for trajectory in reported)
 
 
 def crediting(tmp_path: Path, function: str) -> list[str]:
@@ -106,10 +108,10 @@ def crediting(tmp_path: Path, function: str) -> list[str]:
     return [f"algorithm.reward_credit={tmp_path}/mine.py:mine", "rollout.groups_per_batch=2"]
 
 
-def test_a_function_that_cannot_credit_some_episodes_costs_these(tmp_path, caplog):
-    more = crediting(tmp_path, "def mine(t):\n    assert t.turn_rewards[0] < 0.8\n    return t.turn_rewards")
-    more += [f"trainer.rollout_data_dir={tmp_path}/episodes", "trainer.total_iterations=3", "rollout.retries=9"]
-    in_process(tmp_path, *more)
+def test_uncreditable_episodes_are_dropped(tmp_path, caplog):
+    overrides = crediting(tmp_path, "def mine(t):\n    assert t.turn_rewards[0] < 0.8\n    return t.turn_rewards")
+    overrides += [f"trainer.rollout_data_dir={tmp_path}/episodes", "trainer.total_iterations=3", "rollout.retries=9"]
+    in_process(tmp_path, *overrides)
     rows = training_of(tmp_path)
     assert [row["step"] for row in rows] == [1, 2, 3]
     failed = sum(row.get("rollout/cause_error_reward_credit", 0) for row in rows)
@@ -117,44 +119,46 @@ def test_a_function_that_cannot_credit_some_episodes_costs_these(tmp_path, caplo
     assert failed <= rows[-1]["rollout/retries"], "each was played again"
     episodes = episodes_of(tmp_path)
     assert len(episodes) == 12
-    assert all(each.turn_rewards[0] < 0.8 for each in episodes)
+    assert all(episode.turn_rewards[0] < 0.8 for episode in episodes)
     (line,) = [record.message for record in caplog.records if "error_reward_credit" in record.message]
     assert "mine.py:mine, episode 'g" in line
     assert "assert t.turn_rewards[0] < 0.8" in line
 
 
-def test_a_function_that_fails_late_loses_nothing_that_was_learned(tmp_path, caplog):
+def test_late_credit_failure_keeps_learned_weights(tmp_path, caplog):
     """It knows nothing of later weights; once it is mended, the run goes on from where it failed."""
     late = "def mine(t):\n    if t.weight_version.max() > 1: raise KeyError('user')\n    return t.turn_rewards"
-    more = [*crediting(tmp_path, late), "trainer.total_iterations=3", "trainer.save_freq=-1"]
-    more += ["rollout.max_consecutive_errors=3"]
+    overrides = [*crediting(tmp_path, late), "trainer.total_iterations=3", "trainer.save_freq=-1"]
+    overrides += ["rollout.max_consecutive_errors=3"]
     with pytest.raises(ConsecutiveErrorsError, match=r"(?s)mine\.py:mine, episode 'g.*KeyError: 'user'"):
-        in_process(tmp_path, *more)
+        in_process(tmp_path, *overrides)
     newest = Checkpoints(tmp_path / "checkpoints", 2).newest()
     assert newest is not None
     assert newest.iteration == 2
     assert "what was learned in 2 iterations is saved" in caplog.text
     (tmp_path / "mine.py").write_text("def mine(t): return t.turn_rewards")
-    in_process(tmp_path, *more)
+    in_process(tmp_path, *overrides)
     assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3]
 
 
-def test_a_function_that_fails_while_the_learner_learns_loses_no_batch(tmp_path):
+def test_credit_failure_while_learning_keeps_batch(tmp_path):
     """With staleness, collecting may be over before the batch at hand is learned: that one counts."""
-    more = crediting(tmp_path, "def mine(t):\n    if t.episode_id[1] > '1': raise KeyError\n    return t.turn_rewards")
-    more += ["rollout.staleness=1", "trainer.total_iterations=4", "rollout.max_consecutive_errors=1"]
+    overrides = crediting(
+        tmp_path, "def mine(t):\n    if t.episode_id[1] > '1': raise KeyError\n    return t.turn_rewards"
+    )
+    overrides += ["rollout.staleness=1", "trainer.total_iterations=4", "rollout.max_consecutive_errors=1"]
     with pytest.raises(ConsecutiveErrorsError):
-        in_process(tmp_path, *more, "trainer.save_freq=-1")
+        in_process(tmp_path, *overrides, "trainer.save_freq=-1")
     newest = Checkpoints(tmp_path / "checkpoints", 2).newest()
     steps = [row["step"] for row in training_of(tmp_path)]
     assert newest is not None
     assert steps == list(range(1, newest.iteration + 1)), "what is saved is what was reported"
     (tmp_path / "mine.py").write_text("def mine(t): return t.turn_rewards")
-    in_process(tmp_path, *more)
+    in_process(tmp_path, *overrides)
     assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3, 4]
 
 
-def test_a_function_that_only_moves_nonsense_ends_the_run_with_the_episode(tmp_path, folder, capsys):
+def test_invalid_credit_ends_run_naming_episode(tmp_path, folder, capsys):
     (tmp_path / "mine.py").write_text("def short(t): return []\n")
     argv = [f"algorithm.reward_credit={tmp_path}/mine.py:short", "env.id=program_envs:tests/bytes", "env.val_kwargs={}"]
     argv += ["warm_start.enable=false", "warm_start.careless_steps=0", "trainer.logger=jsonl", "model.hidden=32"]

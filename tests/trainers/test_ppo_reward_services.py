@@ -27,17 +27,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_model(tmp_path_factory.mktemp("judge"))
 
 
-def options(tmp_path: Path, key: str, *more: str) -> list[str]:
+def options(tmp_path: Path, key: str, *overrides: str) -> list[str]:
     quick = [
         "trainer.total_iterations=3",
         f"trainer.rollout_data_dir={tmp_path}/episodes",
         "rollout.groups_per_batch=4",
     ]
-    return [*quick, *(f"{key}.{each}" for each in ("patience_s=60", "retries=0", *more))]
+    return [*quick, *(f"{key}.{suffix}" for suffix in ("patience_s=60", "retries=0", *overrides))]
 
 
 def episodes_of(tmp_path: Path) -> list[Trajectory]:
-    return [each for file in sorted((tmp_path / "episodes").glob("*.parquet")) for each in read_parquet(file)]
+    return [
+        trajectory for file in sorted((tmp_path / "episodes").glob("*.parquet")) for trajectory in read_parquet(file)
+    ]
 
 
 def up_to(trajectory: Trajectory, turn: int) -> Messages:
@@ -60,7 +62,7 @@ def check(tmp_path: Path, term: str, expected: Callable[[Messages], float], *, p
 
 
 @pytest.mark.parametrize(("endpoint", "per_turn"), [("classify", False), ("pooling", True)])
-def test_a_service_that_fails_now_and_then(tmp_path, folder, caplog, endpoint, per_turn):
+def test_flaky_reward_service_is_retried(tmp_path, folder, caplog, endpoint, per_turn):
     server = FakePooling(longest=CONTEXT)
     served = [0]
 
@@ -113,9 +115,9 @@ def went_down(rows: list[dict[str, Any]], caplog: pytest.LogCaptureFixture, name
 
 
 def mark(conversation: list[dict[str, str]]) -> float:
-    """What a judge here thinks: of the last reply's letters."""
-    said = [message["text"] for message in conversation if message["role"] == "assistant"]
-    return sum(said[-1].encode()) % 11 / 10
+    """Return a mark that depends on the last reply's letters."""
+    texts = [message["text"] for message in conversation if message["role"] == "assistant"]
+    return sum(texts[-1].encode()) % 11 / 10
 
 
 def verdict(body: dict[str, Any]) -> dict[str, Any]:
@@ -125,27 +127,27 @@ def verdict(body: dict[str, Any]) -> dict[str, Any]:
     return {"data_code": code[1], "reasons": "r", "score": mark(data["conversation"])}
 
 
-def test_a_judge_that_fails_now_and_then(tmp_path, caplog):
-    asked = [0]
+def test_flaky_judge_is_retried(tmp_path, caplog):
+    requests = [0]
     references = []
 
     def answer(body: dict[str, Any]) -> Any:
-        asked[0] += 1
-        if len(body["messages"]) == 2 and asked[0] in (4, 7):
+        requests[0] += 1
+        if len(body["messages"]) == 2 and requests[0] in (4, 7):
             strange.append(body["messages"][-1]["content"])
         if body["messages"][1]["content"] in strange:  # also when it is asked once more
             return "An 8 of 10, I would say."
         references.append(json.loads(body["messages"][1]["content"].split("\n")[1])["reference"])
-        if asked[0] == 10:
+        if requests[0] == 10:
             return json.dumps({**verdict({"messages": body["messages"][:2]}), "score": float("nan")})
-        if asked[0] >= 13 and not gone:
-            gone.append(asked[0])
+        if requests[0] >= 13 and not disconnected:
+            disconnected.append(requests[0])
             service.down = 2
             return cut()
         return verdict({"messages": body["messages"][:2]})
 
     strange: list[str] = []
-    gone: list[int] = []
+    disconnected: list[int] = []
     with FakeService(answer) as service:
         keys = ["enable=true", "kind=judge", "judge.model=m", f"judge.base_url={service.url}", "name=grade"]
         keys += ["judge.chat.max_retries=0", "judge.rubric=correct", "weight=2.0"]
@@ -156,10 +158,10 @@ def test_a_judge_that_fails_now_and_then(tmp_path, caplog):
     went_down(training_of(tmp_path), caplog, "grade")
     assert len(strange) == 2
     assert references[0] == "7", "the trial's own"
-    assert all(re.fullmatch(r"\d+", each) for each in references[1:]), "each task's own answer"
+    assert all(re.fullmatch(r"\d+", reference) for reference in references[1:]), "each task's own answer"
 
 
-def test_several_models_by_name_each_with_its_weight_and_its_turns(tmp_path, folder):
+def test_reward_models_have_own_weight_and_turns(tmp_path, folder):
     """A classifier for whole conversations, a judge for each turn, and one more; every term is its own model's."""
     with FakeService(verdict) as judge, in_a_thread(FakePooling(longest=CONTEXT)) as url:
         keys = ["reward_model.enable=true", f"reward_model.classifier.path={folder}", "reward_model.name=liked"]
@@ -184,12 +186,12 @@ def test_several_models_by_name_each_with_its_weight_and_its_turns(tmp_path, fol
         assert row["reward/liked_lost_workers"] == 0
 
 
-def test_what_the_environment_pays_is_taken_away_once(tmp_path):
+def test_environment_reward_is_replaced_once(tmp_path):
     with in_a_thread(FakePooling(longest=CONTEXT)) as url:
         keys = [
-            f"reward_models.{name}.{each}"
+            f"reward_models.{name}.{suffix}"
             for name in ("one", "two")
-            for each in ("kind=service", f"service.url={url}", "service.input=messages")
+            for suffix in ("kind=service", f"service.url={url}", "service.input=messages")
         ]
         in_process(tmp_path, f"trainer.rollout_data_dir={tmp_path}/episodes", "trainer.total_iterations=1", *keys)
     for trajectory in episodes_of(tmp_path):

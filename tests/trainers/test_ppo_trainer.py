@@ -12,11 +12,11 @@ from trainers.config import resolve
 USUAL = [*MODEL, *WARM, *SMALL, *QUICK, "algorithm.adv_estimator=turn_grpo", "trainer.total_iterations=2"]
 
 
-def test_a_run_by_name_trains_evaluates_resumes_and_leaves_a_model(tmp_path):
+def test_named_trainer_trains_evaluates_and_resumes(tmp_path):
     check_trainer(partial(trainers.make, "ppo"), USUAL, tmp_path)
 
 
-def test_ppo_inside_a_running_event_loop_and_from_a_configuration(tmp_path):
+def test_ppo_runs_inside_running_event_loop(tmp_path):
     import asyncio
 
     config = resolve([*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=1"])[0]
@@ -28,16 +28,16 @@ def test_ppo_inside_a_running_event_loop_and_from_a_configuration(tmp_path):
 
 
 def test_validation_alone_trains_nothing(tmp_path, capsys):
-    def only(folder, *more):
-        return [*USUAL, f"trainer.default_local_dir={tmp_path}/{folder}", "trainer.val_only=true", *more]
+    def only(folder, *overrides):
+        return [*USUAL, f"trainer.default_local_dir={tmp_path}/{folder}", "trainer.val_only=true", *overrides]
 
     assert main(["ppo", *only("new")]) == 0
-    assert "val/reward" in (said := capsys.readouterr().out)
-    assert "model:" not in said
+    assert "val/reward" in (output := capsys.readouterr().out)
+    assert "model:" not in output
     assert not (tmp_path / "new/checkpoints").exists()
     trained = trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}/trained"]).fit()
-    given = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={trained.checkpoint}"]
-    for arguments in (only("elsewhere", *given), only("trained", "trainer.total_iterations=9")):
+    resuming = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={trained.checkpoint}"]
+    for arguments in (only("elsewhere", *resuming), only("trained", "trainer.total_iterations=9")):
         result = trainers.make("ppo", arguments).fit()
         assert (result.iterations, result.model, result.checkpoint) == (2, trained.model, trained.checkpoint)
         assert result.metrics["val/reward"] == pytest.approx(trained.metrics["val/reward"], abs=1e-6)

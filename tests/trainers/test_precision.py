@@ -1,4 +1,4 @@
-"""What a file holds is what is trained and what is written again, whatever the computation's precision."""
+"""Weights are trained and written as the file holds them, whatever the computation's precision."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def tensors_of(model: Any) -> dict[str, torch.Tensor]:
 
 
 def assert_same(one: Any, two: Any) -> None:
-    ours, theirs = tensors_of(one), tensors_of(two)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert value.dtype == theirs[name].dtype == torch.float32, name
-        assert torch.equal(value, theirs[name]), name
+    actual, expected = tensors_of(one), tensors_of(two)
+    assert actual.keys() == expected.keys()
+    for name, value in actual.items():
+        assert value.dtype == expected[name].dtype == torch.float32, name
+        assert torch.equal(value, expected[name]), name
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -80,8 +80,8 @@ def test_loading_and_exporting_change_no_bit(tmp_path, family, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("stored", [*DTYPES, "float16"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_master_weights_are_what_the_file_holds(tmp_path, family, stored, dtype):
-    """Of any type; also where config.json names another type than the tensors have."""
+def test_master_weights_are_what_file_holds(tmp_path, family, stored, dtype):
+    """Test tensors of any type, also if config.json names another type."""
     made = open_policy(family=family)
     tiny.save(tmp_path, made.model, made.tokenizer)
     file = tmp_path / "model.safetensors"
@@ -100,7 +100,7 @@ def test_master_weights_are_what_the_file_holds(tmp_path, family, stored, dtype)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_engine_and_learner_turn_by_the_same_angles(family):
+def test_engine_and_learner_share_rotary_angles(family):
     """The engine's tables are the float32 angles, rounded once at the end where it computes in bfloat16."""
     policy = open_policy(family=family, dtype="bfloat16")
     for dtype in (torch.float32, torch.bfloat16):
@@ -111,7 +111,7 @@ def test_engine_and_learner_turn_by_the_same_angles(family):
         assert np.abs(cosines - np.cos(exact)).max() < (1e-5 if dtype == torch.float32 else 2**-8)
 
 
-def test_a_model_whose_buffers_were_rounded_is_refused():
+def test_rounded_buffers_are_refused():
     model = tiny.build_model(300, hidden=32, layers=1).to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"buffer model\.rotary_emb\.\w*inv_freq was rounded to bfloat16.*from_pretra"):
         ModelSource(model)
@@ -122,16 +122,16 @@ def test_a_model_whose_buffers_were_rounded_is_refused():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("loss", ["ppo", "cispo", "gspo", "gspo_token"])
-def test_the_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
+def test_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
     """A value that is given stays; what is chosen is shown, read back as given, and what the checks see."""
     chosen = "recompute" if loss.startswith("gspo") and dtype == "bfloat16" else "rollout"
-    given = [f"actor.policy_loss={loss}", f"model.dtype={dtype}", "algorithm.adv_estimator=grpo"]
-    config, flags = resolve(given)
+    arguments = [f"actor.policy_loss={loss}", f"model.dtype={dtype}", "algorithm.adv_estimator=grpo"]
+    config, flags = resolve(arguments)
     assert config.actor.old_logprobs == chosen
     assert f"  old_logprobs: {chosen}  # chosen" in render(config, flags.sources), "shown, as a default"
     for value in ("rollout", "recompute"):
-        assert resolve([*given, f"actor.old_logprobs={value}"])[0].actor.old_logprobs == value
-    corrected = [*given, "actor.importance_correction=sequence_tis"]
+        assert resolve([*arguments, f"actor.old_logprobs={value}"])[0].actor.old_logprobs == value
+    corrected = [*arguments, "actor.importance_correction=sequence_tis"]
     if chosen == "recompute":
         assert resolve(corrected)[0].actor.importance_correction == "sequence_tis"
     else:
@@ -155,14 +155,14 @@ def test_model_computes_in_type_machine_is_fast_in(tmp_path, native):
         return resolve(arguments, schema, lambda device: native)[0].model.dtype
 
     for path, expected in (("tiny", "float32"), ("small", "float32"), ("large", fast), ("owner/name", fast)):
-        given = f"model.path={tmp_path / path if path in ('small', 'large') else path}"
+        argument = f"model.path={tmp_path / path if path in ('small', 'large') else path}"
         for schema in (PPOConfig, SFTConfig):
-            assert dtype(given, schema=schema) == expected, (path, schema)
-            assert dtype(given, "model.dtype=float32", schema=schema) == "float32"
+            assert dtype(argument, schema=schema) == expected, (path, schema)
+            assert dtype(argument, "model.dtype=float32", schema=schema) == "float32"
 
 
-def test_a_language_model_gets_no_defaults_of_a_toy(tmp_path):
-    """What is said stays; a configuration that is written out and read back is the same."""
+def test_language_model_has_own_defaults(tmp_path):
+    """Configured values stay; a configuration that is written out and read back is the same."""
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 1024}')
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(30 * 2**20)

@@ -19,74 +19,74 @@ class Clock:
         return self.now
 
 
-def progress(said, clock, every_s=10.0):
-    made = Progress(said.append, every_s, clock, lambda: "612 MiB")
+def progress(lines, clock, every_s=10.0):
+    made = Progress(lines.append, every_s, clock, lambda: "612 MiB")
     made.close()  # its thread: the tests say themselves when time has passed
     return made
 
 
 def test_line_has_done_rate_left_and_memory():
     clock = Clock()
-    shown = progress([], clock)
-    with shown.phase("demonstrations", 3840, "played") as phase:
-        assert shown.line == "demonstrations: 0/3,840 played, 0 s, 612 MiB"
+    display = progress([], clock)
+    with display.phase("demonstrations", 3840, "played") as phase:
+        assert display.line == "demonstrations: 0/3,840 played, 0 s, 612 MiB"
         clock.now = 5.0
         phase.advance(1200)
-        assert shown.line == "demonstrations: 1,200/3,840 played, 240/s, 11 s left, 612 MiB"
-        with shown.phase("loading the model"):
+        assert display.line == "demonstrations: 1,200/3,840 played, 240/s, 11 s left, 612 MiB"
+        with display.phase("loading the model"):
             clock.now = 25.0
-            assert shown.line == "loading the model: 20 s, 612 MiB"
+            assert display.line == "loading the model: 20 s, 612 MiB"
         phase.advance(2640, "loss 0.1")
-        assert shown.line == "demonstrations: 3,840/3,840 played, 154/s, loss 0.1, 612 MiB"
-    assert shown.line == ""
+        assert display.line == "demonstrations: 3,840/3,840 played, 154/s, loss 0.1, 612 MiB"
+    assert display.line == ""
 
 
-def test_slow_steps_have_seconds_each():
+def test_slow_steps_show_seconds_per_step():
     clock = Clock()
-    shown = progress([], clock)
-    with shown.phase("warm start", 16, "steps") as phase:
+    display = progress([], clock)
+    with display.phase("warm start", 16, "steps") as phase:
         phase.advance()
         clock.now = 20.0
-        assert shown.line == "warm start: 1/16 steps, 20 s each, 5 min 0 s left, 612 MiB"
+        assert display.line == "warm start: 1/16 steps, 20 s each, 5 min 0 s left, 612 MiB"
 
 
-def test_counts_that_are_asked_for():
+def test_counts_come_from_a_callback():
     clock, collected = Clock(), [0]
-    shown = progress([], clock)
-    with shown.phase("collecting", 4, "episodes", lambda: collected[0]):
+    display = progress([], clock)
+    with display.phase("collecting", 4, "episodes", lambda: collected[0]):
         clock.now, collected[0] = 1.0, 7  # a group more than the batch needs
-        assert shown.line.startswith("collecting: 4/4 episodes, 7/s")
+        assert display.line.startswith("collecting: 4/4 episodes, 7/s")
 
 
-def test_lines_come_where_nothing_else_does():
-    clock, said = Clock(), []
-    shown = progress(said, clock)
-    with shown.phase("setup"):
+def test_progress_lines_fill_silence():
+    clock, lines = Clock(), []
+    display = progress(lines, clock)
+    with display.phase("setup"):
         for now, count in ((9.9, 0), (10.0, 1), (19.0, 1), (20.0, 2)):
             clock.now = now
-            shown.due()
-            assert len(said) == count
+            display.due()
+            assert len(lines) == count
         clock.now = 29.0
-        shown.spoke()
+        display.spoke()
         clock.now = 38.0
-        shown.due()
-        assert len(said) == 2, "a line of the run's own was shown 9 s ago"
+        display.due()
+        assert len(lines) == 2, "a line of the run's own was shown 9 s ago"
     clock.now = 100.0
-    shown.due()
-    assert len(said) == 2, "nothing is being done"
+    display.due()
+    assert len(lines) == 2, "nothing is being done"
 
 
 @pytest.mark.timeout(60)
-def test_lines_come_by_themselves_while_work_blocks():
+def test_progress_lines_appear_while_work_blocks():
     spoken = threading.Event()
-    shown = Progress(lambda line: spoken.set(), every_s=0.05)
-    with shown.phase("starting the engine"):
+    display = Progress(lambda line: spoken.set(), every_s=0.05)
+    with display.phase("starting the engine"):
         assert spoken.wait(50)
-    shown.close()
+    display.close()
 
 
-def test_consoles_show_phases_with_and_without_a_terminal():
-    def shown(**options):
+def test_consoles_show_phases_with_and_without_terminal():
+    def printed(**options):
         file = io.StringIO()
         logger = ConsoleLogger(20, Console(file=file, width=160, color_system=None, **options))
         with logger.progress.phase("learning [b]", 2, "steps") as phase:
@@ -96,8 +96,8 @@ def test_consoles_show_phases_with_and_without_a_terminal():
             logger.close()
         return file.getvalue()
 
-    assert re.search(r"learning \[b\]: 1/2 steps, .*(MiB|GiB)", shown(force_terminal=True))
-    assert re.fullmatch(r"learning \[b\]: 1/2 steps, .*(MiB|GiB)\n", shown())
+    assert re.search(r"learning \[b\]: 1/2 steps, .*(MiB|GiB)", printed(force_terminal=True))
+    assert re.fullmatch(r"learning \[b\]: 1/2 steps, .*(MiB|GiB)\n", printed())
 
 
 def test_durations_are_short():

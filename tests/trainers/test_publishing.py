@@ -22,7 +22,7 @@ TWO = ("trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=
 
 
 def checkpoints_of(folder: Path) -> list[int]:
-    return sorted(int(each.name.removeprefix("iteration_")) for each in folder.glob("checkpoints/iteration_*"))
+    return sorted(int(path.name.removeprefix("iteration_")) for path in folder.glob("checkpoints/iteration_*"))
 
 
 def same(one: Any, other: Any) -> bool:
@@ -30,9 +30,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait"])
-def test_the_next_iteration_reads_while_the_engine_takes_parameters_and_its_step_waits(
-    mode: str, tmp_path: Path
-) -> None:
+def test_optimizer_step_waits_for_parameter_transfer(mode: str, tmp_path: Path) -> None:
     """The first update begins only after the second iteration's forward passes: a loop that waited would hang."""
     seen: dict[str, Any] = {}
 
@@ -64,7 +62,7 @@ def test_the_next_iteration_reads_while_the_engine_takes_parameters_and_its_step
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-def test_checkpoints_and_validation_wait_for_the_weights(tmp_path: Path, staleness: int) -> None:
+def test_checkpoints_and_validation_wait_for_weights(tmp_path: Path, staleness: int) -> None:
     order: list[str] = []
 
     def look(run: Run) -> None:
@@ -86,13 +84,13 @@ def test_checkpoints_and_validation_wait_for_the_weights(tmp_path: Path, stalene
         run.collector.update_weights, run.collector.evaluate = slow, evaluated  # type: ignore[method-assign, assignment]
         run.saved.save = saved  # type: ignore[method-assign]
 
-    more = ("trainer.test_freq=1", "trainer.save_freq=1", f"rollout.staleness={staleness}")
-    in_process(tmp_path, *TWO, *more, look=look)
+    overrides = ("trainer.test_freq=1", "trainer.save_freq=1", f"rollout.staleness={staleness}")
+    in_process(tmp_path, *TWO, *overrides, look=look)
     iterations = [[f"published {n}", "validated", f"saved {n}"] for n in (1, 2)]
     assert order[-6:] == [event for iteration in iterations for event in iteration]
 
 
-def test_an_update_that_fails_ends_the_run_at_the_next_step_and_what_was_learned_is_saved(tmp_path: Path) -> None:
+def test_failed_update_ends_run_and_saves(tmp_path: Path) -> None:
     def look(run: Run) -> None:
         async def fail(weights: Any, version: int, mode: Any = "keep") -> None:
             await asyncio.sleep(0.1)
@@ -105,7 +103,7 @@ def test_an_update_that_fails_ends_the_run_at_the_next_step_and_what_was_learned
     assert checkpoints_of(tmp_path)[-1] in (1, 2)  # the batch that was there already may have been learned too
 
 
-def test_a_batch_that_is_there_is_not_lost_to_a_stop_or_a_failed_update() -> None:
+def test_ready_batch_survives_stop_or_failed_update() -> None:
     async def play() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         batch, update = loop.create_future(), loop.create_future()
@@ -132,7 +130,7 @@ def test_a_batch_that_is_there_is_not_lost_to_a_stop_or_a_failed_update() -> Non
     asyncio.run(play())
 
 
-def test_a_snapshot_that_is_being_sent_does_not_block_the_thread_of_pulses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_transfer_does_not_block_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", os.environ.copy())  # a rank sets what torchrun would
     host, order, first, done = RankHost(0, 1), [], threading.Event(), threading.Event()
     host._sending = Background()

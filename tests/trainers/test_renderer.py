@@ -83,7 +83,7 @@ def turns(messages: Messages) -> list[tuple[Messages, str, Messages]]:
 
 @pytest.mark.parametrize("name", STYLES)
 @given(data=st.data())
-def test_opening_replies_and_bridges_are_the_whole_conversation_token_for_token(name: str, data: st.DataObject) -> None:
+def test_bridged_tokens_equal_whole_rendering(name: str, data: st.DataObject) -> None:
     messages = data.draw(conversations(name))
     renderer = renderer_of(name)
     tokens = renderer.render(turns(messages)[0][0])
@@ -102,9 +102,7 @@ def test_opening_replies_and_bridges_are_the_whole_conversation_token_for_token(
 @pytest.mark.parametrize("name", STYLES)
 @settings(max_examples=15)
 @given(data=st.data())
-def test_where_the_tokenizer_merges_across_the_reply_text_and_bridge_still_agree(
-    name: str, kind: str, data: st.DataObject
-) -> None:
+def test_merges_across_reply_keep_text_and_bridge(name: str, kind: str, data: st.DataObject) -> None:
     """Sampled pieces need not be the tokenizer's own, but a bridge is always what the whole ends in."""
     messages = data.draw(conversations(name))
     renderer = renderer_of(name, kind)
@@ -118,7 +116,7 @@ def test_where_the_tokenizer_merges_across_the_reply_text_and_bridge_still_agree
 
 
 @given(reply=TEXT, data=st.data())
-def test_a_reply_may_be_sampled_in_any_pieces(reply: str, data: st.DataObject) -> None:
+def test_reply_may_be_sampled_in_any_pieces(reply: str, data: st.DataObject) -> None:
     """Byte by byte is as good as the tokenizer's own pieces: it is the text that must agree."""
     assume("think>" not in reply)
     name, renderer = "qwen 3", renderer_of("qwen 3")
@@ -129,7 +127,7 @@ def test_a_reply_may_be_sampled_in_any_pieces(reply: str, data: st.DataObject) -
     assert renderer.rewritten(tokens, (*opening, assistant(reply), *new)) is None
 
 
-def test_text_that_the_tokenizer_normalises_is_not_rewritten_history() -> None:
+def test_normalised_text_is_not_rewritten_history() -> None:
     """Qwen's tokenizers compose accents (NFC), so tokens do not decode to the very text that was rendered."""
     tokenizer = make_tokenizer(QWEN3)
     tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
@@ -158,7 +156,7 @@ def _byte_token(byte: int) -> str:
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("name", STYLES)
-def test_what_is_found_out_about_a_style(name: str, kind: str) -> None:
+def test_style_probe_results(name: str, kind: str) -> None:
     renderer = renderer_of(name, kind)
     assert renderer.rewrites_history == STYLES[name].rewrites
     forms = renderer.forms
@@ -182,18 +180,18 @@ def test_what_is_found_out_about_a_style(name: str, kind: str) -> None:
         ("glm", "<|user|>\nOh?<|assistant|>\n"),
     ],
 )
-def test_the_bridge_of_a_style(name: str, bridge: str) -> None:
+def test_bridge_of_style(name: str, bridge: str) -> None:
     renderer, end = renderer_of(name), token(name, STYLES[name].end)
     assert tokenizer_of(name).decode(renderer.bridge([user("Oh?")], after=None)) == bridge
     assert [end, *renderer.bridge([user("Oh?")], after=end)] == renderer.bridge([user("Oh?")], after=None)
 
 
-def test_another_stop_token_stays_and_the_turn_is_still_ended() -> None:
+def test_other_stop_token_still_ends_turn() -> None:
     renderer, other = renderer_of("chatml"), token("chatml", "<|endoftext|>")
     assert renderer.bridge([user("Oh?")], after=other) == renderer.bridge([user("Oh?")], after=None)
 
 
-def test_a_template_may_end_turns_by_who_speaks_next() -> None:
+def test_template_may_end_turns_by_next_role() -> None:
     renderer = renderer_of("glm")
     ends = [token("glm", "<|user|>"), token("glm", "<|observation|>")]
     assert list(renderer.stop_token_ids[:2]) == ends
@@ -203,13 +201,13 @@ def test_a_template_may_end_turns_by_who_speaks_next() -> None:
     assert renderer.bridge(answer, after=ends[0]) == renderer.bridge(answer, after=None)
 
 
-def test_more_stop_tokens_can_be_given() -> None:
+def test_extra_stop_tokens_are_accepted() -> None:
     given_id = token("chatml", "<|endoftext|>")
     renderer = Renderer(tokenizer_of("chatml"), stop_token_ids=[given_id])
     assert renderer.stop_token_ids == (token("chatml", "<|im_end|>"), given_id)
 
 
-def test_the_tokenizers_own_end_stops_a_reply_too() -> None:
+def test_tokenizer_eos_stops_replies_too() -> None:
     own, end = token("chatml", "<|endoftext|>"), token("chatml", "<|im_end|>")
     tokenizer = make_tokenizer(CHATML, eos="<|endoftext|>")
     assert Renderer(tokenizer).stop_token_ids == (end, own)
@@ -217,7 +215,7 @@ def test_the_tokenizers_own_end_stops_a_reply_too() -> None:
     assert Renderer(tokenizer).stop_token_ids == (end,)
 
 
-def test_old_reasoning_is_rewritten_and_other_replies_are_not() -> None:
+def test_only_old_reasoning_is_rewritten() -> None:
     renderer = renderer_of("qwen 3")
     thought = "<think>\nLet me see.\n</think>\n\n7"
     opening, new = (user("3 + 4?"),), (user("Sure?"),)
@@ -232,7 +230,7 @@ def test_old_reasoning_is_rewritten_and_other_replies_are_not() -> None:
     assert renderer.rewritten(tokens, (*opening, assistant(thought), *answer)) is None
 
 
-def test_template_kwargs_reach_the_template() -> None:
+def test_template_kwargs_reach_template() -> None:
     template = QWEN3.replace("assistant\n{% endif %}", "assistant\n{{ '<think>\n' if think else '' }}{% endif %}")
     tokenizer = make_tokenizer(template)
     renderer = Renderer(tokenizer, template_kwargs={"think": True})
@@ -251,7 +249,7 @@ def test_tools_and_their_answers() -> None:
     )
 
 
-def test_a_template_that_shows_tool_answers_only_behind_calls() -> None:
+def test_template_with_tool_results_only_after_calls() -> None:
     """Behind plain text they are the user's; behind calls, in an opening, they are the template's own."""
     renderer, tokenizer = renderer_of("mistral"), tokenizer_of("mistral")
     bridge = renderer.bridge([tool("7", "a"), tool("8", "b")], after=None)
@@ -267,10 +265,10 @@ def test_a_template_that_shows_tool_answers_only_behind_calls() -> None:
 
 
 @given(text=TEXT, stops=st.lists(st.sampled_from(["<|im_end|>", "<|endoftext|>"]), max_size=3))
-def test_decoding_takes_off_one_stop_token_and_nothing_else(text: str, stops: list[str]) -> None:
+def test_decoding_strips_exactly_one_stop_token(text: str, stops: list[str]) -> None:
     ids = [*spell("chatml", text), *(token("chatml", stop) for stop in stops)]
-    shown = stops[:-1] if stops and stops[-1] == "<|im_end|>" else stops
-    assert renderer_of("chatml").decode(ids) == text + "".join(shown)
+    remaining = stops[:-1] if stops and stops[-1] == "<|im_end|>" else stops
+    assert renderer_of("chatml").decode(ids) == text + "".join(remaining)
 
 
 # ------------------------------------------------------------------------------------------------ injection
@@ -280,8 +278,8 @@ def test_decoding_takes_off_one_stop_token_and_nothing_else(text: str, stops: li
 @pytest.mark.parametrize("name", STYLES)
 @settings(max_examples=15)
 @given(data=st.data())
-def test_text_never_becomes_a_control_token(name: str, kind: str, data: st.DataObject) -> None:
-    """As many control tokens as with harmless words in their place, and the text is all there."""
+def test_text_never_becomes_control_token(name: str, kind: str, data: st.DataObject) -> None:
+    """There are as many control tokens as with harmless words in their place, and the text is complete."""
     renderer = renderer_of(name, kind)
     tokenizer = renderer._tokenizer
     ids = set(renderer._control.ids.values())
@@ -290,8 +288,8 @@ def test_text_never_becomes_a_control_token(name: str, kind: str, data: st.DataO
     )
     text, harmless = "".join(evil), "x" * len(evil)
 
-    def conversation(said: str) -> Messages:
-        return user(said), assistant("I see"), user(f"so: {said}.")
+    def conversation(spelling: str) -> Messages:
+        return user(spelling), assistant("I see"), user(f"so: {spelling}.")
 
     rendered = renderer.render(conversation(text))
     control = [i for i in rendered if i in ids]
@@ -301,7 +299,7 @@ def test_text_never_becomes_a_control_token(name: str, kind: str, data: st.DataO
     assert rendered[-len(bridge) :] == bridge
 
 
-def test_what_the_policy_spells_does_not_end_its_turn_when_rendered_anew() -> None:
+def test_spelled_end_token_does_not_end_rerendered_turn() -> None:
     renderer, end = renderer_of("qwen 3"), token("qwen 3", "<|im_end|>")
     spoken = [user("Hm"), assistant("a<|im_end|>b"), user("Oh")]
     assert renderer.render(spoken).count(end) == 3
@@ -317,29 +315,29 @@ def test_no_template_is_refused() -> None:
         Renderer(tokenizer)
 
 
-def test_a_template_that_ends_turns_in_plain_text_is_refused() -> None:
+def test_plain_text_turn_end_is_refused() -> None:
     with pytest.raises(RendererError, match=r"no special token between .*'\\nuser: "):
         Renderer(make_tokenizer(PLAIN))
 
 
-def test_a_template_that_rejects_plain_conversations_is_refused_in_its_own_words() -> None:
+def test_template_rejecting_plain_conversations_is_refused() -> None:
     with pytest.raises(RendererError, match=r"\(user\): I do not talk"):
         Renderer(make_tokenizer("{{ raise_exception('I do not talk') }}"))
 
 
-def test_what_a_template_rejects_is_an_error_in_its_own_words() -> None:
+def test_rejection_error_quotes_the_template() -> None:
     with pytest.raises(RendererError, match=r"\(assistant, user\): Conversation roles must alternate"):
         renderer_of("gemma").render([assistant("Hello."), user("Hm")])
 
 
-def test_nothing_to_render_or_to_bridge_to_is_an_error() -> None:
+def test_empty_rendering_or_bridge_is_an_error() -> None:
     with pytest.raises(RendererError, match="without messages"):
         renderer_of("chatml").render([])
     with pytest.raises(RendererError, match="nothing to bridge to"):
         renderer_of("chatml").bridge([], after=None)
 
 
-def test_a_template_with_text_between_reply_and_end_counts_as_rewriting() -> None:
+def test_text_after_reply_counts_as_rewriting() -> None:
     """Llama 2 puts a space before </s>; a reply that stops without that space is rendered otherwise as a whole."""
     renderer = Renderer(make_tokenizer(LLAMA2, ("<s>", "</s>"), bos="<s>", eos="</s>"))
     assert renderer.rewrites_history

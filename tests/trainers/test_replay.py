@@ -56,7 +56,7 @@ def again(folder: Path, iteration: int = 3, group: str | None = None) -> Report:
     return asyncio.run(replay(open_run(folder), iteration, group))
 
 
-def test_nothing_differs_to_the_last_bit(folder: Path) -> None:
+def test_nothing_differs_to_last_bit(folder: Path) -> None:
     report = again(folder)
     assert report.first is None
     assert set(report.notes) == set(STAGES)
@@ -141,7 +141,7 @@ def test_changed_line_is_located(
     assert first.stage == stage, "\n".join(report.lines())
     assert what in first.what
     assert first.expected != first.got
-    episodes = {episode.episode_id: episode for episode in read_parquet(open_run(folder).iteration(3).path)}
+    episodes = {trajectory.episode_id: trajectory for trajectory in read_parquet(open_run(folder).iteration(3).path)}
     if stage in ("loss", "gradient"):
         assert first.step == 0
     if stage == "loss":
@@ -213,7 +213,7 @@ def test_changed_token_is_located_in_sampling(copied: Path) -> None:
     assert (difference.what, difference.token) == ("the sampled token", where[0])
 
 
-def test_the_learner_s_last_bits_are_compared(copied: Path) -> None:
+def test_learner_checksums_are_compared(copied: Path) -> None:
     def change(columns: dict[str, Any]) -> None:
         columns["checksums"][0] = [(n, v + (n == "learner_logprobs")) for n, v in columns["checksums"][0]]
 

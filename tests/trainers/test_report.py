@@ -48,7 +48,7 @@ def talk(*pairs):
 
 
 def printed(renderable_or_function, **options):
-    """What a console shows, as plain text."""
+    """Return a console's output as plain text."""
     stream = io.StringIO()
     console = Console(file=stream, width=80, **options)
     if callable(renderable_or_function):
@@ -61,7 +61,7 @@ def printed(renderable_or_function, **options):
 # --- metrics
 
 
-def test_averages_count_each_episode_once_and_leave_failures_out():
+def test_averages_count_episodes_once_without_failures():
     episodes = [
         episode([(10, 1.0)]),
         episode([(2, 0.0), (4, 0.9)]),
@@ -91,23 +91,23 @@ def test_averages_count_each_episode_once_and_leave_failures_out():
     assert metrics == {f"train/{name}": pytest.approx(value) for name, value in expected.items()}
 
 
-def test_an_episode_that_began_in_the_middle_was_not_solved_by_its_first_reply():
+def test_mid_episode_start_is_no_first_reply_success():
     begun = replace(episode([(10, 1.0)]), metrics={"start_turn": 2.0})
-    found = episode_metrics([episode([(10, 1.0)]), begun], "train")
-    assert (found["train/solved"], found["train/first_reply"]) == (1.0, 0.5)
+    metrics = episode_metrics([episode([(10, 1.0)]), begun], "train")
+    assert (metrics["train/solved"], metrics["train/first_reply"]) == (1.0, 0.5)
 
 
 GROUPS = [("a", 1.0), ("a", 3.0), ("b", 5.0), ("b", 7.0), ("c", 0.0), ("c", 0.0)]
 
 
-def test_the_error_of_the_mean_reward_counts_a_group_once():
+def test_reward_standard_error_counts_groups():
     pairs = [replace(episode([(1, reward)]), group_id=group) for group, reward in GROUPS]
     metrics = episode_metrics(pairs, "x")
     assert metrics["x/reward_se"] == pytest.approx(np.std([2.0, 6.0, 0.0], ddof=1) / 3**0.5)
     assert "x/reward_se" not in episode_metrics(pairs[:2], "x")
 
 
-def test_what_cannot_be_said_is_absent():
+def test_undefined_metrics_are_absent():
     assert episode_metrics([], "val") == {"val/episodes": 0.0}
     failed = episode_metrics([episode(status=Status.ABORTED)], "val")
     assert failed == {"val/episodes": 1.0, "val/left_out": 1.0, "val/status/aborted": 1.0}
@@ -116,13 +116,13 @@ def test_what_cannot_be_said_is_absent():
     assert silent["val/turns"] == 0.0
 
 
-def test_a_batch_says_what_failed_meanwhile():
+def test_batch_metrics_count_failures():
     metrics = episode_metrics([episode()], "train", ended={"completed": 3.0, "error_env": 1.0})
     assert (metrics["train/episodes"], metrics["train/left_out"], metrics["train/status/error_env"]) == (1, 0.25, 0.25)
     assert "train/left_out" not in episode_metrics([episode()], "train", ended={})
 
 
-def test_a_stop_called_solved_is_no_success_where_a_budget_ran_out():
+def test_solved_stop_needs_termination():
     assert episode_metrics([episode(status=Status.TRUNCATED_TURNS)], "x")["x/solved"] == 0.0
 
 
@@ -175,7 +175,7 @@ def test_phases_account_for_every_second(steps):
     assert phases.finish() == {"time/other_s": 0.0, "time/iteration_s": 0.0}
 
 
-def test_a_phase_that_fails_is_counted_and_over():
+def test_failed_phase_is_timed_and_ended():
     clock, seen = Clock(), []
     phases = Phases(seen.append, clock)
 
@@ -196,7 +196,7 @@ def test_a_phase_that_fails_is_counted_and_over():
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=8), st.floats(), max_size=3), max_size=5), st.integers(0, 6))
-def test_a_log_reads_back_and_resumes_at_a_step(tmp_path_factory, rows, first_step):
+def test_log_reads_back_and_resumes(tmp_path_factory, rows, first_step):
     rows = [{f"m/{name}": value for name, value in row.items()} for row in rows]
     path = tmp_path_factory.mktemp("log") / "deep" / "metrics.jsonl"
     logger = JsonlLogger(path)
@@ -208,11 +208,11 @@ def test_a_log_reads_back_and_resumes_at_a_step(tmp_path_factory, rows, first_st
     again = JsonlLogger(path, first_step=first_step)
     again.log(first_step, {"new": 1})
     again.close()
-    kept = [(step, row) for step, row in enumerate(rows) if step < first_step]
-    assert str(list(read_jsonl(path))) == str([*kept, (first_step, {"new": 1.0})])
+    retained = [(step, row) for step, row in enumerate(rows) if step < first_step]
+    assert str(list(read_jsonl(path))) == str([*retained, (first_step, {"new": 1.0})])
 
 
-def test_every_line_is_strict_json_and_there_at_once(tmp_path):
+def test_log_lines_are_strict_json_and_flushed(tmp_path):
     path = tmp_path / "metrics.jsonl"
     logger = JsonlLogger(path)
     logger.log(3, {"a": math.nan, "b": -math.inf, "c": np.float32(0.5), "d": 2})
@@ -230,7 +230,7 @@ def test_every_line_is_strict_json_and_there_at_once(tmp_path):
     logger.close()
 
 
-def test_a_line_cut_by_a_crash_is_dropped_and_any_other_damage_is_named(tmp_path):
+def test_only_truncated_last_line_is_dropped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     good = '{"step": 0, "a": 1.0}\n'
     path.write_text(good + '{"step": 1, "a": 2.')
@@ -246,7 +246,7 @@ def test_a_line_cut_by_a_crash_is_dropped_and_any_other_damage_is_named(tmp_path
         assert path.read_text() == good + damage + good
 
 
-def test_tensorboard_hides_what_a_resumed_run_logs_again(tmp_path, monkeypatch):
+def test_tensorboard_purges_steps_after_resume(tmp_path, monkeypatch):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     # Files of one second are read in the order of their numbers as text, and other tests have counted on: 9, 10.
     writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
@@ -262,11 +262,11 @@ def test_tensorboard_hides_what_a_resumed_run_logs_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("make", [JsonlLogger, TensorBoardLogger])
-def test_what_was_logged_stays_until_there_is_something_to_put_in_its_place(tmp_path, make):
+def test_old_log_stays_until_first_write(tmp_path, make):
     path = tmp_path / "run"
 
     def contents():
-        return sorted((each.name, each.read_bytes()) for each in [path, *path.rglob("*")] if each.is_file())
+        return sorted((file.name, file.read_bytes()) for file in [path, *path.rglob("*")] if file.is_file())
 
     logger = make(path)
     for step in (0, 1, 2):
@@ -282,13 +282,13 @@ def test_what_was_logged_stays_until_there_is_something_to_put_in_its_place(tmp_
         assert [step for step, _ in read_jsonl(path)] == [0, 1, 2, 1]
 
 
-def test_a_missing_tensorboard_names_the_extra(tmp_path, monkeypatch):
+def test_missing_tensorboard_names_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ImportError, match=r"textenvs\[train\]"):
         TensorBoardLogger(tmp_path)
 
 
-def test_a_bundle_feeds_and_closes_all(tmp_path):
+def test_bundle_feeds_and_closes_all(tmp_path):
     paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     loggers = Loggers([JsonlLogger(path) for path in paths])
 
@@ -315,7 +315,7 @@ METRICS = {
 }
 
 
-def test_lines_without_a_terminal_are_plain_whole_and_only_about_what_is_there():
+def test_plain_lines_show_available_metrics_only():
     def run(console):
         logger = ConsoleLogger(200, console)
         logger.progress.enter("rollout")
@@ -335,7 +335,7 @@ def test_lines_without_a_terminal_are_plain_whole_and_only_about_what_is_there()
     ]
 
 
-def test_what_is_wrong_with_the_signal_is_on_the_line_where_it_matters():
+def test_line_shows_signal_problems():
     harmless = {"train/groups_tied": 0.5, "rollout/replies_cut": 0.05, "actor/outside_clip_first": 0.01}
     labels = ("groups tied 75.0%", "replies cut 30.0%", "outside the clip range at first 26.0%")
 
@@ -347,17 +347,17 @@ def test_what_is_wrong_with_the_signal_is_on_the_line_where_it_matters():
         assert label in line({**harmless, name: value + 0.25})
 
 
-def test_a_terminal_gets_the_same_lines_and_a_bar_that_goes_away():
+def test_terminal_shows_lines_and_transient_bar():
     def run(console):
         logger = ConsoleLogger(20, console)
         logger.progress.enter("roll[out]")
         logger.log(12, METRICS)
         logger.close()
 
-    shown = printed(run, force_terminal=True, color_system=None)
-    assert "iteration  12/20  reward +0.512" in shown
-    assert "roll[out]" in shown  # the phase, not markup
-    assert shown.rstrip().endswith("\x1b[2K")  # the last thing done is erasing the bar
+    output = printed(run, force_terminal=True, color_system=None)
+    assert "iteration  12/20  reward +0.512" in output
+    assert "roll[out]" in output  # the phase, not markup
+    assert output.rstrip().endswith("\x1b[2K")  # the last thing done is erasing the bar
 
 
 # --- conversations
@@ -366,11 +366,11 @@ def test_a_terminal_gets_the_same_lines_and_a_bar_that_goes_away():
 HOSTILE = "\x1b[31mred\x1b[0m [bold]not markup[/bold] [/] \x07\r\x08 \u202eabc 数 é 🙂\nnext"
 
 
-def test_text_of_a_model_is_shown_as_it_is_and_controls_no_terminal():
+def test_model_text_cannot_control_the_terminal():
     messages = talk(("user", HOSTILE), ("assistant", HOSTILE), ("user", "[red]no"), ("assistant", "#### 5"))
     played = episode([(3, 0.0), (4, 0.9)], messages=messages, task_key="[i]key[/i]\x1b", error="[b]boom")
-    shown = printed(lambda console: print_conversations([played], console, "sample"))
-    assert not {symbol for symbol in shown if symbol != "\n" and (ord(symbol) < 32 or ord(symbol) == 0x202E)}
+    output = printed(lambda console: print_conversations([played], console, "sample"))
+    assert not {symbol for symbol in output if symbol != "\n" and (ord(symbol) < 32 or ord(symbol) == 0x202E)}
     for text in (
         "[bold]not markup[/bold] [/]",
         "[red]no",
@@ -379,8 +379,8 @@ def test_text_of_a_model_is_shown_as_it_is_and_controls_no_terminal():
         r"[i]key[/i]\x1b",
         "error: [b]boom",
     ):
-        assert text in shown
-    assert "sample 1/1" in shown
+        assert text in output
+    assert "sample 1/1" in output
 
 
 def test_each_reward_stands_below_its_turn():
@@ -393,8 +393,8 @@ def test_each_reward_stands_below_its_turn():
     )
     terms = ({"correct": 0.0, "extra_turn": 0.0}, {"correct": 1.0, "extra_turn": -0.1})
     played = episode([(1, 0.0), (1, 0.9)], messages=messages, terms=terms)
-    shown = [line.strip(" │") for line in printed(conversation(played)).splitlines()]
-    assert shown[1:8] == [
+    lines = [line.strip(" │") for line in printed(conversation(played)).splitlines()]
+    assert lines[1:8] == [
         "assistant: part of the opening",
         "user: question",
         "assistant: first",
@@ -403,12 +403,12 @@ def test_each_reward_stands_below_its_turn():
         "assistant: second",
         "turn 2: reward +0.90 (correct +1.00, extra_turn -0.10)",
     ]
-    assert "solved, reward +0.90" in shown[8]
+    assert "solved, reward +0.90" in lines[8]
 
 
-def test_a_trajectory_with_fewer_messages_than_turns_is_still_shown():
-    shown = printed(conversation(episode([(1, 0.0), (1, 0.5)], messages=talk(("user", "q"), ("assistant", "only")))))
-    assert "assistant: only" in shown
+def test_trajectory_with_missing_messages_is_shown():
+    output = printed(conversation(episode([(1, 0.0), (1, 0.5)], messages=talk(("user", "q"), ("assistant", "only")))))
+    assert "assistant: only" in output
 
 
 def test_picks_differ_before_they_repeat():
@@ -424,7 +424,7 @@ def test_picks_differ_before_they_repeat():
 # --- curves
 
 
-def test_curves_merge_steps_that_come_in_parts():
+def test_curves_merge_partial_steps():
     curves = curves_of([(2, {"a": 1.0}), (1, {"a": 5.0, "b": 7.0}), (2, {"a": 3.0})])
     assert {name: (steps.tolist(), values.tolist()) for name, (steps, values) in curves.items()} == {
         "a": ([1, 2], [5.0, 3.0]),
@@ -433,7 +433,7 @@ def test_curves_merge_steps_that_come_in_parts():
 
 
 @given(st.lists(st.floats(-100, 100), min_size=20, max_size=90))
-def test_smoothing_is_a_centred_mean(values):
+def test_smoothing_is_centred_mean(values):
     half = max(1, len(values) // 20)
     expected = [np.mean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
     np.testing.assert_allclose(_smooth(np.array(values)), expected, atol=1e-9)
@@ -453,6 +453,6 @@ def test_any_run_can_be_drawn(rows, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_to_draw_is_an_error(tmp_path):
+def test_nothing_to_draw_is_error(tmp_path):
     with pytest.raises(ValueError, match="nothing to draw"):
         plot([(1, {"other": 1.0})], tmp_path / "curves.png")

@@ -19,7 +19,7 @@ from trainers.report.loggers import (
 CONFIG = {"actor": {"lr": 1e-4}, "trainer": {"logger": ["mlflow"]}}
 
 
-def test_mlflow_goes_on_with_the_same_run(tmp_path, monkeypatch):
+def test_mlflow_resumes_the_same_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="needs the extra 'mlflow'")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     first = MLflowLogger(LoggedRun(tmp_path, "project", "name", CONFIG))
@@ -40,7 +40,7 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path, monkeypatch):
     assert run.data.metrics["metrics/1199"] == 1199.0
 
 
-def test_wandb_without_a_key_says_what_to_do(tmp_path, monkeypatch):
+def test_wandb_without_key_says_what_to_do(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="needs the extra 'wandb'")
 
     def no_key(**_):
@@ -51,7 +51,7 @@ def test_wandb_without_a_key_says_what_to_do(tmp_path, monkeypatch):
         WandbLogger(LoggedRun(tmp_path, "project", "name"))
 
 
-def test_wandb_offline_goes_on_with_the_same_run(tmp_path, monkeypatch):
+def test_wandb_offline_resumes_the_same_run(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="needs the extra 'wandb'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -98,7 +98,7 @@ def fake_trackio(monkeypatch):
     return module
 
 
-def test_trackio_resumes_the_same_run(tmp_path, fake_trackio):
+def test_trackio_resumes_same_run(tmp_path, fake_trackio):
     for first_step in (0, 2):
         run = LoggedRun(tmp_path, "project", "name", CONFIG, first_step)
         with open_loggers(["trackio"], run) as loggers:
@@ -111,7 +111,7 @@ def test_trackio_resumes_the_same_run(tmp_path, fake_trackio):
     assert len(fake_trackio.points) == 2, "a run that starts afresh is a new one"
 
 
-def test_trackio_names_the_extra_and_its_own_errors(tmp_path, fake_trackio, monkeypatch):
+def test_trackio_names_extra_and_its_own_errors(tmp_path, fake_trackio, monkeypatch):
     with pytest.raises(MetricsError, match=r"trackio, which says: not a project's name"):
         TrackioLogger(LoggedRun(tmp_path, "bad/name"))
     monkeypatch.setitem(sys.modules, "trackio", None)

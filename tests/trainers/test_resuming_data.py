@@ -18,7 +18,7 @@ from trainers.config import load_config
 from trainers.ppo import main, train
 from trainers.run import assemble
 
-GSM8K = [each for each in QUICK if not each.startswith("env.")] + ["env.id=textenv/gsm8k"]
+GSM8K = [argument for argument in QUICK if not argument.startswith("env.")] + ["env.id=textenv/gsm8k"]
 
 
 def row(number: int, answer: int | None = None) -> dict[str, Any]:
@@ -27,20 +27,20 @@ def row(number: int, answer: int | None = None) -> dict[str, Any]:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def config_of(*more: str) -> Any:
-    return load_config([*GSM8K, *more])[0]
+def config_of(*overrides: str) -> Any:
+    return load_config([*GSM8K, *overrides])[0]
 
 
-def checkpoint_of(*more: str) -> Checkpoint:
-    return Checkpoint(Path("iteration_000002"), 2, {"data": json.loads(json.dumps(data_of(config_of(*more))))})
+def checkpoint_of(*overrides: str) -> Checkpoint:
+    return Checkpoint(Path("iteration_000002"), 2, {"data": json.loads(json.dumps(data_of(config_of(*overrides))))})
 
 
-def compared(checkpoint: Checkpoint, *more: str) -> list[str]:
-    config = config_of(*more)
+def compared(checkpoint: Checkpoint, *overrides: str) -> list[str]:
+    config = config_of(*overrides)
     return list(check_data(config, checkpoint, data_of(config)))
 
 
@@ -57,7 +57,7 @@ EIGHT = [row(number) for number in range(8)]
         ([*EIGHT[:7], row(7, answer=3)], "tasks with another content"),  # another answer
     ],
 )
-def test_other_rows_are_refused(tmp_path, rows, words):
+def test_changed_rows_are_refused(tmp_path, rows, words):
     path = write(tmp_path / "rows.jsonl", EIGHT)
     files = [f"data.train_files={path}", "data.val_size=2"]
     checkpoint = checkpoint_of(*files)
@@ -66,8 +66,8 @@ def test_other_rows_are_refused(tmp_path, rows, words):
     with pytest.raises(CheckpointError, match="resume_other_data=true") as refused:
         compared(checkpoint, *files)
     assert words in str(refused.value)
-    said = compared(checkpoint, *files, "trainer.resume_other_data=true")
-    assert any(words in line for line in said)
+    notes = compared(checkpoint, *files, "trainer.resume_other_data=true")
+    assert any(words in line for line in notes)
 
 
 def test_rows_beyond_train_size_do_not_count(tmp_path):
@@ -82,7 +82,7 @@ def test_rows_beyond_train_size_do_not_count(tmp_path):
         compared(checkpoint, *files)
 
 
-def test_other_validation_tasks_are_said(tmp_path):
+def test_changed_validation_tasks_are_reported(tmp_path):
     path, val = write(tmp_path / "rows.jsonl", EIGHT), write(tmp_path / "val.jsonl", EIGHT)
     files = [f"data.train_files={path}", f"data.val_files={val}", "data.val_size=8"]
     checkpoint = checkpoint_of(*files)
@@ -99,9 +99,9 @@ def test_other_generated_tasks_are_refused(kwargs, word):
     assert not compared(checkpoint)
     if not kwargs:
         checkpoint.state["data"]["training"][""]["version"] = 1
-    more = [kwargs] if kwargs else []
+    overrides = [kwargs] if kwargs else []
     with pytest.raises(CheckpointError, match="cannot be resumed from") as refused:
-        compared(checkpoint, *more)
+        compared(checkpoint, *overrides)
     assert word in str(refused.value)
 
 
@@ -110,7 +110,7 @@ def test_other_arguments_are_no_change():
     assert not compared(checkpoint, "env.id=textenv/gsm8k-interact", "env.kwargs.max_assistant_turns=2")
 
 
-def test_components_of_a_mixture_are_compared_each(tmp_path):
+def test_components_of_mixture_are_compared_each(tmp_path):
     path = write(tmp_path / "rows.jsonl", EIGHT)
     val = write(tmp_path / "val.jsonl", EIGHT)
     ids = ["env.mixture.a.id=textenv/gsm8k", "env.mixture.b.id=textenv/gsm8k"]
@@ -123,13 +123,13 @@ def test_components_of_a_mixture_are_compared_each(tmp_path):
         list(check_data(config, checkpoint, data_of(config)))
 
 
-def test_an_older_checkpoint_is_not_compared():
+def test_older_checkpoint_is_not_compared():
     config = config_of()
     (line,) = check_data(config, Checkpoint(Path("iteration_000002"), 2, {}), data_of(config))
-    assert "is not known" in line
+    assert "cannot be compared" in line
 
 
-def test_keys_of_several_types_have_a_fingerprint():
+def test_keys_of_several_types_have_fingerprint():
     def tasks(extra: dict[Any, Any]) -> Rows:
         return Rows("rows", [Task("0", "x", ({"role": "user", "content": "?"},), "1", extra={"a": extra})])
 
@@ -137,13 +137,13 @@ def test_keys_of_several_types_have_a_fingerprint():
     assert fingerprint(tasks({1: 2, "b": 3}), [0]) != fingerprint(tasks({1: 2, "b": 4}), [0])
 
 
-def test_a_run_with_more_rows_is_refused(tmp_path, capsys):
+def test_run_with_more_rows_is_refused(tmp_path, capsys):
     path = write(tmp_path / "rows.jsonl", EIGHT)
     folder = tmp_path / "run"
     argv = [*arguments(folder, *GSM8K), f"data.train_files={path}", "trainer.save_freq=1", "trainer.logger=[jsonl]"]
 
-    async def go(*more: str) -> None:
-        async with assemble(load_config([*argv, *more])[0]) as run:
+    async def go(*overrides: str) -> None:
+        async with assemble(load_config([*argv, *overrides])[0]) as run:
             await train(run)
 
     asyncio.run(go("trainer.total_iterations=1"))
@@ -155,7 +155,7 @@ def test_a_run_with_more_rows_is_refused(tmp_path, capsys):
     assert "trainer.resume_other_data=true" in error
     assert (folder / "metrics.jsonl").read_text() == before, "nothing is lost"
     asyncio.run(go("trainer.total_iterations=2", "trainer.resume_other_data=true"))
-    assert [each["step"] for each in training_of(folder)] == [1, 2]
+    assert [metrics["step"] for metrics in training_of(folder)] == [1, 2]
     config = load_config(argv)[0]  # whose checkpoint is of the twelve now
     newest = Checkpoints(folder / "checkpoints", 1).newest()
     assert newest is not None

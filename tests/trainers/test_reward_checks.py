@@ -1,4 +1,4 @@
-"""What is wrong with a reward model is said before a step of training: by the configuration, or when it is tried."""
+"""Problems of a reward model are reported before a training step: by the configuration, or when it is tried."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was trained: a run that is refused must have left it empty."""
+    """Record training steps: a refused run must have none."""
     steps: list[str] = []
 
-    def fit(*args: Any, **more: Any) -> None:
+    def fit(*args: Any, **kwargs: Any) -> None:
         steps.append("warm start")
         raise AssertionError("the warm start began")
 
@@ -43,18 +43,18 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return steps
 
 
-def arguments(tmp_path: Path, *more: str) -> list[str]:
-    return [*MODEL, *SMALL, *QUICK, *WARM, f"trainer.default_local_dir={tmp_path}/run", *more]
+def arguments(tmp_path: Path, *overrides: str) -> list[str]:
+    return [*MODEL, *SMALL, *QUICK, *WARM, f"trainer.default_local_dir={tmp_path}/run", *overrides]
 
 
 # ---------------------------------------------------------------- by the configuration, without loading anything
 
 
 def copied(folder: str, tmp_path: Path, change: Callable[[Path], object]) -> str:
-    there = tmp_path / "copy"
-    shutil.copytree(folder, there)
-    change(there)
-    return str(there)
+    target = tmp_path / "copy"
+    shutil.copytree(folder, target)
+    change(target)
+    return str(target)
 
 
 def change_config(path: Path, **changes: Any) -> None:
@@ -84,9 +84,9 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("dry", [True, False])
-@pytest.mark.parametrize(("options", "key", "said"), MISTAKES)
-def test_mistakes_in_a_classifiers_keys_are_known_without_its_weights(
-    tmp_path, capsys, folder, trained, options, key, said, dry, monkeypatch
+@pytest.mark.parametrize(("options", "key", "message"), MISTAKES)
+def test_classifier_key_mistakes_need_no_weights(
+    tmp_path, capsys, folder, trained, options, key, message, dry, monkeypatch
 ):
     monkeypatch.setattr("trainers.rewards.backends.classifier._load", lambda options: pytest.fail("weights were read"))
     given_ = []
@@ -97,13 +97,13 @@ def test_mistakes_in_a_classifiers_keys_are_known_without_its_weights(
             option = f"{name}={tmp_path}/t.jinja"
         given_.append(f"reward_model.classifier.{option}")
     argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={folder}", *given_)
-    refused(capsys, [*argv, *["--dry-run"] * dry], f"reward_model.{key}", said, "Nothing was started", code=2)
+    refused(capsys, [*argv, *["--dry-run"] * dry], f"reward_model.{key}", message, "Nothing was started", code=2)
     assert not trained
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda path: (path / "config.json").write_text("{"), "its config.json cannot be used"),
         (lambda path: (path / "config.json").write_text('{"model_type": "nosuch"}'), "its config.json cannot be used"),
@@ -114,14 +114,14 @@ def test_mistakes_in_a_classifiers_keys_are_known_without_its_weights(
         (headless, "its files lack score.weight"),
     ],
 )
-def test_a_folder_that_is_no_reward_model_is_known_without_its_weights(tmp_path, capsys, folder, trained, change, said):
-    there = copied(folder, tmp_path, change)
-    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={there}")
-    refused(capsys, [*argv, "--dry-run"], "reward_model.classifier.path: ", said, "[command line]", code=2)
+def test_wrong_model_folder_needs_no_weights(tmp_path, capsys, folder, trained, change, message):
+    model = copied(folder, tmp_path, change)
+    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={model}")
+    refused(capsys, [*argv, "--dry-run"], "reward_model.classifier.path: ", message, "[command line]", code=2)
     assert not trained
 
 
-def test_several_labels_need_a_choice_and_a_tokenizer_must_be_the_models(tmp_path, capsys):
+def test_labels_and_tokenizer_are_checked(tmp_path, capsys):
     two = save_model(tmp_path / "two", labels=2)
     argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={two}", "--dry-run")
     refused(capsys, argv, "reward_model.classifier.label: ", "2 labels (LABEL_0, LABEL_1); choose one", code=2)
@@ -131,7 +131,7 @@ def test_several_labels_need_a_choice_and_a_tokenizer_must_be_the_models(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["kind=service", "service.url=localhost:80"], "service.url: url must begin with http"),
         (["kind=service", "service.url=http://h"], "service.tokenizer: input=tokens renders conversations here"),
@@ -152,20 +152,20 @@ def test_several_labels_need_a_choice_and_a_tokenizer_must_be_the_models(tmp_pat
         (["kind=judge", "judge.model=m"], "judge: the environment variable OPENAI_API_KEY has no key"),
     ],
 )
-def test_mistakes_of_services_and_judges_are_known_without_asking(tmp_path, capsys, options, said, monkeypatch):
+def test_service_and_judge_mistakes_need_no_request(tmp_path, capsys, options, message, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     argv = [f"reward_model.{option}" for option in ("enable=true", *options)]
-    refused(capsys, arguments(tmp_path, *argv, "--dry-run"), "reward_model.", said, code=2)
+    refused(capsys, arguments(tmp_path, *argv, "--dry-run"), "reward_model.", message, code=2)
     with pytest.raises(SetupError, match="reward_model"):
         check_rewards(resolve(arguments(tmp_path, *argv))[0])
 
 
-def test_a_judge_of_looking_ahead_that_is_not_there(tmp_path, capsys):
+def test_missing_lookahead_judge_is_refused(tmp_path, capsys):
     argv = arguments(tmp_path, "multiturn_reward.enable=true", "multiturn_reward.judge=no_such_module:f", "--dry-run")
     refused(capsys, [*argv, "algorithm.adv_estimator=turn_gae", "algorithm.gamma=0"], "no module 'no_such_mod", code=2)
 
 
-def test_a_weight_of_no_score_is_refused_before_the_warm_start(tmp_path, capsys, trained):
+def test_unknown_score_weight_is_refused_before_warm_start(tmp_path, capsys, trained):
     ahead = ["multiturn_reward.enable=true", "multiturn_reward.weights={accurcy: 2}", "env.id=textenv/clarify"]
     argv = arguments(tmp_path, *ahead, "algorithm.adv_estimator=turn_gae", "algorithm.gamma=0")
     refused(capsys, argv, "multiturn_reward.weights: ", "['accurcy']", "what is scored is ['accuracy']")
@@ -175,27 +175,27 @@ def test_a_weight_of_no_score_is_refused_before_the_warm_start(tmp_path, capsys,
 # ---------------------------------------------------------------- by asking, before the warm start
 
 
-def test_weights_that_do_not_load_are_refused_before_the_warm_start(tmp_path, capsys, folder, trained):
+def test_unloadable_weights_are_refused_before_warm_start(tmp_path, capsys, folder, trained):
     # Its names and its headers are good.
-    there = copied(folder, tmp_path, lambda path: change_config(path, intermediate_size=64))
-    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={there}")
-    refused(capsys, argv, f"reward_model (classifier): the reward model {there} cannot be loaded")
+    model = copied(folder, tmp_path, lambda path: change_config(path, intermediate_size=64))
+    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={model}")
+    refused(capsys, argv, f"reward_model (classifier): the reward model {model} cannot be loaded")
     assert not trained
 
 
-def served(url: str, *more: str) -> list[str]:
-    service = ["enable=true", "kind=service", f"service.url={url}", "service.input=messages", *more]
+def served(url: str, *overrides: str) -> list[str]:
+    service = ["enable=true", "kind=service", f"service.url={url}", "service.input=messages", *overrides]
     return [f"reward_model.{option}" for option in service]
 
 
-def test_a_service_that_is_not_there_is_refused_before_the_warm_start(tmp_path, capsys, trained):
+def test_missing_service_is_refused_before_warm_start(tmp_path, capsys, trained):
     argv = arguments(tmp_path, *served("http://127.0.0.1:9"))
     refused(capsys, argv, "reward_model (service): the reward model cannot be reached", "127.0.0.1:9")
     assert not trained
 
 
 @pytest.mark.parametrize(
-    ("server", "fault", "more", "said"),
+    ("server", "fault", "overrides", "message"),
     [
         (FakePooling(labels=2), None, [], "the model has 2 labels; say which is the score"),
         (FakePooling(labels=2), None, ["service.label=5"], "none of number 5"),
@@ -207,23 +207,21 @@ def test_a_service_that_is_not_there_is_refused_before_the_warm_start(tmp_path, 
         (FakePooling(), lambda: web.Response(text="<html>"), [], "cannot be read"),
     ],
 )
-def test_a_service_that_does_not_score_is_refused_before_the_warm_start(
-    tmp_path, capsys, trained, server, fault, more, said
-):
+def test_unscoring_service_is_refused_before_warm_start(tmp_path, capsys, trained, server, fault, overrides, message):
     server.fault = (lambda path, body: None) if fault is None else (lambda path, body: fault())
     with in_a_thread(server) as url:
-        refused(capsys, arguments(tmp_path, *served(url, *more)), "error: reward_model (service): ", said)
+        refused(capsys, arguments(tmp_path, *served(url, *overrides)), "error: reward_model (service): ", message)
     assert not trained
 
 
-def judged(url: str, *more: str) -> list[str]:
-    judge = ["enable=true", "kind=judge", "judge.model=m", f"judge.base_url={url}", *more]
+def judged(url: str, *overrides: str) -> list[str]:
+    judge = ["enable=true", "kind=judge", "judge.model=m", f"judge.base_url={url}", *overrides]
     patient = ["judge.chat.max_retries=0", "judge.chat.timeout_s=5"]
     return [f"reward_model.{option}" for option in (*judge, *patient)]
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         ("I would give this an 8 of 10.", "gave no verdict"),
         (status(404, "no such model"), "check the model's name"),
@@ -231,31 +229,31 @@ def judged(url: str, *more: str) -> list[str]:
         (status(500), "the judge could not be asked"),
     ],
 )
-def test_a_judge_that_gives_no_verdict_is_refused_before_the_warm_start(tmp_path, capsys, trained, answer, said):
+def test_verdictless_judge_is_refused_before_warm_start(tmp_path, capsys, trained, answer, message):
     with FakeService(answer) as service:
         argv = arguments(tmp_path, *judged(service.url))
-        refused(capsys, argv, "error: reward_model (judge): ", said, "reward_model.judge.base_url")
+        refused(capsys, argv, "error: reward_model (judge): ", message, "reward_model.judge.base_url")
     assert not trained
 
 
-def test_a_judge_that_is_down_is_refused_before_the_warm_start(tmp_path, capsys, trained):
+def test_unreachable_judge_is_refused_before_warm_start(tmp_path, capsys, trained):
     argv = arguments(tmp_path, *judged("http://127.0.0.1:9/v1"))
     refused(capsys, argv, "reward_model (judge): the judge could not be asked", "127.0.0.1:9", "look whether it runs")
     assert not trained
 
 
-def test_a_good_model_is_ready_when_the_warm_start_begins(tmp_path, folder, trained):
+def test_reward_model_is_ready_before_warm_start(tmp_path, folder, trained):
     argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={folder}")
     with pytest.raises(AssertionError, match="the warm start began"):
         main(argv)
     assert trained == ["warm start"]
 
 
-def test_with_a_classifier_in_ray_the_others_are_tried_before_the_warm_start(tmp_path, capsys, folder, trained):
+def test_served_models_are_tried_before_ray_classifier(tmp_path, capsys, folder, trained):
     argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={folder}")
     argv += [
         "cluster.backend=ray",
-        *(each.replace("reward_model.", "reward_models.other.") for each in served("http://127.0.0.1:9")),
+        *(argument.replace("reward_model.", "reward_models.other.") for argument in served("http://127.0.0.1:9")),
     ]
     refused(capsys, argv, "reward_models.other (service): the reward model cannot be reached")
     assert not trained

@@ -1,4 +1,4 @@
-"""Whose a run's folder is: one run writes there at a time, and what stands there is of that run."""
+"""Ownership of a run's folder: one run at a time writes there, and all its files are of that run."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tmp_path, capsys):
+def test_second_run_in_folder_is_refused(tmp_path, capsys):
     (tmp_path / "checkpoints/.iteration_000001.partial").mkdir(parents=True)  # as if it were saving
     (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n')
     before = contents(tmp_path)
     with held(tmp_path):
-        said = refused(capsys, arguments(tmp_path, *QUICK, "trainer.resume_mode=disable"))
+        message = refused(capsys, arguments(tmp_path, *QUICK, "trainer.resume_mode=disable"))
         assert sft.main([*SFT, f"trainer.default_local_dir={tmp_path}"]) == 1
-        for each in (said, capsys.readouterr().err):
-            assert f"{tmp_path}: another run is writing into this folder" in each
-            assert "trainer.experiment_name=" in each
+        for output in (message, capsys.readouterr().err):
+            assert f"{tmp_path}: another run is writing into this folder" in output
+            assert "trainer.experiment_name=" in output
     assert contents(tmp_path) == before
     assert (tmp_path / "checkpoints/.iteration_000001.partial").is_dir()
 
 
-def test_a_run_holds_its_folder_to_its_end(tmp_path):
+def test_run_holds_its_folder_to_its_end(tmp_path):
     def look(run):
         with pytest.raises(SetupError, match="another run"), held(run.folder):
             pass
@@ -53,14 +53,14 @@ def test_a_run_holds_its_folder_to_its_end(tmp_path):
 @pytest.mark.parametrize(
     ("mode", "words"), [("auto", "start the same command again; it resumes"), ("disable", "trainer.resume_mode=auto;")]
 )
-def test_how_to_go_on_after_a_full_disk_is_true_for_how_the_run_was_started(tmp_path, mode, words):
+def test_full_disk_advice_matches_resume_mode(tmp_path, mode, words):
     trainer = TrainerSection(default_local_dir=str(tmp_path), resume_mode=mode)
     assert again(trainer) == "start the same command again; it has no checkpoint yet"
     Checkpoints(tmp_path / "checkpoints", 2).save(3, {})
     assert words in again(trainer)
 
 
-def test_a_folder_is_free_again_when_its_process_is_killed(tmp_path):
+def test_killed_process_releases_its_folder(tmp_path):
     code = f"from trainers.builders.folder import held\nwith held(__import__('pathlib').Path({str(tmp_path)!r})):\n"
     code += " print('held', flush=True)\n input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -74,7 +74,7 @@ def test_a_folder_is_free_again_when_its_process_is_killed(tmp_path):
         pass
 
 
-def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch):
+def test_file_system_without_locks_goes_without(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(95, "Operation not supported")
 
@@ -83,7 +83,7 @@ def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch):
         pass
 
 
-def test_supervised_runs_and_ppo_keep_out_of_each_others_folders(tmp_path, capsys):
+def test_sft_and_ppo_refuse_each_others_folders(tmp_path, capsys):
     assert resolve([])[0].trainer.experiment_name != resolve([], schema=SFTConfig)[0].trainer.experiment_name
     supervised, ppo = tmp_path / "sft", tmp_path / "ppo"
     assert sft.main([*SFT, f"trainer.default_local_dir={supervised}"]) == 0
@@ -96,7 +96,7 @@ def test_supervised_runs_and_ppo_keep_out_of_each_others_folders(tmp_path, capsy
 
 
 @pytest.mark.parametrize("where", ["file", "file/below"])
-def test_a_folder_that_cannot_be_made_is_refused_in_words(tmp_path, capsys, where):
+def test_uncreatable_folder_is_refused(tmp_path, capsys, where):
     (tmp_path / "file").write_text("mine")
     refused(capsys, arguments(tmp_path / where, *QUICK), str(tmp_path / where), "the run's folder cannot be written")
     assert sft.main([*SFT, f"trainer.default_local_dir={tmp_path / where}"]) == 1

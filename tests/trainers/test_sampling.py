@@ -35,9 +35,9 @@ def oracle(logits: list[float], row: dict[str, float]) -> tuple[int, float, floa
     p = np.exp(z - z.max())
     p /= p.sum()
     order = sorted(range(len(p)), key=lambda t: (-np.float32(p[t]), t))
-    kept = order[: int(row["top_k"])] if row["top_k"] else order
-    mass, nucleus, reached = sum(p[t] for t in kept), [], 0.0
-    for t in kept:
+    candidates = order[: int(row["top_k"])] if row["top_k"] else order
+    mass, nucleus, reached = sum(p[t] for t in candidates), [], 0.0
+    for t in candidates:
         nucleus.append(t)
         reached += p[t]
         if reached >= row["top_p"] * mass:
@@ -64,38 +64,38 @@ row_strategy = st.fixed_dictionaries(
 
 @settings(max_examples=150, deadline=None)
 @given(parameters=st.lists(row_strategy, min_size=1, max_size=6), seed=st.integers(0, 2**32 - 1))
-def test_rows_of_different_kinds_equal_the_oracle_one_by_one(parameters: list[dict[str, float]], seed: int) -> None:
+def test_mixed_batch_rows_equal_the_oracle(parameters: list[dict[str, float]], seed: int) -> None:
     logits = np.random.default_rng(seed).normal(0, 2, (len(parameters), 12)).astype(np.float32)
     columns = {key: np.array([row[key] for row in parameters]) for key in parameters[0]}
     uniform = columns.pop("uniform")
     drawn = drawn_at(torch.from_numpy(logits), uniform, return_kept=True, **columns)
-    left = drawn[3].tolist()
+    mask_entries = drawn[3].tolist()
     for i, (row, at, token, logprob, sampled) in enumerate(
         zip(parameters, logits, *(x.tolist() for x in drawn[:3]), strict=True)
     ):
-        kept = [t for number, t in left if number == i]
+        candidates = [t for number, t in mask_entries if number == i]
         if row["temperature"] == 0 or (row["top_k"] == 0 and row["top_p"] == 1 and row["min_p"] == 0):
-            assert kept == [], "nothing is cut"
+            assert candidates == [], "nothing is cut"
         else:
             p = np.exp(at / np.float32(row["temperature"]), dtype=np.float64)
             p /= p.sum()
-            assert token in kept
-            assert sampled == pytest.approx(np.log(p[token] / p[kept].sum()), abs=1e-4)
-            lowest, others = min(p[kept]), [p[t] for t in range(12) if t not in kept]
-            assert lowest >= max(others, default=0.0) - 1e-9, "the likeliest stay"
-            assert row["top_k"] == 0 or len(kept) <= row["top_k"]
+            assert token in candidates
+            assert sampled == pytest.approx(np.log(p[token] / p[candidates].sum()), abs=1e-4)
+            lowest, excluded = min(p[candidates]), [p[t] for t in range(12) if t not in candidates]
+            assert lowest >= max(excluded, default=0.0) - 1e-9, "the likeliest stay"
+            assert row["top_k"] == 0 or len(candidates) <= row["top_k"]
             assert lowest >= row["min_p"] * max(p) - 1e-6
         row = {**row, "top_p": float(np.float32(row["top_p"])), "min_p": float(np.float32(row["min_p"]))}
-        wanted = oracle(at.tolist(), {**row, "temperature": float(np.float32(row["temperature"]))})
-        if token != wanted[0]:  # only a draw on a boundary may go to its neighbour
+        expected = oracle(at.tolist(), {**row, "temperature": float(np.float32(row["temperature"]))})
+        if token != expected[0]:  # only a draw on a boundary may go to its neighbour
             nudged = {oracle(at.tolist(), {**row, "uniform": row["uniform"] + e})[0] for e in (-1e-5, 1e-5)}
             assert token in nudged
             continue
-        assert logprob == pytest.approx(wanted[1], abs=1e-4)
-        assert sampled == pytest.approx(wanted[2], abs=1e-4)
+        assert logprob == pytest.approx(expected[1], abs=1e-4)
+        assert sampled == pytest.approx(expected[2], abs=1e-4)
 
 
-def test_the_draws_follow_the_probabilities() -> None:
+def test_draws_follow_probabilities() -> None:
     """A grid of uniforms must hit each token in proportion to its probability, to the grid's width."""
     logits = torch.tensor([0.3, -1.0, 2.0, 0.0, -3.0])
     count = 10_000
@@ -103,7 +103,7 @@ def test_the_draws_follow_the_probabilities() -> None:
     np.testing.assert_allclose(np.bincount(tokens, minlength=5) / count, logits.softmax(0), atol=2 / count)
 
 
-def test_a_token_of_probability_zero_is_never_drawn() -> None:
+def test_zero_probability_token_is_never_drawn() -> None:
     inf = float("inf")
     logits = torch.tensor([[-inf, 1.0, -inf, 2.0, -inf]]).repeat(4, 1)
     extremes = np.array([0.0, 2.0**-52, 0.5, 1 - 2.0**-52])
@@ -113,14 +113,14 @@ def test_a_token_of_probability_zero_is_never_drawn() -> None:
         assert torch.isfinite(logprobs).all()
 
 
-def test_the_smallest_cuts_leave_the_most_likely_token() -> None:
+def test_smallest_cuts_leave_most_likely_token() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     for cuts in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
-        tokens, logprobs, sampled, left = drawn_at(logits, 0.999, **cuts)
+        tokens, logprobs, sampled, mask_entries = drawn_at(logits, 0.999, **cuts)
         assert tokens.tolist() == logits.argmax(-1).tolist()
         torch.testing.assert_close(logprobs, logits.log_softmax(-1).max(-1).values)
         torch.testing.assert_close(sampled, torch.zeros(3))
-        assert left.shape == (0, 2), "it was not asked for"
+        assert mask_entries.shape == (0, 2), "it was not asked for"
 
 
 def test_equal_logits_are_cut_to_exactly_k() -> None:

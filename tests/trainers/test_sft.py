@@ -60,10 +60,10 @@ def section(**values: Any) -> SupervisedSection:
     return SupervisedSection(**{"steps": 60, "batch_size": 4, "lr": 0.01, "lr_warmup_steps": 5, **values})
 
 
-def fit(who: Policy, given: list[Example], seed: int = 0, **values: Any) -> list[dict[str, float]]:
+def fit(who: Policy, data: list[Example], seed: int = 0, **values: Any) -> list[dict[str, float]]:
     steps: list[dict[str, float]] = []
     sft.fit(
-        who, given, section(**values), seed=seed, on_step=lambda step, metrics: steps.append({"at": step, **metrics})
+        who, data, section(**values), seed=seed, on_step=lambda step, metrics: steps.append({"at": step, **metrics})
     )
     return steps
 
@@ -78,25 +78,25 @@ def likelihood(who: Policy, example: Example) -> list[float]:
 RIGHT, WRONG = ("Which way?", "left", 1.0), ("Are you sure?", "right", 0.0)
 
 
-def test_it_learns_what_is_to_be_imitated():
+def test_sft_learns_the_demonstrations():
     who = policy()
-    given = examples(who, (RIGHT,), (("Yes or no?", "no", 1.0),))
-    steps = fit(who, given)
+    data = examples(who, (RIGHT,), (("Yes or no?", "no", 1.0),))
+    steps = fit(who, data)
     assert [step["at"] for step in steps] == list(range(1, 61))
     assert steps[0]["loss"] > 4 > 0.1 > steps[-1]["loss"]
-    assert all(likelihood(who, example)[0] > math.log(0.9) for example in given)
+    assert all(likelihood(who, example)[0] > math.log(0.9) for example in data)
     assert steps[4]["lr"] == pytest.approx(0.01)
     assert steps[-1]["lr"] == pytest.approx(0.001, rel=0.1)
 
 
-def test_adapters_learn_and_are_merged_into_the_policy():
+def test_adapters_learn_and_are_merged_into_policy():
     who = policy()
     before = {name: value.clone() for name, value in who.model.state_dict().items()}
-    given = examples(who, (RIGHT,))
+    data = examples(who, (RIGHT,))
     steps: list[float] = []
     sft.fit(
         who,
-        given,
+        data,
         section(steps=20, batch_size=1),
         seed=0,
         on_step=lambda step, metrics: steps.append(metrics["loss"]),
@@ -110,7 +110,7 @@ def test_adapters_learn_and_are_merged_into_the_policy():
 
 
 @pytest.mark.parametrize(("weight", "learned"), [(0.0, False), (1.0, True)])
-def test_a_mistake_is_seen_but_learned_only_if_it_counts(weight, learned):
+def test_mistakes_are_learned_only_with_weight(weight, learned):
     who = policy()
     mistake_first = examples(who, (("Which way?", "right", weight), ("No. Again.", "left", 1.0)))
     fit(who, mistake_first)
@@ -119,20 +119,20 @@ def test_a_mistake_is_seen_but_learned_only_if_it_counts(weight, learned):
     assert mistake > math.log(0.9) if learned else mistake < math.log(0.1)
 
 
-def test_the_loss_is_the_mean_over_what_is_imitated():
+def test_loss_is_mean_over_what_is_imitated():
     """By hand: ``-sum(w log p) / sum(w)`` over the batch."""
     who = policy()
-    given = examples(who, (RIGHT, ("Sure?", "yes", 0.25)), (("Yes or no?", "no no no", 1.0), WRONG))
-    logprobs = Learner(who.model).logprobs([example.trajectory for example in given])
-    weights = [example.weights for example in given]
+    data = examples(who, (RIGHT, ("Sure?", "yes", 0.25)), (("Yes or no?", "no no no", 1.0), WRONG))
+    logprobs = Learner(who.model).logprobs([example.trajectory for example in data])
+    weights = [example.weights for example in data]
     expected = -sum(float((w * p).sum()) for w, p in zip(weights, logprobs, strict=True)) / sum(
         w.sum() for w in weights
     )
-    steps = fit(who, given, steps=1, batch_size=2)
+    steps = fit(who, data, steps=1, batch_size=2)
     assert steps[0]["loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_seed_decides_the_order():
+def test_seed_decides_order():
     def weights_after(seed: int) -> torch.Tensor:
         who = policy()
         talks = [((f"Say {number}.", str(number), 1.0),) for number in range(9)]
@@ -143,11 +143,11 @@ def test_a_seed_decides_the_order():
     assert not torch.equal(weights_after(1), weights_after(2))
 
 
-def test_every_example_once_an_epoch(monkeypatch):
+def test_every_example_once_epoch(monkeypatch):
     """Also where the batch does not divide the number of examples, or is larger than it."""
     who = policy()
-    given = examples(who, *[((f"Say {number}.", str(number), 1.0),) for number in range(5)])
-    names = {id(example.trajectory): number for number, example in enumerate(given)}
+    data = examples(who, *[((f"Say {number}.", str(number), 1.0),) for number in range(5)])
+    names = {id(example.trajectory): number for number, example in enumerate(data)}
     for batch_size in (2, 7):
         seen: list[int] = []
 
@@ -157,28 +157,28 @@ def test_every_example_once_an_epoch(monkeypatch):
             return {"loss": 0.0}
 
         monkeypatch.setattr(Learner, "update_sft", note)
-        fit(who, given, steps=10, batch_size=batch_size)
+        fit(who, data, steps=10, batch_size=batch_size)
         assert len(seen) == 10 * batch_size
         epochs = [seen[i : i + 5] for i in range(0, len(seen), 5)]
         assert all(sorted(epoch) == [0, 1, 2, 3, 4] for epoch in epochs)
         assert len({tuple(epoch) for epoch in epochs}) > 1
 
 
-def test_with_nothing_to_imitate_there_is_nothing_to_learn():
+def test_no_demonstrations_is_an_error():
     who = policy()
-    for given in ([], examples(who, (WRONG,))):
+    for data in ([], examples(who, (WRONG,))):
         with pytest.raises(DemonstrationError, match="no demonstration with a reply to imitate"):
-            fit(who, given)
+            fit(who, data)
 
 
-def test_what_is_learned_in_bfloat16_is_kept_in_float32():
+def test_bfloat16_training_keeps_float32_weights():
     """The weights that are trained are float32, and nothing rounds them on their way into the policy."""
     who = policy(dtype="bfloat16")
-    given = examples(who, (RIGHT,))
+    data = examples(who, (RIGHT,))
     steps: list[float] = []
     sft.fit(
         who,
-        given,
+        data,
         section(steps=20),
         seed=0,
         on_step=lambda step, metrics: steps.append(metrics["loss"]),
@@ -193,17 +193,21 @@ def test_what_is_learned_in_bfloat16_is_kept_in_float32():
 # ------------------------------------------------------------------ the program
 
 
-def run(folder: Path, *more: str) -> int:
-    played = ("sft.demonstrations", "sft.mistake_rate") if any(each.startswith("sft.files") for each in more) else ()
-    small = [each for each in SMALL if each.partition("=")[0] not in played]
-    return sft.main([*small, f"trainer.default_local_dir={folder}", *more])
+def run(folder: Path, *overrides: str) -> int:
+    played = (
+        ("sft.demonstrations", "sft.mistake_rate")
+        if any(argument.startswith("sft.files") for argument in overrides)
+        else ()
+    )
+    small = [argument for argument in SMALL if argument.partition("=")[0] not in played]
+    return sft.main([*small, f"trainer.default_local_dir={folder}", *overrides])
 
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_whole_run_writes_a_model_that_loads(tmp_path):
+def test_whole_run_writes_model_that_loads(tmp_path):
     assert run(tmp_path, "sft.steps=12", "sft.lr=0.01") == 0
     rows = metrics_of(tmp_path)
     assert [row["step"] for row in rows] == list(range(1, 13))
@@ -212,9 +216,9 @@ def test_a_whole_run_writes_a_model_that_loads(tmp_path):
     assert list((tmp_path / "tensorboard").iterdir())
     saved = load(ModelSection(path=str(tmp_path / "model")), list, max_context=64, seed=0)
     # And it goes on from there: the first loss is near the last.
-    more = [f"model.path={tmp_path}/model", "sft.lr_warmup_steps=0", "sft.steps=2", "trainer.logger=jsonl"]
-    small = [each for each in SMALL if not each.startswith("model.")]
-    assert sft.main([*small, f"trainer.default_local_dir={tmp_path}/more", *more]) == 0
+    overrides = [f"model.path={tmp_path}/model", "sft.lr_warmup_steps=0", "sft.steps=2", "trainer.logger=jsonl"]
+    small = [argument for argument in SMALL if not argument.startswith("model.")]
+    assert sft.main([*small, f"trainer.default_local_dir={tmp_path}/more", *overrides]) == 0
     assert metrics_of(tmp_path / "more")[0]["sft/loss"] == pytest.approx(rows[-1]["sft/loss"], abs=0.4)
     assert not (tmp_path / "more/tensorboard").exists()
     assert len(saved.tokenizer) <= 300
@@ -229,7 +233,7 @@ def test_the_same_again(tmp_path):
     assert models[0] == models[1]
 
 
-def test_files_instead_of_an_expert_and_no_word_on_its_tasks(tmp_path, caplog):
+def test_files_replace_expert_without_task_warnings(tmp_path, caplog):
     caplog.set_level("INFO", "textenvs")
     sources._announce.cache_clear()
     path = tmp_path / "talks.jsonl"
@@ -242,7 +246,7 @@ def test_files_instead_of_an_expert_and_no_word_on_its_tasks(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("more", "words", "code"),
+    ("overrides", "words", "code"),
     [
         (["sft.stepps=3"], ["sft.stepps: unknown key; did you mean sft.steps"], 2),
         (["sft.files=none.jsonl"], ["sft.files: there is no file none.jsonl"], 2),
@@ -252,22 +256,22 @@ def test_files_instead_of_an_expert_and_no_word_on_its_tasks(tmp_path, caplog):
         (["sft.files={bad}", "model.path={model}", "model.hidden=128"], ["model.path"], 2),
     ],
 )
-def test_errors_are_said_plainly(tmp_path, capsys, more, words, code):
+def test_sft_errors_have_no_traceback(tmp_path, capsys, overrides, words, code):
     bad = tmp_path / "bad.jsonl"
     talks = [[user("a"), assistant("b")], [user("a")]]
     bad.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
     names = {"bad": bad, "model": tmp_path / "nowhere"}
-    argv = [each.format(**names) for each in more]
+    argv = [argument.format(**names) for argument in overrides]
     try:
         status = run(tmp_path / "run", *argv)
     except SystemExit as ended:  # of the configuration
         status = ended.code  # type: ignore[assignment]
     assert status == code
     assert code == 1 or not (tmp_path / "run").exists()
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "Traceback" not in output
     for word in words:
-        assert word.format(**names) in said
+        assert word.format(**names) in output
     assert not (tmp_path / "run" / "model").exists()
 
 
@@ -315,9 +319,7 @@ def test_dry_run_tries_what_a_run_reads(tmp_path, capsys, monkeypatch, more, wor
 
 
 @pytest.mark.parametrize(("at", "steps"), [((2,), 2), ((2, 2), 1)])
-def test_the_first_interrupt_ends_training_with_the_model_as_it_is_the_second_without(
-    tmp_path, capsys, monkeypatch, at, steps
-):
+def test_first_interrupt_saves_model_second_does_not(tmp_path, capsys, monkeypatch, at, steps):
     update, made = Learner.update_sft, 0
 
     def interrupted(*args: Any, **kwargs: Any) -> dict[str, float]:
@@ -336,7 +338,7 @@ def test_the_first_interrupt_ends_training_with_the_model_as_it_is_the_second_wi
     assert ("no model was written" in capsys.readouterr().err) == (len(at) == 2)
 
 
-def test_an_interrupt_writes_no_model(tmp_path, capsys, monkeypatch):
+def test_interrupt_writes_no_model(tmp_path, capsys, monkeypatch):
     def interrupted(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
 
@@ -346,14 +348,14 @@ def test_an_interrupt_writes_no_model(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "model").exists()
 
 
-def test_a_model_that_will_not_fit_is_refused_before_training(tmp_path, capsys, monkeypatch):
+def test_model_too_large_for_disk_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sft.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1))
     monkeypatch.setattr(sft, "fit", lambda *args, **kwargs: pytest.fail("it trained"))
     assert run(tmp_path) == 1
     assert "the model needs" in capsys.readouterr().err
 
 
-def test_a_full_disk_leaves_the_old_model_whole(tmp_path, capsys, monkeypatch):
+def test_full_disk_leaves_old_model_whole(tmp_path, capsys, monkeypatch):
     def full(self: Any, folder: Path) -> None:
         (Path(folder) / "model.safetensors").write_text("half")
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
@@ -367,7 +369,7 @@ def test_a_full_disk_leaves_the_old_model_whole(tmp_path, capsys, monkeypatch):
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
 
 
-def test_the_sections_of_both_programs_agree():
+def test_sections_of_both_programs_agree():
     """The warm start of PPO is this program's supervised section: the same keys, with the same defaults."""
     own = {name: field.default for name, field in SFTSection.model_fields.items() if name != "max_context"}
     assert own == {name: field.default for name, field in SupervisedSection.model_fields.items()}

@@ -42,12 +42,14 @@ def prompts(policy: Policy) -> list[list[int]]:
     return [renderer.render([user(question)]) for question in QUESTIONS]
 
 
-def generate(policy: Policy, dtype: torch.dtype, asked: Sequence[Sequence[int]], **sampling: Any) -> list[Generation]:
+def generate(
+    policy: Policy, dtype: torch.dtype, prompt_ids: Sequence[Sequence[int]], **sampling: Any
+) -> list[Generation]:
     async def run() -> list[Generation]:
-        engine = TorchEngine(policy.model, max_slots=len(asked), max_context=256, dtype=dtype)
+        engine = TorchEngine(policy.model, max_slots=len(prompt_ids), max_context=256, dtype=dtype)
         try:
-            each = [Sampling(**{"seed": number, **sampling}) for number in range(len(asked))]
-            return await asyncio.gather(*(engine.generate(*one) for one in zip(asked, each, strict=True)))
+            samplings = [Sampling(**{"seed": number, **sampling}) for number in range(len(prompt_ids))]
+            return await asyncio.gather(*(engine.generate(*one) for one in zip(prompt_ids, samplings, strict=True)))
         finally:
             await engine.close()
 
@@ -68,7 +70,7 @@ def episode(prompt: Sequence[int], reply: Generation) -> Trajectory:
     )
 
 
-def test_the_name_without_the_folder_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_smollm2_folder_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hub, "__file__", str(tmp_path / "trainers" / "hub.py"))
     with pytest.raises(hub.HubError, match="make model"):
@@ -78,30 +80,30 @@ def test_the_name_without_the_folder_says_what_to_run(tmp_path: Path, monkeypatc
 # The gaps in bfloat16 are those of docs/engines.md, over more tokens, and half as much again.
 @pytest.mark.parametrize(("dtype", "mean", "most"), [("float32", 2e-5, 1e-4), ("bfloat16", 0.05, 0.5)])
 def test_engine_and_learner_agree_on_log_probabilities(policy: Policy, dtype: Any, mean: float, most: float) -> None:
-    asked = prompts(policy)
-    replies = generate(policy, getattr(torch, dtype), asked, max_new_tokens=24, ignore_stop=True)
+    prompt_ids = prompts(policy)
+    replies = generate(policy, getattr(torch, dtype), prompt_ids, max_new_tokens=24, ignore_stop=True)
     learner = Learner(policy.model, dtype=dtype)
-    theirs = learner.logprobs([episode(*pair) for pair in zip(asked, replies, strict=True)])
-    gap = np.abs(np.concatenate(theirs) - np.concatenate([reply.logprobs for reply in replies]))
+    learner_logprobs = learner.logprobs([episode(*pair) for pair in zip(prompt_ids, replies, strict=True)])
+    gap = np.abs(np.concatenate(learner_logprobs) - np.concatenate([reply.logprobs for reply in replies]))
     assert gap.mean() < mean
     assert gap.max() < most
 
 
-def test_greedy_replies_are_those_of_transformers_up_to_a_near_tie(policy: Policy) -> None:
-    asked = prompts(policy)
-    replies = generate(policy, torch.float32, asked, max_new_tokens=32, temperature=0.0)
-    for prompt, reply in zip(asked, replies, strict=True):
-        ours = reply.token_ids.tolist()
+def test_greedy_replies_match_transformers_except_near_ties(policy: Policy) -> None:
+    prompt_ids = prompts(policy)
+    replies = generate(policy, torch.float32, prompt_ids, max_new_tokens=32, temperature=0.0)
+    for prompt, reply in zip(prompt_ids, replies, strict=True):
+        actual = reply.token_ids.tolist()
         with torch.inference_mode():
             made = policy.model.generate(torch.tensor([prompt]), max_new_tokens=32, do_sample=False)
-        theirs = made[0, len(prompt) :].tolist()
-        if apart := [at for at, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other]:
+        expected = made[0, len(prompt) :].tolist()
+        if apart := [at for at, (one, other) in enumerate(zip(actual, expected, strict=False)) if one != other]:
             with torch.inference_mode():
-                logits = policy.model(torch.tensor([prompt + ours[: apart[0]]])).logits[0, -1]
-            assert abs(logits[ours[apart[0]]] - logits[theirs[apart[0]]]) < 1e-3
+                logits = policy.model(torch.tensor([prompt + actual[: apart[0]]])).logits[0, -1]
+            assert abs(logits[actual[apart[0]]] - logits[expected[apart[0]]]) < 1e-3
         else:
-            shorter = min(len(ours), len(theirs))
-            assert ours[:shorter] == theirs[:shorter]
+            shorter = min(len(actual), len(expected))
+            assert actual[:shorter] == expected[:shorter]
     assert "Paris" in policy.tokenizer.decode(replies[0].token_ids)
 
 
@@ -109,27 +111,28 @@ def reinforce(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) ->
     return -(batch["advantage"] * logprobs).mean(), {}
 
 
-def test_two_steps_make_rewarded_replies_likelier_and_others_less(policy: Policy) -> None:
-    asked = [prompts(policy)[1]] * 4
-    replies = generate(policy, torch.float32, asked, max_new_tokens=16)
-    batch = [episode(*pair) for pair in zip(asked, replies, strict=True)]
+def test_two_steps_reinforce_rewarded_replies(policy: Policy) -> None:
+    prompt_ids = [prompts(policy)[1]] * 4
+    replies = generate(policy, torch.float32, prompt_ids, max_new_tokens=16)
+    batch = [episode(*pair) for pair in zip(prompt_ids, replies, strict=True)]
     advantages = [1.0, 1.0, -1.0, -1.0]
-    given = {
+    columns = {
         "advantage": [
-            np.full(int(each.action_mask.sum()), value) for each, value in zip(batch, advantages, strict=True)
+            np.full(int(trajectory.action_mask.sum()), value)
+            for trajectory, value in zip(batch, advantages, strict=True)
         ]
     }
     learner = Learner(policy.model, optimizer=OptimizerSettings(lr=1e-5))
     before = [float(values.sum()) for values in learner.logprobs(batch)]
     for _ in range(2):
-        learner.update_actor(batch, given, reinforce)
+        learner.update_actor(batch, columns, reinforce)
     after = [float(values.sum()) for values in learner.logprobs(batch)]
     moved = np.subtract(after, before)
     assert (moved[:2] > 0).all(), moved
     assert (moved[2:] < 0).all(), moved
 
 
-def test_its_template_without_tools_shows_every_message_once(policy: Policy) -> None:
+def test_template_without_tools_shows_messages_once(policy: Policy) -> None:
     renderer = Renderer(policy.tokenizer)
     talk = [system("You count."), user("How many?"), assistant("Let me see."), tool("seven found", "call_0", "count")]
     text = policy.tokenizer.decode(renderer.render(talk))

@@ -38,7 +38,7 @@ QUESTIONS = ("What is the capital of France?", "Tom has 3 toys and buys 4 more. 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Of a server with the model, started as a person would."""
+    """Yield the address of a server with the model, started by its command."""
     try:
         folder = hub.folder_of(hub.SMOLLM2)
     except hub.HubError as error:
@@ -71,39 +71,39 @@ def post(address: str, body: Mapping[str, Any]) -> Any:
     return json.load(urllib.request.urlopen(request, timeout=300))
 
 
-def test_greedy_replies_are_those_of_the_embedded_engine_up_to_a_near_tie(address: str) -> None:
+def test_greedy_replies_match_embedded_engine_except_near_ties(address: str) -> None:
     policy = load(load_config(["model.path=smollm2"])[0].model, tuple, max_context=0, seed=0)
     renderer = Renderer(policy.tokenizer)
-    asked = [renderer.render([user(question)]) for question in QUESTIONS]
+    prompt_ids = [renderer.render([user(question)]) for question in QUESTIONS]
     greedy = {"max_tokens": 32, "temperature": 0.0, "return_token_ids": True}
-    theirs = [post(address, {"prompt": prompt, **greedy})["choices"][0]["token_ids"] for prompt in asked]
+    served = [post(address, {"prompt": prompt, **greedy})["choices"][0]["token_ids"] for prompt in prompt_ids]
 
-    async def ours() -> list[list[int]]:
+    async def embedded() -> list[list[int]]:
         engine = TorchEngine(policy.model, max_slots=2, max_context=256, dtype=torch.float32)
         stop = (policy.tokenizer.eos_token_id,)
         sampling = Sampling(max_new_tokens=32, temperature=0.0, stop_token_ids=stop)
         try:
-            made = await asyncio.gather(*(engine.generate(prompt, sampling) for prompt in asked))
+            made = await asyncio.gather(*(engine.generate(prompt, sampling) for prompt in prompt_ids))
         finally:
             await engine.close()
         return [reply.token_ids.tolist() for reply in made]
 
-    for prompt, mine, other in zip(asked, asyncio.run(ours()), theirs, strict=True):
-        apart = next((at for at, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), None)
+    for prompt, own_ids, other in zip(prompt_ids, asyncio.run(embedded()), served, strict=True):
+        apart = next((at for at, (a, b) in enumerate(zip(own_ids, other, strict=False)) if a != b), None)
         if apart is None:
-            assert mine == other
+            assert own_ids == other
         else:
             with torch.inference_mode():
-                logits = policy.model(torch.tensor([prompt + mine[:apart]])).logits[0, -1]
-            assert abs(logits[mine[apart]] - logits[other[apart]]) < NEAR_TIE
+                logits = policy.model(torch.tensor([prompt + own_ids[:apart]])).logits[0, -1]
+            assert abs(logits[own_ids[apart]] - logits[other[apart]]) < NEAR_TIE
 
 
-def spec(address: str, **more: Any) -> dict[str, Any]:
-    return {"model": NAME, "base_url": address, "max_tokens": 160, "timeout_s": 300.0, "temperature": 0.7, **more}
+def spec(address: str, **options: Any) -> dict[str, Any]:
+    return {"model": NAME, "base_url": address, "max_tokens": 160, "timeout_s": 300.0, "temperature": 0.7, **options}
 
 
 @pytest.mark.parametrize("family", ["collab-math", "collab-document", "collab-code", "service-desk"])
-def test_a_model_plays_the_user_of_every_family_that_takes_one(address: str, family: str) -> None:
+def test_model_plays_user_of_every_family(address: str, family: str) -> None:
     """The conversation goes on by what the model says; where it fails, the episode says so and pays nothing for it."""
     env = textenvs.make(f"textenv/{family}", user=spec(address, seed=0))
     spoken, failed = [], 0
@@ -124,10 +124,10 @@ def test_a_model_plays_the_user_of_every_family_that_takes_one(address: str, fam
     finally:
         env.close()
     assert len(spoken) >= 2, (spoken, failed)
-    assert all(said.strip() for said in spoken)
+    assert all(text.strip() for text in spoken)
 
 
-def test_a_model_judges_or_says_that_it_could_not(address: str) -> None:
+def test_model_judges_or_reports_failure(address: str) -> None:
     """A verdict has its shape; a model that is too small for one fails in words, and is never a number."""
     talk = (user("Book me a table."), assistant("For which day, and how many of you?"), user("Friday, two."))
     judged = InteractivityJudge(spec(address, temperature=None))
@@ -135,12 +135,14 @@ def test_a_model_judges_or_says_that_it_could_not(address: str) -> None:
     pairs = [(f"What is {a} + {b}?", a + b) for a, b in ((2, 3), (10, 7), (40, 2))]
 
     async def ask() -> list[Any]:
-        asked = [judged.score(talk), *(same.same(q, str(n), f"The answer is {n}.") for q, n in pairs)]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        requests = [judged.score(talk), *(same.same(q, str(n), f"The answer is {n}.") for q, n in pairs)]
+        return await asyncio.gather(*requests, return_exceptions=True)
 
     score, *verdicts = asyncio.run(ask())
-    failures = [each for each in (score, *verdicts) if isinstance(each, Exception)]
+    failures = [result for result in (score, *verdicts) if isinstance(result, Exception)]
     print(score, verdicts)
-    assert all(isinstance(each, EnvironmentFailure) and each.args[0] == "judge_failed" for each in failures), failures
+    assert all(isinstance(failure, EnvironmentFailure) and failure.args[0] == "judge_failed" for failure in failures), (
+        failures
+    )
     assert isinstance(score, Exception) or 0.0 <= score <= 1.0
     assert {type(verdict) for verdict in verdicts} <= {bool, EnvironmentFailure}

@@ -67,7 +67,7 @@ def run(code, *paths):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=env)
 
 
-def test_a_package_plugs_in_with_one_class(tmp_path):
+def test_package_plugs_in_with_one_class(tmp_path):
     folder = package(tmp_path / "site", "casino", lucky="casino:Lucky", broken="casino:Missing")
     code = """
 import sys, trainers
@@ -114,7 +114,7 @@ def installed(tmp_path, monkeypatch):
     return install
 
 
-def test_a_name_that_two_packages_offer_is_refused(installed):
+def test_ambiguous_trainer_name_is_refused(installed):
     installed("one", same="one:Lucky")
     installed("two", same="two:Lucky", ppo="two:Lucky", half="two:half")
     with pytest.raises(TrainerNotFoundError, match="several packages offer a trainer 'same': one, two"):
@@ -125,15 +125,15 @@ def test_a_name_that_two_packages_offer_is_refused(installed):
         trainers.make("half")
 
 
-@pytest.mark.parametrize(("name", "meant"), [("pppo", "'ppo'"), ("zzz", None)])
-def test_an_unknown_name_says_what_there_is(name, meant):
+@pytest.mark.parametrize(("name", "suggestion"), [("pppo", "'ppo'"), ("zzz", None)])
+def test_unknown_trainer_lists_available_ones(name, suggestion):
     with pytest.raises(TrainerNotFoundError) as caught:
         trainers.make(name)
-    said = str(caught.value)
-    assert said.startswith(f"there is no trainer {name!r}")
-    assert ("did you mean" in said) == (meant is not None)
-    assert (meant or "") in said
-    assert "ppo" in said
+    message = str(caught.value)
+    assert message.startswith(f"there is no trainer {name!r}")
+    assert ("did you mean" in message) == (suggestion is not None)
+    assert (suggestion or "") in message
+    assert "ppo" in message
 
 
 leaves = (
@@ -143,7 +143,7 @@ keys = st.text("abcdefg_", min_size=1, max_size=5)
 
 
 @given(st.dictionaries(keys, leaves | st.dictionaries(keys, leaves, max_size=3), max_size=4))
-def test_a_mapping_becomes_arguments_that_say_the_same(tree):
+def test_mapping_becomes_equivalent_arguments(tree):
     made = {}
     for text in registry.arguments(tree):
         name, _, value = text.partition("=")
@@ -155,11 +155,11 @@ def test_a_mapping_becomes_arguments_that_say_the_same(tree):
     assert made == tree
 
 
-def test_a_mapping_is_the_same_configuration_as_a_command_line():
+def test_mapping_equals_command_line():
     nested = {"env": {"kwargs": {"level": "easy"}}, "rollout": {"n": 4}, "trainer": {"logger": ["jsonl"]}}
     line = ["env.kwargs.level=easy", "rollout.n=4", "trainer.logger=jsonl", "actor.lr=1e-3", "data.train_size=null"]
-    given = registry.arguments({**nested, "actor.lr": 1e-3, "data.train_size": None})
-    assert resolve(given)[0] == resolve(line)[0]
+    arguments = registry.arguments({**nested, "actor.lr": 1e-3, "data.train_size": None})
+    assert resolve(arguments)[0] == resolve(line)[0]
 
 
 @pytest.mark.parametrize(
@@ -171,24 +171,24 @@ def test_a_mapping_is_the_same_configuration_as_a_command_line():
         ({"a": {"b": object()}}, "a.b: Object of type object"),
     ],
 )
-def test_configurations_of_the_wrong_kind(config, match):
+def test_configurations_of_wrong_kind(config, match):
     with pytest.raises(TypeError, match=match):
         trainers.make("ppo", config)
 
 
-def test_the_command_lists_and_refuses(capsys):
+def test_command_lists_and_refuses(capsys):
     assert main([]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == list(trainers.names())
     assert main(["--help"]) == 0
     assert "usage" in capsys.readouterr().out
-    for wrong, said in ((["--nope"], "usage"), (["pppo"], "did you mean"), (["ppo", "actor.lrr=1"], "actor.lr")):
+    for wrong, message in ((["--nope"], "usage"), (["pppo"], "did you mean"), (["ppo", "actor.lrr=1"], "actor.lr")):
         assert main(wrong) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("raised", "code", "said"),
+    ("raised", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "stopped at once"),
         (SetupError("no such thing"), 1, "error: no such thing"),
@@ -196,7 +196,7 @@ def test_the_command_lists_and_refuses(capsys):
         (ZeroDivisionError("a bug"), None, ""),
     ],
 )
-def test_how_the_command_ends_when_training_fails(raised, code, said, capsys, monkeypatch):
+def test_how_command_ends_when_training_fails(raised, code, message, capsys, monkeypatch):
     def fit(self):
         raise raised
 
@@ -206,10 +206,10 @@ def test_how_the_command_ends_when_training_fails(raised, code, said, capsys, mo
             main(["ppo"])
     else:
         assert main(["ppo"]) == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--help", "--dry-run"])
-def test_flags_of_the_other_commands_point_there(flag, capsys):
+def test_foreign_flags_point_to_their_command(flag, capsys):
     assert main(["ppo", flag]) == 2
     assert "python -m trainers.ppo --help" in capsys.readouterr().err

@@ -50,20 +50,20 @@ EMPTY = {
 # ------------------------------------------------------------------------------------------------ what it says
 
 
-def test_rewards_stand_at_the_last_action_token_of_their_turn() -> None:
+def test_rewards_are_at_last_action_token() -> None:
     t = make((2, 3), turn_rewards=np.array([0.25, -1.0]))
     assert t.turn_ends().tolist() == [2, 6]
     assert t.token_rewards().tolist() == [0, 0, 0.25, 0, 0, 0, -1.0]
     assert t.total_reward == -0.75
 
 
-def test_segments_cover_the_tokens_in_order() -> None:
+def test_segments_cover_tokens_in_order() -> None:
     t = make((1, 2), segment_starts=np.array([0, 2], np.int32))
     assert [t.token_ids[s].tolist() for s in t.segments()] == [[0, 1], [2, 3, 4]]
     assert make().segments() == (slice(0, 5),)
 
 
-def test_an_episode_without_tokens_is_valid() -> None:
+def test_episode_without_tokens_is_valid() -> None:
     t = Trajectory(**EMPTY, status=Status.ERROR_ENGINE, error="gone")
     assert t.num_turns == 0
     assert t.segments() == ()
@@ -71,12 +71,12 @@ def test_an_episode_without_tokens_is_valid() -> None:
     assert t.token_rewards().shape == (0,)
 
 
-def test_the_oldest_version_is_of_what_the_policy_sampled() -> None:
+def test_oldest_version_counts_sampled_tokens_only() -> None:
     versions = np.array([-1, 7, -1, 4, -1], np.int32)
     assert make(weight_version=versions).oldest_version == 4
 
 
-def test_terms_left_out_are_one_empty_mapping_a_turn() -> None:
+def test_default_terms_are_empty_per_turn() -> None:
     assert make().turn_terms == ({}, {})
 
 
@@ -96,7 +96,7 @@ def changed(name: str, index: int, value: Any) -> dict[str, Any]:
     return {name: array}
 
 
-def kept(counts: list[int], ids: list[int]) -> dict[str, Any]:
+def mask_of(counts: list[int], ids: list[int]) -> dict[str, Any]:
     return {"kept_counts": np.array(counts, np.int32), "kept_ids": np.array(ids, np.int32)}
 
 
@@ -128,10 +128,10 @@ def kept(counts: list[int], ids: list[int]) -> dict[str, Any]:
         ({"terminated": True}, "must end with an action token"),
         ({"terminated": True, "truncated": False}, "must end with an action token"),
         ({"status": "completed"}, "must be a Status"),
-        (kept([0, 2, 0], []), "kept_counts has 3 entries for 5 tokens and 0 kept ids"),
-        (kept([0, 2, 0, 1, 0], [7, 8]), "kept_counts has 5 entries for 5 tokens and 2 kept ids"),
-        (kept([1, 0, 0, 0, 0], [7]), "kept_counts is above 0 where the policy sampled nothing"),
-        (kept([0, 2, 0, 0, 0], [70, 80]), "token 1 was sampled and is not once among those that the cuts kept"),
+        (mask_of([0, 2, 0], []), "kept_counts has 3 entries for 5 tokens and 0 kept ids"),
+        (mask_of([0, 2, 0, 1, 0], [7, 8]), "kept_counts has 5 entries for 5 tokens and 2 kept ids"),
+        (mask_of([1, 0, 0, 0, 0], [7]), "kept_counts is above 0 where the policy sampled nothing"),
+        (mask_of([0, 2, 0, 0, 0], [70, 80]), "token 1 was sampled and is not once among those that the cuts kept"),
     ],
 )
 def test_each_invariant_is_checked_and_named(changes: dict[str, Any], message: str) -> None:
@@ -140,7 +140,7 @@ def test_each_invariant_is_checked_and_named(changes: dict[str, Any], message: s
     assert "trajectory 'e7': " in str(error.value)
 
 
-def test_a_turn_stays_in_its_segment() -> None:
+def test_turn_stays_in_its_segment() -> None:
     with pytest.raises(ValueError, match="turn 0 reaches over the start of the segment at token 2"):
         make((2, 1), segment_starts=np.array([0, 2], np.int32))
 
@@ -217,10 +217,10 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     )
 
 
-def assert_same(got: list[Trajectory], wanted: list[Trajectory]) -> None:
+def assert_same(got: list[Trajectory], expected: list[Trajectory]) -> None:
     """Field by field, without the class's own equality; the repr tells 0.0 from -0.0 and a tuple from a list."""
-    assert len(got) == len(wanted)
-    for a, b in zip(got, wanted, strict=True):
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
         for field in fields(Trajectory):
             x, y = getattr(a, field.name), getattr(b, field.name)
             if isinstance(y, np.ndarray):
@@ -234,18 +234,18 @@ def assert_same(got: list[Trajectory], wanted: list[Trajectory]) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(trajectories(), max_size=4))
-def test_an_arrow_table_loses_nothing(wanted: list[Trajectory]) -> None:
-    table = to_table(wanted)
+def test_arrow_table_loses_nothing(expected: list[Trajectory]) -> None:
+    table = to_table(expected)
     table.validate(full=True)
-    assert_same(from_table(table), wanted)
-    assert from_table(table) == wanted
+    assert_same(from_table(table), expected)
+    assert from_table(table) == expected
 
 
 @given(st.lists(trajectories(), max_size=4))
-def test_a_parquet_file_loses_nothing(tmp_path_factory: pytest.TempPathFactory, wanted: list[Trajectory]) -> None:
+def test_parquet_file_loses_nothing(tmp_path_factory: pytest.TempPathFactory, expected: list[Trajectory]) -> None:
     path = tmp_path_factory.mktemp("dump") / "new" / "t.parquet"
-    write_parquet(path, wanted)
-    assert_same(read_parquet(path), wanted)
+    write_parquet(path, expected)
+    assert_same(read_parquet(path), expected)
     assert [p.name for p in path.parent.iterdir()] == ["t.parquet"]
 
 
@@ -258,14 +258,14 @@ def test_tables_can_be_put_together_and_cut(
     assert_same(from_table(table.slice(start)), (first + second)[start:])
 
 
-def test_an_absent_key_is_not_an_empty_one() -> None:
+def test_absent_key_is_not_empty_one() -> None:
     bare = {"role": "assistant", "content": ""}
     full = bare | {"name": "", "tool_calls": ()}
     (read,) = from_table(to_table([make(messages=(bare, full))]))
     assert read.messages == (bare, full)
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_only_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.parquet"
     write_parquet(path, [make()])
 
@@ -293,7 +293,7 @@ def test_other_tables_are_refused_by_name(tmp_path: Path) -> None:
         from_table(table.set_column(table.column_names.index("token_ids"), "token_ids", pa.array([[1.0]])))
 
 
-def test_a_row_that_breaks_an_invariant_is_not_read() -> None:
+def test_invalid_row_is_not_read() -> None:
     table = to_table([make(episode_id="e3")])
     place = table.column_names.index("terminated")
     with pytest.raises(ValueError, match="trajectory 'e3': a terminated episode must end"):
@@ -314,22 +314,22 @@ def test_replace_checks_again() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1.5, True + 0.0, np.float32(2), LARGEST, -(10**12)])
-def test_what_a_reward_may_be(value: Any) -> None:
+def test_valid_rewards_are_accepted(value: Any) -> None:
     assert is_reward(value)
 
 
 @pytest.mark.parametrize("value", [True, "1", None, 1j, math.nan, math.inf, -math.inf, 1e308, 10**400, -(10**400)])
-def test_what_no_reward_may_be(value: Any) -> None:
+def test_invalid_rewards_are_refused(value: Any) -> None:
     assert not is_reward(value)
 
 
 def test_text_parts_are_written_as_their_text() -> None:
-    said = user((text_part("a"), text_part("b")))
-    (read,) = from_table(to_table([make(messages=(said,))]))
+    message = user((text_part("a"), text_part("b")))
+    (read,) = from_table(to_table([make(messages=(message,))]))
     assert read.messages == (user("a\nb"),)
 
 
-def test_an_episode_that_did_not_open_can_be_written_whatever_its_error_says() -> None:
+def test_unopened_episode_with_any_error_is_written() -> None:
     never = Episode("e", "g", {"task_index": 0}, 1, Sampling(), 2)
     (read,) = from_table(to_table([_nothing(never, _End(Status.ERROR_ENV, error="no file caf\udce9"))]))
     assert (read.error or "").startswith("no file caf")

@@ -92,7 +92,7 @@ def renderer_of(name: str) -> Renderer:
 
 
 def texts(message: Message) -> list[str]:
-    """What a message says; the arguments of calls by their value."""
+    """Return a message's texts; of calls, the arguments' values."""
     values = [call["function"]["arguments"].split('"')[3] for call in message.get("tool_calls", ())]
     return [text for text in (message["content"], *values) if text]
 
@@ -119,13 +119,13 @@ CONVERSATIONS: dict[str, Messages] = {
 }  # fmt: skip
 
 
-def test_the_installed_templates_are_found() -> None:
+def test_installed_templates_are_found() -> None:
     assert len(FILES) >= 67
     assert {"gemma4", "phi3", "phi3_5", "diffusion_gemma", "gptoss", "qwen3"} <= FILES.keys()
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_template_is_accepted_or_refused_in_words(name: str) -> None:
+def test_template_is_accepted_or_refused_in_words(name: str) -> None:
     renderer = made(name)
     if (words := REFUSED.get(name.removesuffix("_training"))) is None:
         assert isinstance(renderer, Renderer), str(renderer)
@@ -136,13 +136,13 @@ def test_a_template_is_accepted_or_refused_in_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_every_text_is_in_the_tokens_once_and_in_order(name: str) -> None:
+def test_every_text_is_tokenised_once_in_order(name: str) -> None:
     renderer = renderer_of(name)
     for tools in (None, TOOLS):
         for what, conversation in CONVERSATIONS.items():
-            shown, refusal = "", ""
+            rendering, refusal = "", ""
             try:
-                shown = decoded(renderer, renderer.render(conversation, tools))
+                rendering = decoded(renderer, renderer.render(conversation, tools))
             except RendererError as error:
                 refusal = str(error)
             if refusal:
@@ -150,16 +150,16 @@ def test_every_text_is_in_the_tokens_once_and_in_order(name: str) -> None:
                 assert "does not show the tools" in refusal
                 assert "tools_in_prompt=true" in refusal
                 continue
-            said = [texts(message) for message in conversation]
-            for text in chain.from_iterable(said):
-                assert shown.count(text) == 1, f"{what}: {text!r} in {shown!r}"
-            ends = [max(map(shown.find, each)) for each in said]
-            starts = [min(map(shown.find, each)) for each in said]
+            message_texts = [texts(message) for message in conversation]
+            for text in chain.from_iterable(message_texts):
+                assert rendering.count(text) == 1, f"{what}: {text!r} in {rendering!r}"
+            ends = [max(map(rendering.find, parts)) for parts in message_texts]
+            starts = [min(map(rendering.find, parts)) for parts in message_texts]
             moves = conversation[0]["role"] == "system"  # the system message may: Mistral's does
             in_order = zip(ends[moves:], starts[moves + 1 :], strict=False)
-            assert all(end < start for end, start in in_order), f"{what}: {shown!r}"
+            assert all(end < start for end, start in in_order), f"{what}: {rendering!r}"
             for text in ("about LOOK", "about WHAT") if tools else ():
-                assert shown.count(text) == 1, f"{what}: {text!r} in {shown!r}"
+                assert rendering.count(text) == 1, f"{what}: {text!r} in {rendering!r}"
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -172,8 +172,8 @@ def test_bridging_shows_every_message_once(name: str) -> None:
         (tool("NEW.", "c"), user("TOO.")),
     ):
         bridge = renderer.bridge(new, after=None)
-        shown = decoded(renderer, bridge)
-        assert [shown.count(message["content"]) for message in new] == [1] * len(new)
+        rendering = decoded(renderer, bridge)
+        assert [rendering.count(message["content"]) for message in new] == [1] * len(new)
         opening: Messages = (system("Be brief."), user("What?"))
         reply = '<tool_call>\n{"name": "look"}\n</tool_call>'
         tokens = [*renderer.render(opening), *renderer._control.of(reply), *bridge]
@@ -182,7 +182,7 @@ def test_bridging_shows_every_message_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_the_policy_sees_what_its_tool_says(name: str) -> None:
+def test_policy_sees_what_its_tool_says(name: str) -> None:
     """``textenv/gsm8k-tool``: the context after a wrong submission, in the format of text that it has by default."""
     renderer = renderer_of(name)
     with closing(textenvs.make("textenv/gsm8k-tool")) as env:
@@ -190,8 +190,8 @@ def test_the_policy_sees_what_its_tool_says(name: str) -> None:
         wrong = env.format.write("", [call(env.tools[0].name, answer=-5)])
         tokens = EpisodeTokens(renderer, opening, episode_id="e")
         ids = [*renderer._control.of(str(wrong)), renderer.stop_token_ids[0]]
-        told = tokens.reply(Generation(np.array(ids), np.zeros(len(ids)), np.zeros(len(ids), np.int32), "stop"))
-        after, *_ = env.step(told)
+        reply = tokens.reply(Generation(np.array(ids), np.zeros(len(ids)), np.zeros(len(ids), np.int32), "stop"))
+        after, *_ = env.step(reply)
         tokens.observe(after)
     context = decoded(renderer, tokens.context)
     assert context.count("Wrong, reward 0.0.") == 1
@@ -199,16 +199,21 @@ def test_the_policy_sees_what_its_tool_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_text_in_a_message_never_becomes_a_control_token(name: str) -> None:
-    """As many control tokens as with harmless words in its place, and the text is all there."""
+def test_message_text_never_becomes_control_token(name: str) -> None:
+    """There are as many control tokens as with harmless words in its place, and the text is complete."""
     renderer = renderer_of(name)
     control = set(renderer._control.ids.values())
     own = renderer._tokenizer.get_added_vocab()
     evil = "".join(dict.fromkeys([*INJECTIONS, *(token for token in own if not token.isspace())]))
 
-    def rendered(said: str) -> list[list[int]]:
-        talk = (user(f"a {said} b"), assistant("I see"), tool(f"c {said} d", "c", "look"), user(f"e {said} f"))
-        return [renderer.render((system(f"s {said} t"), *talk)), renderer.bridge(talk[2:], after=None)]
+    def rendered(spelling: str) -> list[list[int]]:
+        talk = (
+            user(f"a {spelling} b"),
+            assistant("I see"),
+            tool(f"c {spelling} d", "c", "look"),
+            user(f"e {spelling} f"),
+        )
+        return [renderer.render((system(f"s {spelling} t"), *talk)), renderer.bridge(talk[2:], after=None)]
 
     for spelled, harmless in zip(rendered(evil), rendered("x"), strict=True):
         assert [i for i in spelled if i in control] == [i for i in harmless if i in control]
@@ -216,7 +221,7 @@ def test_text_in_a_message_never_becomes_a_control_token(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3", "glm4moe"])
-def test_tokens_of_a_templates_frames_are_control_tokens_though_not_special(name: str) -> None:
+def test_template_frame_tokens_are_control_tokens(name: str) -> None:
     """A tool cannot close the frame around its result; the assistant's own ``</think>`` stays a token."""
     renderer = renderer_of(name)
     assert {"<tool_response>", "</tool_response>"} <= renderer._control.ids.keys()

@@ -22,11 +22,11 @@ def by_hand(groups, scale):
     for group in groups:
         to_go = [[sum(rewards[t:]) for t in range(len(rewards))] for rewards in group]
         centred = []
-        for me, mine in enumerate(to_go):
+        for me, own in enumerate(to_go):
             turns = []
-            for t, value in enumerate(mine):
-                others = [each[t] for other, each in enumerate(to_go) if other != me and t < len(each)]
-                turns.append(value - (sum(others) / len(others) if others else 0.0))
+            for t, value in enumerate(own):
+                rest = [sibling[t] for other, sibling in enumerate(to_go) if other != me and t < len(sibling)]
+                turns.append(value - (sum(rest) / len(rest) if rest else 0.0))
             centred.append(turns)
         flat = [value for turns in centred for value in turns]
         rms = np.sqrt(np.mean(np.square(flat))) + 1e-6 if scale == "group" and flat else 1.0
@@ -52,113 +52,115 @@ def made(tmp_path, *, options=None, policy=None, **settings):
 def test_each_turns_tokens_have_its_advantage(scale, tmp_path):
     rollout, trainer = made(tmp_path, scale_rewards=scale)
     with rollout:
-        rows, given = batch(trainer)
+        rows, inputs = batch(trainer)
     rewards = [row["turn_rewards"] for row in rows]
-    assert len({len(each) for each in rewards}) > 1
+    assert len({len(reward) for reward in rewards}) > 1
     expected = by_hand([rewards[i : i + 4] for i in range(0, 16, 4)], scale)
-    for row, advantages, values in zip(rows, given["advantages"], expected, strict=True):
-        wanted = [values[turn] if turn >= 0 else 0.0 for turn in row["turn_ids"]]
-        wanted += [0.0] * (len(advantages) - len(wanted))
-        np.testing.assert_allclose(advantages.numpy(), wanted, atol=1e-5)
+    for row, advantages, values in zip(rows, inputs["advantages"], expected, strict=True):
+        by_token = [values[turn] if turn >= 0 else 0.0 for turn in row["turn_ids"]]
+        by_token += [0.0] * (len(advantages) - len(by_token))
+        np.testing.assert_allclose(advantages.numpy(), by_token, atol=1e-5)
 
 
-def test_trls_loss_and_its_gradient_are_those_of_the_formula(tmp_path):
+def test_trl_loss_and_gradient_match_formula(tmp_path):
     """Before the first step the ratio is 1: the loss is minus the mean advantage over all sampled tokens."""
     rollout, trainer = made(tmp_path, scale_rewards="none", loss_type="dapo", per_device_train_batch_size=16)
     with rollout:
-        rows, given = batch(trainer)
+        rows, inputs = batch(trainer)
     trainer.current_gradient_accumulation_steps = 1
     model = trainer.model
-    loss = trainer.compute_loss(model, given)
+    loss = trainer.compute_loss(model, inputs)
     loss.backward()
-    theirs = {name: value.grad.clone() for name, value in model.named_parameters()}
+    gradients = {name: value.grad.clone() for name, value in model.named_parameters()}
     model.zero_grad()
     total, tokens, weighted = 0.0, 0, 0.0
     for n, row in enumerate(rows):
-        prompt = given["prompt_ids"][n][given["prompt_mask"][n].bool()]
-        ids = torch.cat([prompt, given["completion_ids"][n][: len(row["turn_ids"])]])[None]
+        prompt = inputs["prompt_ids"][n][inputs["prompt_mask"][n].bool()]
+        ids = torch.cat([prompt, inputs["completion_ids"][n][: len(row["turn_ids"])]])[None]
         logprobs = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0][len(prompt) - 1 :]
         mask = torch.tensor([turn >= 0 for turn in row["turn_ids"]])
-        advantages = given["advantages"][n][: len(mask)]
+        advantages = inputs["advantages"][n][: len(mask)]
         total = total - (advantages * logprobs)[mask].sum()
         weighted -= float(advantages[mask].sum())
         tokens += int(mask.sum())
     (total / tokens).backward()
     assert float(loss.detach()) == pytest.approx(weighted / tokens, abs=1e-6)
     for name, value in model.named_parameters():
-        torch.testing.assert_close(theirs[name], value.grad, atol=2e-6, rtol=1e-3)
+        torch.testing.assert_close(gradients[name], value.grad, atol=2e-6, rtol=1e-3)
 
 
-def test_other_rewards_stand_at_the_last_turn_and_weights_count(tmp_path):
+def test_trl_rewards_are_weighted_at_last_turn(tmp_path):
     def length(completions, **_):
         return [float(number) for number in range(len(completions))]
 
     options = {"reward_funcs": [length, textenv_reward]}
     rollout, trainer = made(tmp_path, scale_rewards="none", options=options, reward_weights=[0.5, 2.0])
     with rollout:
-        rows, given = batch(trainer)
+        rows, inputs = batch(trainer)
     rewards = [[2.0 * reward for reward in row["turn_rewards"]] for row in rows]
-    for number, each in enumerate(rewards):
-        each[-1] += 0.5 * number
+    for number, episode_rewards in enumerate(rewards):
+        episode_rewards[-1] += 0.5 * number
     expected = by_hand([rewards[i : i + 4] for i in range(0, 16, 4)], "none")
-    for row, advantages, values in zip(rows, given["advantages"], expected, strict=True):
+    for row, advantages, values in zip(rows, inputs["advantages"], expected, strict=True):
         sampled = [values[turn] for turn in row["turn_ids"] if turn >= 0]
         where = [place for place, turn in enumerate(row["turn_ids"]) if turn >= 0]
         np.testing.assert_allclose(advantages.numpy()[where], sampled, atol=1e-4)
 
 
-def test_an_estimator_of_ones_choice_and_a_step_of_training(tmp_path):
+def test_chosen_estimator_trains_one_step(tmp_path):
     model, tokenizer = tiny_policy()
     before = {name: value.clone() for name, value in model.named_parameters()}
     rollout, trainer = made(tmp_path, options={"estimate": rloo}, policy=(model, tokenizer), num_generations_eval=2)
     with rollout:
-        rows, given = batch(trainer)
-        for row, advantages in zip(rows, given["advantages"], strict=True):
+        rows, inputs = batch(trainer)
+        for row, advantages in zip(rows, inputs["advantages"], strict=True):
             assert len({float(a) for a, turn in zip(advantages, row["turn_ids"], strict=False) if turn >= 0}) == 1
         trainer.train()
         trainer.evaluate()
     assert any(not torch.equal(value, before[name]) for name, value in model.named_parameters())
 
 
-def test_failed_episodes_are_not_shown_to_the_estimator():
+def test_failed_episodes_are_not_shown_to_estimator():
     """Groups keep their places: the failed one is the second of its group of two."""
     seen = []
 
-    def estimate(given):
-        seen.append(given)
-        return rloo(given)
+    def estimate(action_batch):
+        seen.append(action_batch)
+        return rloo(action_batch)
 
     sizes = ([2, 1], [], [3], [1])
-    episodes = [{"turn_sizes": each, "terminated": True} for each in sizes]
-    rewards = [np.ones(len(each)) * (number + 1) for number, each in enumerate(sizes)]
+    episodes = [{"turn_sizes": size, "terminated": True} for size in sizes]
+    rewards = [np.ones(len(array)) * (number + 1) for number, array in enumerate(sizes)]
     made, trained = token_advantages(episodes, rewards, 2, estimate)
     assert seen[0].group.tolist() == [0, 1, 1]
-    assert [each.tolist() for each in made] == [[2.0, 2.0, 2.0], [], [-1.0] * 3, [1.0]]
-    assert [each.tolist() for each in trained] == [[True] * 3, [], [True] * 3, [True]]
-    assert [each.tolist() for each in token_advantages(episodes[1:2], rewards[1:2], 1, estimate)[0]] == [[]]
+    assert [array.tolist() for array in made] == [[2.0, 2.0, 2.0], [], [-1.0] * 3, [1.0]]
+    assert [array.tolist() for array in trained] == [[True] * 3, [], [True] * 3, [True]]
+    assert [
+        token_advantage.tolist() for token_advantage in token_advantages(episodes[1:2], rewards[1:2], 1, estimate)[0]
+    ] == [[]]
 
 
-def test_tokens_that_the_estimator_drops_are_not_in_trls_loss(tmp_path):
+def test_dropped_tokens_are_not_in_trl_loss(tmp_path):
     """With ``truncated=drop``: neither in the sum, nor in the number it is divided by, nor in the KL."""
     options = {"estimate": partial(rloo, truncated="drop")}
     rollout, trainer = made(tmp_path, options=options, loss_type="dapo")
     with rollout:
-        rows, given = batch(trainer)
+        rows, inputs = batch(trainer)
     assert {row["terminated"] for row in rows} == {True, False}
-    kept = torch.zeros(given["completion_ids"].shape)
+    retained = torch.zeros(inputs["completion_ids"].shape)
     for number, row in enumerate(rows):
         sampled = [float(row["terminated"] and turn >= 0) for turn in row["turn_ids"]]
-        kept[number, : len(sampled)] = torch.tensor(sampled)
-    assert torch.equal((given["completion_mask"] * given["tool_mask"]).float(), kept)
-    assert given["num_items_in_batch"] == kept.sum()
+        retained[number, : len(sampled)] = torch.tensor(sampled)
+    assert torch.equal((inputs["completion_mask"] * inputs["tool_mask"]).float(), retained)
+    assert inputs["num_items_in_batch"] == retained.sum()
     trainer.current_gradient_accumulation_steps = 1
     trainer.beta = 0.5
-    given["ref_per_token_logps"] = torch.full(given["completion_ids"].shape, -3.0)  # a KL that every token would have
-    loss = trainer.compute_loss(trainer.model, given).detach()
+    inputs["ref_per_token_logps"] = torch.full(inputs["completion_ids"].shape, -3.0)  # a KL that every token would have
+    loss = trainer.compute_loss(trainer.model, inputs).detach()
     dropped = [number for number, row in enumerate(rows) if not row["terminated"]]
-    given["ref_per_token_logps"][dropped] = -9.0
-    given["advantages"][dropped] = 100.0
-    assert trainer.compute_loss(trainer.model, given).detach() == loss
+    inputs["ref_per_token_logps"][dropped] = -9.0
+    inputs["advantages"][dropped] = 100.0
+    assert trainer.compute_loss(trainer.model, inputs).detach() == loss
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_what_cannot_be_credited_is_refused(options, settings, match, tmp_path):
         made(tmp_path, options=options, **settings)
 
 
-def test_a_rollout_without_turns_is_refused(tmp_path):
+def test_rollout_without_turns_is_refused(tmp_path):
     def without(prompts, trainer):
         return {"prompt_ids": [[1]] * len(prompts), "completion_ids": [[2]] * len(prompts), "logprobs": None}
 

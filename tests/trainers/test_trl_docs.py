@@ -20,7 +20,7 @@ def snippets(page):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_snippet_about_trl_trains(number, tmp_path, monkeypatch):
+def test_snippet_about_trl_trains(number, tmp_path, monkeypatch):
     torch.set_num_threads(1)
     model, tokenizer = tiny_policy()
     if number:
@@ -31,8 +31,8 @@ def test_a_snippet_about_trl_trains(number, tmp_path, monkeypatch):
     usual = {"use_cpu": True, "bf16": False, "max_steps": 1, "report_to": "none", "save_strategy": "no"}
     made = trl.GRPOConfig
 
-    def config(folder, **given):
-        return made(str(tmp_path / folder), disable_tqdm=True, gradient_checkpointing=False, **usual, **given)
+    def config(folder, **kwargs):
+        return made(str(tmp_path / folder), disable_tqdm=True, gradient_checkpointing=False, **usual, **kwargs)
 
     monkeypatch.setattr(trl, "GRPOConfig", config)
     names = {"__name__": "docs"}
@@ -40,7 +40,7 @@ def test_a_snippet_about_trl_trains(number, tmp_path, monkeypatch):
     assert names["trainer"].state.global_step == 1
 
 
-def test_the_trainer_of_the_page_is_one():
+def test_trainer_of_page_is_one():
     names = {"__name__": "docs"}
     exec(compile(snippets("trainers-registry.md")[1], "docs/trainers-registry.md", "exec"), names)
     made = names["Mine"](())
@@ -48,6 +48,6 @@ def test_the_trainer_of_the_page_is_one():
     assert isinstance(made.fit(), trainers.Result)
 
 
-def test_the_page_has_every_name():
+def test_page_has_every_name():
     page = (DOCS / "trainers-registry.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) == set(registry.BUILT_IN)

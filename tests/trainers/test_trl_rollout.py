@@ -35,7 +35,7 @@ MINE = {
 
 
 class Flaky(TextEnv):
-    """Whose simulator gives up on odd tasks (``always``: on all), at the second turn."""
+    """Environment whose simulator fails on odd tasks (``always``: on all), at the second turn."""
 
     def __init__(self, always=False):
         class Numbers:
@@ -60,7 +60,7 @@ gymnasium.register(id="tests/flaky", entry_point=Flaky)
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
-def test_what_arrives_in_trl_is_what_the_environment_did(env_id, tmp_path):
+def test_trl_receives_the_played_episodes(env_id, tmp_path):
     """Through TRL's own batch code: messages, ends, rewards of turns, the sum that TRL takes, and the tokens."""
     plays = [adapter_kit.direct(EpisodeSpec(env_id, seed)) for seed in range(10)]
     with TextEnvRollout(environments=MINE, engine="trl") as rollout:
@@ -68,34 +68,34 @@ def test_what_arrives_in_trl_is_what_the_environment_did(env_id, tmp_path):
         trainer = trl_trainer(tmp_path, data, rollout, kind=Scripted, per_device_train_batch_size=20)
         tokenizer = trainer.processing_class
         trainer.scripts = [script(tokenizer, played) for played in plays]
-        rows, given = batch(trainer)
+        rows, inputs = batch(trainer)
     assert len({played.stop for played in plays}) > 1
     for number, row in enumerate(rows):
         played = plays[number // 2]
-        heard = [message for said in played.said for message in said]
-        assert [m for m in row["messages"] if m["role"] != "assistant"] == [*played.opening, *heard]
+        observed = [message for turns in played.said for message in turns]
+        assert [m for m in row["messages"] if m["role"] != "assistant"] == [*played.opening, *observed]
         assert row["turn_rewards"] == played.rewards
         assert (row["terminated"], row["truncated"], row["stop"]) == (played.terminated, played.truncated, played.stop)
         assert not row["failed"]
-        mask = given["tool_mask"][number].bool() & given["completion_mask"][number].bool()
-        sampled = given["completion_ids"][number][mask].tolist()
+        mask = inputs["tool_mask"][number].bool() & inputs["completion_mask"][number].bool()
+        sampled = inputs["completion_ids"][number][mask].tolist()
         stop = tokenizer.eos_token_id
-        said = [[*tokenizer.encode(reply, add_special_tokens=False), stop] for reply in played.replies]
-        assert sampled == [token for reply in said for token in reply]
-        assert np.bincount([turn for turn in row["turn_ids"] if turn >= 0]).tolist() == [len(reply) for reply in said]
+        turns = [[*tokenizer.encode(reply, add_special_tokens=False), stop] for reply in played.replies]
+        assert sampled == [token for reply in turns for token in reply]
+        assert np.bincount([turn for turn in row["turn_ids"] if turn >= 0]).tolist() == [len(reply) for reply in turns]
         # The whole is what the template makes of the conversation, as far as the last reply.
         spoken = [dict(message) for message in played.opening]
         for reply, messages in zip(played.replies, played.said, strict=True):
             spoken += [{"role": "assistant", "content": reply}, *map(dict, messages)]
         whole = tokenizer.apply_chat_template(spoken, tokenize=False)
-        tokens = torch.cat([given["prompt_ids"][number], given["completion_ids"][number]])
-        kept = torch.cat([given["prompt_mask"][number], given["completion_mask"][number]]).bool()
-        assert whole.startswith(tokenizer.decode(tokens[kept]))
+        tokens = torch.cat([inputs["prompt_ids"][number], inputs["completion_ids"][number]])
+        present = torch.cat([inputs["prompt_mask"][number], inputs["completion_mask"][number]]).bool()
+        assert whole.startswith(tokenizer.decode(tokens[present]))
     logged = [trainer._logs["rewards"]["textenv_reward"][2 * n] for n in range(len(plays))]
     assert logged == pytest.approx([sum(played.rewards) for played in plays])
 
 
-def test_the_terms_are_logged_where_trl_logs(tmp_path):
+def test_terms_are_logged_where_trl_logs(tmp_path):
     plays = [adapter_kit.direct(EpisodeSpec("textenv/clarify", seed)) for seed in range(6)]
     with TextEnvRollout(environments=MINE, engine="trl") as rollout:
         options = {"reward_funcs": [textenv_reward, *term_rewards("correct", "question")]}
@@ -115,7 +115,7 @@ def test_the_terms_are_logged_where_trl_logs(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["torch", "torch with LoRA"])
-def test_the_sampling_policy_is_the_trained_one_at_every_step(engine, tmp_path):
+def test_sampling_policy_is_always_current(engine, tmp_path):
     """Log-probabilities of the embedded engine are those of TRL's own forward pass, also after steps of training."""
     peft = None
     if "LoRA" in engine:
@@ -132,9 +132,9 @@ def test_the_sampling_policy_is_the_trained_one_at_every_step(engine, tmp_path):
                 ids = torch.tensor([prompt + completion])
                 with torch.no_grad():
                     logits = trainer.model(ids).logits[0, len(prompt) - 1 : -1].float() / trainer.temperature
-                said = logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
+                logprobs = logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
                 mask = torch.tensor(made["env_mask"][n], dtype=torch.bool)
-                apart.append(float((said - torch.tensor(made["logprobs"][n]))[mask].abs().max()))
+                apart.append(float((logprobs - torch.tensor(made["logprobs"][n]))[mask].abs().max()))
             return made
 
         watched.__name__ = "watched"
@@ -157,28 +157,28 @@ def test_the_sampling_policy_is_the_trained_one_at_every_step(engine, tmp_path):
     assert max(changed) > 1e-3, "nothing was trained, so this proved little"
 
 
-def test_trls_own_generation_is_within_budget_and_cut_at_stops(tmp_path):
+def test_trl_generation_respects_budget_and_stops(tmp_path):
     """transformers' generate, in rounds: episodes of different lengths, none over its budget."""
     with TextEnvRollout(environments=MINE, engine="trl", max_turn_tokens=5) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 8), rollout, max_completion_length=60)
-        rows, given = batch(trainer)
+        rows, inputs = batch(trainer)
         assert trainer.generation_config.max_new_tokens == 60
     stop = trainer.processing_class.eos_token_id
     assert len({len(row["turn_rewards"]) for row in rows}) > 1
-    for row, ids in zip(rows, given["completion_ids"], strict=True):
+    for row, ids in zip(rows, inputs["completion_ids"], strict=True):
         assert len(row["turn_ids"]) <= 60
         for turn in range(len(row["turn_rewards"])):
-            said = [int(ids[i]) for i, t in enumerate(row["turn_ids"]) if t == turn]
-            assert 1 <= len(said) <= 5
-            assert stop not in said[:-1]
-    assert "sampling_per_token_logps" not in given  # generate does not say them
+            turn_ids = [int(ids[i]) for i, t in enumerate(row["turn_ids"]) if t == turn]
+            assert 1 <= len(turn_ids) <= 5
+            assert stop not in turn_ids[:-1]
+    assert "sampling_per_token_logps" not in inputs  # generate does not say them
 
 
 @pytest.mark.parametrize("engine", ["torch", "trl"])
-def test_an_episode_that_uses_its_budget_up_ends_by_rule(engine, tmp_path):
+def test_exhausted_budget_ends_episode(engine, tmp_path):
     with TextEnvRollout(environments=MINE, engine=engine, threads=1, max_turn_tokens=6) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 8), rollout, max_completion_length=17)
-        rows, given = batch(trainer)
+        rows, inputs = batch(trainer)
     cut = [row for row in rows if row["status"] == "truncated_context"]
     assert cut
     for row in rows:
@@ -190,7 +190,7 @@ def test_an_episode_that_uses_its_budget_up_ends_by_rule(engine, tmp_path):
         assert len(row["turn_rewards"]) < 3
 
 
-def test_evaluations_repeat_themselves_and_training_batches_do_not(tmp_path):
+def test_evaluations_repeat_training_batches_vary(tmp_path):
     with TextEnvRollout(environments=MINE, threads=1, max_turn_tokens=6) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 4), rollout, max_completion_length=64)
         prompts = [trainer.train_dataset[i]["prompt"] for i in (0, 0, 1, 1)]
@@ -211,24 +211,24 @@ def test_evaluations_repeat_themselves_and_training_batches_do_not(tmp_path):
 # ------------------------------------------------------------------ failures
 
 
-def test_a_failed_episode_has_no_tokens_no_reward_and_no_say_in_its_group(tmp_path):
+def test_failed_episode_does_not_affect_its_group(tmp_path):
     specs = [EpisodeSpec("test_trl_rollout:tests/flaky", 0, {}, index) for index in range(4)]
     with TextEnvRollout(environments=MINE, threads=1, max_turn_tokens=6, retries=0) as rollout:
         trainer = trl_trainer(tmp_path, dataset_of(specs), rollout, max_completion_length=64)
-        rows, given = batch(trainer)
+        rows, inputs = batch(trainer)
     for number, row in enumerate(rows):
         assert row["failed"] == ((number // 2) % 2 == 1)
         if row["failed"]:
-            assert given["completion_mask"][number].sum() == 1
-            assert (given["completion_mask"] * given["tool_mask"])[number].sum() == 0
-            assert given["advantages"][number] == 0
+            assert inputs["completion_mask"][number].sum() == 1
+            assert (inputs["completion_mask"] * inputs["tool_mask"])[number].sum() == 0
+            assert inputs["advantages"][number] == 0
     rewards = trainer._logs["rewards"]["textenv_reward"]
     assert [np.isnan(reward) for reward in rewards] == [row["failed"] for row in rows]
     assert trainer._metrics["train"]["episodes/failed"] == [0.5]
 
 
 @pytest.mark.parametrize("engine", ["torch", "trl"])
-def test_a_batch_of_nothing_but_failures_is_an_error_that_says_why(engine, tmp_path):
+def test_all_failed_batch_is_an_error(engine, tmp_path):
     with TextEnvRollout(environments=MINE, engine=engine, threads=1, max_turn_tokens=6) as rollout:
         trainer = trl_trainer(
             tmp_path, textenv_dataset("test_trl_rollout:tests/flaky", 2, env_kwargs={"always": True}), rollout
@@ -237,20 +237,20 @@ def test_a_batch_of_nothing_but_failures_is_an_error_that_says_why(engine, tmp_p
             batch(trainer)
 
 
-def test_openings_that_do_not_fit_are_an_error_and_no_silence(tmp_path):
+def test_oversized_openings_are_an_error(tmp_path):
     with TextEnvRollout(environments=MINE, engine="trl", max_context=4) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 2), rollout)
         with pytest.raises(RolloutError, match=r"the opening takes \d+ tokens, and the context has room for 4"):
             batch(trainer)
 
 
-def test_a_failed_episode_is_played_again_with_other_words(tmp_path):
-    said = []
+def test_failed_episode_is_retried_with_new_seed(tmp_path):
+    contents = []
 
     class Once(Flaky):
         def respond(self, reply):
-            said.append(reply["content"])
-            if len(said) == 1:
+            contents.append(reply["content"])
+            if len(contents) == 1:
                 raise EnvironmentFailure("user_failed", "busy")
             return super().respond(reply)
 
@@ -261,10 +261,10 @@ def test_a_failed_episode_is_played_again_with_other_words(tmp_path):
         )
         rows, _ = batch(trainer)
     assert [row["failed"] for row in rows] == [False, False]
-    assert said[0] != said[1]
+    assert contents[0] != contents[1]
 
 
-def test_an_exception_of_the_generation_reaches_the_caller_and_leaves_nothing_behind(tmp_path):
+def test_generation_exception_reaches_caller_and_cleans_up(tmp_path):
     class Broken(Scripted):
         def _generate_single_turn(self, *args, **kwargs):
             raise RuntimeError("CUDA out of memory")
@@ -280,7 +280,7 @@ def test_an_exception_of_the_generation_reaches_the_caller_and_leaves_nothing_be
         assert len(rows) == 8
 
 
-def test_fewer_environments_than_episodes_do_not_stop_a_round(tmp_path):
+def test_round_works_with_fewer_environments(tmp_path):
     with TextEnvRollout(environments=MINE, engine="trl", backend="thread", workers=3, max_turn_tokens=4) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 4), rollout)
         rows, _ = batch(trainer)
@@ -304,7 +304,7 @@ def test_closing_ends_threads_and_environments(tmp_path):
     assert len(named()) == before
 
 
-def test_a_trainer_that_is_refused_leaves_the_others_playable(tmp_path):
+def test_refused_trainer_leaves_others_playable(tmp_path):
     data = textenv_dataset(BYTES, 1)
     with TextEnvRollout(environments=MINE, engine="torch", threads=1, max_turn_tokens=4) as rollout:
         fine = trl_trainer(tmp_path, data, rollout, max_completion_length=16)
@@ -316,7 +316,7 @@ def test_a_trainer_that_is_refused_leaves_the_others_playable(tmp_path):
         batch(fine)
 
 
-def test_an_engine_that_has_not_played_yet_is_closed(tmp_path, monkeypatch):
+def test_unused_engine_is_closed(tmp_path, monkeypatch):
     closed = []
     rollout = TextEnvRollout(environments=MINE, engine="torch", threads=1)
     trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout)
@@ -342,7 +342,7 @@ def interrupted(*_):
 # ------------------------------------------------------------------ what is refused
 
 
-def test_prompts_that_are_not_such_rows_are_refused(tmp_path):
+def test_foreign_prompt_rows_are_refused(tmp_path):
     with TextEnvRollout(environments=MINE, engine="trl") as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 2), rollout, kind=Scripted)
         with pytest.raises(SpecError, match="prompt 0 of the batch carries no episode descriptions"):
@@ -377,7 +377,7 @@ def test_groups_are_seen_to_be_groups(seeds, whole, fine):
             check_groups(specs, 2, whole=whole)
 
 
-def test_a_template_that_rewrites_history_is_refused(tmp_path):
+def test_template_that_rewrites_history_is_refused(tmp_path):
     model, tokenizer = tiny_policy()
     # Earlier replies are shown without their reasoning.
     tokenizer.chat_template = tiny.CHATML.replace(
@@ -400,14 +400,14 @@ def test_a_template_that_rewrites_history_is_refused(tmp_path):
         ({"use_transformers_continuous_batching": True}, "an engine of its own"),
     ],
 )
-def test_what_the_embedded_engine_cannot_do_is_refused(settings, match, tmp_path):
+def test_unsupported_engine_options_are_refused(settings, match, tmp_path):
     with TextEnvRollout(environments=MINE, engine="torch") as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout, **settings)
         with pytest.raises(ValueError, match=match):
             batch(trainer)
 
 
-def test_other_settings_that_cannot_be():
+def test_unsupported_trl_settings_are_refused():
     for wrong in ({"engine": "vllm"}, {"max_running": 0}, {"max_turn_tokens": 0}, {"retries": -1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             TextEnvRollout(**wrong)
@@ -415,20 +415,20 @@ def test_other_settings_that_cannot_be():
         term_rewards("correct", "correct")
 
 
-def test_an_environment_that_may_block_wants_another_backend(tmp_path):
+def test_blocking_environment_needs_another_backend(tmp_path):
     with TextEnvRollout(environments=MINE, threads=1) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset("program_envs:tests/blocking", 1), rollout)
         with pytest.raises(RolloutError, match="may block its thread"):
             batch(trainer)
 
 
-def test_rows_that_share_an_outcome_are_noticed():
+def test_rows_that_share_outcome_are_noticed():
     with pytest.raises(RuntimeError, match="2 rows of the batch have the outcomes of 1 episodes"):
         textenv_reward(turn_rewards=[[1.0], [1.0]], failed=[False, False], episode_id=["a", "a"])
 
 
 class Args:
-    """Of a trainer with vLLM, which is not installed here."""
+    """Stand-in of a trainer with vLLM, which is not installed here."""
 
     use_vllm, vllm_mode, vllm_tensor_parallel_size, vllm_enable_sleep_mode = True, "server", 1, False
 
@@ -440,7 +440,7 @@ class Many:
         num_processes = 2
 
 
-def test_rounds_of_several_processes_are_refused_where_they_would_wait_for_each_other():
+def test_deadlocking_multi_process_rounds_are_refused():
     with pytest.raises(RolloutError, match="with 2 processes"):
         check_lockstep(Many())
     Many.accelerator.num_processes = 1
@@ -451,7 +451,7 @@ def test_rounds_of_several_processes_are_refused_where_they_would_wait_for_each_
 
 
 class VLLM:
-    """What is used of TRL's ``VLLMGeneration`` (which TRL calls itself), by its names."""
+    """Stand-in with the used part of TRL's ``VLLMGeneration`` (which TRL calls itself)."""
 
     max_completion_length = 100
 
@@ -462,20 +462,20 @@ class WithVLLM:
     use_vllm, vllm_generation = True, VLLM()
 
     def __init__(self, completions, logprobs):
-        self.said = completions, logprobs
+        self.outputs = completions, logprobs
 
     def _generate_single_turn(self, prompts, images, fields, generations):
         self.limit = self.vllm_generation.max_completion_length
         assert (images, fields, generations) == (None, {}, 1)
-        return self.said
+        return self.outputs
 
 
-def test_a_round_of_vllm_is_cut_and_keeps_its_log_probabilities():
+def test_vllm_round_is_cut_with_logprobs():
     async def play():
         engine = RoundEngine(64)
         engine.begin(3, 8)
         lengths = (2, 7, 3)
-        asked = [
+        requests = [
             asyncio.ensure_future(engine.generate([1, 2], Sampling(max_new_tokens=n, stop_token_ids=(9,))))
             for n in lengths
         ]
@@ -485,7 +485,7 @@ def test_a_round_of_vllm_is_cut_and_keeps_its_log_probabilities():
         )
         assert answer(trainer, engine.rounds.get_nowait())
         assert (trainer.limit, trainer.vllm_generation.max_completion_length) == (7, 100)
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return await asyncio.gather(*requests, return_exceptions=True)
 
     cut, stopped, unknown = asyncio.run(play())
     assert (cut.token_ids.tolist(), cut.finish_reason, cut.logprobs.tolist()) == ([4, 5], "length", [-1.0, -2.0])
@@ -493,7 +493,7 @@ def test_a_round_of_vllm_is_cut_and_keeps_its_log_probabilities():
     assert isinstance(unknown, EngineError)
 
 
-def test_a_round_begins_when_nobody_can_come_any_more():
+def test_round_starts_when_no_request_can_join():
     async def play():
         engine = RoundEngine(64)
         engine.begin(3, 2)
@@ -508,13 +508,13 @@ def test_a_round_begins_when_nobody_can_come_any_more():
         three = asyncio.ensure_future(engine.generate([1], Sampling()))
         await asyncio.sleep(0)
         assert len(engine.rounds.get_nowait()) == 1
-        for each in (one, two, three):
-            each.cancel()
+        for task in (one, two, three):
+            task.cancel()
 
     asyncio.run(play())
 
 
-def test_a_stop_token_at_the_very_limit_is_a_stop():
+def test_stop_token_at_limit_is_a_stop():
     made = _generation([1, 2, 9], None, Sampling(max_new_tokens=3, stop_token_ids=(9,)))
     assert (made.token_ids.tolist(), made.finish_reason) == ([1, 2, 9], "stop")
 
@@ -522,7 +522,7 @@ def test_a_stop_token_at_the_very_limit_is_a_stop():
 # ------------------------------------------------------------------ rows
 
 
-def test_a_dataset_carries_its_episodes():
+def test_dataset_carries_its_episodes():
     specs = [
         *episode_specs("textenv/gsm8k-tool", 3, seed=7),
         EpisodeSpec("textenv/clarify", 2**62, {"ambiguous": 1.0}, 5),
@@ -532,18 +532,18 @@ def test_a_dataset_carries_its_episodes():
     columns = ("env", "seed", "env_kwargs", "task_index")
     assert [EpisodeSpec.from_row({name: row[name] for name in columns}) for row in dataset] == specs
     for row, spec in zip(dataset, specs, strict=True):
-        said = [{"role": m["role"], "content": m["content"]} for m in row["prompt"]]
-        assert said == [dict(message) for message in spec.make().reset(seed=spec.seed, options=spec.options)[0]]
-        assert [m.get(KEY) is not None for m in row["prompt"]] == [False] * (len(said) - 1) + [True]
+        messages = [{"role": m["role"], "content": m["content"]} for m in row["prompt"]]
+        assert messages == [dict(message) for message in spec.make().reset(seed=spec.seed, options=spec.options)[0]]
+        assert [m.get(KEY) is not None for m in row["prompt"]] == [False] * (len(messages) - 1) + [True]
     with pytest.raises(SpecError, match="no episode"):
         dataset_of([])
 
 
-def test_a_trainer_that_is_gone_is_not_held(tmp_path):
+def test_deleted_trainer_is_garbage_collected(tmp_path):
     with TextEnvRollout(environments=MINE, threads=1, max_turn_tokens=4) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout, max_completion_length=16)
         batch(trainer)
-        gone = weakref.ref(trainer)
+        reference = weakref.ref(trainer)
         del trainer
         gc.collect()
-        assert gone() is None
+        assert reference() is None

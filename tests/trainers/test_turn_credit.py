@@ -37,11 +37,16 @@ CROSSROADS = [
 ]
 
 
-def learned(folder: Path, *more: str, iterations: int = 50) -> tuple[float, float]:
+def learned(folder: Path, *overrides: str, iterations: int = 50) -> tuple[float, float]:
     """The share of right first replies on validation, before and after."""
 
     async def go() -> None:
-        argv = [*CROSSROADS, f"trainer.default_local_dir={folder}", f"trainer.total_iterations={iterations}", *more]
+        argv = [
+            *CROSSROADS,
+            f"trainer.default_local_dir={folder}",
+            f"trainer.total_iterations={iterations}",
+            *overrides,
+        ]
         async with assemble(load_config(argv)[0]) as run:
             await train(run)
 
@@ -60,7 +65,7 @@ def learned(folder: Path, *more: str, iterations: int = 50) -> tuple[float, floa
         pytest.param("turn_grpo actor.policy_loss=cispo actor.clip_ratio_low=1.0", marks=pytest.mark.slow),
     ],
 )
-def test_a_reward_of_the_first_of_three_turns_is_learned(tmp_path, estimator):
+def test_first_turn_reward_is_learned(tmp_path, estimator):
     before, after = learned(tmp_path, *f"algorithm.adv_estimator={estimator}".split(" "))
     assert 0.35 < before < 0.65
     assert after > 0.9
@@ -69,8 +74,8 @@ def test_a_reward_of_the_first_of_three_turns_is_learned(tmp_path, estimator):
 @pytest.mark.slow  # a table as policy shows it in test_algorithms_learning.py
 def test_reward_on_last_turn_is_not_learned(tmp_path):
     """The control: it is paid at the last turn, and ``gamma=0`` keeps it there, with words that did not earn it."""
-    more = ["algorithm.adv_estimator=turn_grpo", "algorithm.gamma=0.0", "env.kwargs.paid_at=2"]
-    before, after = learned(tmp_path, *more)
+    overrides = ["algorithm.adv_estimator=turn_grpo", "algorithm.gamma=0.0", "env.kwargs.paid_at=2"]
+    before, after = learned(tmp_path, *overrides)
     assert 0.35 < before < 0.65
     assert after < 0.65
 
@@ -100,10 +105,10 @@ def advantages_by_turn(run: Run, trajectories: list[Trajectory], *options: str) 
 
 
 @pytest.mark.parametrize("estimator", ["turn_gae", "gae", "bilevel_gae", "turn_grpo"])
-def test_only_the_words_that_earned_a_reward_are_credited(crossroads, estimator):
-    more = [f"algorithm.adv_estimator={estimator}"] + ["algorithm.baseline=group"] * (estimator == "turn_grpo")
+def test_only_words_that_earned_reward_are_credited(crossroads, estimator):
+    overrides = [f"algorithm.adv_estimator={estimator}"] + ["algorithm.baseline=group"] * (estimator == "turn_grpo")
     run, trajectories = crossroads
-    credited = advantages_by_turn(run, trajectories, *more)
+    credited = advantages_by_turn(run, trajectories, *overrides)
     earned = np.array([t.turn_rewards for t in trajectories])
     assert set(earned[:, 0]) == {0.0, 1.0}
     assert not earned[:, 1:].any()
@@ -114,21 +119,21 @@ def test_only_the_words_that_earned_a_reward_are_credited(crossroads, estimator)
         ]
         for group in groups:
             for i in group:
-                others = np.mean([earned[j, 0] for j in group if j != i])
-                assert credited[i, 0] == pytest.approx(earned[i, 0] - others)
+                sibling_mean = np.mean([earned[j, 0] for j in group if j != i])
+                assert credited[i, 0] == pytest.approx(earned[i, 0] - sibling_mean)
     else:
         assert np.array_equal(credited[:, 0], earned[:, 0])
 
 
 @pytest.mark.parametrize(("gamma", "reaches"), [(1.0, [True, True, True]), (0.0, [False, False, True])])
-def test_how_far_back_a_late_reward_reaches(crossroads, gamma, reaches):
+def test_late_reward_reaches_earlier_turns(crossroads, gamma, reaches):
     run, trajectories = crossroads
     late = [replace(t, turn_rewards=t.turn_rewards[::-1], turn_terms=t.turn_terms[::-1]) for t in trajectories]
     advantages = advantages_by_turn(run, late, "algorithm.adv_estimator=turn_gae", f"algorithm.gamma={gamma}")
     assert advantages.any(axis=0).tolist() == reaches
 
 
-def test_an_estimator_of_whole_episodes_credits_words_that_did_not_matter(crossroads):
+def test_episode_estimator_credits_irrelevant_words(crossroads):
     """GRPO gives every turn the episode's advantage: the contrast to the above."""
     credited = advantages_by_turn(*crossroads, "algorithm.adv_estimator=grpo")
     assert credited.any(axis=1).mean() > 0.5, "all but the groups that are tied"

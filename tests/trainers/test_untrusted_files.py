@@ -27,31 +27,31 @@ BETWEEN_OUR_PROCESSES = {"rewards/function_worker.py", "cluster/rank.py"}
 
 def calls_of(path: Path) -> list[tuple[str, dict[str, object]]]:
     """Every call in a file: the last part of what is called, and its keywords."""
-    found = []
+    calls = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             named = {k.arg: k.value.value for k in node.keywords if k.arg and isinstance(k.value, ast.Constant)}
             owner = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
-            found.append((f"{owner}.{node.func.attr}", named))
-    return found
+            calls.append((f"{owner}.{node.func.attr}", named))
+    return calls
 
 
 SOURCES = sorted(path for path in TRAINERS.rglob("*.py"))
 
 
-def test_every_call_that_reads_files_of_others_forbids_their_code():
+def test_loading_calls_forbid_foreign_code():
     """The next one that is written must, too."""
     seen = 0
     for path in SOURCES:
-        for name, given in calls_of(path):
+        for name, keywords in calls_of(path):
             owner, _, method = name.rpartition(".")
             if method in ("from_pretrained", "from_config"):
                 seen += 1
-                assert given.get("trust_remote_code") is False or method == "from_config" and path.name == "tiny.py", (
-                    f"{path}: {name} needs trust_remote_code=False"
-                )
+                assert (
+                    keywords.get("trust_remote_code") is False or method == "from_config" and path.name == "tiny.py"
+                ), f"{path}: {name} needs trust_remote_code=False"
                 if method == "from_pretrained" and owner not in ("AutoConfig", "AutoTokenizer", "GenerationConfig"):
-                    assert given.get("use_safetensors") is True, f"{path}: {name} needs use_safetensors=True"
+                    assert keywords.get("use_safetensors") is True, f"{path}: {name} needs use_safetensors=True"
             if str(path.relative_to(TRAINERS)) not in BETWEEN_OUR_PROCESSES:
                 assert name not in ("pickle.load", "pickle.loads", "torch.load"), f"{path}: {name} reads a pickle"
     assert seen >= 10
@@ -85,7 +85,7 @@ def model(tmp_path):
     return folder
 
 
-def test_code_and_pickles_beside_a_model_are_not_run(model, tmp_path):
+def test_code_and_pickles_in_models_are_ignored(model, tmp_path):
     section = ModelSection(path=str(model))
     policy = load(section, lambda: (), max_context=64, seed=0)
     assert type(policy.model).__name__ == "Qwen2ForCausalLM"
@@ -99,7 +99,7 @@ def test_code_and_pickles_beside_a_model_are_not_run(model, tmp_path):
     assert not (tmp_path / "proof").exists()
 
 
-def test_a_model_that_is_only_its_own_code_is_refused(model, tmp_path):
+def test_model_needing_custom_code_is_refused(model, tmp_path):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "model_type": "evil", "architectures": ["Evil"]}))
     with pytest.raises(PolicyError, match="transformers cannot load it"):
@@ -108,7 +108,7 @@ def test_a_model_that_is_only_its_own_code_is_refused(model, tmp_path):
 
 
 @pytest.mark.parametrize("shard", ["pytorch_model.bin", "../model-1.safetensors", "/model-1.safetensors", 7, None])
-def test_an_index_of_weights_names_safetensors_of_its_folder_only(model, tmp_path, shard):
+def test_weight_index_names_only_local_safetensors(model, tmp_path, shard):
     (model / "model.safetensors").rename(tmp_path / "model-1.safetensors")
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": shard}}))
     with pytest.raises(PolicyError, match=r"index\.json names .* no safetensors file"):
@@ -118,28 +118,28 @@ def test_an_index_of_weights_names_safetensors_of_its_folder_only(model, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "more", [{"_attn_implementation": "evil/kernel"}, {"text_config": {"attn_implementation": "e/k@v1:f"}}]
+    "entries", [{"_attn_implementation": "evil/kernel"}, {"text_config": {"attn_implementation": "e/k@v1:f"}}]
 )
-def test_a_configuration_names_no_kernel_of_the_hub(model, more):
+def test_configuration_names_no_kernel_of_hub(model, entries):
     """With the package ``kernels``, transformers downloads and imports it, whatever trust_remote_code says."""
     config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, **more}))
+    (model / "config.json").write_text(json.dumps({**config, **entries}))
     with pytest.raises(PolicyError, match="code of the hub"):
         load(ModelSection(path=str(model)), lambda: (), max_context=64, seed=0)
     with pytest.raises(ValueError, match="code of the hub"):
         Learner(str(model))
-    ((key, said), *_) = classifier_problems(ClassifierSection(path=str(model)))
-    assert (key, "code of the hub" in said) == ("path", True)
+    ((key, message), *_) = classifier_problems(ClassifierSection(path=str(model)))
+    assert (key, "code of the hub" in message) == ("path", True)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "\0"])
-def test_a_configuration_that_is_no_json_is_an_error_in_words(model, text):
+def test_invalid_json_configuration_is_an_error(model, text):
     (model / "config.json").write_text(text)
     with pytest.raises(PolicyError, match=r"config\.json cannot be read"):
         load(ModelSection(path=str(model)), lambda: (), max_context=64, seed=0)
 
 
-def test_pickles_beside_an_adapter_are_not_read(tmp_path):
+def test_pickles_beside_adapter_are_not_read(tmp_path):
     proof = tmp_path / "proof"
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
     (tmp_path / "adapter_model.bin").write_bytes(pickle.dumps(Attack(proof)))

@@ -46,7 +46,7 @@ class Counted:
 
 
 def learned(
-    learner: Any, with_gradient: list[int], *words: str, known: bool = False, masked: bool = True
+    learner: Any, with_gradient: list[int], *words: str, with_entropy: bool = False, masked: bool = True
 ) -> tuple[dict[str, float], EntropyBonus]:
     """Update on episodes of which these have advantages; return the metrics and the entropy controller."""
     config, _ = resolve(["actor.entropy_coeff=0", "actor.lr_warmup_steps=0", "actor.mini_batches=1", *words])
@@ -55,7 +55,7 @@ def learned(
     )
     scores, spread = learner.logprobs(EPISODES, entropy=True)
     columns = {"old_logprobs": np.concatenate(scores).astype(np.float64), "advantages": advantages}
-    if known:
+    if with_entropy:
         columns["entropy"] = np.concatenate(spread).astype(np.float64)
     update = Update(config)
     made = Advantages(advantages, np.full(OFFSETS[-1], masked))
@@ -71,53 +71,53 @@ def entropies() -> list[np.ndarray]:
 
 @pytest.mark.parametrize("words", [(), ("actor.mini_batches=3",), ("actor.mini_batches=3", "actor.ppo_epochs=2")])
 @pytest.mark.parametrize("with_gradient", [[3], [0, 1], list(range(8)), []])
-@pytest.mark.parametrize("known", [False, True])
-def test_entropy_is_of_all_tokens(words, with_gradient, known):
-    metrics, _ = learned(learner_of(), with_gradient, *words, known=known)
+@pytest.mark.parametrize("with_entropy", [False, True])
+def test_entropy_is_of_all_tokens(words, with_gradient, with_entropy):
+    metrics, _ = learned(learner_of(), with_gradient, *words, with_entropy=with_entropy)
     every = np.concatenate(entropies())
     assert metrics["actor/entropy"] == pytest.approx(float(every.mean()), rel=1e-4)
-    alone = [each.mean() for e, each in enumerate(entropies()) if e in with_gradient]
+    alone = [values.mean() for e, values in enumerate(entropies()) if e in with_gradient]
     if len(with_gradient) == 1:
         assert abs(alone[0] / every.mean() - 1) > 0.02, "nothing would be seen"
 
 
-def test_entropy_without_a_token_to_train_on():
+def test_entropy_without_token_to_train_on():
     metrics, _ = learned(learner_of(), [2], masked=False)
     assert metrics["actor/entropy"] == pytest.approx(float(np.concatenate(entropies()).mean()), rel=1e-4)
 
 
-def test_only_what_the_update_leaves_out_is_scored():
+def test_only_episodes_without_gradient_are_scored():
     learner = Counted(learner_of())
     learned(learner, [1, 4], "actor.ppo_epochs=2")
-    assert [[EPISODES.index(each) for each in part] for part in map(sorted_by_place, learner.scored)] == [
+    assert [[EPISODES.index(trajectory) for trajectory in part] for part in map(sorted_by_place, learner.scored)] == [
         [0, 2, 3, 5, 6, 7]
     ]
-    learned(learner, [1, 4], known=True)
+    learned(learner, [1, 4], with_entropy=True)
     assert not learner.scored
     learned(learner, [1, 4], "actor.entropy_coeff=0.01")  # which has a gradient everywhere
     assert not learner.scored
 
 
 def sorted_by_place(part: list[Any]) -> list[Any]:
-    return sorted(part, key=lambda each: next(e for e, other in enumerate(EPISODES) if other is each))
+    return sorted(part, key=lambda trajectory: next(e for e, other in enumerate(EPISODES) if other is trajectory))
 
 
-def test_the_target_is_compared_with_all_tokens():
+def test_target_is_compared_with_all_tokens():
     """Seven episodes below the target and one above: the bonus must rise."""
-    each = [float(values.mean()) for values in entropies()]
+    means = [float(values.mean()) for values in entropies()]
     every = float(np.concatenate(entropies()).mean())
-    highest = int(np.argmax(each))
-    target = (each[highest] + every) / 2
-    assert every < target < each[highest]
+    highest = int(np.argmax(means))
+    target = (means[highest] + every) / 2
+    assert every < target < means[highest]
     _, bonus = learned(learner_of(), [highest], f"actor.entropy_target={target}")
     assert bonus.below
     assert bonus.now > 0
 
 
-def test_entropies_do_not_change_the_step():
-    found = []
-    for known in (False, True):
+def test_entropies_do_not_change_step():
+    weights = []
+    for with_entropy in (False, True):
         learner = learner_of(lr=1e-3)
-        learned(learner, [1, 4], known=known)
-        found.append(learner.weights())
-    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+        learned(learner, [1, 4], with_entropy=with_entropy)
+        weights.append(learner.weights())
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())

@@ -60,28 +60,31 @@ def trained(folder: Path, model: Path, *words: str, look: Callable[[Run], None] 
 
 
 @pytest.mark.parametrize(("reward", "best"), [("shared", 0.75), pytest.param("opposed", 0.25, marks=pytest.mark.slow)])
-def test_user_learns_to_say_what_its_reward_pays(model: Path, tmp_path: Path, reward: str, best: float) -> None:
-    more = [f"env.user_reward={reward}", "rollout.groups_per_batch=8", "rollout.n=4", "trainer.total_iterations=20"]
-    trained(tmp_path, model, "env.train_side=user", *more, "trainer.seed=1")
+def test_user_learns_rewarded_messages(model: Path, tmp_path: Path, reward: str, best: float) -> None:
+    overrides = [
+        f"env.user_reward={reward}",
+        "rollout.groups_per_batch=8",
+        "rollout.n=4",
+        "trainer.total_iterations=20",
+    ]
+    trained(tmp_path, model, "env.train_side=user", *overrides, "trainer.seed=1")
     rewards = [row["train/reward"] for row in training_of(tmp_path)]
     assert np.mean(rewards[-3:]) > best - 0.35 > np.mean(rewards[:2])
 
 
-def test_both_sides_are_trained_on_with_the_engines_tokens_and_log_probabilities(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_sides_train_on_engine_tokens(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[Batch] = []
     models: list[Any] = []
 
     def look(run: Run) -> None:
         take = run.collector.next_batch
 
-        async def kept() -> Batch:
+        async def recorded_batch() -> Batch:
             models.append({name: weight.detach().clone() for name, weight in run.learner.actor.state_dict().items()})
             batches.append(await take())
             return batches[-1]
 
-        run.collector.next_batch = kept  # type: ignore[method-assign]
+        run.collector.next_batch = recorded_batch  # type: ignore[method-assign]
 
     sides: list[int] = []
     prepare = Update.prepare
@@ -107,7 +110,7 @@ def test_both_sides_are_trained_on_with_the_engines_tokens_and_log_probabilities
     assert all(row["actor/outside_clip_first"] == 0 for row in rows if "actor/outside_clip_first" in row)
 
 
-async def test_folder_plays_the_fixed_assistant(model: Path) -> None:
+async def test_folder_plays_fixed_assistant(model: Path) -> None:
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     pytest.importorskip("aiohttp", reason="needs the extra 'serve'")
     fixed = ["env.train_side=user", f"env.assistant.model={model}", "env.assistant.max_tokens=8"]
@@ -120,7 +123,7 @@ async def test_folder_plays_the_fixed_assistant(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["env.assistant.model=x"], "env.assistant"),
         (["env.user_reward=opposed"], "env.user_reward"),
@@ -133,20 +136,20 @@ async def test_folder_plays_the_fixed_assistant(model: Path) -> None:
         (["env.train_side=both", "algorithm.adv_estimator=remax"], "only the assistant's side"),
     ],
 )
-def test_configurations_that_do_not_go_together_are_refused(words: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_conflicting_user_training_keys_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         resolve(["env.id=textenv/clarify", "warm_start.enable=false", *words], PPOConfig)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["env.id=textenv/self-correct"], "no option `user`"),
         (["env.id=textenv/clarify", "env.user.tries=0"], "env.user: .*tries"),
         (["env.id=textenv/clarify", "env.assistant.modle=x"], "env.assistant: .*model"),
     ],
 )
-def test_environment_without_a_user_and_bad_options_are_refused(words: list[str], said: str) -> None:
+def test_missing_user_and_bad_options_are_refused(words: list[str], message: str) -> None:
     config, _ = load_config(["env.train_side=user", "warm_start.enable=false", *words])
-    with pytest.raises(SetupError, match=said):
+    with pytest.raises(SetupError, match=message):
         check_environments(config)

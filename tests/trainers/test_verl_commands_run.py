@@ -58,12 +58,12 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize(
     ("command", "engine"), [_engine(command, engine) for command in COMMANDS for engine in ENGINES]
 )
-def test_a_command_trains_for_two_iterations(files, tmp_path, monkeypatch, command, engine):
+def test_command_trains_for_two_iterations(files, tmp_path, monkeypatch, command, engine):
     """On a server of its own: after every update its ranks' checksums and log-probabilities are the learner's."""
     monkeypatch.chdir(files)
     python = [] if engine == "torch" else [f"engine.{engine}.python={python_of(engine)}"]
-    more = [f"{_ROLLOUT}name={engine}", f"{_ROLLOUT}tensor_model_parallel_size={ENGINES[engine]}", *python]
-    assert ppo.main([*COMMANDS[command], *more, "actor.lr=0.01", f"trainer.default_local_dir={tmp_path}"]) == 0
+    overrides = [f"{_ROLLOUT}name={engine}", f"{_ROLLOUT}tensor_model_parallel_size={ENGINES[engine]}", *python]
+    assert ppo.main([*COMMANDS[command], *overrides, "actor.lr=0.01", f"trainer.default_local_dir={tmp_path}"]) == 0
     rows = training_of(tmp_path)
     assert len(rows) == 2
     assert all(row["actor/rollout_kl"] < 1e-5 for row in rows)

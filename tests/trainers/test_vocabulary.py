@@ -39,9 +39,9 @@ def folder_of(path: Path, ends: Any = None, config_ends: Any = None) -> Path:
     model = tiny.build_model(SIZE, hidden=32, layers=1, heads=2, kv_heads=1, max_context=192, seed=1)
     tiny.save(path, model, tokenizer)
     for name, value in (("generation_config.json", ends), ("config.json", config_ends)):
-        given = json.loads((path / name).read_text())
-        given.pop("eos_token_id", None)
-        (path / name).write_text(json.dumps(given if value is None else {**given, "eos_token_id": value}))
+        content = json.loads((path / name).read_text())
+        content.pop("eos_token_id", None)
+        (path / name).write_text(json.dumps(content if value is None else {**content, "eos_token_id": value}))
     return path
 
 
@@ -62,21 +62,21 @@ def test_ends_are_those_of_generation_config(tmp_path, caplog, ends, expected):
     assert ("5000" in caplog.text) == (ends == [3, 3, 5000])
 
 
-def test_without_generation_config_ends_are_of_the_configuration(tmp_path):
+def test_without_generation_config_ends_are_of_configuration(tmp_path):
     folder = folder_of(tmp_path, config_ends=[2, 100])
     (folder / "generation_config.json").unlink()
     assert policy_in(folder).end_token_ids == (2, 100)
 
 
 @pytest.mark.parametrize("ends", ["</s>", [[1]], -1, 2.5, True, [1, None], {"a": 1}])
-def test_an_end_that_is_no_id_is_refused(tmp_path, ends):
+def test_end_that_is_no_id_is_refused(tmp_path, ends):
     with pytest.raises(PolicyError, match="eos_token_id"):
         policy_in(folder_of(tmp_path, ends))
 
 
 async def test_replies_end_where_transformers_ends_them(tmp_path):
     free = policy_in(folder_of(tmp_path / "free"))
-    used = [each for each in range(SIZE) if each not in free.unused_token_ids]
+    used = [token_id for token_id in range(SIZE) if token_id not in free.unused_token_ids]
     prompt = free.tokenizer.encode("How many apples?")
     engine = TorchEngine(free.model, max_context=192, unused_token_ids=free.unused_token_ids)
     long = (await engine.generate(prompt, Sampling(temperature=1.0, seed=3, max_new_tokens=40))).token_ids.tolist()
@@ -96,7 +96,7 @@ async def test_replies_end_where_transformers_ends_them(tmp_path):
     assert policy.renderer.decode(reply.token_ids) == free.tokenizer.decode(long[: long.index(end)])
 
 
-def test_unused_ids_are_those_without_a_token():
+def test_unused_ids_are_those_without_token():
     tokenizer = tiny.build_tokenizer(TEXTS, 300)
     size = len(tokenizer)
     assert unused_token_ids(tokenizer, size) == ()
@@ -112,7 +112,7 @@ def test_unused_ids_are_those_without_a_token():
 
 def over_used(model: Any, item: Trajectory, unused: list[int], temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
     logits = model(torch.from_numpy(item.token_ids.astype(np.int64))[None]).logits[0] / temperature
-    used = [each for each in range(logits.shape[1]) if each not in unused]
+    used = [token_id for token_id in range(logits.shape[1]) if token_id not in unused]
     at = np.flatnonzero(item.action_mask)
     log_p = logits[at - 1][:, used].log_softmax(-1)
     targets = torch.tensor([used.index(token) for token in item.token_ids[at]])
@@ -137,7 +137,7 @@ def episode(tokens: list[int], prompt: int = 4) -> Trajectory:
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_the_learner_leaves_unused_ids_out(chunk):
+def test_learner_leaves_unused_ids_out(chunk):
     unused = [1, *range(50, 61)]
     model = tiny.build_model(61, hidden=32, layers=2, heads=2, kv_heads=1, seed=5)
     learner = Learner(model, reference=True, temperature=0.7, unused_token_ids=unused, chunk_size=chunk)
@@ -167,7 +167,7 @@ def test_the_learner_leaves_unused_ids_out(chunk):
         torch.testing.assert_close(seen[name], value.grad, atol=1e-5, rtol=1e-4)
 
 
-def test_an_unused_id_among_the_actions_is_refused():
+def test_unused_id_among_actions_is_refused():
     model = tiny.build_model(61, hidden=32, layers=1, heads=2, kv_heads=1)
     learner = Learner(model, unused_token_ids=[60])
     with pytest.raises(ValueError, match="action token 60"):
@@ -175,7 +175,7 @@ def test_an_unused_id_among_the_actions_is_refused():
     learner.logprobs([episode([1, 60, 3, 4, 5, 6])])  # observed
 
 
-def test_a_sampling_mask_and_unused_ids_go_together():
+def test_sampling_mask_works_with_unused_ids():
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (2, 9))
     kept = Support(torch.tensor([1, 4]), torch.tensor([2, 0]))
@@ -188,7 +188,7 @@ def test_a_sampling_mask_and_unused_ids_go_together():
 # ------------------ a run
 
 
-def test_a_run_samples_no_unused_id(tmp_path):
+def test_run_samples_no_unused_id(tmp_path):
     folder = folder_of(tmp_path / "model", ends=[2, 338])
     policy = policy_in(folder)
     unused = set(policy.unused_token_ids)
@@ -198,10 +198,10 @@ def test_a_run_samples_no_unused_id(tmp_path):
         *(f"model.path={folder}", "model.dtype=float32", f"trainer.default_local_dir={tmp_path / 'run'}"),
         *("rollout.max_response_length=24", "trainer.total_iterations=2", "actor.old_logprobs=recompute"),
     ]
-    given = [each for each in (*SMALL, *QUICK) if not each.startswith("warm_start.")]
+    argv = [item for item in (*SMALL, *QUICK) if not item.startswith("warm_start.")]
 
     async def go() -> Run:
-        async with assemble(load_config([*given, *options])[0]) as run:
+        async with assemble(load_config([*argv, *options])[0]) as run:
             await train(run)
             return run
 
@@ -214,7 +214,7 @@ def test_a_run_samples_no_unused_id(tmp_path):
     assert max(row["actor/engine_logprob_gap"] for row in rows) < 1e-3
     saved = AutoModelForCausalLM.from_pretrained(run.saved.newest_path() / "model")
     assert saved.generation_config.eos_token_id == [2, 338]
-    episodes = [each for path in (tmp_path / "run").rglob("*.parquet") for each in read_parquet(path)]
-    sampled = np.concatenate([each.token_ids[each.action_mask] for each in episodes])
+    episodes = [trajectory for path in (tmp_path / "run").rglob("*.parquet") for trajectory in read_parquet(path)]
+    sampled = np.concatenate([item.token_ids[item.action_mask] for item in episodes])
     assert len(sampled) > 50
     assert unused.isdisjoint(sampled.tolist())

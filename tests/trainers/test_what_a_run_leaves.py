@@ -1,4 +1,4 @@
-"""What a run's folder has for a reader: its configuration, conversations, and the checkpoints that are worth having."""
+"""Contents of a run's folder for its reader: configuration, conversations, and checkpoints."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def given_model(folder: Path) -> str:
     return str(folder)
 
 
-def of_a_given_model(tmp_path: Path, *more: str) -> list[str]:
-    argv = [each for each in arguments(tmp_path / "run", *QUICK, *ONE) if each not in MODEL]
-    argv = [each for each in argv if not each.startswith("warm_start.")]
-    return [*argv, f"model.path={given_model(tmp_path / 'model')}", *more]
+def of_a_given_model(tmp_path: Path, *overrides: str) -> list[str]:
+    argv = [argument for argument in arguments(tmp_path / "run", *QUICK, *ONE) if argument not in MODEL]
+    argv = [argument for argument in argv if not argument.startswith("warm_start.")]
+    return [*argv, f"model.path={given_model(tmp_path / 'model')}", *overrides]
 
 
-def test_the_configuration_in_the_folder_resolves_to_that_of_the_run_and_validations_leave_conversations(tmp_path):
+def test_saved_configuration_and_validation_conversations_read_back(tmp_path):
     options = ("env.id=textenv/gsm8k-interact", "warm_start.enable=true", "trainer.val_before_train=true")
     run = in_process(tmp_path, *ONE, *options)
     again, _ = resolve(["--config", str(tmp_path / "config.yaml")])
@@ -45,7 +45,7 @@ def checkpoints_of(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "checkpoints").glob("*"))
 
 
-def test_the_given_model_is_not_copied(tmp_path, monkeypatch):
+def test_given_model_is_not_copied(tmp_path, monkeypatch):
     """Nothing is saved before something was learned, except where the model was made or warmed up here."""
     saved: list[int] = []
     save = Checkpoints.save
@@ -61,7 +61,7 @@ def test_the_given_model_is_not_copied(tmp_path, monkeypatch):
     assert saved == [1, 0, 1]
 
 
-def test_a_given_model_that_nothing_was_learned_in_has_no_result(tmp_path, monkeypatch):
+def test_untrained_given_model_has_no_result(tmp_path, monkeypatch):
     """Stopped before the first iteration ended: there is no checkpoint, and that is no error."""
     import trainers.ppo
 
@@ -77,7 +77,7 @@ def test_a_given_model_that_nothing_was_learned_in_has_no_result(tmp_path, monke
 
 
 @pytest.mark.parametrize("background", ["true", pytest.param("false", marks=pytest.mark.slow)])
-def test_weights_alone_are_a_model_and_nothing_to_resume_from(tmp_path, capsys, background):
+def test_weights_only_checkpoint_is_only_a_model(tmp_path, capsys, background):
     alone = ("trainer.save_weights_only=true", f"trainer.async_save={background}", "trainer.save_freq=1")
     run = in_process(tmp_path, *ONE, *alone)
     (checkpoint,) = list((tmp_path / "checkpoints").glob("*1"))
@@ -86,24 +86,24 @@ def test_weights_alone_are_a_model_and_nothing_to_resume_from(tmp_path, capsys, 
     refused(capsys, argv, "has the model alone (trainer.save_weights_only)", f"model.path={checkpoint}/model")
     # It can be looked at, and it can be where another run begins.
     assert main([*argv, "trainer.val_only=true"]) == 0
-    other = [each for each in arguments(tmp_path / "other", *QUICK, *ONE) if each not in MODEL]
-    other = [each for each in other if not each.startswith("warm_start.")]
+    other = [argument for argument in arguments(tmp_path / "other", *QUICK, *ONE) if argument not in MODEL]
+    other = [argument for argument in other if not argument.startswith("warm_start.")]
     assert main([*other, f"model.path={checkpoint}/model"]) == 0
     assert run.iteration == 1
 
 
-def test_a_resumed_run_says_what_is_different(tmp_path, capsys):
+def test_resumed_run_reports_changed_keys(tmp_path, capsys):
     in_process(tmp_path, *ONE, "actor.lr=0.001")
     argv = arguments(tmp_path, *QUICK, *ONE, "actor.lr=0.002", "rollout.n=3", "trainer.total_iterations=2")
     assert main([*argv, "trainer.logger=console"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for change in ("actor.lr: 0.001 -> 0.002", "rollout.n: 2 -> 3", "trainer.total_iterations: 1 -> 2"):
-        assert f"the configuration differs from the checkpoint's: {change}" in said
-    assert "rollout.temperature:" not in said
+        assert f"the configuration differs from the checkpoint's: {change}" in output
+    assert "rollout.temperature:" not in output
     assert resolve(["--config", str(tmp_path / "config.yaml")])[0].actor.lr == 0.002
 
 
-def test_changes_are_the_keys_that_both_have():
+def test_changes_are_keys_that_both_have():
     before = resolve(["env.kwargs.level=easy", "rollout.n=4"])[0].model_dump(mode="json")
     now = resolve(["env.kwargs={level: easy, max_assistant_turns: 3}", "actor.lr=0.5"])[0].model_dump(mode="json")
     del before["actor"]["lr"]  # as if an older version had not had it

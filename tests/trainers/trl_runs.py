@@ -92,8 +92,8 @@ class Scripted(GRPOTrainer):  # type: ignore[misc]
         text = tokenizer.decode(prompt_ids)
         (replies,) = {tuple(replies) for opening, replies in self.scripts if text.startswith(opening)}
         turn = text.count("<|im_start|>assistant") - 1
-        said = replies[turn] if turn < len(replies) else "Nothing more."
-        return [*tokenizer.encode(said, add_special_tokens=False), tokenizer.eos_token_id]
+        reply = replies[turn] if turn < len(replies) else "Nothing more."
+        return [*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id]
 
 
 def script(tokenizer: Any, played: Played, replies: Sequence[str] | None = None, **template: Any) -> Any:

@@ -84,19 +84,19 @@ class Workers(Receiver):
         self.process.kill()
         self.process.wait()
 
-    async def _order(self, what: str, given: Any = None) -> Any:
+    async def _order(self, what: str, argument: Any = None) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps([what, given]) + "\n")
+            self.process.stdin.write(json.dumps([what, argument]) + "\n")
             self.process.stdin.flush()
             line = await in_thread(self.process.stdout.readline)
         except OSError as error:
             raise EngineError("the worker is gone") from error
         if not line:
             raise EngineError("the worker is gone")
-        said, result = json.loads(line)
-        if said == "error":
+        status, result = json.loads(line)
+        if status == "error":
             raise EngineError(result)
         return result
 
@@ -105,19 +105,19 @@ def main() -> None:
     joined: Any = None
     sums = Checksums(ChecksumRule())
     for line in sys.stdin:
-        what, given = json.loads(line)
+        what, argument = json.loads(line)
         try:
             result: Any = None
             if what == "join":
-                joined = make_group(given, 1)
+                joined = make_group(argument, 1)
             elif what == "leave" and joined is not None:
                 dist.destroy_process_group(joined)
                 joined = None
             elif what == "receive":
-                kinds = [getattr(torch, kind) for kind in given["dtypes"]]
-                values = [torch.empty(shape, dtype=kind) for shape, kind in zip(given["shapes"], kinds, strict=True)]
+                kinds = [getattr(torch, kind) for kind in argument["dtypes"]]
+                values = [torch.empty(shape, dtype=kind) for shape, kind in zip(argument["shapes"], kinds, strict=True)]
                 broadcast(joined, values)
-                for name, value in zip(given["names"], values, strict=True):
+                for name, value in zip(argument["names"], values, strict=True):
                     sums.add(name, value)
             elif what == "checksums":
                 result, sums = sums.result(), Checksums(ChecksumRule())

@@ -1,6 +1,6 @@
-"""From a configuration to the parts of a run. Nothing here trains or plays; :mod:`trainers.ppo` reads top to bottom.
+"""Builders of a run's parts from a configuration; none trains or plays. :mod:`trainers.ppo` uses them in order.
 
-What cannot be had raises :class:`.SetupError`, which names the key to change.
+If a part is not available, they raise :class:`.SetupError`, which names the key to change.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class SetupError(ValueError):
 
 
 class RefusedError(SetupError):
-    """The same, found before anything was started; ``--dry-run`` finds it, too."""
+    """A SetupError before anything was started; ``--dry-run`` finds it, too."""
 
     exit_code = 2
 
 
 @contextmanager
 def setup_errors(prefix: str, *expected: type[Exception]) -> Iterator[None]:
-    """Raise the ``expected`` errors of the block as :class:`SetupError`, with ``prefix`` before what they say."""
+    """Raise the ``expected`` errors of the block as :class:`SetupError`, with ``prefix`` before their message."""
     try:
         yield
     except expected as error:

@@ -1,4 +1,4 @@
-"""What collects training episodes, how they are sampled, and the trace of it."""
+"""The collector of training episodes, its sampling, its rewards that arrive later, and its trace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ..trajectory import EpisodeError
 from . import SetupError, setup_errors
 from .environments import played, spec_of, task_count
 
-# The event loop's lag is probed so often.
+# Interval of the event loop's lag probe.
 _LAG_INTERVAL_S = 0.02
 
 
@@ -53,11 +53,11 @@ def sampling_of(config: PPOConfig) -> Sampling:
 
 
 def fork_rules(config: PPOConfig) -> ForkRules | None:
-    """Where episodes are forked; ``None`` where the estimator needs no forks."""
+    """Return the rules of forks; ``None`` if the estimator needs no forks."""
     if config.algorithm.adv_estimator not in NEEDS_FORKS:
         return None
-    given, gamma = config.fork, config.algorithm.gamma
-    return ForkRules(samples=given.samples, where=given.where, budget=given.budget, gamma=gamma)
+    fork, gamma = config.fork, config.algorithm.gamma
+    return ForkRules(samples=fork.samples, where=fork.where, budget=fork.budget, gamma=gamma)
 
 
 def limits_of(config: PPOConfig) -> EpisodeLimits:
@@ -67,7 +67,7 @@ def limits_of(config: PPOConfig) -> EpisodeLimits:
         max_response_tokens=rollout.max_response_tokens,
         generation_timeout=rollout.generation_timeout_s,
         episode_timeout=rollout.episode_timeout_s,
-        reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
+        reward_timeout=None,  # rewards built here have a timeout of their own, without the waiting for a place
         partial=rollout.partial,
         partial_max_age=rollout.partial_max_age,
     )
@@ -83,10 +83,10 @@ def collector_of(
     credit: Redistribution | None = None,
     without: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> Collector:
-    """What collects training episodes; SetupError where the curriculum has nothing to choose.
+    """Return the collector of training episodes; SetupError if the curriculum has nothing to choose.
 
-    ``credit`` says which turns are paid, as the estimator sees it; ``without`` which tasks of a component are not
-    played.
+    ``credit`` assigns rewards to turns, as the estimator sees them; ``without`` has the tasks of each component that
+    are not played.
     """
     rollout = config.rollout
     groups = GroupRules(
@@ -122,27 +122,37 @@ def collector_of(
 
 
 def _tasks(config: PPOConfig, without: Mapping[str, Collection[int]]) -> TaskOrder | Curriculum:
-    given, seed, orders = config.env.curriculum, config.trainer.seed, dict[str, TaskOrder]()
+    curriculum, seed, orders = config.env.curriculum, config.trainer.seed, dict[str, TaskOrder]()
     components = played(config)
-    for each in components:
-        left_out = without.get(each.name, ())
-        orders[each.name] = TaskOrder(task_count(each), seed=seed, shuffle=config.data.shuffle, without=left_out)
-    if given.kind == "signal" and len(components) == 1 and orders[components[0].name].size is None:
+    for component in components:
+        excluded = without.get(component.name, ())
+        orders[component.name] = TaskOrder(
+            task_count(component), seed=seed, shuffle=config.data.shuffle, without=excluded
+        )
+    if curriculum.kind == "signal" and len(components) == 1 and orders[components[0].name].size is None:
         raise SetupError(
             f"env.curriculum.kind=signal chooses components of env.mixture, and tasks that repeat; {components[0].id} "
             "is one, and its tasks never end: give env.mixture, or data.train_size"
         )
-    if not config.env.mixture and given.kind == "fixed" and not given.reverse_share:
+    if not config.env.mixture and curriculum.kind == "fixed" and not curriculum.reverse_share:
         return orders[""]
     return Curriculum(
-        [CurriculumComponent(each.name, orders[each.name], each.weight, each.success_reward) for each in components],
-        CurriculumRules(kind=given.kind, floor=given.floor, memory=given.memory, reverse_share=given.reverse_share),
+        [
+            CurriculumComponent(component.name, orders[component.name], component.weight, component.success_reward)
+            for component in components
+        ],
+        CurriculumRules(
+            kind=curriculum.kind,
+            floor=curriculum.floor,
+            memory=curriculum.memory,
+            reverse_share=curriculum.reverse_share,
+        ),
         seed,
     )
 
 
 def trace_of(config: PPOConfig) -> TraceFile | None:
-    """The trace that is asked for. Raises ``SetupError``: it cannot be written."""
+    """Return the configured trace, if any; ``SetupError`` if it cannot be written."""
     if config.trainer.trace_file is None:
         return None
     try:
@@ -152,7 +162,7 @@ def trace_of(config: PPOConfig) -> TraceFile | None:
 
 
 def own_scores(config: PPOConfig, stack: ExitStack | AsyncExitStack) -> dict[str, Score]:
-    """Rewards that come later and ask no model: a function of the user's, whose processes ``stack`` ends, penalties."""
+    """Return delayed rewards that need no model: the user's function, whose processes ``stack`` ends, and penalties."""
     section, scores = config.custom_reward_function, dict[str, Score]()
     if section.path is not None:
         with setup_errors("custom_reward_function: ", FunctionError):
@@ -163,7 +173,7 @@ def own_scores(config: PPOConfig, stack: ExitStack | AsyncExitStack) -> dict[str
 
 
 def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
-    """Which turns are paid for what an episode earned; ``None`` where those that earned it are."""
+    """Return the function that moves an episode's rewards between turns; ``None`` if they stay as earned."""
     if section.reward_credit == "as_earned":
         return None
     with setup_errors("algorithm.reward_credit: ", RedistributionError):
@@ -172,10 +182,10 @@ def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
 
 def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:
     sets = []
-    for each in played(config):
-        for kwargs in (each.training, each.validation):
-            with closing(each.make(kwargs)) as env:
-                sets.append((spec_of(config, each, kwargs), env.tasks))
+    for component in played(config):
+        for kwargs in (component.training, component.validation):
+            with closing(component.make(kwargs)) as env:
+                sets.append((spec_of(config, component, kwargs), env.tasks))
 
     def task_of(so_far: TurnContext) -> Task:
         assert so_far.spec is not None
@@ -186,7 +196,7 @@ def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:
 
 
 def check_name(key: str, name: str, so_far: TurnContext) -> None:
-    """Raise CollectionError where the environment pays a term of a reward's name: the two would be added up as one."""
+    """Raise CollectionError if the environment has a term of a reward's name: the two would be added up as one."""
     if name in so_far.terms:
         env_id = "the environment" if so_far.spec is None else so_far.spec.target
         raise CollectionError(
@@ -197,25 +207,25 @@ def check_name(key: str, name: str, so_far: TurnContext) -> None:
 
 
 def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
-    """The function as a reward that comes later: of whole episodes, in place of what the environment pays or beside it.
+    """Return the function as a delayed reward of whole episodes, in place of the environment's or added to it.
 
-    It scores (``solution_str``) the policy's replies alone, an empty line between two. ``extra_info`` is the row's,
-    with the conversation as ``messages``.
+    It scores (``solution_str``) the policy's replies only, separated by empty lines. ``extra_info`` is the row's, with
+    the conversation as ``messages``.
     """
     instead, task_of = config.custom_reward_function.replace, task_finder(config)
 
     async def terms(so_far: TurnContext) -> dict[str, float]:
-        earned = {"environment_not_counted": -so_far.reward} if instead and so_far.reward else {}
+        rewards = {"environment_not_counted": -so_far.reward} if instead and so_far.reward else {}
         if so_far.over:
             task = task_of(so_far)
             replies = [text_of(message) for message in so_far.messages if message["role"] == "assistant"]
-            earned["custom"] = await pool.score(
+            rewards["custom"] = await pool.score(
                 data_source=task.data_source,
                 solution_str="\n\n".join(replies),
                 ground_truth=task.ground_truth,
                 extra_info={**task.extra, "messages": [dict(message) for message in so_far.messages]},
             )
-        return earned
+        return rewards
 
     def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
         check_name("custom_reward_function", "custom", so_far)
@@ -225,19 +235,19 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
 
 
 def penalties(config: PPOConfig) -> dict[str, Score]:
-    """What turns lose in training, by term: ``overlong`` is DAPO's, of a last turn; ``cut_reply`` of a cut reply."""
+    """Return penalties in training, by term: ``overlong`` is DAPO's, of a last turn; ``cut_reply`` of a cut reply."""
     section, price = config.overlong_buffer, config.rollout.cut_reply_penalty
-    limit = config.rollout.max_response_tokens or 0  # the configuration was checked: it is there with the first
+    limit = config.rollout.max_response_tokens or 0  # the configuration was checked: it is set with overlong_buffer
 
     def overlong(so_far: TurnContext) -> float | None:
         tokens = so_far.response_tokens
         return overlong_penalty(tokens, limit, section.len, section.penalty_factor) if so_far.over else None
 
-    found = {"overlong": _penalty("overlong_buffer", "overlong", overlong)} if section.enable else {}
+    scores = {"overlong": _penalty("overlong_buffer", "overlong", overlong)} if section.enable else {}
     if price:
         key = "cut_reply_penalty"
-        found["cut_reply"] = _penalty(key, "cut_reply", lambda so_far: -price if so_far.cut else None)
-    return found
+        scores["cut_reply"] = _penalty(key, "cut_reply", lambda so_far: -price if so_far.cut else None)
+    return scores
 
 
 def _penalty(key: str, name: str, amount: Callable[[TurnContext], float | None]) -> Score:
@@ -253,7 +263,7 @@ def _penalty(key: str, name: str, amount: Callable[[TurnContext], float | None])
 
 
 def multiturn_reward(config: PPOConfig, tokenizer: Any) -> MultiturnScore:
-    """The multiturn-aware reward, whose futures are forks of the episodes."""
+    """Return the multiturn-aware reward, whose futures are forks of the episodes."""
     section = config.multiturn_reward
     own: dict[str, Any] = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
     sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
@@ -263,7 +273,7 @@ def multiturn_reward(config: PPOConfig, tokenizer: Any) -> MultiturnScore:
 
 
 def lookahead_of(config: PPOConfig, count_tokens: Callable[[str], int] = len) -> Lookahead:
-    """How the multiturn-aware reward looks ahead; ``ValueError``: options clash, or the judge cannot be had."""
+    """Return the look-ahead of the multiturn-aware reward; ``ValueError``: options clash, or there is no such judge."""
     section = config.multiturn_reward
     judge: Judge | str | None = section.judge
     if section.judge_kwargs:
@@ -289,12 +299,12 @@ def lookahead_of(config: PPOConfig, count_tokens: Callable[[str], int] = len) ->
 
 
 async def try_multiturn(config: PPOConfig) -> None:
-    """Score an opening where looking ahead has weights: only a score tells which names there are."""
+    """Score an opening if the look-ahead has weights: only a score shows the names."""
     section = config.multiturn_reward
     if not section.enable or not section.weights:
         return
-    for each in played(config):
-        env, names = each.make(), each.said("multiturn_reward.weights")
-        with closing(env), setup_errors(f"{names}: ", ValueError, EnvironmentFailure):
+    for component in played(config):
+        env, keys = component.make(), component.qualified("multiturn_reward.weights")
+        with closing(env), setup_errors(f"{keys}: ", ValueError, EnvironmentFailure):
             await env.areset(seed=config.trainer.seed, options={"task_index": 0})
             await lookahead_of(config).check_weights(env)

@@ -1,4 +1,4 @@
-"""The engine of a run: which kind, how many, and where; the servers that it starts, or that are there."""
+"""The engines of a run: their kind, number and placement, and their servers, started or running."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ async def engine_of(
     cluster: RayCluster | None = None,
     learner: Learner | LearnerGroup | None = None,
 ) -> Engine:
-    """The engine, ready to generate, with the policy's weights as ``version`` (the iterations that made them).
+    """Return the engine, ready to generate, with the policy's weights as ``version`` (the number of iterations).
 
-    With ``cluster.backend=ray`` its actors go to ``cluster``, and share the GPUs of ``learner``.
+    With ``cluster.backend=ray`` its actors are in ``cluster``, and share the GPUs of ``learner``.
     """
     section = config.engine
     starting = {"vllm": section.vllm.start_timeout_s, "sglang": section.sglang.start_timeout_s}.get(section.name, 0.0)
@@ -75,25 +75,25 @@ async def engine_of(
         engines = await _all_or_none(make, section.engines)
         if len(engines) == 1 and section.name == "torch":
             return engines[0]
-        # One server that the run did not start: with nothing to do meanwhile, the run ends instead of waiting for it.
+        # Without a single server that the run did not start, nothing can continue: the run ends instead of waiting.
         alone = len(section.base_urls) == 1
         return Replicas(engines, restart=None if alone else make, limits=limits)
 
 
 def _sending_s(policy: Policy) -> float:
-    """How long new weights may take, by their size."""
+    """Return the seconds that new weights may take, by their size."""
     return sum(weight.numel() * weight.element_size() for weight in policy.skeleton.parameters()) / _SLOWEST
 
 
 async def _maker(
     config: PPOConfig, policy: Policy, renderer: Renderer, version: int
 ) -> Callable[[int], Engine | Awaitable[Engine]]:
-    """From a replica's index to an engine with the policy's weights, also where it is replaced later.
+    """Return a factory from a replica's index to an engine with the policy's weights; it also makes replacements.
 
     A server that the run did not start is not restarted: its place waits for it.
     """
     if config.engine.name in ("vllm", "sglang"):
-        # Servers read its weights there where they are started, its shapes in any case.
+        # Started servers read its weights there; all servers its shapes.
         folder = run_folder(config.trainer) / "engine_model"
         shutil.rmtree(folder, ignore_errors=True)
         await asyncio.to_thread(save_policy, folder, policy.model, policy.tokenizer)
@@ -101,24 +101,24 @@ async def _maker(
     return lambda index: _torch_engine(config, policy, renderer, version, index)
 
 
-async def _made(engine: Engine | Awaitable[Engine]) -> Engine:
+async def _awaited(engine: Engine | Awaitable[Engine]) -> Engine:
     return await engine if inspect.isawaitable(engine) else engine
 
 
 async def _all_or_none(make: Callable[[int], Engine | Awaitable[Engine]], count: int) -> list[Engine]:
-    """So many engines, which start at the same time; where one does not, or this is cancelled, all are closed."""
+    """Start ``count`` engines concurrently; if one fails, or on cancellation, close all."""
 
     async def one(index: int) -> Engine:
-        return await _made(make(index))
+        return await _awaited(make(index))
 
-    making = [asyncio.ensure_future(one(index)) for index in range(count)]
+    starting = [asyncio.ensure_future(one(index)) for index in range(count)]
     try:
-        return list(await asyncio.gather(*making))
+        return list(await asyncio.gather(*starting))
     except BaseException:
-        for each in making:
-            each.cancel()
-        ended = await asyncio.gather(*making, return_exceptions=True)
-        engines = [each for each in ended if not isinstance(each, BaseException)]
+        for task in starting:
+            task.cancel()
+        ended = await asyncio.gather(*starting, return_exceptions=True)
+        engines = [result for result in ended if not isinstance(result, BaseException)]
         await asyncio.gather(*(engine.close() for engine in engines), return_exceptions=True)
         raise
 
@@ -134,7 +134,7 @@ async def _ray_engines(
 ) -> Replicas:
     # The policy is sent once, and stays for engines that take a lost one's place.
     makers = [
-        cluster.ray.put(partial(_engine_there, config, policy, version, replica))
+        cluster.ray.put(partial(_actor_engine, config, policy, version, replica))
         for replica in range(config.engine.engines)
     ]
 
@@ -152,25 +152,25 @@ async def _ray_engines(
     return Replicas(engines, restart=make, limits=limits)
 
 
-async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:
+async def _actor_engine(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:
     renderer = renderer_of(policy, config.data.chat_template_kwargs)
     if config.engine.name == "torch":
         return _torch_engine(config, policy, renderer, version, replica)
-    folder = tempfile.mkdtemp(prefix="textenvs-engine-")  # what a server reads is for its machine alone
-    here = {
+    folder = tempfile.mkdtemp(prefix="textenvs-engine-")  # each machine's server reads its own copy
+    overrides = {
         "engine": config.engine.model_copy(update={"replicas": 1}),
         "cluster": config.cluster.model_copy(update={"backend": "local"}),
         "trainer": config.trainer.model_copy(update={"default_local_dir": folder}),
     }
-    engine = await _made((await _maker(config.model_copy(update=here), policy, renderer, version))(replica))
-    for weights in Path(folder).rglob("*.safetensors"):  # read by now; an actor that is killed removes nothing
+    engine = await _awaited((await _maker(config.model_copy(update=overrides), policy, renderer, version))(replica))
+    for weights in Path(folder).rglob("*.safetensors"):  # they were read; a killed actor removes nothing
         weights.unlink()
     weakref.finalize(engine, shutil.rmtree, folder, ignore_errors=True)
     return engine
 
 
 def sleeps(config: PPOConfig) -> bool:
-    """Whether the engine gives memory back while the learner learns on the same GPUs, or on this machine's CPUs."""
+    """Return whether the engine frees memory while the learner learns on the same GPUs, or on this machine's CPUs."""
     if config.engine.name == "torch":  # with staleness, episodes continue while it learns
         spanned = config.cluster.colocate or config.reward_model.learner_spans_pool
         return (spanned or resolve_device(config.model.device).type == "cpu") and not config.rollout.staleness
@@ -179,7 +179,7 @@ def sleeps(config: PPOConfig) -> bool:
 
 def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int) -> TorchEngine:
     device, cluster = resolve_device(config.model.device), config.cluster
-    if device.type == "cuda" and cluster.backend == "local":  # the learner's, or its own; an actor sees its own alone
+    if device.type == "cuda" and cluster.backend == "local":  # the learner's, or its own; an actor sees only its own
         device = torch.device("cuda", 0 if cluster.colocate else 1 + replica)
     return TorchEngine(
         policy.model,
@@ -193,21 +193,21 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
         seed=config.trainer.seed + replica,
         threads=threads_for(policy, config.engine.threads),
         version=version,
-        sleep_level=2,  # while the learner makes the weights that come next
+        sleep_level=2,  # the learner makes new weights meanwhile
     )
 
 
 async def served_engine(
     config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int, folder: Path
 ) -> RemoteEngine:
-    """One server, started or found, with the policy's weights as ``version``; it reads the policy in ``folder``."""
+    """Return one server, started or running, with the policy's weights as ``version``; it reads those in ``folder``."""
     kind = VLLMEngine if config.engine.name == "vllm" else SGLangEngine
     options = dataclasses.replace(
         _server_options(config, replica),
         max_slots=slots(config),
         dtype=config.model.precision,
         device=resolve_device(config.model.device).type,
-        # The first GPU of a replica: they take the machine's in turn; one engine alone takes what it finds.
+        # The first GPU of a replica: replicas take the machine's GPUs in turn; a single engine takes any.
         gpu=replica * config.engine.tensor_parallel_size if config.engine.engines > 1 else None,
         threads=threads_for(policy, config.engine.threads),
         kv_cache_gib=config.engine.kv_cache_gib,
@@ -232,10 +232,10 @@ async def served_engine(
 
 
 def _server_options(config: PPOConfig, replica: int) -> ServerOptions:
-    """What a replica's engine is made with: options have the names of their keys."""
+    """Return the options of a replica's engine, which have the names of their keys."""
     engine = config.engine
     kind, section = (VLLMOptions, engine.vllm) if engine.name == "vllm" else (SGLangOptions, engine.sglang)
-    same = {each.name for each in dataclasses.fields(kind)} & type(section).model_fields.keys()
+    same = {option.name for option in dataclasses.fields(kind)} & type(section).model_fields.keys()
     urls = section.base_url
     return kind(
         **{name: getattr(section, name) for name in same}
@@ -251,7 +251,7 @@ def _server_options(config: PPOConfig, replica: int) -> ServerOptions:
 
 
 def check_engine(config: PPOConfig) -> None:
-    """Find out before anything is trained whether the engine can be had at all."""
+    """Raise ``SetupError`` before anything is trained if the engine is not available."""
     with setup_errors(f"engine.name={config.engine.name}: ", ValueError, EngineError):
         if config.engine.name == "openai":
             raise ValueError(
@@ -265,16 +265,16 @@ def check_engine(config: PPOConfig) -> None:
 
 
 def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool = False) -> Plan:
-    """Where the run's parts (``serving``: its engines alone) will be, here or on ``machine``; or a PlanError."""
+    """Return the placement of the run's parts (``serving``: only its engines), here or on ``machine``; or PlanError."""
     machine = machine or this_machine()
     if serving:
         return make_plan(config, machine, serving=True)
     served = [_served_bytes(folder, machine) for folder in served_folders(config)]
-    return make_plan(config, machine, shape_of(config.model), served=[each for each in served if each is not None])
+    return make_plan(config, machine, shape_of(config.model), served=[size for size in served if size is not None])
 
 
 def _served_bytes(folder: str, machine: Machine) -> tuple[int, int] | None:
-    """Of the weights, and of keys and values, of a :class:`~trainers.chat_server.ChatServer`."""
+    """Return the bytes of weights, and of keys and values, of a :class:`~trainers.chat_server.ChatServer`."""
     if (shape := shape_of(ModelSection(path=folder))) is None:
         return None
     bfloat16 = multiplies_bfloat16 if machine.nodes is None else planned_bfloat16
@@ -286,7 +286,7 @@ def _served_bytes(folder: str, machine: Machine) -> tuple[int, int] | None:
 
 @contextmanager
 def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
-    """Ray for the time of the run, where the run uses it; SetupError without Ray, PlanError where it has too little."""
+    """Yield Ray for the time of the run, if it uses Ray; SetupError without Ray, PlanError if it has too little."""
     if config.cluster.backend != "ray" and config.env.backend != "ray":
         yield None
         return
@@ -306,7 +306,7 @@ def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
 
 
 def driver_device(config: PPOConfig) -> torch.device:
-    """Where this process computes: with Ray, GPUs may be on other machines alone."""
+    """Return the device of this process; with Ray, only other machines may have GPUs."""
     if config.cluster.backend == "ray" and not torch.cuda.is_available():
         return torch.device("cpu")
     return resolve_device(config.model.device)

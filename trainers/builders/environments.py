@@ -1,4 +1,4 @@
-"""The environments to train and to validate in, where their episodes step, and how long their openings are."""
+"""The environments to train and validate in, where their episodes step, and the length of their openings."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from . import SetupError, setup_errors
 class Component:
     """An environment to train and to validate in: the only one, or one of a mixture."""
 
-    name: str  #: in ``env.mixture``; empty for the only one
+    name: str  #: in ``env.mixture``; empty without a mixture
     id: str  #: of the environment
     kwargs: Mapping[str, Any]  #: its arguments
-    val_kwargs: Mapping[str, Any] = field(default_factory=dict)  #: laid over these for validation
+    val_kwargs: Mapping[str, Any] = field(default_factory=dict)  #: merged over ``kwargs`` for validation
     files: Sequence[str] | None = None  #: tasks to train on, in place of the environment's own
-    val_files: Sequence[str] | None = None  #: likewise to validate on
-    train_size: int | None = None  #: train on the first so many tasks; ``None`` is all of them
-    weight: float = 1.0  #: relative to the others'
+    val_files: Sequence[str] | None = None  #: tasks to validate on, in the same way
+    train_size: int | None = None  #: number of training tasks, from the first; ``None`` is all
+    weight: float = 1.0  #: relative to the other components'
     success_reward: float | None = None  #: see :class:`~trainers.rollout.curriculum.Component`
 
     @property
     def key(self) -> str:
         return f"env.mixture.{self.name}" if self.name else "env"
 
-    def said(self, what: str) -> str:
-        """``what``, with whose it is where there are several."""
+    def qualified(self, what: str) -> str:
+        """Return ``what``, with the component's key if there are several."""
         return f"{what} ({self.key})" if self.name else what
 
     @property
@@ -64,22 +64,22 @@ class Component:
 
     @property
     def validation(self) -> dict[str, Any]:
-        """Its arguments in validation: an option ``split`` is ``test``, unless ``val_kwargs`` names one, or tasks."""
-        more = dict(self.val_kwargs)
-        if not more.keys() & {"split", "tasks"}:
-            with self._said_in_words({}):
+        """Its arguments in validation: an option ``split`` is ``test``, unless ``val_kwargs`` has one, or tasks."""
+        overrides = dict(self.val_kwargs)
+        if not overrides.keys() & {"split", "tasks"}:
+            with self._setup_errors({}):
                 names, _ = parameters(constructor(self.id))
-            more |= {"split": "test"} if "split" in names else {}
-        return _with_files({**self.kwargs, **more}, self.val_files)
+            overrides |= {"split": "test"} if "split" in names else {}
+        return _with_files({**self.kwargs, **overrides}, self.val_files)
 
     def make(self, kwargs: Mapping[str, Any] | None = None) -> TextEnv[Any]:
-        """One environment, to train in or with these arguments; SetupError, which names the section."""
+        """Return an environment, to train in or with these arguments; SetupError names the section."""
         kwargs = self.training if kwargs is None else kwargs
-        with self._said_in_words(kwargs):
+        with self._setup_errors(kwargs):
             return textenvs.make(self.id, **kwargs)
 
     @contextmanager
-    def _said_in_words(self, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    def _setup_errors(self, kwargs: Mapping[str, Any]) -> Iterator[None]:
         try:
             yield
         except TaskError as error:
@@ -96,8 +96,8 @@ class Component:
 def _with_files(kwargs: Mapping[str, Any], files: Sequence[str] | None) -> dict[str, Any]:
     if files is None:
         return dict(kwargs)
-    others = {name: value for name, value in kwargs.items() if name != "level"}
-    return {**others, "tasks": files[0] if len(files) == 1 else list(files)}
+    rest = {name: value for name, value in kwargs.items() if name != "level"}
+    return {**rest, "tasks": files[0] if len(files) == 1 else list(files)}
 
 
 def components_of(env: EnvSection | PlayedEnvSection, data: TrainDataSection) -> list[Component]:
@@ -105,7 +105,7 @@ def components_of(env: EnvSection | PlayedEnvSection, data: TrainDataSection) ->
     if not env.mixture:
         val_kwargs, val_files = getattr(env, "val_kwargs", {}), getattr(data, "val_files", None)
         return [Component("", env.id, env.kwargs, val_kwargs, data.train_files, val_files, size)]
-    return [Component(name, **each.model_dump(), train_size=size) for name, each in env.mixture.items()]
+    return [Component(name, **component.model_dump(), train_size=size) for name, component in env.mixture.items()]
 
 
 def played(config: PPOConfig) -> list[Component]:
@@ -113,51 +113,51 @@ def played(config: PPOConfig) -> list[Component]:
 
 
 def shares(components: Sequence[Component], count: int) -> list[int]:
-    """``count``, divided by weight; what is left by rounding goes to the largest remainders."""
-    total = sum(each.weight for each in components)
-    exact = [count * each.weight / total for each in components]
-    parts = [int(each) for each in exact]
+    """Divide ``count`` by weight; the remainder of rounding goes to the largest remainders."""
+    total = sum(component.weight for component in components)
+    exact = [count * component.weight / total for component in components]
+    parts = [int(share) for share in exact]
     for place in sorted(range(len(parts)), key=lambda place: parts[place] - exact[place])[: count - sum(parts)]:
         parts[place] += 1
     return parts
 
 
 def described(config: PPOConfig) -> list[str]:
-    """A line on each component of a mixture, for people; none where there is one environment."""
-    found = played(config) if config.env.mixture else []
-    total = sum(each.weight for each in found)
+    """Return a line on each component of a mixture; none without a mixture."""
+    components = played(config) if config.env.mixture else []
+    total = sum(component.weight for component in components)
     return [
-        f"{each.key}: {each.id} {dict(each.training)}, {each.weight / total:.0%} of the groups"
+        f"{component.key}: {component.id} {dict(component.training)}, {component.weight / total:.0%} of the groups"
         + (" at first" if config.env.curriculum.kind == "signal" else "")
-        for each in found
+        for component in components
     ]
 
 
 def recorded_environments(config: PPOConfig) -> dict[str, dict[str, Any]]:
-    """By kind of episodes, what makes their environment: ``id`` and ``options``; of a mixture, those of each component.
+    """Return the environment by kind of episodes: ``id`` and ``options``; of a mixture, those of each component.
 
-    For who continues or plays an episode again (:func:`textenvs.viewer.branches.environment_of`); empty where the user
-    is trained, whose words nothing else has.
+    :func:`textenvs.viewer.branches.environment_of` continues or replays episodes with it. It is empty if the user is
+    trained, whose messages only the model has.
     """
     if config.env.train_side != "policy":
         return {}
     kinds: dict[str, dict[str, Any]] = {"train": {}, "validation": {}}
-    for each in played(config):
-        for kind, options in (("train", each.training), ("validation", each.validation)):
-            made = {"id": each.id, "options": options}
-            kinds[kind] |= {each.name: made} if config.env.mixture else made
+    for component in played(config):
+        for kind, options in (("train", component.training), ("validation", component.validation)):
+            environment = {"id": component.id, "options": options}
+            kinds[kind] |= {component.name: environment} if config.env.mixture else environment
     return kinds
 
 
 def other_validation(config: PPOConfig) -> list[str]:
-    """Lines to say where the configuration does not name the tasks to validate on, and which those are."""
-    return [line for each in played(config) if (line := _other_validation(config, each)) is not None]
+    """Return notes on the tasks to validate on, if the configuration does not name them."""
+    return [line for component in played(config) if (line := _other_validation(config, component)) is not None]
 
 
 def _other_validation(config: PPOConfig, component: Component) -> str | None:
     kwargs, data = component.validation, config.data
     if _validates_on_training_tasks(component):
-        tasks, what = validation_tasks(config, component), component.said("validation")
+        tasks, what = validation_tasks(config, component), component.qualified("validation")
         if tasks.start:
             return f"{what} is on tasks {tasks.start} to {tasks[-1]}, which data.train_size leaves out of training"
         why = f"both have split={kwargs['split']}" if "split" in kwargs else f"{component.id} has no option `split`"
@@ -173,17 +173,20 @@ def _other_validation(config: PPOConfig, component: Component) -> str | None:
 
 
 def spec_of(config: PPOConfig, component: Component, kwargs: Mapping[str, Any]) -> EnvSpec:
-    """How environments of a component are made, with ``kwargs``, wherever they step."""
+    """Return how environments of a component are made with ``kwargs``, in any place."""
     return EnvSpec(component.id, _addressed(f"{component.key}.kwargs", kwargs, config.env.backend))
 
 
 def backend_of(
-    config: PPOConfig, component: Component, *, validation: bool, here: bool = False, beside: Backend | None = None
+    config: PPOConfig, component: Component, *, validation: bool, local: bool = False, beside: Backend | None = None
 ) -> Backend:
-    """Where episodes step, ``here`` or where Ray's actors will; ``env.workers`` limits it and those ``beside`` it."""
+    """Return the place where episodes step, in this process's machine (``local``) or where Ray's actors will.
+
+    ``env.workers`` limits it and the backends ``beside`` it together.
+    """
     kwargs = component.validation if validation else component.training
     kind, timeout = config.env.backend, config.rollout.step_timeout_s
-    later = here and kind == "ray"
+    later = local and kind == "ray"
     spec = spec_of(config, component, kwargs)
     return Backend(
         spec if config.env.train_side == "policy" else _two_sided(config, spec),
@@ -197,17 +200,17 @@ def backend_of(
 
 
 def _two_sided(config: PPOConfig, spec: EnvSpec) -> EnvSpec:
-    """The environment whose user speaks by ``step``, too."""
+    """Return the environment whose user also replies by ``step``."""
     env, fixed = config.env, None
     if env.train_side == "user":
-        given = env.assistant
-        fixed = _addressed("env.assistant", {"user": given}, env.backend)["user"] if given else "expert"
+        assistant = env.assistant
+        fixed = _addressed("env.assistant", {"user": assistant}, env.backend)["user"] if assistant else "expert"
     side = {"user": env.user, "fixed": fixed, "reward": env.user_reward, "refused_cost": env.refused_cost}
     return EnvSpec(TwoSides, {"id": spec.target, "options": spec.kwargs, **side})
 
 
 def _check_sides(config: PPOConfig, env: TextEnv[Any]) -> None:
-    """Raise ``SetupError`` where the environment has no user to train, or no expert to be its assistant."""
+    """Raise ``SetupError`` if the environment has no user to train, or no expert as its assistant."""
     side, id = config.env.train_side, config.env.id
     if "user" not in parameters(constructor(id))[0]:
         raise SetupError(
@@ -227,7 +230,7 @@ def _check_sides(config: PPOConfig, env: TextEnv[Any]) -> None:
 
 
 def _addressed(key: str, kwargs: Mapping[str, Any], backend: str) -> Mapping[str, Any]:
-    """``kwargs``, with the addresses at which this process serves the users and judges that are folders."""
+    """Return ``kwargs`` with the addresses at which this process serves the users and judges that are folders."""
     if (folders := folders_in(kwargs)) and backend == "ray":
         raise SetupError(
             f"{key}: {', '.join(folders)} is a folder, which environments on other machines cannot "
@@ -238,31 +241,31 @@ def _addressed(key: str, kwargs: Mapping[str, Any], backend: str) -> Mapping[str
 
 
 def served_folders(config: PPOConfig) -> list[str]:
-    """The folders of users and judges that this process serves, each once."""
-    given: list[Mapping[str, Any]] = [{"user": config.env.assistant}]
-    for each in played(config):
-        given += [each.kwargs, {**each.kwargs, **each.val_kwargs}]
-    options = [one for kwargs in given for one in folders_in(kwargs).values() if not one.get("base_url")]
-    return sorted({str(Path(one["model"]).expanduser().resolve()) for one in options})
+    """Return the folders of users and judges that this process serves, without duplicates."""
+    arguments: list[Mapping[str, Any]] = [{"user": config.env.assistant}]
+    for component in played(config):
+        arguments += [component.kwargs, {**component.kwargs, **component.val_kwargs}]
+    options = [option for kwargs in arguments for option in folders_in(kwargs).values() if not option.get("base_url")]
+    return sorted({str(Path(option["model"]).expanduser().resolve()) for option in options})
 
 
 def check_environments(config: PPOConfig) -> None:
-    """Make all environments once, here, so that a mistake is found before anything is trained."""
-    for each in played(config):
-        for kwargs in (each.training, each.validation):
-            with closing(each.make(kwargs)) as env:
+    """Make all environments once, so that a mistake is found before anything is trained."""
+    for component in played(config):
+        for kwargs in (component.training, component.validation):
+            with closing(component.make(kwargs)) as env:
                 if config.env.train_side != "policy":
                     _check_sides(config, env)
                 if env.blocking and config.env.backend == "inline":
-                    text = f"{each.id} may block its thread: use env.backend=thread or env.backend=process"
-                    raise SetupError(f"{each.key}: {text}" if each.name else text)
+                    text = f"{component.id} may block its thread: use env.backend=thread or env.backend=process"
+                    raise SetupError(f"{component.key}: {text}" if component.name else text)
 
 
 def check_tools(config: PPOConfig, renderer: Renderer) -> None:
-    """Prove that the chat template shows the tools that it must describe; RendererError says what to do."""
-    for each in played(config):
-        for kwargs in (each.training, each.validation):
-            renderer.forms.check((user("x"),), each.tools(kwargs))
+    """Check that the chat template shows the tools that it must describe; RendererError says what to do."""
+    for component in played(config):
+        for kwargs in (component.training, component.validation):
+            renderer.forms.check((user("x"),), component.tools(kwargs))
 
 
 def _size(component: Component, kwargs: Mapping[str, Any]) -> int | None:
@@ -271,13 +274,13 @@ def _size(component: Component, kwargs: Mapping[str, Any]) -> int | None:
 
 
 def task_count(component: Component) -> int | None:
-    """How many tasks there are to train on: the first ``data.train_size``; ``None`` where they never end."""
+    """Return the number of training tasks, at most ``data.train_size``; ``None`` if they are endless."""
     limits = (_size(component, component.training), component.train_size)
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def validation_tasks(config: PPOConfig, component: Component) -> range:
-    """``data.val_size`` tasks of a component: its first, or those that ``data.train_size`` leaves out."""
+    """Return ``data.val_size`` tasks of a component: its first, or those that ``data.train_size`` leaves out."""
     size, first = _size(component, component.validation), component.train_size or 0
     if first and ((size is not None and first >= size) or not _validates_on_training_tasks(component)):
         first = 0
@@ -286,25 +289,25 @@ def validation_tasks(config: PPOConfig, component: Component) -> range:
 
 
 def _validates_on_training_tasks(component: Component) -> bool:
-    """Whether validation has the tasks of training; arguments that name no others may still differ in other things."""
+    """Return whether validation has the tasks of training; arguments that select none may still differ otherwise."""
     kwargs = component.validation
     if kwargs == component.training:
         return True
     if component.val_files is not None or component.val_kwargs.keys() & {"split", "tasks"}:
         return False
     with closing(component.make()) as one, closing(component.make(kwargs)) as other:
-        found = [(each.name, each.size, each[0].key, each[0].prompt) for each in (one.tasks, other.tasks)]
-        return found[0] == found[1]
+        identities = [(tasks.name, tasks.size, tasks[0].key, tasks[0].prompt) for tasks in (one.tasks, other.tasks)]
+        return identities[0] == identities[1]
 
 
-# --- what scripts earn, which a run is compared with
+# --- rewards of scripts, to compare a run with
 
 _SCRIPTED = 32  # episodes of each script
-_SLOW_S = 0.05  # an episode of the expert that takes longer: users or judges that are models, sandboxes
+_SLOW_S = 0.05  # longer episodes of the expert: users or judges are models, or there are sandboxes
 
 
 def references(config: PPOConfig) -> dict[str, float]:
-    """What the scripts of the training environment earn; nothing where that cannot be had soon, or for a mixture.
+    """Return the scripts' rewards in the training environment; empty if they are slow or fail, or for a mixture.
 
     Returns:
         ``reference/expert``, ``reference/expert_se`` (standard error), ``reference/expert_solved`` (share),
@@ -329,14 +332,14 @@ def references(config: PPOConfig) -> dict[str, float]:
                 return {}
             expert, random = (play_policy(env.fork(), ScriptedPolicy(name), plan) for name in ("expert", "random"))
             cheap = [play_policy(env.fork(), AttackPolicy(a, []), plan) for a in env.attacks() if not a.rehearse]
-        except Stopped:  # the environment fails: its episodes will say so
+        except Stopped:  # the environment fails: its episodes will report it
             return {}
         earned, floor = ([record.total for record in records if not record.failed] for records in (expert, random))
         tried = [[record.total for record in records if not record.failed] for records in cheap]
         if not earned or not floor:
             return {}
         top, bottom = float(np.mean(earned)), float(np.mean(floor))
-        found = {
+        values = {
             "expert": top,
             "expert_se": float(np.std(earned) / len(earned) ** 0.5),
             "expert_solved": float(np.mean([record.success for record in expert])),
@@ -344,27 +347,27 @@ def references(config: PPOConfig) -> dict[str, float]:
             "episodes": float(len(expert)),
         }
         if best := max((totals for totals in tried if totals), key=np.mean, default=[]):
-            found["null"] = float(np.mean(best))
-            found["null_se"] = float(np.std(best) / len(best) ** 0.5)
-            found["null_limit"] = top - env.attack_margin * (top - bottom)
-        return {f"reference/{name}": value for name, value in found.items()}
+            values["null"] = float(np.mean(best))
+            values["null_se"] = float(np.std(best) / len(best) ** 0.5)
+            values["null_limit"] = top - env.attack_margin * (top - bottom)
+        return {f"reference/{name}": value for name, value in values.items()}
 
 
-# --- openings: one is tried before anything starts, and those that are too long can be left out
+# --- openings: one is tried before anything starts, and too long ones can be dropped
 
 
 class Overlong(NamedTuple):
-    """The indices of a component's tasks that are not played."""
+    """Indices of a component's tasks that are not played."""
 
     training: frozenset[int] = frozenset()
     validation: frozenset[int] = frozenset()
 
 
 async def overlong_of(config: PPOConfig, renderer: Renderer, say: Callable[[str], None]) -> dict[str, Overlong]:
-    """Which tasks of each component ``data.filter_overlong_prompts`` leaves out; ``say`` is told how many."""
+    """Return each component's tasks that ``data.filter_overlong_prompts`` drops, and ``say`` how many they are."""
     if not config.data.filter_overlong_prompts:
-        return {each.name: Overlong() for each in played(config)}
-    return {each.name: await _overlong_of(config, each, renderer, say) for each in played(config)}
+        return {component.name: Overlong() for component in played(config)}
+    return {component.name: await _overlong_of(config, component, renderer, say) for component in played(config)}
 
 
 async def _overlong_of(
@@ -375,10 +378,10 @@ async def _overlong_of(
             f"data.filter_overlong_prompts measures every task before the training, and those of {component.id} never "
             "end: give data.train_size=N to play the first N alone, or data.train_files, or leave it off"
         )
-    limit, found = longest_prompt(config), []
+    limit, dropped = longest_prompt(config), []
     for which, tasks in (("training", range(size)), ("validation", validation_tasks(config, component))):
         lengths, failed = await _measured(config, component, renderer, which, tasks)
-        which = component.said(which)
+        which = component.qualified(which)
         longer = frozenset(task for task, length in lengths.items() if length > limit)
         if len(longer) == len(tasks):
             raise SetupError(
@@ -386,33 +389,33 @@ async def _overlong_of(
                 f"{limit} tokens, the shortest {min(lengths.values())}: raise engine.max_context, or "
                 "data.longest_prompt where that is given"
             )
-        found.append(longer)
+        dropped.append(longer)
         say(f"{len(longer)} of {len(tasks)} {which} tasks are left out: their openings have more than {limit} tokens")
         if failed:
             task, why = next(iter(failed.items()))
             say(f"{len(failed)} {which} tasks could not be opened, and stay in; task {task}: {why}")
-    return Overlong(*found)
+    return Overlong(*dropped)
 
 
 async def _measured(
     config: PPOConfig, component: Component, renderer: Renderer, which: str, tasks: Sequence[int]
 ) -> tuple[Mapping[int, int], Mapping[int, str]]:
-    """The tokens of each task's opening, and why others cannot be played."""
-    async with backend_of(config, component, validation=which == "validation", here=True) as backend:
+    """Return the tokens of each task's opening, and the errors of tasks that cannot be played."""
+    async with backend_of(config, component, validation=which == "validation", local=True) as backend:
         forks = which == "training" and config.algorithm.adv_estimator in NEEDS_FORKS
         return await measure_openings(backend, renderer, tasks, seed=config.trainer.seed, forks=forks)
 
 
 def longest_prompt(config: PPOConfig) -> int:
-    """The limit: as configured, else what leaves room for one reply of the greatest length."""
-    given = config.data.longest_prompt
-    return config.engine.max_context - config.rollout.max_response_length if given is None else given
+    """Return the limit: as configured, else what leaves room for one reply of the maximum length."""
+    limit = config.data.longest_prompt
+    return config.engine.max_context - config.rollout.max_response_length if limit is None else limit
 
 
 async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | None) -> list[str]:
-    """Play the first opening of training and of validation: does it leave room for a reply? Lines on their tokens.
+    """Play the first opening of training and validation, check that a reply fits, and return lines on their tokens.
 
-    ``positions`` is the longest context that the model was made for, where that is known.
+    ``positions`` is the longest context that the model was made for, if known.
     """
     context, reply = config.engine.max_context, config.rollout.max_response_length
     if positions is not None and context > positions:
@@ -421,18 +424,18 @@ async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | N
             f"give at most engine.max_context={positions}"
         )
     openings: dict[str, int] = {}
-    for each in played(config):
-        for which, task in (("training", 0), ("validation", validation_tasks(config, each).start)):
-            measured, failed = await _measured(config, each, renderer, which, [task])
-            name = f"the opening of {which} task {task} of {each.key}.id={each.id}"
+    for component in played(config):
+        for which, task in (("training", 0), ("validation", validation_tasks(config, component).start)):
+            measured, failed = await _measured(config, component, renderer, which, [task])
+            name = f"the opening of {which} task {task} of {component.key}.id={component.id}"
             if failed:
                 raise SetupError(f"{name} cannot be played: {failed[task]}")
             openings[name] = measured[task]
     name = max(openings, key=openings.__getitem__)
     needed, micro_batch = openings[name] + reply, config.actor.max_tokens_per_micro_batch
     if needed > context and not config.data.filter_overlong_prompts:
-        more = f" and actor.max_tokens_per_micro_batch (now {micro_batch})" if needed > micro_batch else ""
-        advice = f"raise engine.max_context{more} to {needed} at least, and further for the turns that follow"
+        hint = f" and actor.max_tokens_per_micro_batch (now {micro_batch})" if needed > micro_batch else ""
+        advice = f"raise engine.max_context{hint} to {needed} at least, and further for the turns that follow"
         if positions is not None and needed > positions:
             advice = (
                 f"the model has {positions} positions, so this environment needs another model, or other env.kwargs"
@@ -441,4 +444,4 @@ async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | N
             f"{name} has {openings[name]:,} tokens, and with a reply of "
             f"rollout.max_response_length={reply} it does not fit engine.max_context={context}: {advice}"
         )
-    return [f"{each} has {tokens} tokens, of engine.max_context={context}" for each, tokens in openings.items()]
+    return [f"{opening} has {tokens} tokens, of engine.max_context={context}" for opening, tokens in openings.items()]

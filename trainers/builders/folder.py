@@ -1,4 +1,4 @@
-"""Where a run writes, whose that folder is, and the checkpoint in there that the run resumes from."""
+"""The run's folder, its lock, its files, and the checkpoint that the run resumes from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from . import SetupError
 from .environments import recorded_environments
 
 LOCK_FILE = ".lock"
-START = "start"  #: the model that several ranks begin with, where no other folder has it
+START = "start"  #: folder of the initial model for several ranks, if no other folder has it
 CONFIG_FILE = "config.yaml"
 _ELSEWHERE = "give this run a folder of its own (trainer.experiment_name=NAME, or another trainer.default_local_dir)"
 
@@ -38,7 +38,7 @@ def logged_run(config: PPOConfig | SFTConfig, folder: Path, first_step: int | No
 
 
 def episode_files(config: PPOConfig, folder: Path, tokenizer: Any) -> EpisodeFiles:
-    """Where the run's episodes are written; a validation alone leaves the run's folder as it is."""
+    """Return the writer of the run's episodes; a validation alone leaves the run's folder unchanged."""
     section = config.trainer
     elsewhere = {name: getattr(section, name) for name in ("rollout_data_dir", "validation_data_dir")}
     keep = 0 if section.val_only else section.keep_rollouts
@@ -47,7 +47,7 @@ def episode_files(config: PPOConfig, folder: Path, tokenizer: Any) -> EpisodeFil
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder, where the file system has locks. It is made if need be, and tried."""
+    """Lock a folder against other runs, if the file system has locks. Create it if needed, and test writing."""
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def held(folder: Path) -> Iterator[None]:
                     raise SetupError(f"{folder}: {text} {_ELSEWHERE}") from None
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
-            os.fsync(descriptor)  # some disks say only now that they are full
+            os.fsync(descriptor)  # some disks report only here that they are full
         except OSError as error:
             text = f"the run's folder cannot be written ({error.strerror or error})"
             raise SetupError(f"{folder}: {text}; {_ELSEWHERE}") from error
@@ -74,15 +74,15 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 
 def refuse_ppo_folder(folder: Path) -> None:
-    """Raise ``SetupError`` where a supervised run would cut the metrics of a run with checkpoints."""
-    if found := [*(folder / "checkpoints").glob("iteration_*"), *folder.glob("checkpoint-*")]:
+    """Raise ``SetupError`` if a supervised run would truncate the metrics of a run with checkpoints."""
+    if checkpoints := [*(folder / "checkpoints").glob("iteration_*"), *folder.glob("checkpoint-*")]:
         raise SetupError(
-            f"{folder} is the folder of another kind of run ({found[0].name} is its checkpoint): {_ELSEWHERE}"
+            f"{folder} is the folder of another kind of run ({checkpoints[0].name} is its checkpoint): {_ELSEWHERE}"
         )
 
 
 def refuse_sft_folder(folder: Path) -> None:
-    """Raise ``SetupError`` where a run would cut the metrics of a supervised one: what that logged tells it."""
+    """Raise ``SetupError`` if a run would truncate the metrics of a supervised run, recognized by its metrics."""
     metrics = folder / METRICS_FILE
     if not metrics.is_file() or any((folder / "checkpoints").glob("iteration_*")):
         return
@@ -94,24 +94,24 @@ def refuse_sft_folder(folder: Path) -> None:
 
 
 def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpoint | None:
-    """The checkpoint that the run resumes from, if any; CheckpointError where it cannot be used.
+    """Return the checkpoint that the run resumes from, if any; CheckpointError if it cannot be used.
 
-    SetupError: it is of another folder, and this one has checkpoints, which the run would replace by its own.
+    Raises SetupError if it is of another folder, and this one has checkpoints, which the run would replace.
     """
     if section.resume_mode != "resume_path":
         return saved.newest() if section.resume_mode == "auto" else None
     if section.resume_from_path is None:
         raise CheckpointError("trainer.resume_mode=resume_path needs trainer.resume_from_path")
-    given, mine = load(Path(section.resume_from_path).expanduser()), saved.newest_path()
-    elsewhere = given.path.resolve().parent != saved.folder.resolve()
-    if mine is not None and elsewhere and not section.val_only:  # which saves nothing
-        raise SetupError(would_replace(saved.folder, mine, given.path))
-    return given
+    checkpoint, newest = load(Path(section.resume_from_path).expanduser()), saved.newest_path()
+    elsewhere = checkpoint.path.resolve().parent != saved.folder.resolve()
+    if newest is not None and elsewhere and not section.val_only:  # val_only saves nothing
+        raise SetupError(would_replace(saved.folder, newest, checkpoint.path))
+    return checkpoint
 
 
-def would_replace(folder: Path, newest: Path, given: Path) -> str:
-    """What to say of a run that would resume from ``given``, of another folder, where there is ``newest`` already."""
+def would_replace(folder: Path, newest: Path, source: Path) -> str:
+    """Return the error of a run that resumes from ``source``, of another folder, though this one has ``newest``."""
     return (
-        f"{folder} has checkpoints of its own (up to {newest.name}), which a run that resumes from {given} would "
+        f"{folder} has checkpoints of its own (up to {newest.name}), which a run that resumes from {source} would "
         f"replace: resume from them with trainer.resume_mode=auto, or {_ELSEWHERE}"
     )

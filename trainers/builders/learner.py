@@ -1,4 +1,4 @@
-"""The learner: its options, whether it can be had, and where it is."""
+"""The learner: its options, checks of these, its placement, and publication of its weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .policy import threads_for
 
 
 def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
-    """What every learner of a run is made with: precision, adapters, memory, how ranks share the work."""
+    """Return the options that every learner of a run shares: precision, adapters, memory, parallelism."""
     lora, adapter = None, model.lora_adapter_path
     if model.lora_rank:
         lora = LoRASettings(
@@ -56,7 +56,7 @@ def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
 
 
 def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: int = 1) -> None:
-    """Find out before anything is trained whether the learner can be had as asked."""
+    """Raise ``SetupError`` before anything is trained if the learner is not available as configured."""
     options = learner_options(model, run)
     with setup_errors("the learner: ", ValueError, ImportError):
         options["parallel"].shape(ranks if ranks > 1 else world_size())
@@ -64,7 +64,7 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
         if options["lora"] is not None:
             target_names(policy.skeleton.base_model, options["lora"])
             saved_pairs(policy.skeleton.base_model, options["lora"])
-        if model.attn_implementation is not None:  # the learner's own copy will have it; here it is tried
+        if model.attn_implementation is not None:  # tested here; the learner's own copy will have it
             before = policy.skeleton.config._attn_implementation
             policy.skeleton.set_attn_implementation(model.attn_implementation)
             policy.skeleton.set_attn_implementation(before)
@@ -75,7 +75,7 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
 
 
 def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
-    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for; here, or on Ray."""
+    """Return actor, critic if the estimator needs one, and the frozen reference if a KL is used; here, or on Ray."""
     settings = {**learner_settings(config), "unused_token_ids": policy.unused_token_ids}
     section = config.cluster
     if section.backend == "local":
@@ -99,14 +99,14 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
 
 
 def start_from_adapter(config: PPOConfig, policy: Policy) -> None:
-    """Merge a saved adapter into the policy, of which engines are made; the learner, which has it beside, is there."""
+    """Merge a saved adapter into the policy that engines are made of; the learner exists, and has it separately."""
     lora = learner_options(config.model, config.trainer)["lora"]
     if lora is not None and lora.adapter is not None:
         merge_saved(policy.own().base_model, lora)
 
 
 def learner_settings(config: PPOConfig) -> dict[str, Any]:
-    """Learner's arguments, but for the model, the device and the threads."""
+    """Return the learner's arguments, except for the model, the device and the threads."""
     actor, critic = config.actor, config.critic
     with_critic = config.algorithm.adv_estimator in NEEDS_CRITIC
     alone = critic.warmup if with_critic else 0  # iterations in which the actor takes no step
@@ -135,11 +135,12 @@ def _optimizer(section: ActorSection | CriticSection, **schedule: Any) -> Optimi
 
 
 class Publisher:
-    """Takes an actor's weights from a learner, in the form that ``model.lora_publish`` says.
+    """Publisher of an actor's weights from a learner, in the form of ``model.lora_publish``.
 
     With ``rollout.staleness=0`` engines read the parameters themselves, which nothing changes until they have them.
-    With more, those in other processes get a snapshot, of which each rank has its own part, and training continues.
-    Embedded engines in this process still read the parameters: the optimizer's next step waits until they have.
+    Otherwise engines in other processes receive a snapshot, of which each rank has its own part, and training
+    continues. Embedded engines in this process still read the parameters: the optimizer's next step waits until they
+    have.
     """
 
     def __init__(self, learner: Learner | LearnerGroup, config: PPOConfig) -> None:
@@ -147,27 +148,29 @@ class Publisher:
         model = config.model
         self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"
         self._scale = model.lora_alpha / max(model.lora_rank, 1)
-        here = config.engine.name == "torch" and config.cluster.backend != "ray"
-        self._dtype = None if here else getattr(torch, model.precision)  # in this process the copy is the cast
-        self._snapshot = config.rollout.staleness > 0 and not here
+        embedded = config.engine.name == "torch" and config.cluster.backend != "ray"
+        self._dtype = None if embedded else getattr(torch, model.precision)  # in this process the copy is the cast
+        self._snapshot = config.rollout.staleness > 0 and not embedded
         self._name = uuid.uuid4().hex
         self._base: Any = None
 
     @property
     def live(self) -> bool:
-        """Whether engines read the parameters themselves: those must not change while an update is under way."""
+        """True if engines read the parameters themselves, which must not change during an update."""
         return not self._snapshot
 
     def take(self) -> tuple[WeightSource | AdapterSource, int]:
-        """The current weights, as engines take them, and how many bytes of them are new. It takes its time."""
+        """Return the current weights in the engines' form, and the bytes of them that are new. It blocks."""
         if not self._adapters:
             weights, size = self._part("weights")
             return weights, size
         size = 0
-        if self._base is None:  # what is frozen is that of a checkpoint, if there is one: not what engines were made of
+        if (
+            self._base is None
+        ):  # frozen weights are a checkpoint's, if there is one: not those that engines were made of
             self._base, size = self._part("base")
-        adapter, more = self._part("adapter")
-        return AdapterSource(self._name, self._base, adapter, self._scale), size + more
+        adapter, adapter_size = self._part("adapter")
+        return AdapterSource(self._name, self._base, adapter, self._scale), size + adapter_size
 
     def _part(self, which: Which) -> tuple[WeightSource, int]:
         dtype = self._dtype if which == "weights" else None

@@ -1,7 +1,7 @@
-"""Reward models: what scores, where its workers are, and scores as rewards that come later.
+"""Reward models: scorers, the places of their workers, and scores as delayed rewards.
 
-The checks of a configuration (:mod:`trainers.config.schema`) look at keys alone. :func:`reward_problems` looks at what
-they mean (a model's small files, its template, a judge's options), without weights, processes or services.
+The checks of a configuration (:mod:`trainers.config.schema`) read keys only. :func:`reward_problems` checks what they
+name (a model's small files, its template, a judge's options), without weights, processes or services.
 :func:`reward_models_of` and :func:`try_served` use these, before the first step of training.
 """
 
@@ -40,24 +40,24 @@ _ADVICE = {
     "service": "look whether it runs and serves a reward model, and at {key}.service.url, .model, .endpoint and .label",
     "judge": "look whether it runs, and at {key}.judge.base_url, .model and .chat",
 }
-#: Keys that say how the service is to ask; null leaves it to the kind.
+#: Keys of request options; null is the kind's default.
 _ASKING = ("max_batch_size", "max_batch_tokens", "max_wait_s", "timeout_s", "retries", "patience_s", "cache_size")
 
 
 def reward_problems(config: PPOConfig) -> Problems:
-    """Pairs of a key and what is wrong with it, as far as that is known before anything starts."""
+    """Yield pairs of a key and what is wrong with it, as far as that is known before anything starts."""
     for name, section in reward_models(config).items():
         key = f"{name}.{section.kind}"
         try:
             match section.kind:
                 case "classifier":
-                    found = classifier_problems(section.classifier)
+                    problems = classifier_problems(section.classifier)
                 case "service":
-                    found = pooling_problems(section.service)
+                    problems = pooling_problems(section.service)
                 case "judge":
                     JudgeBackend(section.judge)
                     continue
-            yield from ((f"{key}.{option}", text) for option, text in found)
+            yield from ((f"{key}.{option}", text) for option, text in problems)
         except (ValueError, ImportError) as error:
             yield key, str(error)
     if config.multiturn_reward.enable:
@@ -83,14 +83,14 @@ class RewardModels:
     sleeper: ClassifierPool | None = None  # workers that sleep while the learner learns
 
     def stats(self, name: str) -> dict[str, float]:
-        """The service's numbers of one model, without its name; and the workers lost so far."""
+        """Return the service's metrics of one model, without its name; and the workers lost so far."""
         stats, start = self.service.stats(), f"{name}/"
-        found = {key.removeprefix(start): value for key, value in stats.items() if key.startswith(start)}
-        return found if name not in self.pools else {**found, "lost_workers": float(self.pools[name].losses)}
+        metrics = {key.removeprefix(start): value for key, value in stats.items() if key.startswith(start)}
+        return metrics if name not in self.pools else {**metrics, "lost_workers": float(self.pools[name].losses)}
 
 
 def start_early(config: PPOConfig) -> bool:
-    """Whether all reward models can be had before there is a learner: a classifier in Ray has places of its ranks."""
+    """Return whether all reward models can start before the learner: a classifier in Ray shares its ranks' places."""
     on_ray = config.cluster.backend == "ray"
     return not (on_ray and any(section.kind == "classifier" for section in reward_models(config).values()))
 
@@ -99,7 +99,7 @@ def start_early(config: PPOConfig) -> bool:
 async def reward_models_of(
     config: PPOConfig, plan: Plan, cluster: RayCluster | None = None, learner: Learner | LearnerGroup | None = None
 ) -> AsyncIterator[RewardModels | None]:
-    """The reward models, each of which has scored a conversation; ``None`` where there are none.
+    """Yield the reward models, each of which has scored a conversation; ``None`` if there are none.
 
     With ``cluster.backend=ray`` workers are in ``cluster``, and may share the GPUs of ``learner``.
     """
@@ -108,29 +108,29 @@ async def reward_models_of(
         yield None
         return
     backends: dict[str, RewardBackend] = {}
-    asked: dict[str, ModelOptions] = {}
+    options: dict[str, ModelOptions] = {}
     async with contextlib.AsyncExitStack() as stack:
         for key, section in sections.items():
-            workers = next((each for each in plan.rewards if each.model == section.name), None)
+            workers = next((candidate for candidate in plan.rewards if candidate.model == section.name), None)
             make = None if workers is None else partial(_worker, config, section, plan, workers, cluster, learner)
-            backends[section.name], asked[section.name] = await _tried(config, key, section, make)
+            backends[section.name], options[section.name] = await _tried(config, key, section, make)
             stack.push_async_callback(backends[section.name].close)
         stack.pop_all()  # the service closes them
-    async with RewardService(backends, asked) as service:
-        pools = {name: each for name, each in backends.items() if isinstance(each, ClassifierPool)}
+    async with RewardService(backends, options) as service:
+        pools = {name: backend for name, backend in backends.items() if isinstance(backend, ClassifierPool)}
         sleeping = [pools[section.name] for section in sections.values() if section.learner_spans_pool]
-        # Others than judges know nothing of the task.
+        # Only judges see the task.
         find = task_finder(config) if any(section.kind == "judge" for section in sections.values()) else None
         scores: dict[str, Score] = {}
         for key, section in sections.items():
             truth = (lambda so_far: find(so_far).ground_truth) if find and section.kind == "judge" else None
-            # They agree on what becomes of the environment's pay, and it is taken away once.
+            # All have the same `replace`, and the environment's reward is removed once.
             scores[section.name] = _score(key, section, service, truth, section.replace and not scores)
         yield RewardModels(service, scores, pools, sleeping[0] if sleeping else None)
 
 
 async def try_served(config: PPOConfig) -> None:
-    """Try those reward models that run elsewhere, and let go of them again; see :func:`start_early`."""
+    """Try the reward models that run elsewhere, and close them again; see :func:`start_early`."""
     for key, section in reward_models(config).items():
         if section.kind != "classifier":
             backend, _ = await _tried(config, key, section)
@@ -140,7 +140,7 @@ async def try_served(config: PPOConfig) -> None:
 async def _tried(
     config: PPOConfig, key: str, section: RewardModelSection, make: Callable[[int], Worker] | None = None
 ) -> tuple[RewardBackend, ModelOptions]:
-    """What scores, after it has scored a conversation, and how it is asked."""
+    """Return a scorer, after it has scored a conversation, and its request options."""
     with setup_errors(f"{key} ({section.kind}): ", ValueError, ImportError, BackendError, WorkerLostError):
         backend: ClassifierPool | PoolingBackend | JudgeBackend
         match section.kind:
@@ -152,44 +152,46 @@ async def _tried(
                 backend = JudgeBackend(section.judge)
                 _check_reference(config, section, backend)
         changes = {name: value for name in _ASKING if (value := getattr(section, name)) is not None}
-        asked = dataclasses.replace(backend.model_options(), **changes)
+        options = dataclasses.replace(backend.model_options(), **changes)
         try:
-            await _try(backend, asked, _ADVICE[section.kind].format(key=key))
+            await _try(backend, options, _ADVICE[section.kind].format(key=key))
         except BaseException:
             await backend.close()
             raise
-    return backend, asked
+    return backend, options
 
 
-async def _try(backend: RewardBackend, asked: ModelOptions, advice: str) -> None:
-    """Have a conversation scored before anything is trained; BackendError where there is no score that can be used."""
+async def _try(backend: RewardBackend, options: ModelOptions, advice: str) -> None:
+    """Score a conversation before anything is trained; BackendError if the score cannot be used."""
     try:
-        async with asyncio.timeout(asked.timeout_s):
+        async with asyncio.timeout(options.timeout_s):
             (result,) = await backend.score([ScoringRequest(PROBE, data_source="probe", ground_truth="7")])
         if isinstance(result, BackendError):
             raise result
     except TimeoutError as error:
-        raise BackendError(f"a short conversation took longer than {asked.timeout_s:g} s to score; {advice}") from error
-    except Exception as error:  # also of a worker that lives, and could not compute: too little memory, for example
-        said = f"{error}" if isinstance(error, BackendError) else f"{type(error).__name__}: {error}"
-        raise BackendError(f"{said}; {advice}") from error
-    if not (math.isfinite(result) and asked.low <= result <= asked.high):
         raise BackendError(
-            f"it scored a short conversation with {result!r}, which is no number from {asked.low:g} to {asked.high:g}; "
-            f"{advice}"
+            f"a short conversation took longer than {options.timeout_s:g} s to score; {advice}"
+        ) from error
+    except Exception as error:  # also of a running worker that could not compute: too little memory, for example
+        message = f"{error}" if isinstance(error, BackendError) else f"{type(error).__name__}: {error}"
+        raise BackendError(f"{message}; {advice}") from error
+    if not (math.isfinite(result) and options.low <= result <= options.high):
+        raise BackendError(
+            f"it scored a short conversation with {result!r}, which is no number from {options.low:g} to "
+            f"{options.high:g}; {advice}"
         )
 
 
 def _check_reference(config: PPOConfig, section: RewardModelSection, judge: JudgeBackend) -> None:
-    """Whether a judge that compares with the ground truth will be given one."""
+    """Raise ``ValueError`` if a judge compares with the ground truth, and tasks have none."""
     if not judge.needs_reference:
         return
-    for each in played(config):
-        with contextlib.closing(each.make()) as env:
+    for component in played(config):
+        with contextlib.closing(component.make()) as env:
             if env.tasks[0].ground_truth is None:
                 raise ValueError(
                     f"the rubric {section.judge.rubric!r} compares with the task's answer, and the tasks of "
-                    f"{each.id} have none; use another rubric"
+                    f"{component.id} have none; use another rubric"
                 )
 
 
@@ -205,7 +207,7 @@ def _worker(
     shared = workers.gpus[number]
     if plan.backend == "local":
         device = resolve_device(config.model.device).type
-        if device == "cuda":  # a learner rank's, or one of the pool's own: those have the numbers after the others'
+        if device == "cuda":  # a learner rank's, or one of the pool's own, which are numbered after those
             device = f"cuda:{shared[0] if shared else plan.gpus_per_node + number}"
         return LocalWorker(section.classifier, device)
     assert cluster is not None
@@ -224,17 +226,17 @@ def _score(
     truth: Callable[[TurnContext], Any] | None,
     replace: bool,
 ) -> Score:
-    """A model's reward, times its weight, in place of what the environment pays or beside it."""
+    """Return a model's reward, times its weight, in place of the environment's or added to it."""
     name, per_turn = section.name, section.per_turn
     ask = reward_of(service, name, per="turn" if per_turn else "episode", weight=section.weight, truth=truth)
 
-    async def terms(earned: dict[str, float], asked: Awaitable[float] | None) -> dict[str, float]:
-        return earned if asked is None else {**earned, name: await asked}
+    async def terms(rewards: dict[str, float], pending: Awaitable[float] | None) -> dict[str, float]:
+        return rewards if pending is None else {**rewards, name: await pending}
 
     def score(so_far: TurnContext, turn: int) -> Awaitable[Mapping[str, float]] | None:
         check_name(key, name, so_far)
-        asked = ask(so_far, turn)
+        pending = ask(so_far, turn)
         instead = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
-        return terms(instead, asked) if instead or asked is not None else None
+        return terms(instead, pending) if instead or pending is not None else None
 
     return score

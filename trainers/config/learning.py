@@ -87,7 +87,7 @@ class ActorSection(Section):
     """After the warm-up: constant at `lr`, or falling to a tenth of it by the last iteration."""
     betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
-    grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
     mini_batches: int = Field(2, ge=1, description="Optimizer steps per pass.")
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Maximum tokens in one forward and backward pass.")
@@ -120,16 +120,18 @@ class ActorSection(Section):
     importance_correction: Importance = "none"
     """With `old_logprobs=recompute`: weight losses by the ratio of learner to engine, of each token or of the whole
     episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead."""
-    tis_cap: float | None = Field(2.0, gt=0, description="Maximum of that weight; null is no limit.")
+    tis_cap: float | None = Field(
+        2.0, gt=0, description="Maximum of `importance_correction`'s weights; null is no limit."
+    )
     importance_batch_normalize: bool = False
-    """Divide those weights by their mean over the batch: of tokens, or of episodes."""
+    """Divide the weights of `importance_correction` by their mean over the batch: of tokens, or of episodes."""
     rejection: Rejection = "none"
     """With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to engine (the
     token's, the episode's product, or its geometric mean) is outside the band; with `k2` and `k3`, whose KL estimate
     (the token's, or its sum, mean or maximum over the episode) is above `rejection_kl`."""
-    rejection_low: Fraction = Field(0.5, description="Lower end of that band.")
-    rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
-    rejection_kl: float | None = Field(None, gt=0, description="Maximum of that KL estimate, in nats.")
+    rejection_low: Fraction = Field(0.5, description="Lower bound of the ratio, for `rejection`.")
+    rejection_high: float = Field(5.0, ge=1, description="Upper bound of the ratio, for `rejection`.")
+    rejection_kl: float | None = Field(None, gt=0, description="Maximum of `rejection`'s KL estimate, in nats.")
     loss_agg_mode: Aggregation = "seq-mean-token-sum-norm"
     """Aggregation of token losses, always over the global batch. `seq-mean-token-sum-norm` divides the sum by the
     episodes and by `rollout.max_response_length`."""
@@ -140,10 +142,12 @@ class ActorSection(Section):
     """Lower target of the policy's entropy, in nats per token: while the entropy is below it, the bonus counts, and its
     weight rises from `entropy_coeff` by `entropy_step` per batch; above it, the weight falls as fast. null is a
     constant weight."""
-    entropy_step: float = Field(0.005, gt=0, description="Change of that weight per batch, with `entropy_target`.")
+    entropy_step: float = Field(
+        0.005, gt=0, description="Change of the bonus's weight per batch, with `entropy_target`."
+    )
     use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
-    kl_loss_coef: float = Field(0.001, ge=0, description="Weight of that KL.")
-    kl_loss_type: KLEstimator = Field("k3", description="Estimator of that KL.")
+    kl_loss_coef: float = Field(0.001, ge=0, description="Weight of the KL in the loss.")
+    kl_loss_type: KLEstimator = Field("k3", description="Estimator of the KL in the loss.")
 
 
 class CriticSection(Section):
@@ -154,7 +158,7 @@ class CriticSection(Section):
     lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
     betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.999), description="AdamW's decay rates of the two moments.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
-    grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
     cliprange_value: float | None = Field(
         0.5, gt=0, description="Maximum change of a value per update; null is no limit."
     )

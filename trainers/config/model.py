@@ -167,7 +167,7 @@ class SupervisedSection(Section):
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
     weight_decay: float = Field(0.3, ge=0)
     """AdamW's weight decay; high, because a few demonstrations must generalize to unseen tasks."""
-    grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Maximum tokens in one forward and backward pass.")
 
 
@@ -239,7 +239,7 @@ class ServingSection(Section):
     """The inference engine."""
 
     name: Literal["torch", "vllm", "sglang", "openai"] = "torch"
-    """`torch`: embedded, with continuous batching. `vllm`, `sglang`: a server of it. `openai` returns no token ids
+    """`torch`: embedded, with continuous batching. `vllm`, `sglang`: its server. `openai` returns no token ids
     and is refused here; `textenvs evaluate` uses such services."""
     replicas: int | None = Field(None, ge=1)
     """Engine replicas, each with a copy of the weights and its own thread or server; a lost one is replaced. null is as

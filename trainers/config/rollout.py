@@ -159,7 +159,7 @@ class RolloutSection(Section):
     """Maximum episodes in flight, validation's included; null is as many as staleness allows in training; `auto`
     searches for the number that the engine serves without a queue or preemptions."""
     update_mode: Literal["keep", "wait", "abort"] = "keep"
-    """Requests in flight at a weight update continue with the new weights, finish first (`wait`), or end."""
+    """Requests in flight at a weight update continue with the new weights, finish first (`wait`), or end (`abort`)."""
     partial: bool = False
     """With `update_mode=abort`: replies that an update cuts continue from their tokens under the new weights; otherwise
     their episodes restart."""

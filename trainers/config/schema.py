@@ -436,7 +436,7 @@ def _replace_checks(config: PPOConfig) -> Problems:
     }
     taking = [key for key, replaces in replacing.items() if replaces]
     for key in taking[1:]:
-        text = f"and {taking[0]}.replace would both take the environment's reward away: set one to false"
+        text = f"and {taking[0]}.replace would both replace the environment's reward: set one to false"
         yield f"{key}.replace", text
 
 
@@ -548,7 +548,7 @@ def reward_model_checks(config: PPOConfig) -> Problems:
             yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
     if len({section.replace for section in enabled.values()}) > 1:
         values = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
-        text = "what the environment pays counts beside them, or not"
+        text = "the environment's reward is added to theirs, or replaced"
         yield f"{next(iter(enabled))}.replace", f"must be the same for all reward models ({values}): {text}"
     main = config.reward_model
     if main.enable and any(section.name == main.name for section in list(enabled.values())[1:]):

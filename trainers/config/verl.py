@@ -214,7 +214,7 @@ def translate(
             notes.append(f"{key}: no meaning here: {rule.why}")
         else:
             allowed = " or ".join(map(dump, rule.only)) or "null"
-            verl_settings.refuse(key, f"{dump(value)} cannot be had: {rule.why}; leave it at {allowed}")
+            verl_settings.refuse(key, f"{dump(value)} is unsupported: {rule.why}; leave it at {allowed}")
     for name, function in table.computed.items():
         if name in computed_places or whole:
             translated += _computed(function, computed_places.get(name, {}), verl_settings, notes, table)
@@ -290,6 +290,6 @@ def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], lis
         return rest, [str(path)], [f"--config-name={name}: read from {path}, before the keys of the command line"]
     text = f"there is no file {path}: give its folder with --config-path, or write its keys on the command line"
     if "ppo" in name and "trainer" in name:
-        text = f"{name} cannot be had: FSDP2 trains here; leave it out (see trainer.fsdp, trainer.tensor_parallel_size)"
+        text = f"{name} is unsupported: FSDP2 trains here; omit it (see trainer.fsdp, trainer.tensor_parallel_size)"
     report("--config-name", text, COMMAND_LINE)
     return rest, [], []

@@ -35,7 +35,7 @@ from ..rollout.play import Episode, Player
 from ..rollout.recorded import RecordedEngine, context_of
 from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score
-from ..run import Run, assemble, warm_start_wanted
+from ..run import Run, assemble, warm_start_enabled
 from ..trajectory import Trajectory, action_offsets, from_table, read_parquet, to_table
 from ..update import Update, advantage_columns
 from .compare import RELATIVE, STAGES, Comparison, Difference, ReplayError, Report
@@ -97,7 +97,7 @@ async def play_again(
     async with contextlib.AsyncExitStack() as stack:
         for component in environments_played(config):
             beside = next(iter(backends.values()), None)
-            opened = backend_of(config, component, validation=False, here=True, beside=beside)
+            opened = backend_of(config, component, validation=False, local=True, beside=beside)
             backends[component.name] = await stack.enter_async_context(opened)
         for forks in (False, True):
             await asyncio.gather(*(play(episode) for episode in episodes if bool(episode.forked_from) == forks))
@@ -308,7 +308,7 @@ def checkpoint_before(recorded: RecordedRun, config: PPOConfig, iteration: int) 
         except CheckpointError as error:
             raise ReplayError(str(error)) from error
         return path
-    if iteration == 1 and config.model.path != "tiny" and not warm_start_wanted(config):
+    if iteration == 1 and config.model.path != "tiny" and not warm_start_enabled(config):
         return None
     after = {int(folder.name.split("_")[1]) + 1 for folder in path.parent.glob("iteration_*")}
     available = [

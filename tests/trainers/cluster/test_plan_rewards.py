@@ -129,7 +129,7 @@ def test_plan_without_room_names_the_keys(judge):
         (["JUDGE", "reward_model.classifier.threads=2"], "has no effect without cluster.backend=ray"),
         (["JUDGE", "reward_model.weight=0"], "no score would count"),
         (["JUDGE", "reward_model.name=custom"], "the name of another reward's term"),
-        (["JUDGE", "custom_reward_function.path=pyproject.toml"], "would both take the environment's reward away"),
+        (["JUDGE", "custom_reward_function.path=pyproject.toml"], "would both replace the environment's reward"),
     ],
 )
 def test_conflicting_keys_are_errors(judge, options, message, monkeypatch):
