@@ -7,6 +7,7 @@ model.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -19,13 +20,17 @@ from ...messages import Messages
 from ...task import split_choices
 from .tasks import PHRASES
 
-#: Training's sentences that have no part in a goal.
-ASIDES: tuple[str, ...] = tuple(split_choices(PHRASES["asides"], "train"))
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d\"$])")
 _SENTENCES_OF_NO_USE = tuple(
     phrase for name, phrases in PHRASES.items() if name not in ("asides", "stop_words") for phrase in phrases if phrase
 )
 _HINT = re.compile(r"[Aa]sk me about the ([\w ]+?)[,.]")
+
+
+@functools.cache
+def asides() -> tuple[str, ...]:
+    """Return training's sentences that have no part in a goal."""
+    return tuple(split_choices(PHRASES["asides"], "train"))
 
 
 _FIELD = re.compile(r"\\\{(\w+)\\\}")  # of a wording, escaped

@@ -10,7 +10,7 @@ from typing import Any
 from ...attack import Attack, first_user_text
 from ...messages import Messages
 from ...task import split_choices
-from ..collab.script import ASIDES, Words, interview, pattern_of, sentences
+from ..collab.script import Words, asides, interview, pattern_of, sentences
 from .tasks import _CONTENT, NAMES
 
 
@@ -29,7 +29,7 @@ def _kinds() -> dict[str, Words]:
     return {
         subject["argument"]: Words(
             {
-                "aside": ASIDES,
+                "aside": asides(),
                 "empty": _pieces()["empty"],
                 **{
                     table: [

@@ -9,7 +9,7 @@ from typing import Any
 from ...attack import Attack
 from ...messages import Messages
 from ...task import split_choices
-from ..collab.script import ASIDES, Words, interview, pattern_of, sentences
+from ..collab.script import Words, asides, interview, pattern_of, sentences
 from .tasks import _CONTENT, _kinds
 
 
@@ -43,7 +43,7 @@ def _instructions() -> dict[str, Any]:
 @functools.cache
 def _classes() -> Words:
     """Return sentences by what they are about."""
-    return Words({"fact": _sayings(), "aside": ASIDES, **_instructions()})
+    return Words({"fact": _sayings(), "aside": asides(), **_instructions()})
 
 
 #: A value wherever it occurs.

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...attack import Attack
 from ...messages import Messages
-from ..collab.script import ASIDES, Words, interview, opening_sentences, pattern_of, sentences
+from ..collab.script import Words, asides, interview, opening_sentences, pattern_of, sentences
 from .tasks import grammar
 
 
@@ -33,7 +33,7 @@ def _sayings() -> dict[str, Sequence[str]]:
             name: [saying for event in kind["events"] for saying in event["sayings"]]
             for name, kind in _learned()["kinds"].items()
         },
-        "aside": ASIDES,
+        "aside": asides(),
     }
 
 
