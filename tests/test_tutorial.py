@@ -85,7 +85,7 @@ def test_the_environment_with_tools_passes_the_audit(run):
 def test_the_audit_finds_what_the_page_says(folder, run):
     path = folder / "coats.py"
     text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("right = said == NUMBERS[colour, size]", "right = NUMBERS[colour, size] in said"))
+    path.write_text(text.replace("right = answer == NUMBERS[colour, size]", "right = NUMBERS[colour, size] in answer"))
     assert path.read_text(encoding="utf-8") != text
     assert audited(run, "--search", "10", status=1)["attack all"]["status"] == "fail"
 

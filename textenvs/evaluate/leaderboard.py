@@ -38,34 +38,39 @@ _SCRIPTABLE = "script"  # the family's script.py, on test tasks
 
 _HEAD = """# Scores
 
-Written by `textenvs leaderboard` from [leaderboard.jsonl](leaderboard.jsonl); do not edit. *Expert*, *careless* and
-*random* are the scripts of each environment, *null* says nothing, and the *best attack* is, of those that the
-environment ships ([audit](audit.md)), the one with the highest mean return; it is chosen by these same episodes.
-*Scriptable* is the family's `script.py`, an hour's work from the wordings of training tasks, on test tasks, whose
-wordings are others; blank where there is none. *Marginal bytes* is what the expert's 101st to 200th episode add to a
-compressed file of its first hundred: its replies in 200 episodes (texts and calls, one a line) as one file, less those
-of the first 100, each compressed by LZMA (`lzma.compress(..., preset=9)`), over 100; in bytes an episode. Few bytes say
-that another episode shows little that a hundred have not. All else are models.
+Success rates and returns of scripts, attacks and models on every environment. `textenvs leaderboard` generates this
+page from [leaderboard.jsonl](leaderboard.jsonl); do not edit it. To add a model:
 
-*Solved* is the share of episodes that the environment ended as solved, with Wilson's interval; mean returns have a
-bootstrap's. Both are at 95 %, clustered by task ([evaluate](cli.md#evaluate)). What has no number was not played.
+    textenvs evaluate textenv/clarify --model NAME --base-url http://localhost:8000/v1 --num-tasks 64 --out outputs/row
+    textenvs leaderboard outputs/row --note "server and machine"
 
-All scripts and attacks, and then a model, on every environment:
+The columns:
+
+- *expert*, *careless* and *random* are the scripts of each environment; *null* replies with nothing.
+- *best attack* is, of the attacks that the environment ships ([audit](audit.md)), the one with the highest mean return
+  in these same episodes.
+- *scriptable* is the family's `script.py`, written in an hour from the wordings of training tasks. It plays test tasks,
+  which have other wordings. It is blank if there is no script.
+- *marginal bytes* is how many bytes an episode the expert's 101st to 200th episode add to a compressed file of the
+  first 100. The files have the expert's replies (texts and calls, one a line), and each is compressed by LZMA
+  (`lzma.compress(..., preset=9)`). A small number means that more episodes show little that is new.
+- The others are models.
+
+*Solved* is the share of episodes that the environment ended as solved, with Wilson's interval. Mean returns have
+bootstrap intervals. Both are at 95 %, clustered by task ([evaluate](cli.md#evaluate)). A cell without a number was not
+played.
+
+These commands play all scripts and attacks, and then a model, on every environment, and add their rows to this page
+(`textenv/tau2` needs [its data](environments/tau2.md)):
 
     python -m benchmarks.leaderboard
     python -m benchmarks.leaderboard --model NAME --base-url http://localhost:8000/v1    (or --local FOLDER)
 
-Both add their rows to this page; `textenv/tau2` needs [its data](environments/tau2.md). One environment alone, its
-script, and its marginal bytes:
+For one environment alone, its script, and its marginal bytes:
 
     textenvs evaluate textenv/clarify split=test --policy script --num-tasks 100 --out outputs/script
     textenvs evaluate textenv/clarify --policy expert --num-tasks 200 --out outputs/expert
     textenvs leaderboard outputs/script outputs/expert
-
-And a model:
-
-    textenvs evaluate textenv/clarify --model NAME --base-url http://localhost:8000/v1 --num-tasks 64 --out outputs/row
-    textenvs leaderboard outputs/row --note "server and machine"
 """
 
 
@@ -259,7 +264,7 @@ def page(rows: Sequence[Row]) -> str:
         environment = board[0]["environment"]
         now = describe(environment["id"]).version if environment["id"] in registered else None
         if old := sorted({row["environment"]["version"] for row in board} - {now}, key=str):
-            lines += [f"Rows of version {', '.join(map(str, old))} are here; it is version {now} now.", ""]
+            lines += [f"These rows are of version {', '.join(map(str, old))}; the current version is {now}.", ""]
         lines += [_line(["", "episodes", "solved", "mean return", "command"]), "|---|--:|--:|--:|---|"]
         best = sorted(_by_column(board).items(), key=lambda item: -item[1]["return"]["value"])
         lines += [_line(_cells(label, row)) for label, row in best]
