@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,29 +27,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .algorithms import off_policy
-from .algorithms.advantages import (
-    ESTIMATORS,
-    NEEDS_ANCHOR,
-    NEEDS_GREEDY,
-    NEEDS_TERMS,
-    Advantages,
-    made_of,
-    normalize,
-    restrict,
-)
-from .algorithms.baselines import score_norms
-from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors, tree_of
+from .algorithms.batch import ActionBatch, Advantages, gather, tree_of
+from .algorithms.estimators import Estimator, normalize, restrict
 from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController, kl_estimate, mean_kl
 from .algorithms.policy_losses import LOSS_OPTIONS, clip_cov_tokens, kl_cov_tokens, token_weights, value_loss
 from .algorithms.policy_losses import policy_loss as token_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
-from .config.schema import ActorSection, AlgorithmSection, CriticSection, estimator_keys
+from .config.schema import ActorSection, CriticSection
 from .learner import Learner
 from .report.episodes import Explained
 from .trajectory import Trajectory, action_offsets
-
-log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -156,18 +143,20 @@ class Update:
             values = columns["old_values"] = _flat(by_episode)
         side = np.arange(len(episodes)) >= len(episodes) - users
         batch = ActionBatch.from_trajectories(episodes, values=values, bootstrap=bootstrap, penalty=penalty, side=side)
-        batch, compared = with_comparisons(algorithm, batch, episodes, greedy)
+        if "greedy" in algorithm.needs:
+            batch = replace(batch, greedy=np.array([greedy[episode.group_id] for episode in episodes], np.float64))
+            metrics["actor/greedy_reward"] = float(np.mean(list(greedy.values())))
+        batch, compared = algorithm.complete(batch, episodes)
         metrics |= {f"actor/{name}": value for name, value in compared.items()}
-        options = estimator_options(algorithm)
-        advantages = ESTIMATORS[algorithm.adv_estimator](batch, **options)
+        advantages = algorithm.advantages(batch)
         if explain:
-            advantages = replace(advantages, made_of=made_of(algorithm.adv_estimator, batch, advantages, options))
+            advantages = replace(advantages, made_of=algorithm.made_of(batch, advantages))
         advantages = restrict(advantages, mask)
         metrics |= advantage_metrics(advantages)
         if advantages.returns is not None:
             columns["returns"] = advantages.returns
             metrics |= critic_metrics(advantages, columns["old_values"])
-        if algorithm.norm_adv:
+        if getattr(algorithm, "norm_adv", False):
             advantages = normalize(advantages)
         columns["advantages"] = advantages.advantages
         return Prepared(episodes, columns, advantages, metrics, greedy)
@@ -245,7 +234,7 @@ class Update:
             self.entropy.update(metrics["actor/entropy"])
         explained = None
         if steps.recorded:
-            by_term = config.algorithm.adv_estimator in NEEDS_TERMS
+            by_term = "terms" in config.algorithm.needs
             explained = explained_of(prepared, steps.recorded, steps.rows, by_term)
         return UpdateResult(metrics, steps.rows, explained)
 
@@ -474,10 +463,10 @@ def selected_tokens(
     return {"selected": chosen.astype(np.float64)}
 
 
-# ------------------ corrections, comparisons
+# ------------------ corrections
 
 
-def kl_controller(section: AlgorithmSection) -> KLController:
+def kl_controller(section: Estimator) -> KLController:
     """Build the controller of the KL penalty's weight in the reward."""
     control = section.kl_ctrl
     if control.type == "fixed":
@@ -501,39 +490,6 @@ def off_policy_correction(
     if section.rejection != "none" and mask.size:
         metrics["rejected"] = 1.0 - float(mask.mean())
     return weights, mask, metrics
-
-
-def with_comparisons(
-    section: AlgorithmSection, batch: ActionBatch, episodes: Sequence[Trajectory], greedy: Mapping[str, float]
-) -> tuple[ActionBatch, dict[str, float]]:
-    """Add to the batch what its estimator compares episodes with, besides each other; return it with metrics."""
-    if section.adv_estimator in NEEDS_GREEDY:
-        returns = np.array([greedy[episode.group_id] for episode in episodes], np.float64)
-        return replace(batch, greedy=returns), {"greedy_reward": float(np.mean(list(greedy.values())))}
-    if section.adv_estimator in NEEDS_ANCHOR:
-        batch = replace(batch, anchor=anchor_states(episodes, section.anchor))
-        return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
-    if section.adv_estimator in NEEDS_TERMS:
-        names, terms = episode_terms(episodes, section.gdpo_reward_keys)
-        present = {name for episode in episodes for turn in episode.turn_terms for name in turn}
-        if missing := sorted(set(names) - present):
-            log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(present))
-        deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
-        return replace(batch, terms=terms), deviations
-    if "baseline" in estimator_keys(section.adv_estimator) and section.baseline == "optimal_token":
-        sampled = gather(episodes, [t.logprobs for t in episodes]).astype(np.float64)
-        return replace(batch, score_norms=score_norms(sampled)), {}
-    return batch, {}
-
-
-def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
-    """Return the options of the chosen estimator, by name."""
-    options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
-    for name in ("anchor", "gdpo_reward_keys"):  # they say what the batch holds
-        options.pop(name, None)
-    if options.get("norm_by_std", False) is None:
-        del options["norm_by_std"]  # the estimator's own default
-    return options
 
 
 # ------------------ reports

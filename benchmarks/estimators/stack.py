@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from trainers.algorithms import off_policy
-from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize, restrict
-from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
+from trainers.algorithms.batch import ActionBatch, Advantages, Bools, Floats, Ints
+from trainers.algorithms.estimators import ESTIMATORS, normalize, restrict
 from trainers.algorithms.names import Aggregation
 from trainers.algorithms.policy_losses import policy_loss, token_weights
 
@@ -72,10 +72,10 @@ class Stack:
 
     def advantages(self, way: Way) -> Advantages:
         """Return the advantages of all batches."""
-        estimator = ESTIMATORS[way.estimator]
+        estimator = ESTIMATORS[way.estimator](**way.options)
         if not way.by_batch:
-            return estimator(self.versions[way.version], **way.options)
-        return _joined([estimator(part, **way.options) for part in self._parts[way.version]])
+            return estimator.advantages(self.versions[way.version])
+        return _joined([estimator.advantages(part) for part in self._parts[way.version]])
 
 
 def take(batch: ActionBatch, episodes: Ints, group: Ints) -> tuple[ActionBatch, Ints]:

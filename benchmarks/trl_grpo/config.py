@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainers.algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_FORKS, NEEDS_GREEDY, NEEDS_TERMS
 from trainers.builders.folder import run_folder
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.describe import all_keys
@@ -143,7 +142,7 @@ def _problems(config: PPOConfig, sources: Mapping[str, str]) -> Iterator[tuple[s
 def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
     """Yield problems of values that TRL does not have, and of those that do not divide as it requires."""
     actor, rollout, estimator = config.actor, config.rollout, config.algorithm.adv_estimator
-    if estimator in NEEDS_CRITIC | NEEDS_GREEDY | NEEDS_ANCHOR | NEEDS_TERMS | NEEDS_FORKS:
+    if config.algorithm.needs:
         yield "algorithm.adv_estimator", f"{estimator} needs what TRL does not have; use turn_grpo, grpo, rloo, ..."
     if actor.policy_loss not in ("ppo", "gspo"):
         yield "actor.policy_loss", f"{actor.policy_loss} is not computed so by TRL; use ppo or gspo"
@@ -163,7 +162,7 @@ def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
             "TRL's checkpoints hold the adapters alone, and a base that this run makes (model.path=tiny, warm_start) "
             "would be lost: train the base first and give its folder as model.path, with warm_start.enable=false",
         )
-    if config.algorithm.truncated == "drop" and actor.loss_agg_mode != "token-mean":
+    if getattr(config.algorithm, "truncated", "count") == "drop" and actor.loss_agg_mode != "token-mean":
         yield "algorithm.truncated", "TRL's mean over episodes counts those that are dropped; use token-mean, or count"
     if config.env.mixture:
         yield "env.mixture", "has several environments, and TRL's data set is of one"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from estimating import estimate
 
 from trainers.algorithms import policy_losses
-from trainers.algorithms.advantages import gdpo, turn_grpo
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.kl import FixedKL
 from trainers.algorithms.policy_losses import clip_cov_tokens, kl_cov_tokens
@@ -171,16 +171,14 @@ def test_optimal_token_baseline_weights_by_rollout_logprobs():
     run = config("algorithm.baseline=optimal_token", "actor.old_logprobs=recompute")
     columns, _, _ = prepare(run, learner(), FixedKL(0.0), episodes())
     batch = ActionBatch.from_trajectories(episodes(), score_norms=(1.0 - np.exp(ROLLOUT)) ** 2)
-    assert columns["advantages"] == pytest.approx(turn_grpo(batch, baseline="optimal_token").advantages)
+    assert columns["advantages"] == pytest.approx(estimate("turn_grpo", batch, baseline="optimal_token").advantages)
 
 
 def test_user_rewards_stay_out_of_assistant_baselines():
     run, trajectories = config("algorithm.adv_estimator=turn_grpo", "algorithm.baseline=mixed"), episodes()
     columns, _, _ = prepare(run, learner(), FixedKL(0.0), trajectories, users=2)
-    apart = [
-        turn_grpo(ActionBatch.from_trajectories(side), baseline="mixed")
-        for side in (trajectories[:2], trajectories[2:])
-    ]
+    sides = (ActionBatch.from_trajectories(side) for side in (trajectories[:2], trajectories[2:]))
+    apart = [estimate("turn_grpo", side, baseline="mixed") for side in sides]
     assert columns["advantages"] == pytest.approx(np.concatenate([result.advantages for result in apart]))
     without, _, _ = prepare(run, learner(), FixedKL(0.0), trajectories)
     assert columns["advantages"] != pytest.approx(without["advantages"]), "the batch has two groups, one a side"
@@ -289,7 +287,7 @@ def test_gdpo_sees_terms_of_whole_episodes_by_name(caplog):
     run = config("algorithm.adv_estimator=gdpo", *keys)
     columns, result, metrics = prepare(run, learner(), FixedKL(0.0), batch)
     terms = [[1.0, 0.75, 0.0], [0.0, 0.5, 0.0], [3.0, 0.25, 0.0], [3.0, -1.0, 0.0]]
-    expected = gdpo(ActionBatch.from_trajectories(batch, terms=terms), gdpo_reward_weights=(2.0, 1.0, 1.0))
+    expected = estimate("gdpo", ActionBatch.from_trajectories(batch, terms=terms), gdpo_reward_weights=(2.0, 1.0, 1.0))
     np.testing.assert_allclose(columns["advantages"], expected.advantages, atol=1e-6)
     assert metrics["actor/term_std/right"] == pytest.approx(np.std([1.0, 0.0, 3.0, 3.0]))
     assert metrics["actor/term_std/tone"] == 0.0

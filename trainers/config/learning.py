@@ -6,61 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..algorithms.names import Aggregation, EstimatorName, Importance, KLEstimator, PolicyLossName, Rejection
-from .section import DecayRate, Fraction, Section
-
-
-class KLControlSection(Section):
-    """The weight of the KL penalty in the reward."""
-
-    type: Literal["fixed", "adaptive"] = Field("fixed", description="`adaptive` steers the weight towards `target_kl`.")
-    kl_coef: float = Field(0.001, ge=0, description="Weight; of an adaptive one, the initial weight.")
-    horizon: float = Field(10000.0, gt=0, description="Episodes over which an adaptive weight reacts.")
-    target_kl: float = Field(0.1, gt=0)
-    """Target of an adaptive weight: KL in nats per token, each episode weighing the same."""
-
-
-class AlgorithmSection(Section):
-    """Advantages from rewards."""
-
-    adv_estimator: EstimatorName = "turn_grpo"
-    """`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, `remax` with a greedy
-    episode of each task (one more to play), `fork` with other replies in the same state (see `fork`); the others
-    compare the episodes of a group."""
-    gamma: Fraction = 1.0
-    """Discount: per token for `gae`, `bilevel_gae` and `reinforce_pp`, per turn for `turn_gae`, `turn_grpo`, `gigpo`
-    and `fork`."""
-    lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
-    turn_gamma: Fraction = Field(0.99, description="Discount per turn, for `bilevel_gae`.")
-    turn_lam: Fraction = Field(1.0, description="λ over turns, for `bilevel_gae`; below 1 is biased.")
-    norm_adv: bool = False
-    """Scale the batch's advantages to mean 0 and variance 1, which biases the gradient of small batches."""
-    norm_by_std: bool | None = None
-    """Divide by the group's standard deviation; null is the estimator's default: no for `turn_grpo`, yes for others."""
-    baseline: Literal["group", "mixed", "shrunk", "optimal_token"] = "mixed"
-    """Baseline of `rloo`, `turn_grpo` and `fork`. `group`: the group's other episodes. `mixed`: half those, half the
-    batch's. Not for `fork`: `shrunk`, those shrunk towards other groups; `optimal_token`, for each token the episodes
-    that have such a token, weighted by their uncertainty up to it."""
-    zero_pad: bool = Field(False, description="Count ended episodes as 0 in later turns, for `turn_grpo`.")
-    outcome_mix: Fraction = Field(0.0, description="Share of the whole episode's advantage, for `turn_grpo`.")
-    step_weight: float = Field(1.0, ge=0, description="Weight of the comparison of turns (ω), for `gigpo`.")
-    anchor: Literal["observation", "history"] = "observation"
-    """State in which a turn begins, for `gigpo`: the last observation, or the whole conversation (`history`)."""
-    gdpo_reward_keys: tuple[str, ...] | None = Field(None, min_length=1)
-    """Names of the reward terms that count, for `gdpo`; null is all."""
-    gdpo_reward_weights: tuple[float, ...] | None = Field(None, min_length=1)
-    """Weight of each of `gdpo_reward_keys`, for `gdpo`; null is 1."""
-    pass_k: int = Field(4, ge=1, description="Episodes of which the best counts (k), for `passk`.")
-    truncated: Literal["count", "drop"] = "count"
-    """Without a critic: episodes cut by a budget count as they are, or are dropped."""
-    reward_credit: str = Field("as_earned", min_length=1)
-    """Assignment of an episode's rewards to its turns: `as_earned`, all to the `last` turn, `spread` over all turns,
-    `discounted` back to earlier turns, or your own `FILE.py:FUNCTION`. See docs/credit.md."""
-    reward_credit_decay: Fraction = 0.9
-    """Share of a turn relative to the next one's, for `reward_credit=discounted`."""
-    use_kl_in_reward: bool = Field(False, description="Subtract the KL to the reference from each token's reward.")
-    kl_penalty: KLEstimator = Field("k1", description="Estimator of the KL; `k1` is unbiased; `low_var_kl` is `k3`.")
-    kl_ctrl: KLControlSection = KLControlSection()
+from ..algorithms.names import Aggregation, Importance, KLEstimator, PolicyLossName, Rejection
+from ..section import DecayRate, Fraction, Section
 
 
 class ForkSection(Section):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from estimating import estimate
 
-from trainers.algorithms.advantages import ESTIMATORS
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.policy_losses import policy_loss, token_weights
 
@@ -51,7 +51,7 @@ def learned(
             anchor=np.tile(np.arange(TURNS), EPISODES),
             greedy=np.full(EPISODES, 0.5),
         )
-        result = ESTIMATORS[estimator](batch, **options)
+        result = estimate(estimator, batch, **options)
         weights = torch.from_numpy(token_weights("seq-mean-token-sum", batch.token_offsets, result.policy_mask))
         old = torch.from_numpy(table[np.arange(len(drawn)), drawn])
         arrays = old, torch.from_numpy(result.advantages), torch.from_numpy(episode)
