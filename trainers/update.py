@@ -30,11 +30,11 @@ from .algorithms import off_policy
 from .algorithms.batch import ActionBatch, Advantages, gather, tree_of
 from .algorithms.estimators import Estimator, normalize, restrict
 from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController, kl_estimate, mean_kl
-from .algorithms.policy_losses import LOSS_OPTIONS, clip_cov_tokens, kl_cov_tokens, token_weights, value_loss
-from .algorithms.policy_losses import policy_loss as token_loss
+from .algorithms.losses import PolicyLoss
+from .algorithms.policy_losses import token_weights, value_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
-from .config.schema import ActorSection, CriticSection
+from .config.schema import CriticSection
 from .learner import Learner
 from .report.episodes import Explained
 from .trajectory import Trajectory, action_offsets
@@ -46,17 +46,6 @@ AnyLearner: TypeAlias = Learner | LearnerGroup
 
 #: Numbers of each token that the learner and :func:`actor_loss` return where the batch is to be explained.
 RECORDED = ("token_logprobs", "token_entropy", "token_ratio", "token_clipped", "token_loss")
-
-#: The key of ``actor`` that each option of a loss is read from.
-LOSS_KEYS = {
-    "clip_low": "clip_ratio_low",
-    "clip_high": "clip_ratio_high",
-    "dual_clip": "clip_ratio_c",
-    "ratio_cap": "clip_ratio_c",
-    "tau_pos": "tau_pos",
-    "tau_neg": "tau_neg",
-    "kl_coef": "ppo_kl_coef",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +250,10 @@ class _Steps:
         self.trains_actor = iteration >= config.critic.warmup or learner.critic is None
         self.rng = np.random.default_rng((config.trainer.seed, iteration))
         mask = prepared.advantages.policy_mask
-        self.columns = {**prepared.columns, **selected_tokens(config.actor, prepared.columns, mask, self.rng)}
+        self.columns = dict(prepared.columns)
+        inputs = self.columns["old_logprobs"], self.columns["advantages"], mask
+        if (selected := config.actor.select(*inputs, self.rng)) is not None:
+            self.columns["selected"] = selected.astype(np.float64)
         # The entropy of each token: known where it was recomputed, else computed by a step or where none does.
         self.entropy = self.columns.pop("entropy", np.full(len(mask), np.nan))
         self.entropies: list[tuple[float, int]] = []  # of each step: the mean entropy, over so many tokens
@@ -333,7 +325,7 @@ class _Steps:
 
 def update_actor(
     learner: AnyLearner,
-    actor: ActorSection,
+    actor: PolicyLoss,
     episodes: Sequence[Trajectory],
     columns: Mapping[str, Floats],
     mask: Bools,
@@ -378,13 +370,13 @@ def entropies_of(learner: AnyLearner, episodes: Sequence[Trajectory], entropies:
     return np.concatenate(learner.logprobs(episodes, entropy=True)[1]).astype(np.float64)
 
 
-def has_gradient(section: ActorSection, advantages: Floats, mask: Bools, offsets: NDArray[np.int64]) -> Bools:
+def has_gradient(section: PolicyLoss, advantages: Floats, mask: Bools, offsets: NDArray[np.int64]) -> Bools:
     """Return which episodes the policy's gradient depends on, bool ``[E]``; ``advantages`` and ``mask`` are ``[N]``.
 
     An advantage of 0 everywhere leaves every loss but ``kl_cov`` without a gradient; an entropy bonus and a KL have one
     for every token. ``offsets`` ``[E + 1]``: :func:`~trainers.trajectory.action_offsets`.
     """
-    if section.entropy_coeff or section.use_kl_loss or section.policy_loss == "kl_cov":
+    if section.entropy_coeff or section.use_kl_loss or section.always_has_gradient:
         return np.ones(len(offsets) - 1, np.bool_)
     before = np.concatenate([[0], np.cumsum(mask & (advantages != 0))])
     return np.diff(before[offsets]) > 0
@@ -393,23 +385,16 @@ def has_gradient(section: ActorSection, advantages: Floats, mask: Bools, offsets
 # ------------------ losses
 
 
-def actor_loss(section: ActorSection, record: bool = False) -> Any:
+def actor_loss(section: PolicyLoss, record: bool = False) -> Any:
     """Build the policy's loss, with its entropy bonus and KL to the reference; see ``Learner.update_actor``.
 
     With ``record``, the loss's own numbers of :data:`RECORDED` are among its sums.
     """
-    options = {name: getattr(section, LOSS_KEYS[name]) for name in LOSS_OPTIONS[section.policy_loss]}
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        surrogate = token_loss(
-            section.policy_loss,
-            logprobs,
-            batch["old_logprobs"],
-            batch["advantages"],
-            batch["trajectory"],
-            selected=batch.get("selected"),
-            importance=batch.get("importance"),
-            **options,
+        columns = (batch["old_logprobs"], batch["advantages"], batch["trajectory"])
+        surrogate = section.token_loss(
+            logprobs, *columns, selected=batch.get("selected"), importance=batch.get("importance")
         )
         per_token = surrogate.loss
         if section.entropy_coeff:  # a gradient of 0 would be computed all the same
@@ -444,25 +429,6 @@ def norm_length(config: PPOConfig) -> float | None:
     return float(config.rollout.max_response_length)
 
 
-def selected_tokens(
-    section: ActorSection, columns: Mapping[str, Floats], mask: Bools, rng: np.random.Generator
-) -> dict[str, Floats]:
-    """Select the tokens that ``clip_cov`` and ``kl_cov`` treat differently, once from the whole batch.
-
-    ``mask``, bool ``[N]``, are the tokens that the policy is trained on. Returns the column ``selected`` ``[N]``, 1
-    where a token is selected; no column for other losses.
-    """
-    inputs = columns["old_logprobs"], columns["advantages"], mask
-    if section.policy_loss == "clip_cov":
-        low, high = section.clip_cov_lb, section.clip_cov_ub
-        chosen = clip_cov_tokens(*inputs, ratio=section.clip_cov_ratio, low=low, high=high, rng=rng)
-    elif section.policy_loss == "kl_cov":
-        chosen = kl_cov_tokens(*inputs, ratio=section.kl_cov_ratio)
-    else:
-        return {}
-    return {"selected": chosen.astype(np.float64)}
-
-
 # ------------------ corrections
 
 
@@ -475,7 +441,7 @@ def kl_controller(section: Estimator) -> KLController:
 
 
 def off_policy_correction(
-    section: ActorSection, old: Floats, rollout: Floats, offsets: NDArray[np.int64]
+    section: PolicyLoss, old: Floats, rollout: Floats, offsets: NDArray[np.int64]
 ) -> tuple[Floats | None, Bools, dict[str, float]]:
     """Correct from the policy that sampled to the one that the update starts from: weights, kept tokens, metrics."""
     mode, cap = section.importance_correction, section.tis_cap

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from trainers.algorithms.losses import PPO
 from trainers.builders.folder import run_folder
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.describe import all_keys
@@ -148,7 +149,7 @@ def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield "actor.policy_loss", f"{actor.policy_loss} is not computed so by TRL; use ppo or gspo"
     if actor.loss_agg_mode == "seq-mean-token-sum":
         yield "actor.loss_agg_mode", f"TRL does not divide as {actor.loss_agg_mode} does; use token-mean"
-    if actor.clip_ratio_c is not None and actor.clip_ratio_c <= 1 + actor.clip_ratio_high:
+    if isinstance(actor, PPO) and actor.clip_ratio_c is not None and actor.clip_ratio_c <= 1 + actor.clip_ratio_high:
         yield "actor.clip_ratio_c", f"TRL's delta must be above 1 + clip_ratio_high = {1 + actor.clip_ratio_high}"
     if actor.use_kl_loss and actor.kl_loss_type not in ("k3", "low_var_kl"):
         yield "actor.kl_loss_type", "TRL's estimate is k3"

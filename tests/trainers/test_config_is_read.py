@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from fake_pooling import FakePooling, in_a_thread
 from fake_service import FakeService
 from pyarrow import parquet
@@ -22,6 +23,7 @@ from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft, tiny
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS, Estimator
+from trainers.algorithms.losses import LOSSES
 from trainers.builders import engines
 from trainers.builders.collection import fork_rules
 from trainers.builders.engines import check_engine, engine_of, plan_of
@@ -38,7 +40,6 @@ from trainers.rollout.renderer import Renderer
 from trainers.run import refuse_checkpoint
 from trainers.section import Section
 from trainers.trajectory import Trajectory
-from trainers.update import actor_loss, selected_tokens
 
 CONFIG = (str(Path(inspect.getfile(PPOConfig)).parent), inspect.getfile(Section))
 
@@ -134,11 +135,12 @@ def test_every_key_of_ppo_is_read(tmp_path):
         for name in ESTIMATORS:
             compute_advantages(resolve([f"algorithm.adv_estimator={name}"])[0].algorithm)
         assert fork_rules(resolve(["algorithm.adv_estimator=fork"])[0]) is not None
-        nothing = dict.fromkeys(("old_logprobs", "advantages"), np.zeros(0))
-        for loss in ("sapo", "clip_cov", "kl_cov"):
-            actor = resolve([f"actor.policy_loss={loss}"])[0].actor
-            actor_loss(actor)
-            selected_tokens(actor, nothing, np.zeros(0, np.bool_), np.random.default_rng(0))
+        nothing = np.zeros(0)
+        for name in LOSSES:
+            algorithm = "algorithm.adv_estimator=rloo"  # also for losses of whole episodes
+            actor = resolve([f"actor.policy_loss={name}", algorithm])[0].actor
+            actor.select(nothing, nothing, np.zeros(0, np.bool_), np.random.default_rng(0))
+            actor.token_loss(*[torch.zeros(2)] * 4, selected=torch.zeros(2))
         config, _ = resolve([])
         run_folder(config.trainer)  # of the two names
         with_other_reward_models(judge)

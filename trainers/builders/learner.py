@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from ..algorithms.losses import PolicyLoss
 from ..cluster.group import LearnerGroup, RayRanks
 from ..cluster.plan import parallel_of
 from ..cluster.ray.runtime import RayCluster, nsight_of
-from ..config.learning import ActorSection, CriticSection
+from ..config.learning import CriticSection
 from ..config.model import ModelSection
 from ..config.running import RunSection
 from ..config.schema import PPOConfig
@@ -122,7 +123,7 @@ def learner_settings(config: PPOConfig) -> dict[str, Any]:
     }
 
 
-def _optimizer(section: ActorSection | CriticSection, **schedule: Any) -> OptimizerSettings:
+def _optimizer(section: PolicyLoss | CriticSection, **schedule: Any) -> OptimizerSettings:
     return OptimizerSettings(
         lr=section.lr,
         betas=section.betas,

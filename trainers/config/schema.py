@@ -14,12 +14,13 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from ..algorithms.estimators import ESTIMATORS, Estimator, TurnGRPO
+from ..algorithms.losses import LOSSES, PPO, PolicyLoss
 from ..chat_template import refused
 from ..engines.vllm.options import refused_arguments
 from ..section import Problems, changed
 from . import unread
 from .base import RunConfig
-from .learning import ActorSection, CriticSection, ForkSection
+from .learning import CriticSection, ForkSection
 from .model import (
     Bfloat16,
     EngineSection,
@@ -76,7 +77,7 @@ class PPOConfig(RunConfig):
     of `reward_model` (`enable` is true, and `name` is NAME). Their rewards are added."""
     algorithm: Annotated[Estimator, Variants("algorithm", "adv_estimator", "turn_grpo", ESTIMATORS)] = TurnGRPO()
     fork: ForkSection = ForkSection()
-    actor: ActorSection = ActorSection()
+    actor: Annotated[PolicyLoss, Variants("actor", "policy_loss", "ppo", LOSSES)] = PPO()
     critic: CriticSection = CriticSection()
     trainer: TrainerSection = TrainerSection()
     cluster: ClusterSection = ClusterSection()
@@ -146,8 +147,6 @@ TASK_FILES = (".jsonl", ".parquet")
 _TURN_DISCOUNT = tuple(name for name, kind in ESTIMATORS.items() if kind.unit == "turn" and not kind.mixes_baselines)
 #: Estimators that give all tokens of an episode the same advantage.
 _BY_EPISODE = tuple(name for name, kind in ESTIMATORS.items() if kind.unit == "episode")
-#: Losses of whole episodes.
-_EPISODE_LOSSES = ("gspo", "geo_mean")
 _CREDIT = "algorithm.reward_credit"
 #: Built-in credit assignments; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
@@ -460,15 +459,15 @@ def _kl_control_checks(algorithm: Estimator, episodes: int) -> Problems:
         yield "algorithm.kl_ctrl.horizon", f"is {control.horizon:g}; with {episodes} episodes a batch {text}"
 
 
-def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
+def _loss_checks(actor: PolicyLoss, estimator: str) -> Problems:
     for name in ("importance_correction", "rejection"):
         if getattr(actor, name) != "none" and actor.old_logprobs != "recompute":
             yield f"actor.{name}", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
     if actor.rejection.endswith(("_k2", "_k3")) and actor.rejection_kl is None:
         yield "actor.rejection_kl", f"is null; actor.rejection={actor.rejection} needs it, in nats"
-    if actor.clip_cov_lb >= actor.clip_cov_ub:
-        yield "actor.clip_cov_lb", f"is {actor.clip_cov_lb:g}; it must be below actor.clip_cov_ub={actor.clip_cov_ub:g}"
-    if actor.policy_loss not in _EPISODE_LOSSES:
+    for key, text in actor.checks():
+        yield f"actor.{key}", text
+    if actor.unit != "episode":
         return
     name = actor.policy_loss
     instead = "use actor.policy_loss=gspo_token"

@@ -29,7 +29,6 @@ class Not:
 Reads: TypeAlias = Mapping[str, Mapping[str, tuple[Any, ...] | Not]]
 
 _ON, _RAY, _GIVEN = (True,), ("ray",), Not(None)
-_CLIPPED = ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov")
 
 ENGINE: Reads = {
     "engine.tensor_parallel_size engine.weight_transport": {"engine.name": ("vllm", "sglang")},
@@ -75,12 +74,7 @@ PPO: Reads = {
     "algorithm.kl_penalty": {"algorithm.use_kl_in_reward": _ON, "actor.use_kl_loss": _ON},  # it is also reported
     "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},
     "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},
-    "actor.clip_ratio_low actor.clip_ratio_high": {"actor.policy_loss": _CLIPPED},
-    "actor.clip_ratio_c": {"actor.policy_loss": ("ppo", "dppo_tv", "dppo_kl")},
     "actor.entropy_step": {"actor.entropy_target": _GIVEN},
-    "actor.tau_pos actor.tau_neg": {"actor.policy_loss": ("sapo",)},
-    "actor.clip_cov_ratio actor.clip_cov_lb actor.clip_cov_ub": {"actor.policy_loss": ("clip_cov",)},
-    "actor.kl_cov_ratio actor.ppo_kl_coef": {"actor.policy_loss": ("kl_cov",)},
     "actor.tis_cap actor.importance_batch_normalize": {"actor.importance_correction": Not("none")},
     "actor.rejection_low actor.rejection_high": {"actor.rejection": ("token", "sequence", "geometric")},
     "actor.rejection_kl": {

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from estimating import estimate
+from estimating import estimate, token_loss
 
 from trainers.algorithms.batch import ActionBatch
-from trainers.algorithms.policy_losses import policy_loss, token_weights
+from trainers.algorithms.policy_losses import token_weights
 
 GROUPS, SIZE, TURNS, REPLY = 6, 4, 3, 2
 EPISODES, TOKENS = GROUPS * SIZE, TURNS * REPLY
@@ -58,7 +58,7 @@ def learned(
         for _ in range(2):  # the second update is with ratios other than 1
             logprobs = logits.log_softmax(-1)[where][torch.arange(len(drawn)), torch.from_numpy(drawn)]
             optimizer.zero_grad()
-            (weights * policy_loss(loss, logprobs, *arrays, clip_low=clip[0], clip_high=clip[1]).loss).sum().backward()
+            (weights * token_loss(loss, logprobs, *arrays, clip_low=clip[0], clip_high=clip[1]).loss).sum().backward()
             optimizer.step()
     with torch.no_grad():
         first = logits.softmax(-1)[:, 0, 0]
