@@ -30,14 +30,13 @@ from trainers.builders.engines import check_engine, engine_of, plan_of
 from trainers.builders.environments import backend_of, played
 from trainers.builders.folder import checkpoint_to_resume, run_folder
 from trainers.builders.reward_model import check_rewards, try_served
-from trainers.checkpoints import Checkpoint, Checkpoints
+from trainers.checkpoints import Checkpoint, Checkpoints, refuse_checkpoint
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
 from trainers.config.variants import Variants
 from trainers.policy import Policy
 from trainers.rollout.renderer import Renderer
-from trainers.run import refuse_checkpoint
 from trainers.section import Section
 from trainers.trajectory import Trajectory
 
