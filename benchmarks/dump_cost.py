@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from textenvs.records import open_run
-from trainers import update
+from trainers.algorithms.estimators import ESTIMATORS
 from trainers.config import load_config
 from trainers.ppo import train
 from trainers.report.episodes import EpisodeFiles
@@ -46,7 +46,8 @@ def main() -> int:
 
         return call
 
-    update.made_of = timed(update.made_of)
+    for estimator in ESTIMATORS.values():
+        estimator.made_of = timed(estimator.made_of)  # type: ignore[method-assign]
     EpisodeFiles.write = timed(EpisodeFiles.write)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"

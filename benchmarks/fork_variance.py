@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.algorithms.advantages import ESTIMATORS
 from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.estimators import ESTIMATORS
 from trainers.algorithms.policy_losses import token_weights
 
 Floats = NDArray[np.float64]
@@ -164,7 +164,7 @@ def updates(task: Chain, way: Way, groups: int, rng: np.random.Generator) -> tup
         forked_from=of_root,
         forked_turn=first,
     )
-    result = ESTIMATORS[way.estimator](batch)
+    result = ESTIMATORS[way.estimator].model_validate({"baseline": "group"}).advantages(batch)
     weight = token_weights("seq-mean-token-sum", offsets, result.policy_mask, weights=result.weights, tree=batch.tree)
     weight *= groups * result.advantages  # a mean over the roots of a group
     turn = index + np.repeat(first, lengths)

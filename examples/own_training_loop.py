@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from own_environment import HigherLower
 
-from trainers.algorithms.advantages import turn_grpo
 from trainers.algorithms.batch import ActionBatch, gather
+from trainers.algorithms.estimators import TurnGRPO
 from trainers.algorithms.policy_losses import ppo_clip, token_weights
 from trainers.demonstrations import encode, play
 from trainers.engines.base import Sampling
@@ -39,7 +39,9 @@ def loss(logprobs: torch.Tensor, entropy: torch.Tensor, columns: dict[str, torch
 def learn(learner: Learner, batch: Batch) -> None:
     episodes = batch.trajectories
     actions = ActionBatch.from_trajectories(episodes)  # the sampled tokens of all episodes, one after the other
-    result = turn_grpo(actions)  # a turn's reward-to-go, minus its siblings' mean at the same turn
+    result = TurnGRPO(baseline="group").advantages(
+        actions
+    )  # a turn's reward-to-go, minus its siblings' mean at the same turn
     columns = {
         "old": gather(episodes, [episode.logprobs for episode in episodes]),
         "advantage": result.advantages,

@@ -57,7 +57,26 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         "Algorithms",
         tuple(
             f"trainers.algorithms.{name}"
-            for name in ("batch", "advantages", "fork", "baselines", "kl", "off_policy", "policy_losses")
+            for name in ("batch", "baselines", "kl", "off_policy", "policy_losses", "estimators.base", "losses.base")
+        )
+        + tuple(
+            f"trainers.algorithms.estimators.{name}"
+            for name in (
+                "gae",
+                "turn_gae",
+                "bilevel_gae",
+                "grpo",
+                "dr_grpo",
+                "rloo",
+                "opo",
+                "gdpo",
+                "grpo_passk",
+                "passk",
+            )
+        )
+        + tuple(
+            f"trainers.algorithms.estimators.{name}"
+            for name in ("passk", "reinforce_pp", "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo", "fork")
         )
         + ("trainers.rewards.credit_assignment",),
     ),

@@ -12,13 +12,16 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from textenvs.data.files import written_whole
 
+from .config import PPOConfig
+from .config.describe import all_keys
+from .config.yaml12 import dump
 from .learner.checkpoint import Background, recover, replace_folder
 from .learner.checksums import DamagedError, UnlistedFileError, checksums, sha256, verify_listed
 from .learner.fsdp import Ranks
@@ -182,3 +185,95 @@ def _unsealed(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+# ------------------ whether a checkpoint fits a configuration
+
+# Keys that must not change when resuming: the model, for example, but not the learning rate.
+_FIXED = (
+    *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
+    *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
+    *("model.exclude_modules", "model.lora_adapter_path", "env.id", "data.train_files", "data.train_size"),
+    *("data.shuffle", "data.chat_template_kwargs", "data.filter_overlong_prompts", "data.longest_prompt"),
+    *("algorithm.adv_estimator", "actor.use_kl_loss", "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.type"),
+    # Optimizer steps per iteration: the learning rate's schedule counts them.
+    *("actor.ppo_epochs", "actor.mini_batches", "critic.warmup", "trainer.seed", "env.train_side"),
+)
+
+
+def damaged(path: Path, error: BaseException) -> CheckpointError:
+    message = next((line for line in str(error).splitlines() if line.strip()), "")
+    return CheckpointError(
+        f"{path} is damaged ({type(error).__name__}: {message}); move it away to resume from the one before"
+    )
+
+
+def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
+    """Raise ``CheckpointError`` if this run cannot resume from a checkpoint."""
+    path = checkpoint.path
+    if "config" not in checkpoint.state:
+        raise damaged(path, KeyError("state.json has no config"))
+    before, now = checkpoint.state["config"], config.model_dump(mode="json")
+    played = before.get("env") or {}
+    names, earlier = config.env.mixture.keys(), dict(played.get("mixture") or {}).keys()
+    if names != earlier:
+        values = [", ".join(keys) or "not given" for keys in (earlier, names)]
+        raise other_run(path, f"env.mixture was {values[0]} and is now {values[1]}")
+    also = [f"env.mixture.{name}.id" for name in names]
+    if not names and _has_curriculum(played) != _has_curriculum(now["env"]):
+        also += ["env.curriculum.kind", "env.curriculum.reverse_share"]
+    freed = ("data.train_files", "data.train_size") if config.trainer.resume_other_data else ()
+    refuse_other_run(before, now, path, also, freed)
+    if checkpoint.state.get("weights_only") and not config.trainer.val_only:
+        raise CheckpointError(
+            f"{path} has the model alone (trainer.save_weights_only), and resuming needs the optimizer's state, too: "
+            f"begin another run with it (model.path={path / 'model'} trainer.experiment_name=NAME), validate it "
+            "(trainer.val_only=true), or start afresh in this folder with trainer.resume_mode=disable"
+        )
+
+
+def refuse_other_run(
+    before: Mapping[str, Any], now: Mapping[str, Any], path: Path, also: Sequence[str] = (), freed: Sequence[str] = ()
+) -> None:
+    """Raise ``CheckpointError`` if a fixed key differs from the checkpoint's configuration.
+
+    ``also`` are additional fixed keys, ``freed`` those that may differ.
+    """
+    fixed = [name for name in (*_FIXED, *also) if name not in freed]
+    differ = [name for name in fixed if _at(before, name) not in (_at(now, name), _UNKNOWN)]
+    if differ:
+        changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
+        raise other_run(path, changes)
+
+
+def other_run(path: Path, changes: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
+        "or start afresh in this one with trainer.resume_mode=disable"
+    )
+
+
+def _has_curriculum(env: Mapping[str, Any]) -> bool:
+    """Return whether a single environment's groups are chosen by a curriculum, which numbers tasks itself."""
+    curriculum = env.get("curriculum") or {}
+    return curriculum.get("kind", "fixed") != "fixed" or curriculum.get("reverse_share", 0.0) > 0
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each key whose value differs, as ``key: old -> new``; skip keys that only one version has."""
+    for name in all_keys(PPOConfig):
+        old, new = _at(before, name), _at(now, name)
+        if old != new and _UNKNOWN not in (old, new):
+            yield f"{name}: {dump(old)} -> {dump(new)}"
+
+
+def _at(tree: Mapping[str, Any], name: str) -> Any:
+    value: Any = tree
+    for part in name.split("."):
+        if part not in value:  # an older version did not have this key
+            return _UNKNOWN
+        value = value[part]
+    return value
+
+
+_UNKNOWN: Any = object()

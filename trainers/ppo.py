@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .algorithms.advantages import NEEDS_TERMS
 from .config import PPOConfig, check_arguments, load_config
 
 if __name__ == "__main__":
@@ -209,7 +208,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         run.publishing = asyncio.ensure_future(update)
         if not run.config.rollout.staleness:  # the engine reads the parameters: nothing may start before it has them
             await published(run)
-    tied = groups_tied(batch.groups, by_term=run.config.algorithm.adv_estimator in NEEDS_TERMS)
+    tied = groups_tied(batch.groups, by_term="terms" in run.config.algorithm.needs)
     health = health_metrics(batch.groups, run.config.rollout.max_response_length, run.stop_token_ids)
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
@@ -233,7 +232,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
 
 def played_metrics(config: PPOConfig, batch: Batch) -> dict[str, float]:
     """Return metrics by component of a mixture, and of groups that began at their opening or in the middle."""
-    by_term, metrics = config.algorithm.adv_estimator in NEEDS_TERMS, dict[str, float]()
+    by_term, metrics = "terms" in config.algorithm.needs, dict[str, float]()
     at_opening: dict[str, list[list[Trajectory]]] = {}
     if config.env.mixture:
         by_name: dict[str, list[list[Trajectory]]] = {name: [] for name in config.env.mixture}

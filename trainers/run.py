@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,14 +35,12 @@ from .builders.folder import (
 from .builders.learner import Publisher, check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import careless_of, experts_of, policy_of, renderer_of, set_threads, with_available_scripts
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
-from .checkpoints import Checkpoint, CheckpointError, Checkpoints
+from .checkpoints import Checkpoint, CheckpointError, Checkpoints, changes, damaged, refuse_checkpoint
 from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
 from .cluster.memory import PlanError
 from .cluster.plan import with_replicas
 from .config import PPOConfig
-from .config.describe import all_keys
-from .config.yaml12 import dump
 from .demonstrations import DemonstrationError
 from .engines.base import Engine
 from .learner import Learner, Parallel
@@ -122,175 +120,244 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
 
 
 async def _assembled(config: PPOConfig, stack: contextlib.AsyncExitStack) -> Run:
-    with nothing_started():
-        environments.check_environments(config)
-        check_engine(config)
-        check_rewards(config)
-    folder = run_folder(config.trainer)
-    stack.enter_context(held(folder))
-    refuse_sft_folder(folder)
-    saved = Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
-    checkpoint = checkpoint_to_resume(config.trainer, saved)
-    if checkpoint is not None:
-        refuse_checkpoint(config, checkpoint)
-    data = data_of(config)
-    other_data = [] if checkpoint is None else list(check_data(config, checkpoint, data))
-    console = ConsoleLogger(config.trainer.total_iterations) if "console" in config.trainer.logger else None
-    progress = Progress.silent() if console is None else console.progress
-    if console is not None:
-        stack.callback(console.close)
-    setting_up = progress.enter("setup")
-    plan = plan_of(config)
-    config = with_replicas(config, len(plan.engines))
-    config, notes = with_available_scripts(config)
-    credit = collection.redistribution_of(config.algorithm)
-    components, seed, context = environments.played(config), config.trainer.seed, config.engine.max_context
-    with progress.phase("loading the model"):
-        policy = policy_of(
-            config.model, components, config.warm_start, max_context=context, seed=seed, checkpoint=checkpoint
+    parts = _Parts(config, stack)
+    parts.open_folder()
+    parts.load_policy()
+    parts.open_reports()
+    await parts.try_environments()
+    await parts.warm_up_or_resume()
+    await parts.start_engine()
+    await parts.start_rewards()
+    await parts.start_collector()
+    return parts.finish()
+
+
+class _Parts:
+    """The parts of a run; each step needs what those before it have built, and closes it with the stack."""
+
+    folder: Path
+    saved: Checkpoints
+    checkpoint: Checkpoint | None
+    policy: Policy
+    reporter: Reporter
+    learner: Learner | LearnerGroup
+    engine: Engine
+    collector: Collector
+
+    def __init__(self, config: PPOConfig, stack: contextlib.AsyncExitStack) -> None:
+        self.config, self.stack = config, stack
+        self.learning, self.given_up = LearnerThread(), threading.Event()
+        self.models: RewardModels | None = None
+        self.references: Mapping[str, float] = {}
+        self.reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
+
+    def open_folder(self) -> None:
+        """Check what is installed, lock the folder, and find the checkpoint to resume from."""
+        config, trainer = self.config, self.config.trainer
+        with nothing_started():
+            environments.check_environments(config)
+            check_engine(config)
+            check_rewards(config)
+        self.folder = run_folder(trainer)
+        self.stack.enter_context(held(self.folder))
+        refuse_sft_folder(self.folder)
+        self.saved = Checkpoints(self.folder / "checkpoints", trainer.keep_last_n)
+        self.checkpoint = checkpoint_to_resume(trainer, self.saved)
+        if self.checkpoint is not None:
+            refuse_checkpoint(config, self.checkpoint)
+        self.data = data_of(config)
+        self.other_data = [] if self.checkpoint is None else list(check_data(config, self.checkpoint, self.data))
+        self.console = ConsoleLogger(trainer.total_iterations) if "console" in trainer.logger else None
+        self.progress = Progress.silent() if self.console is None else self.console.progress
+        if self.console is not None:
+            self.stack.callback(self.console.close)
+
+    def load_policy(self) -> None:
+        """Plan where everything runs, load the model and its tokenizer, and check what the model can do."""
+        self.setting_up = self.progress.enter("setup")
+        self.plan = plan_of(self.config)
+        self.config, self.notes = with_available_scripts(with_replicas(self.config, len(self.plan.engines)))
+        config = self.config
+        self.credit = collection.redistribution_of(config.algorithm)
+        self.components = environments.played(config)
+        with self.progress.phase("loading the model"):
+            self.policy = policy_of(
+                config.model,
+                self.components,
+                config.warm_start,
+                max_context=config.engine.max_context,
+                seed=config.trainer.seed,
+                checkpoint=self.checkpoint,
+            )
+        check_learner(config.model, config.trainer, self.policy, config.cluster.learner_ranks)
+        set_threads(self.policy, config.trainer.threads)
+        self.renderer = renderer_of(self.policy, config.data.chat_template_kwargs)
+        environments.check_tools(config, self.renderer)
+
+    def open_reports(self) -> None:
+        """Open the loggers and the files of the run's folder; later parts are closed before them."""
+        config, stack = self.config, self.stack
+        self.trace = trace_of(config)
+        self.reporter = Reporter(
+            logged_run(config, self.folder, first_step_of(config, self.checkpoint)),
+            config.trainer.logger,
+            total=config.trainer.total_iterations,
+            episodes=episode_files(config, self.folder, self.policy.tokenizer),
+            on_phase=None if self.trace is None else self.trace.phase,
+            console=self.console,
         )
-    check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
-    set_threads(policy, config.trainer.threads)
-    renderer = renderer_of(policy, config.data.chat_template_kwargs)
-    environments.check_tools(config, renderer)
-    trace = trace_of(config)
-    reporter = Reporter(
-        logged_run(config, folder, first_step_of(config, checkpoint)),
-        config.trainer.logger,
-        total=config.trainer.total_iterations,
-        episodes=episode_files(config, folder, policy.tokenizer),
-        on_phase=None if trace is None else trace.phase,
-        console=console,
-    )
-    if policy.unused_token_ids:
-        reporter.say(unused_line(policy))
-    stack.callback(saved.wait)  # finish writing in the background, or report its failure
-    stack.callback(reporter.close)
-    if not config.trainer.val_only:  # val_only leaves the folder unchanged
-        write_config(folder, config)
-    if trace is not None:
-        stack.callback(trace.close)
-    learning, given_up = LearnerThread(), threading.Event()
-    stack.callback(learning.close)
-    stack.callback(given_up.set)  # cancelling a waiter does not cancel its thread: signal it to end
-    scores = collection.own_scores(config, stack)
-    for line in (*notes, *environments.described(config), *environments.other_validation(config)):
-        reporter.say(line)
-    longest = None if config.model.path == "tiny" else policy.skeleton.config.get_text_config()
-    with nothing_started(), progress.phase("first openings of the environment"):
-        await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
-    with progress.phase("measuring the openings"):
-        overlong = await environments.overlong_of(config, renderer, reporter.say)
-    await collection.try_multiturn(config)
-    first_step = first_step_of(config, checkpoint)
-    scripts: Mapping[str, float] = {}
-    if first_step == 0:
-        playing = in_new_thread(partial(environments.references, config))  # abandoned if it hangs
-        await asyncio.wait([playing], timeout=_SCRIPTS_S)
-        scripts = playing.result() if playing.done() else {}
-    doctor = Doctor(CHECKS, config.model_dump(mode="json"))
-    if first_step and "jsonl" in config.trainer.logger:
-        for step, metrics in read_jsonl(folder / METRICS_FILE):
-            if step < first_step:
-                doctor.observe(step, metrics)
-    models: RewardModels | None = None
-    if start_early(config):  # find errors before anything is trained
-        models = await stack.enter_async_context(reward_models_of(config, plan))
-    if checkpoint is not None:
-        reporter.say(f"resuming from {checkpoint.path}")
-        for line in other_data:
-            reporter.say(line)
-        if not config.trainer.val_only:
-            policy.link_to(folder / START)  # later checkpoints replace it
-        for change in changes(checkpoint.state["config"], config.model_dump(mode="json")):
-            reporter.say(f"the configuration differs from the checkpoint's: {change}")
-    elif warm_start_enabled(config):
-        if models is None:
-            await try_served(config)
-        sleeper = None if models is None else models.sleeper
-        if sleeper is not None:  # the learner spans its GPUs
-            await sleeper.sleep()
-        await learning(warm_up, config, policy, renderer, reporter.say, given_up, progress)
-        await asyncio.to_thread(empty_heap)  # free the memory of the warm start's learner
-        if sleeper is not None:
-            await sleeper.wake()
-    cluster = stack.enter_context(cluster_of(config, plan))
-    with progress.phase("starting the learner"):
-        learner = await learning(learner_of, config, policy, cluster)
-    if isinstance(learner, LearnerGroup):
-        stack.callback(learner.close)
-        stack.callback(saved.wait)  # closed ranks cannot write: finish a save in the background first
-    if checkpoint is None:  # the model of a checkpoint has its adapter merged already
-        start_from_adapter(config, policy)
-    version = 0 if checkpoint is None else checkpoint.iteration
-    with progress.phase(f"starting the engine ({config.engine.name})"):
-        engine = await engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
-    stack.push_async_callback(engine.close)
-    policy.release()
-    reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
-    if config.multiturn_reward.enable:
-        ahead = scores["multiturn"] = collection.multiturn_reward(config, policy.tokenizer)
-        reward_stats["multiturn"] = ahead.stats
-    if models is None:
-        models = await stack.enter_async_context(reward_models_of(config, plan, cluster, learner))
-    if models is not None:
-        scores |= models.scores
-        reward_stats |= {name: partial(models.stats, name) for name in models.scores}
-    training, validation = dict[str, Backend](), dict[str, Backend]()
-    for backends in (training, validation):
-        for component in components:
-            first, held_out = next(iter(backends.values()), None), backends is validation
-            backend = environments.backend_of(config, component, validation=held_out, beside=first)
-            backends[component.name] = await stack.enter_async_context(backend)
-    without = {name: indices.training for name, indices in overlong.items()}
-    collector = await stack.enter_async_context(
-        collector_of(config, engine, renderer, training, trace, scores, credit, without)
-    )
-    sleepers: list[Any] = [engine] if sleeps(config) else []
-    if models is not None:
-        models.service.watch(collector.generating_s)
-        if models.sleeper is not None:
-            sleepers.append(models.sleeper)
-    run = Run(
-        config=config,
-        folder=folder,
-        learner=learner,
-        engine=engine,
-        publisher=Publisher(learner, config),
-        collector=collector,
-        validation=validation,
-        validation_tasks={
-            component.name: [
-                task
-                for task in environments.validation_tasks(config, component)
-                if task not in overlong[component.name].validation
-            ]
-            for component in components
-        },
-        update=Update(config),
-        reporter=reporter,
-        saved=saved,
-        tokenizer=policy.tokenizer,
-        stop_token_ids=renderer.stop_token_ids,
-        sleepers=sleepers,
-        reward_models=models,
-        trace=trace,
-        resumed_from=None if checkpoint is None else checkpoint.path,
-        reward_stats=reward_stats,
-        learning=learning,
-        given_up=given_up,
-        made_here=config.model.path == "tiny" or warm_start_enabled(config),
-        data=data,
-        doctor=doctor,
-        references=scripts,
-    )
-    stack.push_async_callback(_withdraw, run)
-    if checkpoint is not None:
-        with progress.phase("resuming from the checkpoint"):
-            resume(run, checkpoint)
-    progress.leave(setting_up)
-    stack.enter_context(tuned_gc())
-    return run
+        if self.policy.unused_token_ids:
+            self.reporter.say(unused_line(self.policy))
+        stack.callback(self.saved.wait)  # finish writing in the background, or report its failure
+        stack.callback(self.reporter.close)
+        if not config.trainer.val_only:  # val_only leaves the folder unchanged
+            write_config(self.folder, config)
+        if self.trace is not None:
+            stack.callback(self.trace.close)
+        stack.callback(self.learning.close)
+        stack.callback(self.given_up.set)  # cancelling a waiter does not cancel its thread: signal it to end
+        self.scores = collection.own_scores(config, stack)
+        for line in (*self.notes, *environments.described(config), *environments.other_validation(config)):
+            self.reporter.say(line)
+
+    async def try_environments(self) -> None:
+        """Render openings, measure them, play the scripts, and read the metrics of an earlier run."""
+        config, renderer = self.config, self.renderer
+        longest = None if config.model.path == "tiny" else self.policy.skeleton.config.get_text_config()
+        with nothing_started(), self.progress.phase("first openings of the environment"):
+            await environments.try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
+        with self.progress.phase("measuring the openings"):
+            self.overlong = await environments.overlong_of(config, renderer, self.reporter.say)
+        await collection.try_multiturn(config)
+        first_step = first_step_of(config, self.checkpoint)
+        if first_step == 0:
+            playing = in_new_thread(partial(environments.references, config))  # abandoned if it hangs
+            await asyncio.wait([playing], timeout=_SCRIPTS_S)
+            self.references = playing.result() if playing.done() else {}
+        self.doctor = Doctor(CHECKS, config.model_dump(mode="json"))
+        if first_step and "jsonl" in config.trainer.logger:
+            for step, metrics in read_jsonl(self.folder / METRICS_FILE):
+                if step < first_step:
+                    self.doctor.observe(step, metrics)
+
+    async def warm_up_or_resume(self) -> None:
+        """Warm the policy up, or say what differs from the checkpoint that the run resumes from."""
+        config, checkpoint, say = self.config, self.checkpoint, self.reporter.say
+        if start_early(config):  # find errors before anything is trained
+            self.models = await self.stack.enter_async_context(reward_models_of(config, self.plan))
+        if checkpoint is not None:
+            say(f"resuming from {checkpoint.path}")
+            for line in self.other_data:
+                say(line)
+            if not config.trainer.val_only:
+                self.policy.link_to(self.folder / START)  # later checkpoints replace it
+            for change in changes(checkpoint.state["config"], config.model_dump(mode="json")):
+                say(f"the configuration differs from the checkpoint's: {change}")
+        elif warm_start_enabled(config):
+            if self.models is None:
+                await try_served(config)
+            sleeper = None if self.models is None else self.models.sleeper
+            if sleeper is not None:  # the learner spans its GPUs
+                await sleeper.sleep()
+            await self.learning(warm_up, config, self.policy, self.renderer, say, self.given_up, self.progress)
+            await asyncio.to_thread(empty_heap)  # free the memory of the warm start's learner
+            if sleeper is not None:
+                await sleeper.wake()
+
+    async def start_engine(self) -> None:
+        """Start the learner, and the engine with its weights."""
+        config, policy, stack = self.config, self.policy, self.stack
+        self.cluster = stack.enter_context(cluster_of(config, self.plan))
+        with self.progress.phase("starting the learner"):
+            self.learner = learner = await self.learning(learner_of, config, policy, self.cluster)
+        if isinstance(learner, LearnerGroup):
+            stack.callback(learner.close)
+            stack.callback(self.saved.wait)  # closed ranks cannot write: finish a save in the background first
+        if self.checkpoint is None:  # the model of a checkpoint has its adapter merged already
+            start_from_adapter(config, policy)
+        version = 0 if self.checkpoint is None else self.checkpoint.iteration
+        with self.progress.phase(f"starting the engine ({config.engine.name})"):
+            self.engine = await engine_of(
+                config, policy, self.renderer, version=version, cluster=self.cluster, learner=learner
+            )
+        stack.push_async_callback(self.engine.close)
+        policy.release()
+
+    async def start_rewards(self) -> None:
+        """Start what scores episodes beside generation."""
+        config = self.config
+        if config.multiturn_reward.enable:
+            ahead = self.scores["multiturn"] = collection.multiturn_reward(config, self.policy.tokenizer)
+            self.reward_stats["multiturn"] = ahead.stats
+        if self.models is None:
+            started = reward_models_of(config, self.plan, self.cluster, self.learner)
+            self.models = await self.stack.enter_async_context(started)
+        if self.models is not None:
+            self.scores |= self.models.scores
+            self.reward_stats |= {name: partial(self.models.stats, name) for name in self.models.scores}
+
+    async def start_collector(self) -> None:
+        """Start the environments and the collector, and note who gives memory back while the learner learns."""
+        config, models = self.config, self.models
+        training, self.validation = dict[str, Backend](), dict[str, Backend]()
+        for backends in (training, self.validation):
+            for component in self.components:
+                first, held_out = next(iter(backends.values()), None), backends is self.validation
+                backend = environments.backend_of(config, component, validation=held_out, beside=first)
+                backends[component.name] = await self.stack.enter_async_context(backend)
+        without = {name: indices.training for name, indices in self.overlong.items()}
+        self.collector = await self.stack.enter_async_context(
+            collector_of(config, self.engine, self.renderer, training, self.trace, self.scores, self.credit, without)
+        )
+        self.sleepers: list[Any] = [self.engine] if sleeps(config) else []
+        if models is not None:
+            models.service.watch(self.collector.generating_s)
+            if models.sleeper is not None:
+                self.sleepers.append(models.sleeper)
+
+    def finish(self) -> Run:
+        """Return the run, at its checkpoint if it has one."""
+        config, checkpoint = self.config, self.checkpoint
+        run = Run(
+            config=config,
+            folder=self.folder,
+            learner=self.learner,
+            engine=self.engine,
+            publisher=Publisher(self.learner, config),
+            collector=self.collector,
+            validation=self.validation,
+            validation_tasks={
+                component.name: [
+                    task
+                    for task in environments.validation_tasks(config, component)
+                    if task not in self.overlong[component.name].validation
+                ]
+                for component in self.components
+            },
+            update=Update(config),
+            reporter=self.reporter,
+            saved=self.saved,
+            tokenizer=self.policy.tokenizer,
+            stop_token_ids=self.renderer.stop_token_ids,
+            sleepers=self.sleepers,
+            reward_models=self.models,
+            trace=self.trace,
+            resumed_from=None if checkpoint is None else checkpoint.path,
+            reward_stats=self.reward_stats,
+            learning=self.learning,
+            given_up=self.given_up,
+            made_here=config.model.path == "tiny" or warm_start_enabled(config),
+            data=self.data,
+            doctor=self.doctor,
+            references=self.references,
+        )
+        self.stack.push_async_callback(_withdraw, run)
+        if checkpoint is not None:
+            with self.progress.phase("resuming from the checkpoint"):
+                resume(run, checkpoint)
+        self.progress.leave(self.setting_up)
+        self.stack.enter_context(tuned_gc())
+        return run
 
 
 async def _withdraw(run: Run) -> None:
@@ -391,93 +458,3 @@ def resume(run: Run, checkpoint: Checkpoint) -> None:
             raise CheckpointError(f"{checkpoint.path} cannot be resumed from: {error}") from error
         raise damaged(checkpoint.path, error) from error
     run.validated = int(state.get("validated", run.iteration))  # older checkpoints do not say: assume that it was done
-
-
-# Keys that must not change when resuming: the model, for example, but not the learning rate.
-_FIXED = (
-    *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
-    *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
-    *("model.exclude_modules", "model.lora_adapter_path", "env.id", "data.train_files", "data.train_size"),
-    *("data.shuffle", "data.chat_template_kwargs", "data.filter_overlong_prompts", "data.longest_prompt"),
-    *("algorithm.adv_estimator", "actor.use_kl_loss", "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.type"),
-    # Optimizer steps per iteration: the learning rate's schedule counts them.
-    *("actor.ppo_epochs", "actor.mini_batches", "critic.warmup", "trainer.seed", "env.train_side"),
-)
-
-
-def damaged(path: Path, error: BaseException) -> CheckpointError:
-    message = next((line for line in str(error).splitlines() if line.strip()), "")
-    return CheckpointError(
-        f"{path} is damaged ({type(error).__name__}: {message}); move it away to resume from the one before"
-    )
-
-
-def refuse_checkpoint(config: PPOConfig, checkpoint: Checkpoint) -> None:
-    """Raise ``CheckpointError`` if this run cannot resume from a checkpoint."""
-    path = checkpoint.path
-    if "config" not in checkpoint.state:
-        raise damaged(path, KeyError("state.json has no config"))
-    before, now = checkpoint.state["config"], config.model_dump(mode="json")
-    played = before.get("env") or {}
-    names, earlier = config.env.mixture.keys(), dict(played.get("mixture") or {}).keys()
-    if names != earlier:
-        values = [", ".join(keys) or "not given" for keys in (earlier, names)]
-        raise other_run(path, f"env.mixture was {values[0]} and is now {values[1]}")
-    also = [f"env.mixture.{name}.id" for name in names]
-    if not names and _has_curriculum(played) != _has_curriculum(now["env"]):
-        also += ["env.curriculum.kind", "env.curriculum.reverse_share"]
-    freed = ("data.train_files", "data.train_size") if config.trainer.resume_other_data else ()
-    refuse_other_run(before, now, path, also, freed)
-    if checkpoint.state.get("weights_only") and not config.trainer.val_only:
-        raise CheckpointError(
-            f"{path} has the model alone (trainer.save_weights_only), and resuming needs the optimizer's state, too: "
-            f"begin another run with it (model.path={path / 'model'} trainer.experiment_name=NAME), validate it "
-            "(trainer.val_only=true), or start afresh in this folder with trainer.resume_mode=disable"
-        )
-
-
-def refuse_other_run(
-    before: Mapping[str, Any], now: Mapping[str, Any], path: Path, also: Sequence[str] = (), freed: Sequence[str] = ()
-) -> None:
-    """Raise ``CheckpointError`` if a fixed key differs from the checkpoint's configuration.
-
-    ``also`` are additional fixed keys, ``freed`` those that may differ.
-    """
-    fixed = [name for name in (*_FIXED, *also) if name not in freed]
-    differ = [name for name in fixed if _at(before, name) not in (_at(now, name), _UNKNOWN)]
-    if differ:
-        changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
-        raise other_run(path, changes)
-
-
-def other_run(path: Path, changes: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
-        "or start afresh in this one with trainer.resume_mode=disable"
-    )
-
-
-def _has_curriculum(env: Mapping[str, Any]) -> bool:
-    """Return whether a single environment's groups are chosen by a curriculum, which numbers tasks itself."""
-    curriculum = env.get("curriculum") or {}
-    return curriculum.get("kind", "fixed") != "fixed" or curriculum.get("reverse_share", 0.0) > 0
-
-
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each key whose value differs, as ``key: old -> new``; skip keys that only one version has."""
-    for name in all_keys(PPOConfig):
-        old, new = _at(before, name), _at(now, name)
-        if old != new and _UNKNOWN not in (old, new):
-            yield f"{name}: {dump(old)} -> {dump(new)}"
-
-
-def _at(tree: Mapping[str, Any], name: str) -> Any:
-    value: Any = tree
-    for part in name.split("."):
-        if part not in value:  # an older version did not have this key
-            return _UNKNOWN
-        value = value[part]
-    return value
-
-
-_UNKNOWN: Any = object()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,29 +27,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .algorithms import off_policy
-from .algorithms.advantages import (
-    ESTIMATORS,
-    NEEDS_ANCHOR,
-    NEEDS_GREEDY,
-    NEEDS_TERMS,
-    Advantages,
-    made_of,
-    normalize,
-    restrict,
-)
-from .algorithms.baselines import score_norms
-from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors, tree_of
+from .algorithms.batch import ActionBatch, Advantages, gather, tree_of
+from .algorithms.estimators import Estimator, normalize, restrict
 from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController, kl_estimate, mean_kl
-from .algorithms.policy_losses import LOSS_OPTIONS, clip_cov_tokens, kl_cov_tokens, token_weights, value_loss
-from .algorithms.policy_losses import policy_loss as token_loss
+from .algorithms.losses import PolicyLoss
+from .algorithms.policy_losses import token_weights, value_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
-from .config.schema import ActorSection, AlgorithmSection, CriticSection, estimator_keys
+from .config.schema import CriticSection
 from .learner import Learner
 from .report.episodes import Explained
 from .trajectory import Trajectory, action_offsets
-
-log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -59,17 +46,6 @@ AnyLearner: TypeAlias = Learner | LearnerGroup
 
 #: Numbers of each token that the learner and :func:`actor_loss` return where the batch is to be explained.
 RECORDED = ("token_logprobs", "token_entropy", "token_ratio", "token_clipped", "token_loss")
-
-#: The key of ``actor`` that each option of a loss is read from.
-LOSS_KEYS = {
-    "clip_low": "clip_ratio_low",
-    "clip_high": "clip_ratio_high",
-    "dual_clip": "clip_ratio_c",
-    "ratio_cap": "clip_ratio_c",
-    "tau_pos": "tau_pos",
-    "tau_neg": "tau_neg",
-    "kl_coef": "ppo_kl_coef",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,18 +132,20 @@ class Update:
             values = columns["old_values"] = _flat(by_episode)
         side = np.arange(len(episodes)) >= len(episodes) - users
         batch = ActionBatch.from_trajectories(episodes, values=values, bootstrap=bootstrap, penalty=penalty, side=side)
-        batch, compared = with_comparisons(algorithm, batch, episodes, greedy)
+        if "greedy" in algorithm.needs:
+            batch = replace(batch, greedy=np.array([greedy[episode.group_id] for episode in episodes], np.float64))
+            metrics["actor/greedy_reward"] = float(np.mean(list(greedy.values())))
+        batch, compared = algorithm.complete(batch, episodes)
         metrics |= {f"actor/{name}": value for name, value in compared.items()}
-        options = estimator_options(algorithm)
-        advantages = ESTIMATORS[algorithm.adv_estimator](batch, **options)
+        advantages = algorithm.advantages(batch)
         if explain:
-            advantages = replace(advantages, made_of=made_of(algorithm.adv_estimator, batch, advantages, options))
+            advantages = replace(advantages, made_of=algorithm.made_of(batch, advantages))
         advantages = restrict(advantages, mask)
         metrics |= advantage_metrics(advantages)
         if advantages.returns is not None:
             columns["returns"] = advantages.returns
             metrics |= critic_metrics(advantages, columns["old_values"])
-        if algorithm.norm_adv:
+        if getattr(algorithm, "norm_adv", False):
             advantages = normalize(advantages)
         columns["advantages"] = advantages.advantages
         return Prepared(episodes, columns, advantages, metrics, greedy)
@@ -245,7 +223,7 @@ class Update:
             self.entropy.update(metrics["actor/entropy"])
         explained = None
         if steps.recorded:
-            by_term = config.algorithm.adv_estimator in NEEDS_TERMS
+            by_term = "terms" in config.algorithm.needs
             explained = explained_of(prepared, steps.recorded, steps.rows, by_term)
         return UpdateResult(metrics, steps.rows, explained)
 
@@ -272,7 +250,10 @@ class _Steps:
         self.trains_actor = iteration >= config.critic.warmup or learner.critic is None
         self.rng = np.random.default_rng((config.trainer.seed, iteration))
         mask = prepared.advantages.policy_mask
-        self.columns = {**prepared.columns, **selected_tokens(config.actor, prepared.columns, mask, self.rng)}
+        self.columns = dict(prepared.columns)
+        inputs = self.columns["old_logprobs"], self.columns["advantages"], mask
+        if (selected := config.actor.select(*inputs, self.rng)) is not None:
+            self.columns["selected"] = selected.astype(np.float64)
         # The entropy of each token: known where it was recomputed, else computed by a step or where none does.
         self.entropy = self.columns.pop("entropy", np.full(len(mask), np.nan))
         self.entropies: list[tuple[float, int]] = []  # of each step: the mean entropy, over so many tokens
@@ -344,7 +325,7 @@ class _Steps:
 
 def update_actor(
     learner: AnyLearner,
-    actor: ActorSection,
+    actor: PolicyLoss,
     episodes: Sequence[Trajectory],
     columns: Mapping[str, Floats],
     mask: Bools,
@@ -389,13 +370,13 @@ def entropies_of(learner: AnyLearner, episodes: Sequence[Trajectory], entropies:
     return np.concatenate(learner.logprobs(episodes, entropy=True)[1]).astype(np.float64)
 
 
-def has_gradient(section: ActorSection, advantages: Floats, mask: Bools, offsets: NDArray[np.int64]) -> Bools:
+def has_gradient(section: PolicyLoss, advantages: Floats, mask: Bools, offsets: NDArray[np.int64]) -> Bools:
     """Return which episodes the policy's gradient depends on, bool ``[E]``; ``advantages`` and ``mask`` are ``[N]``.
 
     An advantage of 0 everywhere leaves every loss but ``kl_cov`` without a gradient; an entropy bonus and a KL have one
     for every token. ``offsets`` ``[E + 1]``: :func:`~trainers.trajectory.action_offsets`.
     """
-    if section.entropy_coeff or section.use_kl_loss or section.policy_loss == "kl_cov":
+    if section.entropy_coeff or section.use_kl_loss or section.always_has_gradient:
         return np.ones(len(offsets) - 1, np.bool_)
     before = np.concatenate([[0], np.cumsum(mask & (advantages != 0))])
     return np.diff(before[offsets]) > 0
@@ -404,23 +385,16 @@ def has_gradient(section: ActorSection, advantages: Floats, mask: Bools, offsets
 # ------------------ losses
 
 
-def actor_loss(section: ActorSection, record: bool = False) -> Any:
+def actor_loss(section: PolicyLoss, record: bool = False) -> Any:
     """Build the policy's loss, with its entropy bonus and KL to the reference; see ``Learner.update_actor``.
 
     With ``record``, the loss's own numbers of :data:`RECORDED` are among its sums.
     """
-    options = {name: getattr(section, LOSS_KEYS[name]) for name in LOSS_OPTIONS[section.policy_loss]}
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        surrogate = token_loss(
-            section.policy_loss,
-            logprobs,
-            batch["old_logprobs"],
-            batch["advantages"],
-            batch["trajectory"],
-            selected=batch.get("selected"),
-            importance=batch.get("importance"),
-            **options,
+        columns = (batch["old_logprobs"], batch["advantages"], batch["trajectory"])
+        surrogate = section.token_loss(
+            logprobs, *columns, selected=batch.get("selected"), importance=batch.get("importance")
         )
         per_token = surrogate.loss
         if section.entropy_coeff:  # a gradient of 0 would be computed all the same
@@ -455,29 +429,10 @@ def norm_length(config: PPOConfig) -> float | None:
     return float(config.rollout.max_response_length)
 
 
-def selected_tokens(
-    section: ActorSection, columns: Mapping[str, Floats], mask: Bools, rng: np.random.Generator
-) -> dict[str, Floats]:
-    """Select the tokens that ``clip_cov`` and ``kl_cov`` treat differently, once from the whole batch.
-
-    ``mask``, bool ``[N]``, are the tokens that the policy is trained on. Returns the column ``selected`` ``[N]``, 1
-    where a token is selected; no column for other losses.
-    """
-    inputs = columns["old_logprobs"], columns["advantages"], mask
-    if section.policy_loss == "clip_cov":
-        low, high = section.clip_cov_lb, section.clip_cov_ub
-        chosen = clip_cov_tokens(*inputs, ratio=section.clip_cov_ratio, low=low, high=high, rng=rng)
-    elif section.policy_loss == "kl_cov":
-        chosen = kl_cov_tokens(*inputs, ratio=section.kl_cov_ratio)
-    else:
-        return {}
-    return {"selected": chosen.astype(np.float64)}
+# ------------------ corrections
 
 
-# ------------------ corrections, comparisons
-
-
-def kl_controller(section: AlgorithmSection) -> KLController:
+def kl_controller(section: Estimator) -> KLController:
     """Build the controller of the KL penalty's weight in the reward."""
     control = section.kl_ctrl
     if control.type == "fixed":
@@ -486,7 +441,7 @@ def kl_controller(section: AlgorithmSection) -> KLController:
 
 
 def off_policy_correction(
-    section: ActorSection, old: Floats, rollout: Floats, offsets: NDArray[np.int64]
+    section: PolicyLoss, old: Floats, rollout: Floats, offsets: NDArray[np.int64]
 ) -> tuple[Floats | None, Bools, dict[str, float]]:
     """Correct from the policy that sampled to the one that the update starts from: weights, kept tokens, metrics."""
     mode, cap = section.importance_correction, section.tis_cap
@@ -501,39 +456,6 @@ def off_policy_correction(
     if section.rejection != "none" and mask.size:
         metrics["rejected"] = 1.0 - float(mask.mean())
     return weights, mask, metrics
-
-
-def with_comparisons(
-    section: AlgorithmSection, batch: ActionBatch, episodes: Sequence[Trajectory], greedy: Mapping[str, float]
-) -> tuple[ActionBatch, dict[str, float]]:
-    """Add to the batch what its estimator compares episodes with, besides each other; return it with metrics."""
-    if section.adv_estimator in NEEDS_GREEDY:
-        returns = np.array([greedy[episode.group_id] for episode in episodes], np.float64)
-        return replace(batch, greedy=returns), {"greedy_reward": float(np.mean(list(greedy.values())))}
-    if section.adv_estimator in NEEDS_ANCHOR:
-        batch = replace(batch, anchor=anchor_states(episodes, section.anchor))
-        return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
-    if section.adv_estimator in NEEDS_TERMS:
-        names, terms = episode_terms(episodes, section.gdpo_reward_keys)
-        present = {name for episode in episodes for turn in episode.turn_terms for name in turn}
-        if missing := sorted(set(names) - present):
-            log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(present))
-        deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
-        return replace(batch, terms=terms), deviations
-    if "baseline" in estimator_keys(section.adv_estimator) and section.baseline == "optimal_token":
-        sampled = gather(episodes, [t.logprobs for t in episodes]).astype(np.float64)
-        return replace(batch, score_norms=score_norms(sampled)), {}
-    return batch, {}
-
-
-def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
-    """Return the options of the chosen estimator, by name."""
-    options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
-    for name in ("anchor", "gdpo_reward_keys"):  # they say what the batch holds
-        options.pop(name, None)
-    if options.get("norm_by_std", False) is None:
-        del options["norm_by_std"]  # the estimator's own default
-    return options
 
 
 # ------------------ reports

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Message, text_of, user
-from trainers.algorithms.advantages import dr_grpo
 from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.estimators import DrGRPO
 from trainers.algorithms.policy_losses import ppo_clip, token_weights
 from trainers.tiny import build_model, build_tokenizer
 from trainers.trajectory import Trajectory
@@ -149,7 +149,7 @@ def columns(trajectories: Sequence[Trajectory]) -> dict[str, NDArray[Any]]:
     """Return the columns of all action tokens: advantages, weights of a mean over tokens, sampled log-probabilities."""
     batch = ActionBatch.from_trajectories(trajectories)
     return {
-        "advantage": dr_grpo(batch).advantages,
+        "advantage": DrGRPO().advantages(batch).advantages,
         "weight": token_weights("token-mean", batch.token_offsets),
         "old": np.concatenate([t.logprobs[t.action_mask] for t in trajectories]),
     }

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from trainers.algorithms.advantages import ESTIMATORS
 from trainers.algorithms.batch import ActionBatch, Floats, Ints
+from trainers.algorithms.estimators import ESTIMATORS
 from trainers.algorithms.policy_losses import token_weights
 
 from .enumerated import policies
@@ -78,7 +78,7 @@ def measure(name: str, way: tuple[str, str, str, int, int], batches: int, seed: 
     chances, moments = softmax(logits), Moments(game.gradient(logits).ravel(), 1, batches)
     for _ in range(batches):
         batch, state, token = batch_of(game, logits, groups, size, RULES[rule], rng)
-        result = ESTIMATORS[estimator](batch, baseline=baseline)
+        result = ESTIMATORS[estimator].model_validate({"baseline": baseline}).advantages(batch)
         weight = token_weights(
             "seq-mean-token-sum", batch.token_offsets, result.policy_mask, weights=result.weights, tree=batch.tree
         )

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from trainers.algorithms import off_policy
-from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize, restrict
-from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
+from trainers.algorithms.batch import ActionBatch, Advantages, Bools, Floats, Ints
+from trainers.algorithms.estimators import ESTIMATORS, normalize, restrict
 from trainers.algorithms.names import Aggregation
-from trainers.algorithms.policy_losses import policy_loss, token_weights
+from trainers.algorithms.policy_losses import ppo_clip, token_weights
 
 from .ways import Correction, Way
 
@@ -72,10 +72,10 @@ class Stack:
 
     def advantages(self, way: Way) -> Advantages:
         """Return the advantages of all batches."""
-        estimator = ESTIMATORS[way.estimator]
+        estimator = ESTIMATORS[way.estimator](**way.options)
         if not way.by_batch:
-            return estimator(self.versions[way.version], **way.options)
-        return _joined([estimator(part, **way.options) for part in self._parts[way.version]])
+            return estimator.advantages(self.versions[way.version])
+        return _joined([estimator.advantages(part) for part in self._parts[way.version]])
 
 
 def take(batch: ActionBatch, episodes: Ints, group: Ints) -> tuple[ActionBatch, Ints]:
@@ -166,9 +166,8 @@ class Coefficients:
 def _ratio(advantages: Floats, logprobs: Floats, old: Floats, offsets: Ints) -> Floats:
     """Return the default loss's factor of the advantages, clipped around the sampling policy; 0 where they are 0."""
     at = torch.tensor(logprobs, requires_grad=True)
-    sequence = torch.from_numpy(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)))
-    columns = torch.from_numpy(old), torch.from_numpy(advantages), sequence
-    loss = policy_loss("ppo", at, *columns, clip_low=0.2, clip_high=0.2, dual_clip=None).loss.sum()
+    columns = torch.from_numpy(old), torch.from_numpy(advantages)
+    loss = ppo_clip(at, *columns, clip_low=0.2, clip_high=0.2).loss.sum()
     (slope,) = torch.autograd.grad(loss, at)
     zero = advantages == 0.0
     return np.where(zero, 0.0, -slope.numpy() / np.where(zero, 1.0, advantages))

@@ -33,9 +33,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainers.algorithms.advantages import ESTIMATORS
 from trainers.algorithms.baselines import score_norms
 from trainers.algorithms.batch import ActionBatch, Floats, Ints, anchor_states, episode_terms, gather
+from trainers.algorithms.estimators import TurnGRPO
 from trainers.config import resolve
 from trainers.policy import Policy
 from trainers.run import assemble
@@ -340,7 +340,7 @@ def features(model: Any, trajectories: Sequence[Trajectory]) -> tuple[Floats, Fl
 def _mean_update(pool: Pool, episodes: Ints) -> Floats:
     """Return the update of all these episodes at once, by an estimator without a bias."""
     batch, tokens = take(pool.batch, episodes, pool.batch.group[episodes])
-    advantages = ESTIMATORS["turn_grpo"](batch, baseline="group").advantages
+    advantages = TurnGRPO(baseline="group").advantages(batch).advantages
     return np.asarray(advantages @ pool.scores[tokens] / len(episodes), np.float64)
 
 

@@ -17,7 +17,7 @@ class Way:
 
     Args:
         name: In tables.
-        estimator: Of :data:`~trainers.algorithms.advantages.ESTIMATORS`.
+        estimator: Of :data:`~trainers.algorithms.estimators.ESTIMATORS`.
         options: Of it.
         norm_adv: ``algorithm.norm_adv``.
         aggregation: ``actor.loss_agg_mode``.

@@ -17,8 +17,8 @@ import torch
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.learners import make_learner, no_process_group_left, policy_gradient
 from benchmarks.gpu.shapes import make_model
-from trainers.algorithms.advantages import ESTIMATORS
 from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.estimators import Fork
 from trainers.algorithms.policy_losses import token_weights
 from trainers.engines.base import Sampling
 from trainers.engines.decoder import SIZE
@@ -50,7 +50,7 @@ def forks(job: Job, shape: str) -> bool:
     roots, forked, sampled = asyncio.run(_sampled(job, model, batch))
     good = sampled["forks"]["computed"] <= len(forked) * SIZE
     made = ActionBatch.from_trajectories([*roots, *forked])
-    result = ESTIMATORS["fork"](made)
+    result = Fork(baseline="group").advantages(made)
     assert result.weights is not None
     seconds: dict[str, float] = {}
     size = max(job.sizes.micro, *(len(root.token_ids) for root in roots))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainers.algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_FORKS, NEEDS_GREEDY, NEEDS_TERMS
+from trainers.algorithms.losses import PPO
 from trainers.builders.folder import run_folder
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.describe import all_keys
@@ -143,13 +143,13 @@ def _problems(config: PPOConfig, sources: Mapping[str, str]) -> Iterator[tuple[s
 def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
     """Yield problems of values that TRL does not have, and of those that do not divide as it requires."""
     actor, rollout, estimator = config.actor, config.rollout, config.algorithm.adv_estimator
-    if estimator in NEEDS_CRITIC | NEEDS_GREEDY | NEEDS_ANCHOR | NEEDS_TERMS | NEEDS_FORKS:
+    if config.algorithm.needs:
         yield "algorithm.adv_estimator", f"{estimator} needs what TRL does not have; use turn_grpo, grpo, rloo, ..."
     if actor.policy_loss not in ("ppo", "gspo"):
         yield "actor.policy_loss", f"{actor.policy_loss} is not computed so by TRL; use ppo or gspo"
     if actor.loss_agg_mode == "seq-mean-token-sum":
         yield "actor.loss_agg_mode", f"TRL does not divide as {actor.loss_agg_mode} does; use token-mean"
-    if actor.clip_ratio_c is not None and actor.clip_ratio_c <= 1 + actor.clip_ratio_high:
+    if isinstance(actor, PPO) and actor.clip_ratio_c is not None and actor.clip_ratio_c <= 1 + actor.clip_ratio_high:
         yield "actor.clip_ratio_c", f"TRL's delta must be above 1 + clip_ratio_high = {1 + actor.clip_ratio_high}"
     if actor.use_kl_loss and actor.kl_loss_type not in ("k3", "low_var_kl"):
         yield "actor.kl_loss_type", "TRL's estimate is k3"
@@ -163,7 +163,7 @@ def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
             "TRL's checkpoints hold the adapters alone, and a base that this run makes (model.path=tiny, warm_start) "
             "would be lost: train the base first and give its folder as model.path, with warm_start.enable=false",
         )
-    if config.algorithm.truncated == "drop" and actor.loss_agg_mode != "token-mean":
+    if getattr(config.algorithm, "truncated", "count") == "drop" and actor.loss_agg_mode != "token-mean":
         yield "algorithm.truncated", "TRL's mean over episodes counts those that are dropped; use token-mean, or count"
     if config.env.mixture:
         yield "env.mixture", "has several environments, and TRL's data set is of one"

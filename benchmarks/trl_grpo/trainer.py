@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.trl import dataset_of
-from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
-from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.batch import ActionBatch, Advantages
+from trainers.algorithms.estimators import normalize
 from trainers.builders import SetupError
 from trainers.builders.environments import (
     check_environments,
@@ -34,6 +34,7 @@ from trainers.builders.environments import (
 from trainers.builders.folder import held, logged_run, run_folder, would_replace
 from trainers.builders.learner import learner_settings
 from trainers.builders.policy import policy_of, set_threads, threads_for, with_available_scripts
+from trainers.checkpoints import refuse_other_run
 from trainers.cluster.memory import slots
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
@@ -45,8 +46,7 @@ from trainers.report.metrics import episode_metrics
 from trainers.report.progress import Progress
 from trainers.rollout.curriculum import TaskOrder, derive_seed, environment_seed
 from trainers.rollout.renderer import Renderer
-from trainers.run import refuse_other_run, warm_start_enabled, warm_up
-from trainers.update import estimator_options
+from trainers.run import warm_start_enabled, warm_up
 
 from .config import FIXED, grpo_arguments, resolved, steps_an_iteration
 
@@ -315,8 +315,8 @@ def validation_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
 
 
 def _estimate(config: PPOConfig, batch: ActionBatch) -> Advantages:
-    advantages = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
-    return normalize(advantages) if config.algorithm.norm_adv else advantages
+    advantages = config.algorithm.advantages(batch)
+    return normalize(advantages) if getattr(config.algorithm, "norm_adv", False) else advantages
 
 
 def _validate(

@@ -21,8 +21,9 @@ from benchmarks.estimators.games import GAMES, Game, play
 from benchmarks.estimators.measure import Moments
 from benchmarks.estimators.stack import Stack, take
 from benchmarks.estimators.ways import CORRECTIONS, DEFAULT, WAYS, Way
-from trainers.algorithms.advantages import ESTIMATORS, Advantages
 from trainers.algorithms.baselines import Baseline, score_norms
+from trainers.algorithms.batch import ActionBatch, Advantages
+from trainers.algorithms.estimators import ESTIMATORS, RLOO
 from trainers.algorithms.names import Aggregation, Importance, Rejection
 from trainers.trajectory import Trajectory
 
@@ -138,14 +139,16 @@ def ask(ways: list[Way], batches: int = 2500, staleness: int = 0) -> dict[tuple[
     return {(row["way"], row["correction"]): row for row in rows}
 
 
-def doubled(batch: Any, **_: Any) -> Advantages:
+class Doubled(RLOO):
     """A planted bug: what a turn earned is counted twice, so that asking costs twice as much."""
-    right = ESTIMATORS["rloo"](batch)
-    return replace(right, advantages=right.advantages + batch.turn_rewards[batch.turn_of_token])
+
+    def advantages(self, batch: ActionBatch) -> Advantages:
+        right = super().advantages(batch)
+        return replace(right, advantages=right.advantages + batch.turn_rewards[batch.turn_of_token])
 
 
 def test_an_unbiased_estimator_is_found_so_and_a_planted_bias_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ESTIMATORS, "doubled", doubled)
+    monkeypatch.setitem(ESTIMATORS, "doubled", Doubled)
     unbiased = [way for way in WAYS if way.estimator in ("rloo", "remax") or way.name.startswith("turn_grpo, group")]
     rows = ask([*unbiased, Way("doubled", "doubled")])
     for way in unbiased:

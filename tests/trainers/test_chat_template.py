@@ -15,12 +15,12 @@ from transformers import PreTrainedTokenizerBase
 from textenvs.messages import assistant, user, visible_text
 from trainers import ppo, sft
 from trainers.chat_template import RESERVED, TemplateReasoning, reasoning_of, refused, show_with, unread, variables
+from trainers.checkpoints import refuse_other_run
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import GenerateConfig
 from trainers.config.load import ConfigError
 from trainers.engines.base import Generation
 from trainers.rollout.renderer import EpisodeTokens, Renderer, RendererError
-from trainers.run import refuse_other_run
 from trainers.tiny import CHATML
 
 # As Qwen 3 does it: an empty thought stands before the reply, and in no reply of before.

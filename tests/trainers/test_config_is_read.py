@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from fake_pooling import FakePooling, in_a_thread
 from fake_service import FakeService
 from pyarrow import parquet
@@ -20,23 +21,26 @@ from reward_models import save_model
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft, tiny
+from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.estimators import ESTIMATORS, Estimator
+from trainers.algorithms.losses import LOSSES
 from trainers.builders import engines
 from trainers.builders.collection import fork_rules
 from trainers.builders.engines import check_engine, engine_of, plan_of
 from trainers.builders.environments import backend_of, played
 from trainers.builders.folder import checkpoint_to_resume, run_folder
 from trainers.builders.reward_model import check_rewards, try_served
-from trainers.checkpoints import Checkpoint, Checkpoints
+from trainers.checkpoints import Checkpoint, Checkpoints, refuse_checkpoint
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
-from trainers.config.section import Section
+from trainers.config.variants import Variants
 from trainers.policy import Policy
 from trainers.rollout.renderer import Renderer
-from trainers.run import refuse_checkpoint
-from trainers.update import actor_loss, estimator_options, selected_tokens
+from trainers.section import Section
+from trainers.trajectory import Trajectory
 
-CONFIG = str(Path(inspect.getfile(PPOConfig)).parent)
+CONFIG = (str(Path(inspect.getfile(PPOConfig)).parent), inspect.getfile(Section))
 
 TINY = [
     *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
@@ -57,8 +61,8 @@ def watched() -> Iterator[set[tuple[type, str]]]:
     plain = Section.__getattribute__
 
     def spying(self, name):
-        key = name in type(self).model_fields  # pydantic reads other attributes, for a copy
-        if key and not sys._getframe(1).f_code.co_filename.startswith(CONFIG):
+        key, code = name in type(self).model_fields, sys._getframe(1).f_code  # pydantic reads others, for a copy
+        if key and not code.co_filename.startswith(CONFIG) and code.co_name != "checks":
             read.add((type(self), name))
         return plain(self, name)
 
@@ -71,12 +75,33 @@ def unread(schema: type, read: set[tuple[type, str]]) -> list[str]:
     missing = []
     for name in all_keys(schema):
         *sections, last = name.split(".")
-        owner = schema
+        owners = [schema]
         for section in sections:
-            owner = owner.model_fields[section].annotation
-        if (owner, last) not in read:
+            owners = [kind for owner in owners for kind in kinds_of(owner, section)]
+        if not any((owner, last) in read for owner in owners):
             missing.append(name)
     return missing
+
+
+def kinds_of(owner: type[Section], name: str) -> list[type[Section]]:
+    """The classes that a section may have."""
+    if name not in owner.model_fields:
+        return []
+    variants = Variants.of(owner.model_fields[name])
+    return [owner.model_fields[name].annotation] if variants is None else list(variants.classes.values())
+
+
+def compute_advantages(estimator: Estimator) -> None:
+    """From a batch that has all that estimators need."""
+    tokens = {"token_ids": np.arange(2, dtype=np.int32), "action_mask": np.array([False, True])}
+    numbers = {"logprobs": np.array([0.0, -1.0], np.float32), "weight_version": np.array([-1, 0], np.int32)}
+    episode = Trajectory(
+        **tokens, **numbers, turn_id=np.array([-1, 0], np.int32), turn_rewards=np.ones(1), turn_terms=({"a": 1.0},),
+        terminated=True, group_id="g",
+    )  # fmt: skip
+    episodes = [episode] * 3
+    batch = ActionBatch.from_trajectories(episodes, values=np.zeros(3), greedy=np.zeros(3))
+    estimator.advantages(estimator.complete(batch, episodes)[0])
 
 
 def test_watch_sees_exactly_the_read_keys():
@@ -106,14 +131,15 @@ def test_every_key_of_ppo_is_read(tmp_path):
     resumed = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
     with watched() as read:
         assert ppo.main([*SMALL, *first]) == 0
-        for estimator in ("grpo", "rloo", "gdpo", "passk", "turn_grpo", "gigpo", "bilevel_gae"):
-            estimator_options(resolve([f"algorithm.adv_estimator={estimator}"])[0].algorithm)
+        for name in ESTIMATORS:
+            compute_advantages(resolve([f"algorithm.adv_estimator={name}"])[0].algorithm)
         assert fork_rules(resolve(["algorithm.adv_estimator=fork"])[0]) is not None
-        nothing = dict.fromkeys(("old_logprobs", "advantages"), np.zeros(0))
-        for loss in ("sapo", "clip_cov", "kl_cov"):
-            actor = resolve([f"actor.policy_loss={loss}"])[0].actor
-            actor_loss(actor)
-            selected_tokens(actor, nothing, np.zeros(0, np.bool_), np.random.default_rng(0))
+        nothing = np.zeros(0)
+        for name in LOSSES:
+            algorithm = "algorithm.adv_estimator=rloo"  # also for losses of whole episodes
+            actor = resolve([f"actor.policy_loss={name}", algorithm])[0].actor
+            actor.select(nothing, nothing, np.zeros(0, np.bool_), np.random.default_rng(0))
+            actor.token_loss(*[torch.zeros(2)] * 4, selected=torch.zeros(2))
         config, _ = resolve([])
         run_folder(config.trainer)  # of the two names
         with_other_reward_models(judge)

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from estimating import estimate
 
 from trainers.algorithms import policy_losses
-from trainers.algorithms.advantages import gdpo, turn_grpo
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.kl import FixedKL
+from trainers.algorithms.losses import LOSSES
 from trainers.algorithms.policy_losses import clip_cov_tokens, kl_cov_tokens
 from trainers.config import PPOConfig
 from trainers.config.load import resolve
 from trainers.trajectory import Trajectory
-from trainers.update import Update, actor_loss, critic_loss, has_gradient, selected_tokens
+from trainers.update import Update, actor_loss, critic_loss, has_gradient
 
 SIZES = ((2, 1), (3,), (1, 2), (2,))  # action tokens by turn; two groups of two
 REWARDS = ((0.5, 1.0), (-1.0,), (0.25, 0.0), (2.0,))
@@ -171,16 +172,14 @@ def test_optimal_token_baseline_weights_by_rollout_logprobs():
     run = config("algorithm.baseline=optimal_token", "actor.old_logprobs=recompute")
     columns, _, _ = prepare(run, learner(), FixedKL(0.0), episodes())
     batch = ActionBatch.from_trajectories(episodes(), score_norms=(1.0 - np.exp(ROLLOUT)) ** 2)
-    assert columns["advantages"] == pytest.approx(turn_grpo(batch, baseline="optimal_token").advantages)
+    assert columns["advantages"] == pytest.approx(estimate("turn_grpo", batch, baseline="optimal_token").advantages)
 
 
 def test_user_rewards_stay_out_of_assistant_baselines():
     run, trajectories = config("algorithm.adv_estimator=turn_grpo", "algorithm.baseline=mixed"), episodes()
     columns, _, _ = prepare(run, learner(), FixedKL(0.0), trajectories, users=2)
-    apart = [
-        turn_grpo(ActionBatch.from_trajectories(side), baseline="mixed")
-        for side in (trajectories[:2], trajectories[2:])
-    ]
+    sides = (ActionBatch.from_trajectories(side) for side in (trajectories[:2], trajectories[2:]))
+    apart = [estimate("turn_grpo", side, baseline="mixed") for side in sides]
     assert columns["advantages"] == pytest.approx(np.concatenate([result.advantages for result in apart]))
     without, _, _ = prepare(run, learner(), FixedKL(0.0), trajectories)
     assert columns["advantages"] != pytest.approx(without["advantages"]), "the batch has two groups, one a side"
@@ -232,6 +231,17 @@ def test_policy_loss_is_surrogate_minus_bonus_plus_kl(importance):
     assert not any(value.requires_grad for value in sums.values())
 
 
+#: From log-probabilities, old ones, advantages, episodes and selected tokens.
+FUNCTIONS: dict[str, Any] = {
+    "geo_mean": lambda *tensors, **options: policy_losses.geo_mean(*tensors[:4], **options),
+    "sapo": lambda *tensors, **options: policy_losses.sapo(*tensors[:3], **options),
+    "dppo_tv": lambda *tensors, **options: policy_losses.dppo(*tensors[:3], divergence="tv", **options),
+    "dppo_kl": lambda *tensors, **options: policy_losses.dppo(*tensors[:3], divergence="kl", **options),
+    "clip_cov": lambda *tensors, **options: policy_losses.clip_cov(*tensors[:3], tensors[4], **options),
+    "kl_cov": lambda *tensors, **options: policy_losses.kl_cov(*tensors[:3], tensors[4], **options),
+}
+
+
 @pytest.mark.parametrize(
     ("keys", "options"),
     [
@@ -252,7 +262,7 @@ def test_each_loss_has_its_keys(keys, options):
     logprobs = (inputs["old_logprobs"] + torch.linspace(-1.5, 1.5, COUNT, dtype=torch.float64)).requires_grad_()
     loss, sums = actor_loss(section)(logprobs, torch.zeros(COUNT), inputs)
     columns = (inputs[key] for key in ("old_logprobs", "advantages", "trajectory"))
-    expected = policy_losses.policy_loss(name, logprobs, *columns, selected=inputs["selected"], **options)
+    expected = FUNCTIONS[name](logprobs, *columns, inputs["selected"], **options)
     torch.testing.assert_close(loss, (inputs["weight"] * expected.loss).sum())
     torch.testing.assert_close(sums["clipped"], (inputs["share"] * expected.stats["clipped"]).sum())
 
@@ -265,13 +275,13 @@ def test_tokens_are_selected_once_from_whole_batch(name):
     rng = np.random.default_rng(0)
     columns = {key: rng.normal(size=12) for key in ("old_logprobs", "advantages")}
     mask = np.arange(12) % 4 > 0
-    selected = selected_tokens(section, columns, mask, np.random.default_rng(3))
+    selected = section.select(columns["old_logprobs"], columns["advantages"], mask, np.random.default_rng(3))
     expected = {
         "ppo": lambda *arguments: None,
         "kl_cov": partial(kl_cov_tokens, ratio=0.5),
         "clip_cov": partial(clip_cov_tokens, ratio=0.5, low=0.1, high=5.0, rng=np.random.default_rng(3)),
     }[name](columns["old_logprobs"], columns["advantages"], mask)
-    assert (selected == {}) if expected is None else (selected["selected"].tolist() == expected.tolist())
+    assert (selected is None) if expected is None else (selected.tolist() == expected.tolist())
 
 
 def test_gdpo_sees_terms_of_whole_episodes_by_name(caplog):
@@ -289,7 +299,7 @@ def test_gdpo_sees_terms_of_whole_episodes_by_name(caplog):
     run = config("algorithm.adv_estimator=gdpo", *keys)
     columns, result, metrics = prepare(run, learner(), FixedKL(0.0), batch)
     terms = [[1.0, 0.75, 0.0], [0.0, 0.5, 0.0], [3.0, 0.25, 0.0], [3.0, -1.0, 0.0]]
-    expected = gdpo(ActionBatch.from_trajectories(batch, terms=terms), gdpo_reward_weights=(2.0, 1.0, 1.0))
+    expected = estimate("gdpo", ActionBatch.from_trajectories(batch, terms=terms), gdpo_reward_weights=(2.0, 1.0, 1.0))
     np.testing.assert_allclose(columns["advantages"], expected.advantages, atol=1e-6)
     assert metrics["actor/term_std/right"] == pytest.approx(np.std([1.0, 0.0, 3.0, 3.0]))
     assert metrics["actor/term_std/tone"] == 0.0
@@ -330,7 +340,7 @@ OFFSETS = np.array([0, 3, 5, 9])
 WITHOUT = np.array([0.0, 0.0, 0.0, -1.0, 0.5, 0.0, 0.0, 0.0, 0.0])
 
 
-@pytest.mark.parametrize("name", sorted(policy_losses.LOSS_OPTIONS))
+@pytest.mark.parametrize("name", sorted(LOSSES))
 def test_skipped_episode_changes_no_gradient(name: str) -> None:
     section = config(f"actor.policy_loss={name}", "actor.entropy_coeff=0", "algorithm.adv_estimator=grpo").actor
     mask = np.ones(9, np.bool_)

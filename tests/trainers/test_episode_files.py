@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from estimating import estimator
 from hypothesis import given
 from hypothesis import strategies as st
 from ppo_runs import in_process
 
 from textenvs.records import open_run
 from textenvs.records.schema import EXPLAINED
-from trainers.algorithms.advantages import ESTIMATORS, made_of
 from trainers.algorithms.batch import ActionBatch, episode_terms
+from trainers.algorithms.estimators import ESTIMATORS
 from trainers.report.episodes import EpisodeFiles, Explained, Pieces, rounded, table_of
 from trainers.report.metrics import groups_tied
 from trainers.tiny import build_tokenizer
@@ -91,10 +91,11 @@ def test_advantage_is_scaled_return_minus_baseline(name: str, options: dict[str,
         extra = {"terms": episode_terms(trajectories)[1]}
     elif name == "gigpo":
         extra = {"anchor": np.zeros(sum(trajectory.num_turns for trajectory in trajectories), np.int64)}
-    options = {key: value for key, value in options.items() if key in inspect.signature(ESTIMATORS[name]).parameters}
+    options = {key: value for key, value in options.items() if key in ESTIMATORS[name].model_fields}
     batch = ActionBatch.from_trajectories(trajectories, **extra)
-    result = ESTIMATORS[name](batch, **options)
-    made = made_of(name, batch, result, options)
+    chosen = estimator(name, **options)
+    result = chosen.advantages(batch)
+    made = chosen.made_of(batch, result)
     if made.baseline is None:
         assert name in ("gdpo", "grpo_passk", "passk", "gigpo")
         return

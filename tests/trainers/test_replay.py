@@ -18,7 +18,8 @@ from ppo_runs import in_process
 from textenvs import Turn
 from textenvs.records import open_run
 from textenvs.viewer.branches import environment_of
-from trainers.algorithms import advantages, policy_losses
+from trainers.algorithms import policy_losses
+from trainers.algorithms.estimators import turn_grpo
 from trainers.config.model import EngineSection
 from trainers.learner.optim import Optimizer
 from trainers.replay import again as replaying
@@ -102,8 +103,8 @@ def changed_credit(patch: pytest.MonkeyPatch) -> None:
 
 
 def changed_estimator(patch: pytest.MonkeyPatch) -> None:
-    before = advantages.mean_baseline
-    patch.setattr(advantages, "mean_baseline", lambda *args: before(*args) + 1e-9)
+    before = turn_grpo.mean_baseline
+    patch.setattr(turn_grpo, "mean_baseline", lambda *args: before(*args) + 1e-9)
 
 
 def changed_loss(patch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import program_envs  # noqa: F401 - registers
 import pytest
 import torch
+from estimating import estimate
 from trl_runs import batch, tiny_policy, trl_trainer
 
 from textenvs.integrations.trl import textenv_dataset
-from trainers.algorithms.advantages import rloo
 from trainers.integrations.trl import TextEnvRollout, term_rewards, textenv_reward
 from trainers.integrations.trl.credit import TurnCreditGRPOTrainer, token_advantages
 
@@ -110,7 +110,8 @@ def test_trl_rewards_are_weighted_at_last_turn(tmp_path):
 def test_chosen_estimator_trains_one_step(tmp_path):
     model, tokenizer = tiny_policy()
     before = {name: value.clone() for name, value in model.named_parameters()}
-    rollout, trainer = made(tmp_path, options={"estimate": rloo}, policy=(model, tokenizer), num_generations_eval=2)
+    options = {"estimate": partial(estimate, "rloo")}
+    rollout, trainer = made(tmp_path, options=options, policy=(model, tokenizer), num_generations_eval=2)
     with rollout:
         rows, inputs = batch(trainer)
         for row, advantages in zip(rows, inputs["advantages"], strict=True):
@@ -124,25 +125,25 @@ def test_failed_episodes_are_not_shown_to_estimator():
     """Groups keep their places: the failed one is the second of its group of two."""
     seen = []
 
-    def estimate(action_batch):
+    def noted(action_batch):
         seen.append(action_batch)
-        return rloo(action_batch)
+        return estimate("rloo", action_batch)
 
     sizes = ([2, 1], [], [3], [1])
     episodes = [{"turn_sizes": size, "terminated": True} for size in sizes]
     rewards = [np.ones(len(array)) * (number + 1) for number, array in enumerate(sizes)]
-    made, trained = token_advantages(episodes, rewards, 2, estimate)
+    made, trained = token_advantages(episodes, rewards, 2, noted)
     assert seen[0].group.tolist() == [0, 1, 1]
     assert [array.tolist() for array in made] == [[2.0, 2.0, 2.0], [], [-1.0] * 3, [1.0]]
     assert [array.tolist() for array in trained] == [[True] * 3, [], [True] * 3, [True]]
     assert [
-        token_advantage.tolist() for token_advantage in token_advantages(episodes[1:2], rewards[1:2], 1, estimate)[0]
+        token_advantage.tolist() for token_advantage in token_advantages(episodes[1:2], rewards[1:2], 1, noted)[0]
     ] == [[]]
 
 
 def test_dropped_tokens_are_not_in_trl_loss(tmp_path):
     """With ``truncated=drop``: neither in the sum, nor in the number it is divided by, nor in the KL."""
-    options = {"estimate": partial(rloo, truncated="drop")}
+    options = {"estimate": partial(estimate, "rloo", truncated="drop")}
     rollout, trainer = made(tmp_path, options=options, loss_type="dapo")
     with rollout:
         rows, inputs = batch(trainer)

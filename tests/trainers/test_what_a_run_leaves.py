@@ -9,9 +9,8 @@ import pytest
 from ppo_runs import MODEL, QUICK, arguments, in_process, main, refused
 
 from trainers import make, tiny
-from trainers.checkpoints import Checkpoints
+from trainers.checkpoints import Checkpoints, changes
 from trainers.config import render, resolve
-from trainers.run import changes
 
 ONE = ("trainer.total_iterations=1", "algorithm.adv_estimator=rloo")
 

@@ -5,12 +5,15 @@ Each leaves the episode itself out, so each is independent of its actions and ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import comb
 from typing import Literal
 
 import numpy as np
 
-from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
+from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints, gather
+from trainers.trajectory import Trajectory
 
 Baseline = Literal["group", "mixed", "shrunk", "optimal_token"]
 
@@ -27,6 +30,12 @@ def score_norms(logprobs: Floats) -> Floats:
     :attr:`.ActionBatch.score_norms`.
     """
     return np.asarray(np.square(np.expm1(np.minimum(logprobs, 0.0))), np.float64)
+
+
+def with_score_norms(batch: ActionBatch, episodes: Sequence[Trajectory]) -> ActionBatch:
+    """Add the score norms of the tokens, from the log-probabilities that the engine sampled with."""
+    sampled = gather(episodes, [episode.logprobs for episode in episodes]).astype(np.float64)
+    return replace(batch, score_norms=score_norms(sampled))
 
 
 def optimal_token(batch: ActionBatch, x: Floats, counted: Bools, by_turn: bool) -> Floats:

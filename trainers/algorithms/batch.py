@@ -385,7 +385,7 @@ class Advantages:
     #: Bool ``[N]``; the tokens that the critic is trained on; ``None`` without a critic
     value_mask: Bools | None = None
     #: Float ``[N]``, at least 0; what each token counts in the loss, where episodes share a state; ``None`` counts
-    #: every token as 1. See :mod:`~trainers.algorithms.fork`.
+    #: every token as 1. See :mod:`~trainers.algorithms.estimators.fork`.
     weights: Floats | None = None
     made_of: MadeOf | None = None  #: for reports, where requested
 

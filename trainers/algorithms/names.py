@@ -6,13 +6,6 @@ Aggregation: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-t
 KLEstimator: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
 Importance: TypeAlias = Literal["none", "token_tis", "sequence_tis", "decoupled"]
 # fmt: off
-EstimatorName: TypeAlias = Literal[
-    "gae", "turn_gae", "bilevel_gae", "grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp",
-    "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo", "fork",
-]
-PolicyLossName: TypeAlias = Literal[
-    "ppo", "gspo", "gspo_token", "cispo", "geo_mean", "sapo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov"
-]
 Rejection: TypeAlias = Literal[
     "none", "token", "sequence", "geometric", "token_k2", "token_k3", "seq_sum_k2", "seq_sum_k3", "seq_mean_k2",
     "seq_mean_k3", "seq_max_k2", "seq_max_k3",

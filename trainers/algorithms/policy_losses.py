@@ -14,16 +14,16 @@ is outside its range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trainers.algorithms.batch import Bools, Floats, Ints
-from trainers.algorithms.names import Aggregation, PolicyLossName
+from trainers.algorithms.names import Aggregation
 
 #: Log-ratios are clamped to +-20: beyond, they only say "far off", and ``exp`` could overflow to a NaN gradient.
 MAX_LOG_RATIO = 20.0
@@ -299,61 +299,6 @@ def kl_cov(
     loss = -ratio * advantages + torch.where(chosen, kl_coef * log_ratio.abs(), 0.0)
     stats = _stats(log_ratio, ratio, torch.zeros_like(chosen)) | {"selected": chosen.to(ratio.dtype)}
     return TokenLoss(_weighed(loss, importance), stats)
-
-
-_CLIP = ("clip_low", "clip_high")
-#: The options that each loss reads, besides ``importance``.
-LOSS_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "ppo": (*_CLIP, "dual_clip"),
-    "gspo": _CLIP,
-    "gspo_token": _CLIP,
-    "cispo": _CLIP,
-    "geo_mean": _CLIP,
-    "sapo": ("tau_pos", "tau_neg"),
-    "dppo_tv": (*_CLIP, "ratio_cap"),
-    "dppo_kl": (*_CLIP, "ratio_cap"),
-    "clip_cov": _CLIP,
-    "kl_cov": ("kl_coef",),
-}
-#: Losses that treat some tokens differently, which :mod:`trainers.algorithms.policy_losses` selects.
-OF_SELECTED = frozenset({"clip_cov", "kl_cov"})
-
-
-def policy_loss(
-    name: PolicyLossName,
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    sequence: Tensor,
-    *,
-    selected: Tensor | None = None,
-    importance: Tensor | None = None,
-    **options: float | None,
-) -> TokenLoss:
-    """Compute the policy loss of this name.
-
-    ``ppo`` is :func:`ppo_clip`, ``gspo_token`` is :func:`gspo` by token, ``dppo_tv`` and ``dppo_kl`` are :func:`dppo`;
-    the others are the functions of their names. ``options`` are those of :data:`LOSS_OPTIONS`.
-
-    """
-    if name not in LOSS_OPTIONS:
-        raise ValueError(f"unknown policy loss {name!r}: choose one of {', '.join(LOSS_OPTIONS)}")
-    if wrong := sorted(set(options) - set(LOSS_OPTIONS[name])):
-        raise ValueError(f"the loss {name} does not read {', '.join(wrong)}; it reads {', '.join(LOSS_OPTIONS[name])}")
-    tensors = (logprobs, old_logprobs, advantages)
-    keywords: dict[str, Any] = {**options, "importance": importance}
-    if name in OF_SELECTED:
-        if selected is None:
-            raise ValueError(f"the loss {name} needs selected [n], see trainers.algorithms.policy_losses")
-        return (clip_cov if name == "clip_cov" else kl_cov)(*tensors, selected, **keywords)
-    if name in ("gspo", "gspo_token"):
-        return gspo(*tensors, sequence, by_token=name == "gspo_token", **keywords)
-    if name == "geo_mean":
-        return geo_mean(*tensors, sequence, **keywords)
-    if name in ("dppo_tv", "dppo_kl"):
-        return dppo(*tensors, divergence="tv" if name == "dppo_tv" else "kl", **keywords)
-    plain: Mapping[str, Callable[..., TokenLoss]] = {"ppo": ppo_clip, "cispo": cispo, "sapo": sapo}
-    return plain[name](*tensors, **keywords)
 
 
 def _log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:

@@ -15,9 +15,8 @@ from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.messages import text_of
 from textenvs.options import Judge, resolve
 
-from ..algorithms.advantages import NEEDS_FORKS, NEEDS_GREEDY, NEEDS_TERMS
+from ..algorithms.estimators import Estimator
 from ..cluster.memory import episodes, futures, slots, surplus_groups
-from ..config.learning import AlgorithmSection
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
 from ..rewards import FunctionError, FunctionPool
@@ -54,9 +53,9 @@ def sampling_of(config: PPOConfig) -> Sampling:
 
 def fork_rules(config: PPOConfig) -> ForkRules | None:
     """Return the rules of forks; ``None`` if the estimator needs no forks."""
-    if config.algorithm.adv_estimator not in NEEDS_FORKS:
+    if "forks" not in config.algorithm.needs:
         return None
-    fork, gamma = config.fork, config.algorithm.gamma
+    fork, gamma = config.fork, getattr(config.algorithm, "gamma", 1.0)
     return ForkRules(samples=fork.samples, where=fork.where, budget=fork.budget, gamma=gamma)
 
 
@@ -97,9 +96,9 @@ def collector_of(
         surplus=surplus_groups(config),
         retries=rollout.retries,
         max_running="auto" if rollout.max_running == "auto" else episodes(config),
-        greedy=config.algorithm.adv_estimator in NEEDS_GREEDY,
+        greedy="greedy" in config.algorithm.needs,
         filter_zero_variance=rollout.filter_zero_variance,
-        filter_by_term=config.algorithm.adv_estimator in NEEDS_TERMS,
+        filter_by_term="terms" in config.algorithm.needs,
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,
     )
@@ -172,7 +171,7 @@ def own_scores(config: PPOConfig, stack: ExitStack | AsyncExitStack) -> dict[str
     return scores | penalties(config)
 
 
-def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
+def redistribution_of(section: Estimator) -> Redistribution | None:
     """Return the function that moves an episode's rewards between turns; ``None`` if they stay as earned."""
     if section.reward_credit == "as_earned":
         return None

@@ -27,7 +27,6 @@ from textenvs.registry import constructor, parameters
 from textenvs.two_sides import TwoSides
 from textenvs.users.llm import LLMUser
 
-from ..algorithms.advantages import NEEDS_FORKS
 from ..config.rollout import EnvSection, PlayedEnvSection, TrainDataSection
 from ..config.schema import PPOConfig
 from ..rollout.curriculum import measure_openings
@@ -402,7 +401,7 @@ async def _measured(
 ) -> tuple[Mapping[int, int], Mapping[int, str]]:
     """Return the tokens of each task's opening, and the errors of tasks that cannot be played."""
     async with backend_of(config, component, validation=which == "validation", local=True) as backend:
-        forks = which == "training" and config.algorithm.adv_estimator in NEEDS_FORKS
+        forks = which == "training" and "forks" in config.algorithm.needs
         return await measure_openings(backend, renderer, tasks, seed=config.trainer.seed, forks=forks)
 
 

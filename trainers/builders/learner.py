@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from ..algorithms.advantages import NEEDS_CRITIC
+from ..algorithms.losses import PolicyLoss
 from ..cluster.group import LearnerGroup, RayRanks
 from ..cluster.plan import parallel_of
 from ..cluster.ray.runtime import RayCluster, nsight_of
-from ..config.learning import ActorSection, CriticSection
+from ..config.learning import CriticSection
 from ..config.model import ModelSection
 from ..config.running import RunSection
 from ..config.schema import PPOConfig
@@ -108,7 +108,7 @@ def start_from_adapter(config: PPOConfig, policy: Policy) -> None:
 def learner_settings(config: PPOConfig) -> dict[str, Any]:
     """Return the learner's arguments, except for the model, the device and the threads."""
     actor, critic = config.actor, config.critic
-    with_critic = config.algorithm.adv_estimator in NEEDS_CRITIC
+    with_critic = "critic" in config.algorithm.needs
     alone = critic.warmup if with_critic else 0  # iterations in which the actor takes no step
     steps = (config.trainer.total_iterations - alone) * actor.ppo_epochs * actor.mini_batches
     total_steps = max(steps, actor.lr_warmup_steps + 1)
@@ -123,7 +123,7 @@ def learner_settings(config: PPOConfig) -> dict[str, Any]:
     }
 
 
-def _optimizer(section: ActorSection | CriticSection, **schedule: Any) -> OptimizerSettings:
+def _optimizer(section: PolicyLoss | CriticSection, **schedule: Any) -> OptimizerSettings:
     return OptimizerSettings(
         lr=section.lr,
         betas=section.betas,

@@ -16,10 +16,10 @@ from .. import demonstrations
 from ..checkpoints import Checkpoint
 from ..config.model import ModelSection, SupervisedSection, WarmStartSection
 from ..config.schema import PPOConfig
-from ..config.section import changed
 from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
 from ..rollout.renderer import Renderer
+from ..section import changed
 from . import SetupError, setup_errors
 from .environments import Component, played, shares
 

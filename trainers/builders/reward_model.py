@@ -22,7 +22,6 @@ from ..cluster.ray.engine import RayWorker
 from ..cluster.ray.runtime import RayCluster
 from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig
-from ..config.section import Problems
 from ..learner import Learner
 from ..policy import resolve_device
 from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, ScoringRequest, reward_of
@@ -31,6 +30,7 @@ from ..rewards.backends.conversation import PROBE
 from ..rewards.backends.judge import JudgeBackend
 from ..rewards.backends.pooling import PoolingBackend, pooling_problems
 from ..rollout.rewards import Score, TurnContext
+from ..section import Problems
 from . import SetupError, setup_errors
 from .collection import check_name, lookahead_of, task_finder
 from .environments import played

@@ -37,8 +37,6 @@ from typing import TYPE_CHECKING
 
 from trainers.engines.base import default_kv_bytes
 
-from ..algorithms.advantages import NEEDS_CRITIC, NEEDS_GREEDY
-
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
     from trainers.config.model import ModelSection
@@ -134,7 +132,7 @@ def training_episodes(config: PPOConfig) -> int:
     """Return the episodes of training that staleness allows in flight: the capacity of the ``GroupScheduler``."""
     rollout = config.rollout
     groups = (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(config)
-    return groups * (rollout.n + (config.algorithm.adv_estimator in NEEDS_GREEDY))
+    return groups * (rollout.n + ("greedy" in config.algorithm.needs))
 
 
 def episodes(config: PPOConfig) -> int:
@@ -235,7 +233,7 @@ def _of_learner(
     inside = shape.parameters - shape.outside
     held = (inside // tensor + shape.outside) // shards
     size = _number_size(config)
-    trained = 1 + (config.algorithm.adv_estimator in NEEDS_CRITIC)
+    trained = 1 + ("critic" in config.algorithm.needs)
     frozen = int(config.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
     learned, adapters, parameter_bytes = held, 0, 4

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationInfo, model_validator
 
+from ..section import Problems, Section
 from . import unread
 from .model import BFLOAT16, Bfloat16, multiplies_bfloat16
-from .section import Problems, Section
 
 
 class ConflictError(ValueError):

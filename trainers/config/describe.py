@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from .variants import Variants
 from .yaml12 import dump
 
 #: Maximum width of ``--help``.
@@ -30,6 +31,9 @@ class Key:
     allowed: str
     default: Any
     description: str
+    #: The values of ``switch``, another key, with which the key is read; none for every value
+    readers: tuple[str, ...] = ()
+    switch: str = ""
 
     @property
     def section(self) -> str:
@@ -64,21 +68,101 @@ class Group(NamedTuple):
     keys: tuple[Key, ...]
 
 
-def groups(schema: type[BaseModel], prefix: str = "") -> Iterator[Group]:
-    """Yield all sections with keys of their own, in the order of the schema."""
+def groups(schema: type[BaseModel], prefix: str = "", section: BaseModel | None = None) -> Iterator[Group]:
+    """Yield all sections with keys of their own, in the order of the schema.
+
+    Of a section with variants, all keys of all of them; with a ``section`` of the schema, those of the one that it has.
+    """
     keys: list[Key] = []
     below: list[Iterable[Group]] = []
     for name, info in schema.model_fields.items():
-        dotted = f"{prefix}{name}"
-        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
-            below.append(groups(info.annotation, f"{dotted}."))
-        elif (key := _key(dotted, info)).entries:  # sections whose names are the user's
+        dotted, value, kind = f"{prefix}{name}", getattr(section, name, None), info.annotation
+        below_it = groups(type(value), f"{dotted}.", value) if isinstance(value, BaseModel) else None
+        if (variants := Variants.of(info)) is not None:
+            chosen = None if below_it is None else _with_switch(below_it, variants)
+            below.append(chosen or _merged(variants, dotted, kind.__doc__ or ""))
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            below.append(below_it or groups(kind, f"{dotted}."))
+        elif (key := _key(dotted, info, _description(schema, name))).entries:  # sections whose names are the user's
             below.append([Group(dotted, key.description, (key,))])
         else:
             keys.append(key)
     if keys:
-        yield Group(prefix.rstrip("."), " ".join((schema.__doc__ or "").split("\n\n")[0].split()), tuple(keys))
+        yield Group(prefix.rstrip("."), _first_paragraph(schema.__doc__ or ""), tuple(keys))
     yield from itertools.chain(*below)
+
+
+def _merged(variants: Variants, name: str, doc: str) -> Iterator[Group]:
+    """Yield the section ``name`` with the keys of all its variants, each key once."""
+    sections: dict[str, str] = {}
+    keys: dict[str, list[tuple[Key, list[str]]]] = {}
+    for value, kind in variants.classes.items():
+        for group in groups(kind, f"{name}."):
+            sections.setdefault(group.name, _first_paragraph(doc) if group.name == name else group.description)
+            for key in group.keys:
+                same = (each for each in keys.setdefault(key.name, []) if _text(each[0]) == _text(key))
+                if (definition := next(same, None)) is None:
+                    keys[key.name].append(definition := (key, []))
+                definition[1].append(value)
+    merged = {key: _merged_key(definitions, variants) for key, definitions in keys.items()}
+    for section, description in sections.items():
+        yield Group(section, description, tuple(key for key in merged.values() if key.section == section))
+
+
+def _with_switch(groups_of_variant: Iterable[Group], variants: Variants) -> Iterator[Group]:
+    """Describe the key that chooses as that of the whole section, not as the one value that its variant has."""
+    for group in groups_of_variant:
+        yield group._replace(
+            keys=tuple(_switch(key, variants) if key.name == variants.switch else key for key in group.keys)
+        )
+
+
+def _switch(key: Key, variants: Variants) -> Key:
+    kind = Literal[tuple(variants.classes)]  # type: ignore[valid-type]
+    return replace(key, annotation=kind, allowed=_allowed(kind), default=variants.default)
+
+
+def _merged_key(definitions: Sequence[tuple[Key, Sequence[str]]], variants: Variants) -> Key:
+    """Describe a key that variants define, in one way or in several."""
+    key, values = definitions[0]
+    if key.name == variants.switch:
+        return _switch(key, variants)
+    readers = [value for value in variants.classes if any(value in read for _, read in definitions)]
+    if len(readers) == len(variants.classes) and len(definitions) == 1:
+        return key
+    texts: dict[str, list[str]] = {}
+    for each, read in definitions:
+        texts.setdefault(each.description, []).extend(read)
+    text = key.description + _scope(readers, variants)
+    if len(texts) > 1:
+        text = " ".join(f"With {_code(read)}: {description}" for description, read in texts.items())
+    if len({dump(each.default) for each, _ in definitions}) > 1:
+        defaults = (f"{dump(each.default)} for {_code(read)}" for each, read in definitions)
+        text += f" The default is {'; '.join(defaults)}."
+    allowed = key.allowed
+    if len({each.allowed for each, _ in definitions}) > 1:
+        allowed = "; ".join(f"{each.allowed} for {', '.join(read)}" for each, read in definitions)
+    return replace(key, allowed=allowed, description=text, readers=tuple(readers), switch=variants.switch)
+
+
+def _scope(readers: Sequence[str], variants: Variants) -> str:
+    """Say which variants have a key, in the shorter way."""
+    missing = [value for value in variants.classes if value not in readers]
+    if not missing:
+        return ""
+    return f" Not with {_code(missing)}." if len(missing) < len(readers) else f" Only with {_code(readers)}."
+
+
+def _text(key: Key) -> tuple[str, str, str]:
+    return key.description, key.allowed, dump(key.default)
+
+
+def _code(values: Sequence[str]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
+
+
+def _first_paragraph(doc: str) -> str:
+    return " ".join(doc.split("\n\n")[0].split())
 
 
 def all_keys(schema: type[BaseModel]) -> dict[str, Key]:
@@ -157,12 +241,18 @@ def _wrapped(text: str, first: int, rest: int) -> list[str]:
     )
 
 
-def _key(name: str, info: FieldInfo) -> Key:
+def _description(schema: type[BaseModel], name: str) -> str | None:
+    """Return a field's description, or that of the field of a base class that it overrides."""
+    owners = (kind for kind in schema.__mro__ if issubclass(kind, BaseModel) and name in kind.model_fields)
+    return next((text for kind in owners if (text := kind.model_fields[name].description)), None)
+
+
+def _key(name: str, info: FieldInfo, description: str | None) -> Key:
     default = info.get_default(call_default_factory=True)
-    if default is PydanticUndefined or not info.description:
+    if default is PydanticUndefined or not description:
         raise TypeError(f"configuration key {name}: a default and a description are needed")
-    description = " ".join(info.description.split())
-    return Key(name, info.annotation, _allowed(info.annotation, info.metadata), default, description)
+    text = " ".join(description.split())
+    return Key(name, info.annotation, _allowed(info.annotation, info.metadata), default, text)
 
 
 def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:

@@ -6,61 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..algorithms.names import Aggregation, EstimatorName, Importance, KLEstimator, PolicyLossName, Rejection
-from .section import DecayRate, Fraction, Section
-
-
-class KLControlSection(Section):
-    """The weight of the KL penalty in the reward."""
-
-    type: Literal["fixed", "adaptive"] = Field("fixed", description="`adaptive` steers the weight towards `target_kl`.")
-    kl_coef: float = Field(0.001, ge=0, description="Weight; of an adaptive one, the initial weight.")
-    horizon: float = Field(10000.0, gt=0, description="Episodes over which an adaptive weight reacts.")
-    target_kl: float = Field(0.1, gt=0)
-    """Target of an adaptive weight: KL in nats per token, each episode weighing the same."""
-
-
-class AlgorithmSection(Section):
-    """Advantages from rewards."""
-
-    adv_estimator: EstimatorName = "turn_grpo"
-    """`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, `remax` with a greedy
-    episode of each task (one more to play), `fork` with other replies in the same state (see `fork`); the others
-    compare the episodes of a group."""
-    gamma: Fraction = 1.0
-    """Discount: per token for `gae`, `bilevel_gae` and `reinforce_pp`, per turn for `turn_gae`, `turn_grpo`, `gigpo`
-    and `fork`."""
-    lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
-    turn_gamma: Fraction = Field(0.99, description="Discount per turn, for `bilevel_gae`.")
-    turn_lam: Fraction = Field(1.0, description="λ over turns, for `bilevel_gae`; below 1 is biased.")
-    norm_adv: bool = False
-    """Scale the batch's advantages to mean 0 and variance 1, which biases the gradient of small batches."""
-    norm_by_std: bool | None = None
-    """Divide by the group's standard deviation; null is the estimator's default: no for `turn_grpo`, yes for others."""
-    baseline: Literal["group", "mixed", "shrunk", "optimal_token"] = "mixed"
-    """Baseline of `rloo`, `turn_grpo` and `fork`. `group`: the group's other episodes. `mixed`: half those, half the
-    batch's. Not for `fork`: `shrunk`, those shrunk towards other groups; `optimal_token`, for each token the episodes
-    that have such a token, weighted by their uncertainty up to it."""
-    zero_pad: bool = Field(False, description="Count ended episodes as 0 in later turns, for `turn_grpo`.")
-    outcome_mix: Fraction = Field(0.0, description="Share of the whole episode's advantage, for `turn_grpo`.")
-    step_weight: float = Field(1.0, ge=0, description="Weight of the comparison of turns (ω), for `gigpo`.")
-    anchor: Literal["observation", "history"] = "observation"
-    """State in which a turn begins, for `gigpo`: the last observation, or the whole conversation (`history`)."""
-    gdpo_reward_keys: tuple[str, ...] | None = Field(None, min_length=1)
-    """Names of the reward terms that count, for `gdpo`; null is all."""
-    gdpo_reward_weights: tuple[float, ...] | None = Field(None, min_length=1)
-    """Weight of each of `gdpo_reward_keys`, for `gdpo`; null is 1."""
-    pass_k: int = Field(4, ge=1, description="Episodes of which the best counts (k), for `passk`.")
-    truncated: Literal["count", "drop"] = "count"
-    """Without a critic: episodes cut by a budget count as they are, or are dropped."""
-    reward_credit: str = Field("as_earned", min_length=1)
-    """Assignment of an episode's rewards to its turns: `as_earned`, all to the `last` turn, `spread` over all turns,
-    `discounted` back to earlier turns, or your own `FILE.py:FUNCTION`. See docs/credit.md."""
-    reward_credit_decay: Fraction = 0.9
-    """Share of a turn relative to the next one's, for `reward_credit=discounted`."""
-    use_kl_in_reward: bool = Field(False, description="Subtract the KL to the reference from each token's reward.")
-    kl_penalty: KLEstimator = Field("k1", description="Estimator of the KL; `k1` is unbiased; `low_var_kl` is `k3`.")
-    kl_ctrl: KLControlSection = KLControlSection()
+from ..section import DecayRate, Section
 
 
 class ForkSection(Section):
@@ -75,79 +21,6 @@ class ForkSection(Section):
     budget: int | None = Field(None, ge=1)
     """Maximum tokens that the forks of an iteration sample, as expected from the last batches; null is no limit. With a
     limit, the first iteration has no forks."""
-
-
-class ActorSection(Section):
-    """Training of the policy."""
-
-    lr: float = Field(1e-4, gt=0)
-    """Learning rate; the default for a given language model is 1e-6, or 1e-5 with `model.lora_rank`."""
-    lr_warmup_steps: int = Field(10, ge=0, description="Optimizer steps of linear rise to `lr`.")
-    lr_schedule: Literal["constant", "cosine"] = "cosine"
-    """After the warm-up: constant at `lr`, or falling to a tenth of it by the last iteration."""
-    betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
-    grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
-    ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
-    mini_batches: int = Field(2, ge=1, description="Optimizer steps per pass.")
-    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Maximum tokens in one forward and backward pass.")
-    policy_loss: PolicyLossName = "ppo"
-    """`ppo` clips the ratio of each token, `gspo` that of the whole episode (`gspo_token` with each token's own
-    advantage), `geo_mean` each token's before their geometric mean; `cispo` clips it as a weight and keeps the
-    gradient, `sapo` fades it out smoothly; `dppo_tv` and `dppo_kl` bound the change of the distribution instead of the
-    ratio; `clip_cov` is `ppo` without some tokens that lower the entropy most, `kl_cov` does not clip and holds those
-    back by a KL."""
-    clip_ratio_low: Fraction = 0.2
-    """The ratio is clipped at 1 minus this; 1 is no limit. For `gspo` about 0.0003; of the ratio's logarithm for
-    `geo_mean` (0.4), of the divergence for `dppo_tv` and `dppo_kl`."""
-    clip_ratio_high: float = Field(0.28, ge=0)
-    """The ratio is clipped at 1 plus this. For `gspo` about 0.0004; for `geo_mean`, `dppo_tv` and `dppo_kl` as
-    above."""
-    clip_ratio_c: float | None = Field(None, gt=1)
-    """Dual clip of `ppo`: with a negative advantage the ratio counts up to this; of `dppo_tv` and `dppo_kl`: always.
-    null is no limit."""
-    tau_pos: float = Field(1.0, gt=0, description="Rate of the gradient's fading for advantages > 0, for `sapo`.")
-    tau_neg: float = Field(1.05, gt=0, description="Rate for the other tokens, for `sapo`.")
-    clip_cov_ratio: float = Field(0.0002, gt=0, le=1, description="Share of tokens without a gradient, for `clip_cov`.")
-    clip_cov_lb: float = Field(1.0, description="Minimum covariance of those tokens, for `clip_cov`.")
-    clip_cov_ub: float = Field(5.0, description="Maximum covariance of those tokens, for `clip_cov`.")
-    kl_cov_ratio: float = Field(0.0002, gt=0, le=1, description="Share of tokens with the penalty, for `kl_cov`.")
-    ppo_kl_coef: float = Field(0.1, ge=0, description="Weight of the penalty, for `kl_cov` (1 in the paper).")
-    old_logprobs: Literal["rollout", "recompute"] | None = None
-    """Denominator of the loss's ratio: the log-probabilities that the engine sampled with (`rollout`), or the learner's
-    before the first step (`recompute`). null is `recompute` for `gspo` and `gspo_token` with `model.dtype=bfloat16`,
-    where rounding alone would put most episodes outside the clip range, else `rollout`."""
-    importance_correction: Importance = "none"
-    """With `old_logprobs=recompute`: weight losses by the ratio of learner to engine, of each token or of the whole
-    episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead."""
-    tis_cap: float | None = Field(
-        2.0, gt=0, description="Maximum of `importance_correction`'s weights; null is no limit."
-    )
-    importance_batch_normalize: bool = False
-    """Divide the weights of `importance_correction` by their mean over the batch: of tokens, or of episodes."""
-    rejection: Rejection = "none"
-    """With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to engine (the
-    token's, the episode's product, or its geometric mean) is outside the band; with `k2` and `k3`, whose KL estimate
-    (the token's, or its sum, mean or maximum over the episode) is above `rejection_kl`."""
-    rejection_low: Fraction = Field(0.5, description="Lower bound of the ratio, for `rejection`.")
-    rejection_high: float = Field(5.0, ge=1, description="Upper bound of the ratio, for `rejection`.")
-    rejection_kl: float | None = Field(None, gt=0, description="Maximum of `rejection`'s KL estimate, in nats.")
-    loss_agg_mode: Aggregation = "seq-mean-token-sum-norm"
-    """Aggregation of token losses, always over the global batch. `seq-mean-token-sum-norm` divides the sum by the
-    episodes and by `rollout.max_response_length`."""
-    entropy_coeff: float | None = Field(None, ge=0)
-    """Weight of the entropy bonus, which changes a model even if no rewards differ; null is 0.01 for `model.path=tiny`,
-    and 0 for a given model."""
-    entropy_target: float | None = Field(None, gt=0)
-    """Lower target of the policy's entropy, in nats per token: while the entropy is below it, the bonus counts, and its
-    weight rises from `entropy_coeff` by `entropy_step` per batch; above it, the weight falls as fast. null is a
-    constant weight."""
-    entropy_step: float = Field(
-        0.005, gt=0, description="Change of the bonus's weight per batch, with `entropy_target`."
-    )
-    use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
-    kl_loss_coef: float = Field(0.001, ge=0, description="Weight of the KL in the loss.")
-    kl_loss_type: KLEstimator = Field("k3", description="Estimator of the KL in the loss.")
 
 
 class CriticSection(Section):

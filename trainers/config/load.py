@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -15,15 +16,16 @@ from pydantic import ValidationError
 from textenvs.text import excerpt, reader_may_leave
 
 from ..hub import is_name, read_adapter
+from ..section import Problems, Section
 from .base import ConflictError, RunConfig
 from .describe import Key, all_keys, groups, help_text, key_at
 from .model import BFLOAT16, Bfloat16, ModelSection, multiplies_bfloat16, newest_model_of, planned_bfloat16
 from .notices import notices
 from .reward_model import sections_of
 from .schema import TASK_FILES, PPOConfig
-from .section import Problems, Section
 from .settings import COMMAND_LINE, Report, Setting, extract_flags, from_arguments, from_file
 from .unknown import nearest_keys, unknown_key
+from .unread import no_effect
 from .verl import Table, take_flags, translate
 from .verl_rules import NOTHING, TABLES
 from .yaml12 import dump
@@ -278,6 +280,7 @@ def resolve(
     settings += from_arguments(values, keys, report)
     settings, notes = translate(settings, keys, table, report)
     tree, sources = _merge(settings, keys, report, table)
+    _drop_unread(tree, sources, keys, report)
     config = None
     try:
         config = schema.model_validate(tree, context={BFLOAT16: chosen_for})
@@ -307,7 +310,7 @@ def render(
     every = "# The resolved configuration. A comment marks what differs from the default, and where it came from."
     lines = [*(f"# {' '.join(note.split())}" for note in notes), every if whole else few]
     chosen, opened = config.chosen_defaults() if chosen is None else chosen, [""]
-    for group in groups(type(config)):
+    for group in groups(type(config), section=config):
         path = group.keys[0].section.split(".") if group.keys[0].section else []
         for key in group.keys:
             value, default = attrgetter(key.name)(config), chosen.get(key.name, key.default)
@@ -364,6 +367,24 @@ def _merge(
     return tree, sources
 
 
+def _drop_unread(tree: dict[str, Any], sources: Mapping[str, str], keys: Mapping[str, Key], report: Report) -> None:
+    """Report the keys that the chosen variant of their section does not have, and take them away."""
+    for name, where in sources.items():
+        key = keys.get(name)
+        if key is None or not key.readers:
+            continue
+        switch = keys[key.switch]
+        *parents, last = name.split(".")
+        node = tree
+        for parent in parents:
+            node = node[parent]
+        chosen = node.get(switch.name.rpartition(".")[2], switch.default)
+        if chosen in key.readers or chosen not in typing.get_args(switch.annotation):
+            continue
+        if node.pop(last) not in (None, key.default):
+            report(name, no_effect({key.switch: key.readers}, {key.switch: chosen}.__getitem__), where)
+
+
 def _explain(
     error: ValidationError, tree: Mapping[str, Any], keys: Mapping[str, Key], sources: Mapping[str, str]
 ) -> list[Problem]:
@@ -374,7 +395,7 @@ def _explain(
         if isinstance(cause, ConflictError):
             problems += (Problem(name, text, sources.get(name, "")) for name, text in cause.conflicts)
             continue
-        location = [str(part) for part in detail["loc"]]
+        location = _location(detail, keys)
         names = [".".join(location[: n + 1]) for n in range(len(location))]
         exact = {name: key for name in names if (key := key_at(name, keys)) is not None and key.name == name}
         bad.update({name: key for name, key in exact.items() if not key.entries} or exact)
@@ -390,6 +411,18 @@ def _explain(
             Problem(name, f"{excerpt(dump(value))} is not allowed; it must be {key.allowed}", _origin(key, sources))
         )
     return problems
+
+
+def _location(detail: Mapping[str, Any], keys: Mapping[str, Key]) -> list[str]:
+    """Return the parts of a wrong value's key, without the names of variants that pydantic puts between them."""
+    parts = [str(part) for part in detail["loc"]]
+    if detail["type"].startswith("union_tag"):
+        return [*parts, detail["ctx"]["discriminator"].strip("'")]
+    for switch in {key.switch for key in keys.values() if key.switch}:
+        above = switch.split(".")[:-1]
+        if parts[: len(above)] == above and parts[len(above) : len(above) + 1] != [switch.rpartition(".")[2]]:
+            del parts[len(above)]
+    return parts
 
 
 def _exit(message: str) -> NoReturn:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from textenvs.bounded_files import UnreadableFile, read_json_object
 
-from .section import Names, Section
+from ..section import Names, Section
 
 
 class ModelSection(Section):

@@ -57,7 +57,7 @@ def _sampling(config: Any) -> Iterator[str]:
             f"warning: {named} samples from another policy than the one that is trained, and nothing corrects that: "
             f"{mask if config.engine.name == 'torch' else ''}sample without cuts (docs/algorithms.md, Sampling masks)"
         )
-    mixes = algorithm.adv_estimator in ("rloo", "turn_grpo") and algorithm.baseline != "group"
+    mixes = algorithm.adv_estimator != "fork" and getattr(algorithm, "baseline", "group") != "group"
     if rollout.filter_zero_variance and mixes:
         yield (
             f"warning: rollout.filter_zero_variance=true with algorithm.baseline={algorithm.baseline} bends the "

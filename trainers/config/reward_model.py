@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .section import Section
+from ..section import Section
 
 
 class TokenizingSection(Section):

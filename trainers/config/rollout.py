@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ..engines.base import MIN_TEMPERATURE
 from ..engines.vllm.options import MIN_TEMPERATURE as VLLM_MIN_TEMPERATURE
-from .section import Fraction, Names, Problems, Section
+from ..section import Fraction, Names, Problems, Section
 
 
 class OneEnvSection(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .section import Frequency, Loggers, Section
+from ..section import Frequency, Loggers, Section
 
 
 class RunSection(Section):

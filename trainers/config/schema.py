@@ -13,11 +13,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from ..algorithms.estimators import ESTIMATORS, Estimator, TurnGRPO
+from ..algorithms.losses import LOSSES, PPO, PolicyLoss
 from ..chat_template import refused
 from ..engines.vllm.options import refused_arguments
+from ..section import Problems, changed
 from . import unread
 from .base import RunConfig
-from .learning import ActorSection, AlgorithmSection, CriticSection, ForkSection
+from .learning import CriticSection, ForkSection
 from .model import (
     Bfloat16,
     EngineSection,
@@ -50,8 +53,7 @@ from .rollout import (
     temperature_checks,
 )
 from .running import ClusterSection, RayInitSection, RunSection, SFTRunSection, TrainerSection
-from .section import Problems, changed
-from .unread import ESTIMATORS, GROUPWISE, WITH_CRITIC
+from .variants import Variants
 
 
 class PPOConfig(RunConfig):
@@ -73,9 +75,9 @@ class PPOConfig(RunConfig):
     reward_models: Annotated[dict[str, RewardModelSection], BeforeValidator(named)] = Field(default_factory=dict)
     """Additional reward models, by the names of their terms: `reward_models.NAME.kind=judge` and so on, with the keys
     of `reward_model` (`enable` is true, and `name` is NAME). Their rewards are added."""
-    algorithm: AlgorithmSection = AlgorithmSection()
+    algorithm: Annotated[Estimator, Variants("algorithm", "adv_estimator", "turn_grpo", ESTIMATORS)] = TurnGRPO()
     fork: ForkSection = ForkSection()
-    actor: ActorSection = ActorSection()
+    actor: Annotated[PolicyLoss, Variants("actor", "policy_loss", "ppo", LOSSES)] = PPO()
     critic: CriticSection = CriticSection()
     trainer: TrainerSection = TrainerSection()
     cluster: ClusterSection = ClusterSection()
@@ -100,7 +102,7 @@ class PPOConfig(RunConfig):
             chosen["actor.lr"] = 1e-5 if model.lora_rank else 1e-6
             chosen["rollout.max_response_length"] = 256
             chosen["engine.max_context"] = min(2048, positions_of(model.path) or 2048)
-            if self.algorithm.adv_estimator in WITH_CRITIC:
+            if "critic" in self.algorithm.needs:
                 chosen["critic.lr"] = 1e-5
             if self.warm_start.enable:
                 chosen["warm_start.lr"] = 5e-5
@@ -142,13 +144,9 @@ class SFTConfig(RunConfig):
 #: Files that tasks are read from.
 TASK_FILES = (".jsonl", ".parquet")
 #: Estimators that discount by turn and add up nothing else.
-_TURN_DISCOUNT = ("turn_grpo", "turn_gae", "fork")
-#: Estimators that learn nothing from a group of one.
-_COMPARE_SIBLINGS = frozenset({*GROUPWISE, "gigpo"} - {"rloo"})
+_TURN_DISCOUNT = tuple(name for name, kind in ESTIMATORS.items() if kind.unit == "turn" and not kind.mixes_baselines)
 #: Estimators that give all tokens of an episode the same advantage.
-_BY_EPISODE = (*GROUPWISE, "remax")
-#: Losses of whole episodes.
-_EPISODE_LOSSES = ("gspo", "geo_mean")
+_BY_EPISODE = tuple(name for name, kind in ESTIMATORS.items() if kind.unit == "episode")
 _CREDIT = "algorithm.reward_credit"
 #: Built-in credit assignments; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
@@ -203,20 +201,12 @@ def ppo_checks(config: PPOConfig) -> Problems:
     futures = config.multiturn_reward.temperature if config.multiturn_reward.enable else None
     yield from temperature_checks(rollout, config.validation, futures, engine.name)
     if rollout.n < 2:
-        if rollout.filter_zero_variance and estimator != "remax":
+        if rollout.filter_zero_variance and "greedy" not in config.algorithm.needs:
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
-        if estimator in _COMPARE_SIBLINGS:
+        if config.algorithm.compares_siblings:
             yield "rollout.n", f"must be at least 2 with algorithm.adv_estimator={estimator}: one alone teaches nothing"
-    algorithm = config.algorithm
-    if "baseline" in estimator_keys(estimator) and algorithm.baseline == "optimal_token":
-        of_turns = {name: getattr(algorithm, name) for name in ("zero_pad", "outcome_mix", "norm_by_std")}
-        if conflicting := next((name for name, value in of_turns.items() if value), None):
-            yield (
-                f"algorithm.{conflicting}",
-                "must not be set with algorithm.baseline=optimal_token, which compares tokens",
-            )
-    if estimator == "passk" and 1 < rollout.n <= (k := config.algorithm.pass_k):
-        yield "algorithm.pass_k", f"is {k}; it must be below rollout.n={rollout.n}, to leave an episode to compare with"
+    for key, text in config.algorithm.checks(rollout.n):
+        yield f"algorithm.{key}", text
     episodes = rollout.groups_per_batch * rollout.n
     if actor.mini_batches > episodes:
         text = f"rollout.groups_per_batch={rollout.groups_per_batch} times rollout.n={rollout.n}"
@@ -225,7 +215,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
         yield "actor.max_tokens_per_micro_batch", f"is {most}; the longest episode, {context}, must fit"
     yield from _loss_checks(actor, estimator)
     yield from _kl_control_checks(config.algorithm, episodes)
-    if estimator in WITH_CRITIC and (warmup := config.critic.warmup) >= trainer.total_iterations:
+    if "critic" in config.algorithm.needs and (warmup := config.critic.warmup) >= trainer.total_iterations:
         yield "critic.warmup", f"is {warmup}: the policy would not be trained in any of {iterations}"
     dumps = [folder for folder in (trainer.rollout_data_dir, trainer.validation_data_dir) if folder is not None]
     if len(dumps) == 2 and len({Path(folder).expanduser().absolute() for folder in dumps}) == 1:
@@ -359,11 +349,6 @@ def _cluster_checks(config: PPOConfig) -> Problems:
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
 
 
-def estimator_keys(estimator: str) -> tuple[str, ...]:
-    """Return the keys of `algorithm` that this estimator reads, apart from those that go with every estimator."""
-    return tuple(name for name, estimators in ESTIMATORS.items() if estimator in estimators)
-
-
 def learner_checks(model: ModelSection, run: RunSection) -> Problems:
     """Check the learner's keys, as far as that does not depend on the machine."""
     if model.lora_adapter_path is not None and not model.lora_rank:
@@ -412,8 +397,8 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         yield "algorithm.reward_credit", f"{adds} as_earned"
     if algorithm.adv_estimator not in _TURN_DISCOUNT:
         yield "multiturn_reward.credit", f"is value, which {instead} one of {', '.join(_TURN_DISCOUNT)} with gamma=0"
-    elif algorithm.gamma != 0:
-        yield "algorithm.gamma", f"is {algorithm.gamma}; with multiturn_reward.credit=value a turn's reward {instead} 0"
+    elif (gamma := getattr(algorithm, "gamma", 1.0)) != 0:
+        yield "algorithm.gamma", f"is {gamma}; with multiturn_reward.credit=value a turn's reward {instead} 0"
     elif whole := [key for key, model in sections_of(config).items() if model.enable and not model.per_turn]:
         yield f"{whole[0]}.per_turn", f"is false: {alone} true, or {difference}"
     elif config.custom_reward_function.path is not None:
@@ -421,7 +406,7 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
     elif not section.replace and not any(model.enable and model.replace for model in sections_of(config).values()):
         cause = "is false, and what the environment pays counts"
         yield "multiturn_reward.replace", f"{cause}: {alone} true, or {difference}"
-    elif algorithm.outcome_mix:
+    elif getattr(algorithm, "outcome_mix", 0.0):
         yield "algorithm.outcome_mix", f"{adds} 0"
 
 
@@ -440,42 +425,29 @@ def _replace_checks(config: PPOConfig) -> Problems:
         yield f"{key}.replace", text
 
 
-def _algorithm_checks(algorithm: AlgorithmSection) -> Problems:
-    """Check the credit assignment, and the terms for `gdpo`."""
+def _algorithm_checks(algorithm: Estimator) -> Problems:
+    """Check the credit assignment."""
     chosen, estimator = algorithm.reward_credit, algorithm.adv_estimator
     if chosen not in _CREDITS and not all(chosen.rpartition(":")):
         yield _CREDIT, f"is {chosen!r}; it must be one of {', '.join(_CREDITS)}, or FILE.py:FUNCTION"
     if chosen in _CREDITS[1:] and estimator in _BY_EPISODE:
         text = f"which sees the sum of an episode's rewards alone, and {chosen} keeps that"
         yield _CREDIT, f"has no effect with algorithm.adv_estimator={estimator}, {text}"
-    if estimator != "gdpo":
-        return
-    names, weights = algorithm.gdpo_reward_keys, algorithm.gdpo_reward_weights
-    if names is not None and len(set(names)) < len(names):
-        yield "algorithm.gdpo_reward_keys", "names a term twice"
-    if weights is not None and (names is None or len(weights) != len(names)):
-        yield "algorithm.gdpo_reward_weights", "needs algorithm.gdpo_reward_keys, with one weight for each"
-    if algorithm.use_kl_in_reward:
-        yield "algorithm.use_kl_in_reward", "has no effect with gdpo, which sees terms alone: use actor.use_kl_loss"
-    if chosen not in _CREDITS:
-        yield _CREDIT, "has no effect with gdpo, which sees the terms as they were earned"
 
 
 def _fork_checks(config: PPOConfig) -> Problems:
     """Check conflicts with forks, which have only the turns from their fork point."""
-    if config.algorithm.adv_estimator != "fork":
+    if "forks" not in config.algorithm.needs:
         return
     if config.algorithm.reward_credit != "as_earned":
         text = "moves rewards between turns, and a fork has but some of its root's: use as_earned"
         yield "algorithm.reward_credit", f"is {config.algorithm.reward_credit}, which {text}"
-    if config.algorithm.baseline not in ("group", "mixed"):
-        yield "algorithm.baseline", f"is {config.algorithm.baseline}; with algorithm.adv_estimator=fork group or mixed"
     if config.rollout.filter_zero_variance:
         text = "would drop groups whose episodes earned the same in all; their forks may differ. Leave it out"
         yield "rollout.filter_zero_variance", text
 
 
-def _kl_control_checks(algorithm: AlgorithmSection, episodes: int) -> Problems:
+def _kl_control_checks(algorithm: Estimator, episodes: int) -> Problems:
     """Check the control of an adaptive weight."""
     control = algorithm.kl_ctrl
     if not algorithm.use_kl_in_reward or control.type != "adaptive":
@@ -487,15 +459,15 @@ def _kl_control_checks(algorithm: AlgorithmSection, episodes: int) -> Problems:
         yield "algorithm.kl_ctrl.horizon", f"is {control.horizon:g}; with {episodes} episodes a batch {text}"
 
 
-def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
+def _loss_checks(actor: PolicyLoss, estimator: str) -> Problems:
     for name in ("importance_correction", "rejection"):
         if getattr(actor, name) != "none" and actor.old_logprobs != "recompute":
             yield f"actor.{name}", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
     if actor.rejection.endswith(("_k2", "_k3")) and actor.rejection_kl is None:
         yield "actor.rejection_kl", f"is null; actor.rejection={actor.rejection} needs it, in nats"
-    if actor.clip_cov_lb >= actor.clip_cov_ub:
-        yield "actor.clip_cov_lb", f"is {actor.clip_cov_lb:g}; it must be below actor.clip_cov_ub={actor.clip_cov_ub:g}"
-    if actor.policy_loss not in _EPISODE_LOSSES:
+    for key, text in actor.checks():
+        yield f"actor.{key}", text
+    if actor.unit != "episode":
         return
     name = actor.policy_loss
     instead = "use actor.policy_loss=gspo_token"

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
-from ..algorithms.names import EstimatorName
-from .section import Problems, Section, changed
+from ..algorithms.estimators import ESTIMATORS
+from ..section import Problems, Section, changed
 from .yaml12 import dump
 
 #: Estimators that learn a value function.
-WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
-#: Estimators that compare the sums of whole episodes within their group.
-GROUPWISE = ("grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline")
-#: Estimators that do not normalise over the batch by definition.
-NOT_NORMALISED = tuple(
-    name for name in get_args(EstimatorName) if name not in ("reinforce_pp", "reinforce_pp_baseline", "gdpo")
-)
+WITH_CRITIC = tuple(name for name, kind in ESTIMATORS.items() if "critic" in kind.needs)
+#: Estimators that compare with forks of the episodes.
+WITH_FORKS = tuple(name for name, kind in ESTIMATORS.items() if "forks" in kind.needs)
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,6 @@ class Not:
 Reads: TypeAlias = Mapping[str, Mapping[str, tuple[Any, ...] | Not]]
 
 _ON, _RAY, _GIVEN = (True,), ("ray",), Not(None)
-_CLIPPED = ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov")
 
 ENGINE: Reads = {
     "engine.tensor_parallel_size engine.weight_transport": {"engine.name": ("vllm", "sglang")},
@@ -68,42 +63,18 @@ RAY: Reads = {"ray_init.num_cpus": {"ray_init.address": (None, "local")}}
 FUNCTION: Reads = {
     "custom_reward_function.name custom_reward_function.replace": {"custom_reward_function.path": _GIVEN}
 }
-#: Of `algorithm`, by the estimators that read them.
-ESTIMATORS: Mapping[str, tuple[str, ...]] = {
-    "lam": WITH_CRITIC,
-    "gamma": (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo", "fork"),
-    "turn_gamma": ("bilevel_gae",),
-    "turn_lam": ("bilevel_gae",),
-    "norm_by_std": ("grpo", "gdpo", "grpo_passk", "passk", "turn_grpo", "gigpo"),
-    "baseline": ("rloo", "turn_grpo", "fork"),
-    "zero_pad": ("turn_grpo",),
-    "outcome_mix": ("turn_grpo",),
-    "step_weight": ("gigpo",),
-    "anchor": ("gigpo",),
-    "gdpo_reward_keys": ("gdpo",),
-    "gdpo_reward_weights": ("gdpo",),
-    "pass_k": ("passk",),
-    "truncated": (*GROUPWISE, "reinforce_pp", "remax", "turn_grpo", "gigpo", "fork"),
-}
 PPO: Reads = {
     **ENGINE,
     **MODEL,
     **FUNCTION,
     **RAY,
-    **{f"algorithm.{name}": {"algorithm.adv_estimator": values} for name, values in ESTIMATORS.items()},
-    "algorithm.norm_adv": {"algorithm.adv_estimator": NOT_NORMALISED},
     "critic.": {"algorithm.adv_estimator": WITH_CRITIC},
-    "fork.": {"algorithm.adv_estimator": ("fork",)},
+    "fork.": {"algorithm.adv_estimator": WITH_FORKS},
     "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
     "algorithm.kl_penalty": {"algorithm.use_kl_in_reward": _ON, "actor.use_kl_loss": _ON},  # it is also reported
     "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},
     "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},
-    "actor.clip_ratio_low actor.clip_ratio_high": {"actor.policy_loss": _CLIPPED},
-    "actor.clip_ratio_c": {"actor.policy_loss": ("ppo", "dppo_tv", "dppo_kl")},
     "actor.entropy_step": {"actor.entropy_target": _GIVEN},
-    "actor.tau_pos actor.tau_neg": {"actor.policy_loss": ("sapo",)},
-    "actor.clip_cov_ratio actor.clip_cov_lb actor.clip_cov_ub": {"actor.policy_loss": ("clip_cov",)},
-    "actor.kl_cov_ratio actor.ppo_kl_coef": {"actor.policy_loss": ("kl_cov",)},
     "actor.tis_cap actor.importance_batch_normalize": {"actor.importance_correction": Not("none")},
     "actor.rejection_low actor.rejection_high": {"actor.rejection": ("token", "sequence", "geometric")},
     "actor.rejection_kl": {
@@ -152,7 +123,7 @@ def unread(key: str, value_of: Callable[[str], Any], reads: Reads) -> str | None
             and key not in switches
             and not any(_reads(value_of(switch), accepted) for switch, accepted in switches.items())
         ):
-            return f"has no effect {_but(switches, value_of)}"
+            return no_effect(switches, value_of)
     return None
 
 
@@ -183,6 +154,11 @@ def _changed(section: Section, prefix: str) -> Iterator[str]:
 
 def _reads(value: Any, accepted: tuple[Any, ...] | Not) -> bool:
     return bool(value != accepted.value) if isinstance(accepted, Not) else value in accepted
+
+
+def no_effect(switches: Mapping[str, tuple[Any, ...] | Not], value_of: Callable[[str], Any]) -> str:
+    """Return why a key is not read, by the keys that decide and the values of ``value_of``."""
+    return f"has no effect {_but(switches, value_of)}"
 
 
 def _but(switches: Mapping[str, tuple[Any, ...] | Not], value_of: Callable[[str], Any]) -> str:

@@ -266,7 +266,8 @@ def _read(
         owner, sources, key = key_at(setting.key, keys), ", ".join(keys_of_verl), setting.key
         unused = None
         if may_be_unused and owner is not None:
-            unused = unread(owner.name, lambda name: last.get(name, keys[name].default), reads)
+            of_variant = {owner.name: {owner.switch: owner.readers}} if owner.readers else {}
+            unused = unread(owner.name, lambda name: last.get(name, keys[name].default), {**reads, **of_variant})
         if unused is None or (key in keys and setting.value == keys[key].default):
             if sources:
                 notes.append(f"{sources} -> {key}={dump(setting.value)}{f' ({why})' * bool(why)}")

@@ -31,8 +31,8 @@ from textenvs.integrations import EpisodeSpec, Session, SpecError
 from textenvs.integrations.rows import same_messages
 from textenvs.messages import Messages
 
-from ..algorithms.advantages import turn_grpo
 from ..algorithms.batch import ActionBatch, Bools
+from ..algorithms.estimators import TurnGRPO
 from ..rollout.environments import tools_of
 from ..rollout.renderer import Renderer
 
@@ -292,7 +292,7 @@ class TextEnvAgentLoopManager(agent_loop.AgentLoopManager):  # type: ignore[misc
 
 # ------------------ advantages of turns
 
-#: Of ``algorithm.textenv``, as in :func:`trainers.algorithms.advantages.turn_grpo`.
+#: Of ``algorithm.textenv``, as in :class:`trainers.algorithms.estimators.TurnGRPO`.
 _OPTIONS = frozenset({"baseline", "zero_pad", "outcome_mix"})
 
 
@@ -330,7 +330,7 @@ def action_batch(token_level_rewards: torch.Tensor, response_mask: torch.Tensor,
 def textenv_turn_grpo(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any = None, config: Any = None, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute :func:`~trainers.algorithms.advantages.turn_grpo` for ``algorithm.adv_estimator=textenv_turn_grpo``.
+    """Compute ``TurnGRPO`` of :mod:`trainers.algorithms.estimators`, for ``algorithm.adv_estimator=textenv_turn_grpo``.
 
     Of the configuration it reads ``algorithm.gamma`` (a discount a turn), ``algorithm.norm_adv_by_std_in_grpo`` (verl's
     default is true; false is unbiased), and ``algorithm.textenv`` with ``baseline``, ``zero_pad`` and ``outcome_mix``.
@@ -341,12 +341,12 @@ def textenv_turn_grpo(
     options = dict(settings.get("textenv") or {})
     if unknown := set(options) - _OPTIONS:
         raise ValueError(f"algorithm.textenv: unknown keys {sorted(unknown)}; known are {sorted(_OPTIONS)}")
-    result = turn_grpo(
-        action_batch(token_level_rewards, response_mask, index),
+    estimator = TurnGRPO(
         gamma=float(settings.get("gamma", 1.0)),
         norm_by_std=bool(settings.get("norm_adv_by_std_in_grpo", True)),
-        **options,
+        **{"baseline": "group", **options},
     )
+    result = estimator.advantages(action_batch(token_level_rewards, response_mask, index))
     advantages = torch.zeros_like(token_level_rewards)
     mask = torch.from_numpy(_numpy_mask(response_mask)).to(advantages.device)
     advantages[mask] = torch.from_numpy(result.advantages).to(advantages)

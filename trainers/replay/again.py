@@ -17,7 +17,6 @@ import numpy as np
 from textenvs.records import Episode as Recorded
 from textenvs.records import RecordedRun
 
-from ..algorithms.advantages import NEEDS_CRITIC
 from ..builders import collection
 from ..builders.collection import limits_of, sampling_of
 from ..builders.environments import backend_of
@@ -421,8 +420,11 @@ def advantages_again(
     config: PPOConfig, compare: Comparison, credited: Sequence[Trajectory], greedy: Mapping[str, float]
 ) -> tuple[str, Difference | None]:
     """Recompute advantages without a checkpoint, if no model takes part; return a summary and the first difference."""
-    estimator = config.algorithm.adv_estimator
-    if estimator in NEEDS_CRITIC or config.algorithm.use_kl_in_reward or config.actor.old_logprobs == "recompute":
+    if (
+        "critic" in config.algorithm.needs
+        or config.algorithm.use_kl_in_reward
+        or config.actor.old_logprobs == "recompute"
+    ):
         return "left out: models of the checkpoint have a part in them", None
     without: Any = SimpleNamespace(reference=None, critic=None)
     prepared = Update(config).prepare(credited, without, greedy=greedy, explain=True)

@@ -2,7 +2,7 @@
 
 **Dependence.** Whether a root is forked before turn ``t`` is a function of the run's seed, of the numbers
 of group, root and turn, and of the batches delivered before; never of what this root or another episode of its batch
-samples, which would bias the estimate of :mod:`trainers.algorithms.fork` (a test shows by how much).
+samples, which would bias the estimate of :mod:`trainers.algorithms.estimators.fork` (a test shows by how much).
 """
 
 from __future__ import annotations

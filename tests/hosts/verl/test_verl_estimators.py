@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from estimating import estimate
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -10,7 +11,6 @@ from verl.protocol import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
-from trainers.algorithms.advantages import gae, turn_grpo
 from trainers.algorithms.batch import ActionBatch, gather
 from trainers.integrations.verl import TextEnvOutput
 from trainers.trajectory import Status, Trajectory
@@ -135,8 +135,8 @@ def test_formula(seed):
 )
 def test_it_is_trainers_own(seed, gamma, norm_by_std, options):
     trajectories = episodes(seed)
-    own = turn_grpo(
-        ActionBatch.from_trajectories(trajectories), gamma=gamma, norm_by_std=norm_by_std, **options
+    own = estimate(
+        "turn_grpo", ActionBatch.from_trajectories(trajectories), gamma=gamma, norm_by_std=norm_by_std, **options
     ).advantages
     verls, _ = advantages_of(trajectories, gamma=gamma, norm_adv_by_std_in_grpo=norm_by_std, textenv=options)
     np.testing.assert_allclose(verls, own, atol=1e-4)
@@ -149,7 +149,7 @@ def test_verls_gae_sees_turn_rewards(seed):
     rng = np.random.default_rng(seed)
     values = gather(trajectories, [rng.standard_normal(len(trajectory.token_ids)) for trajectory in trajectories])
     batch = ActionBatch.from_trajectories(trajectories, values=values)
-    own = gae(batch, gamma=0.99, lam=0.95)
+    own = estimate("gae", batch, gamma=0.99, lam=0.95)
     _, returns = advantages_of(trajectories, "gae", values, gamma=0.99, lam=0.95)
     np.testing.assert_allclose(returns, own.returns, atol=1e-4)
 

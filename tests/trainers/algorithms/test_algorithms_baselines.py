@@ -9,9 +9,9 @@ import algorithm_oracles as oracle
 import numpy as np
 import pytest
 from algorithm_oracles import Episode, batches, forall, trajectory
+from estimating import estimate
 from hypothesis import strategies as st
 
-from trainers.algorithms.advantages import rloo, turn_grpo
 from trainers.algorithms.baselines import ENERGY_FLOOR, score_norms
 from trainers.algorithms.batch import ActionBatch
 from trainers.config import ConfigError, resolve
@@ -43,7 +43,7 @@ def test_token_baseline_weighs_siblings_by_energy(
 ) -> None:
     batch = make(episodes, seed)
     options: dict[str, Any] = {"baseline": "optimal_token", "truncated": truncated}
-    result = turn_grpo(batch, gamma=gamma, **options) if by_turn else rloo(batch, **options)
+    result = estimate("turn_grpo", batch, gamma=gamma, **options) if by_turn else estimate("rloo", batch, **options)
 
     def credited(e: int, turn: int) -> float:
         rewards = batch.turn_rewards[slice(*batch.turn_offsets[e : e + 2])]
@@ -74,7 +74,9 @@ def test_siblings_that_are_equally_uncertain_have_plain_mean() -> None:
     ]
     batch = replace(make(episodes, 0), score_norms=np.ones(9))
     np.testing.assert_allclose(
-        rloo(batch, baseline="optimal_token").advantages, rloo(batch, baseline="group").advantages, atol=1e-9
+        estimate("rloo", batch, baseline="optimal_token").advantages,
+        estimate("rloo", batch, baseline="group").advantages,
+        atol=1e-9,
     )
 
 
@@ -90,7 +92,7 @@ def test_score_norm_is_within_factor_two(logits: list[float]) -> None:
 def test_without_norms_error_says_what_is_missing() -> None:
     batch = make([], 0)
     with pytest.raises(ValueError, match="score_norms"):
-        rloo(replace(batch, score_norms=None), baseline="optimal_token")
+        estimate("rloo", replace(batch, score_norms=None), baseline="optimal_token")
 
 
 @pytest.mark.parametrize("option", ["zero_pad=true", "outcome_mix=0.5", "norm_by_std=true"])

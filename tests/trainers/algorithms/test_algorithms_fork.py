@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from estimating import estimate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.algorithms import fork as module
-from trainers.algorithms.advantages import fork, turn_grpo
 from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.estimators import fork as module
 from trainers.algorithms.policy_losses import token_weights
 
 # At the opening (three replies); then, in each of two states, the second turn; the third turn's first and second token.
@@ -131,7 +131,7 @@ def gradient(
     batch: ActionBatch, scores: np.ndarray, weights: Callable[..., np.ndarray] | None = None, **options
 ) -> np.ndarray:
     """The update of a batch, in the default aggregation: a sum over tokens, a mean over roots."""
-    result = fork(batch, **options)
+    result = estimate("fork", batch, **options)
     loss_weights = result.weights if weights is None else weights(batch, result.weights)
     weight = token_weights(
         "seq-mean-token-sum", batch.token_offsets, result.policy_mask, weights=loss_weights, tree=batch.tree
@@ -210,12 +210,12 @@ def test_exhausted_context_counts_or_is_dropped() -> None:
     assert np.abs(dropped - TRUTH).max() > 0.01, "what is learned is what works in time"
     for _, (root, forks) in itertools.islice(trees(RULES["every turn once"]), 50, 120):
         batch, _ = batch_of(((root, forks),), ending)
-        result = fork(batch, truncated="drop")
+        result = estimate("fork", batch, truncated="drop")
         cut_off = [ending(path) == "context" or ending(root) == "context" for path in (root, *(p for _, p in forks))]
         assert result.policy_mask.tolist() == (~np.array(cut_off))[batch.episode_of_token].tolist()
         counted = tuple((turn, path) for turn, path in forks if ending(path) != "context")
         if ending(root) != "context":
-            alone = fork(batch_of(((root, counted),))[0])
+            alone = estimate("fork", batch_of(((root, counted),))[0])
             assert result.advantages[result.policy_mask].tolist() == alone.advantages.tolist()
             assert result.weights is not None
             assert result.weights[result.policy_mask].tolist() == alone.weights.tolist()  # type: ignore[union-attr]
@@ -346,7 +346,7 @@ def test_advantages_and_weights_are_those_of_formulas(data: st.DataObject) -> No
     kind = data.draw(st.sampled_from(["group", "mixed"]))
     groups = tuple(data.draw(st.lists(st.integers(0, 1), min_size=len(group), max_size=len(group))))
     batch, _ = batch_of(tuple(group), groups=groups)
-    result = fork(batch, gamma=gamma, baseline=kind)
+    result = estimate("fork", batch, gamma=gamma, baseline=kind)
     advantages, weights = oracle(tuple(group), gamma, groups, kind)
     np.testing.assert_allclose(result.advantages, np.array(advantages)[batch.turn_of_token], atol=1e-12)
     np.testing.assert_allclose(result.weights, np.array(weights)[batch.turn_of_token], atol=1e-12)
@@ -355,7 +355,7 @@ def test_advantages_and_weights_are_those_of_formulas(data: st.DataObject) -> No
 def test_tree_weights_at_common_depth_sum_to_one() -> None:
     root, other = PATHS[3], PATHS[4]  # three turns each, alike in the first two
     batch, _ = batch_of(((root, ((0, other), (1, other), (1, root), (2, other))),))
-    weights = fork(batch).weights
+    weights = estimate("fork", batch).weights
     assert weights is not None
     turn = batch.turn_index + batch.first_turn[batch.episode_of_token]
     by_turn = weights[batch.turn_starts]
@@ -366,7 +366,10 @@ def test_without_forks_it_is_turn_grpo() -> None:
     group = tuple((path, ()) for path in (PATHS[0], PATHS[2], PATHS[5], PATHS[1]))
     batch, _ = batch_of(group, groups=(0, 0, 1, 2))
     for kind in ("group", "mixed"):
-        result, plain = fork(batch, gamma=0.9, baseline=kind), turn_grpo(batch, gamma=0.9, baseline=kind)
+        result, plain = (
+            estimate("fork", batch, gamma=0.9, baseline=kind),
+            estimate("turn_grpo", batch, gamma=0.9, baseline=kind),
+        )
         np.testing.assert_allclose(result.advantages, plain.advantages, atol=1e-12)
     assert result.weights.tolist() == [1.0] * batch.num_tokens  # type: ignore[union-attr]
 
@@ -378,7 +381,7 @@ def test_equal_returns_have_advantage_of_exactly_zero() -> None:
         groups=(0, 0, 1),
     )
     for kind in ("group", "mixed"):
-        assert not fork(batch, baseline=kind).advantages[batch.group[batch.episode_of_token] == 0].any()
+        assert not estimate("fork", batch, baseline=kind).advantages[batch.group[batch.episode_of_token] == 0].any()
 
 
 def test_forks_are_of_roots_in_their_own_group() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from estimating import estimate, token_loss
 
-from trainers.algorithms.advantages import ESTIMATORS
 from trainers.algorithms.batch import ActionBatch
-from trainers.algorithms.policy_losses import policy_loss, token_weights
+from trainers.algorithms.policy_losses import token_weights
 
 GROUPS, SIZE, TURNS, REPLY = 6, 4, 3, 2
 EPISODES, TOKENS = GROUPS * SIZE, TURNS * REPLY
@@ -51,14 +51,14 @@ def learned(
             anchor=np.tile(np.arange(TURNS), EPISODES),
             greedy=np.full(EPISODES, 0.5),
         )
-        result = ESTIMATORS[estimator](batch, **options)
+        result = estimate(estimator, batch, **options)
         weights = torch.from_numpy(token_weights("seq-mean-token-sum", batch.token_offsets, result.policy_mask))
         old = torch.from_numpy(table[np.arange(len(drawn)), drawn])
         arrays = old, torch.from_numpy(result.advantages), torch.from_numpy(episode)
         for _ in range(2):  # the second update is with ratios other than 1
             logprobs = logits.log_softmax(-1)[where][torch.arange(len(drawn)), torch.from_numpy(drawn)]
             optimizer.zero_grad()
-            (weights * policy_loss(loss, logprobs, *arrays, clip_low=clip[0], clip_high=clip[1]).loss).sum().backward()
+            (weights * token_loss(loss, logprobs, *arrays, clip_low=clip[0], clip_high=clip[1]).loss).sum().backward()
             optimizer.step()
     with torch.no_grad():
         first = logits.softmax(-1)[:, 0, 0]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+from typing import Any
 
+import estimating
 import pytest
 import torch
 from algorithm_oracles import forall
+from estimating import token_loss
 from hypothesis import strategies as st
 from torch import Tensor
 
+from trainers.algorithms.losses import LOSSES
 from trainers.algorithms.policy_losses import (
-    LOSS_OPTIONS,
-    PolicyLossName,
     cispo,
     clip_cov,
     dppo,
@@ -21,7 +22,6 @@ from trainers.algorithms.policy_losses import (
     geo_mean,
     gspo,
     kl_cov,
-    policy_loss,
     ppo_clip,
     sapo,
     summarize,
@@ -39,7 +39,7 @@ def tensor(*xs: float, grad: bool = False) -> Tensor:
 def options_of(name: str, clip: tuple[float, float]) -> dict[str, float]:
     """Values for the options that this loss needs; ``dual_clip`` and ``ratio_cap`` are left out."""
     values = {"clip_low": clip[0], "clip_high": clip[1], "tau_pos": 0.8, "tau_neg": 1.3, "kl_coef": 0.7}
-    return {key: values[key] for key in LOSS_OPTIONS[name] if key in values}
+    return {key: values[key] for key in estimating.options_of(name) if key in values}
 
 
 def ppo_by_cases(rho: float, a: float, low: float, high: float, dual: float | None) -> tuple[float, float]:
@@ -147,7 +147,7 @@ def test_cispo(batch: list[list[tuple[float, float]]], clip: tuple[float, float]
     assert near or result.stats["clipped"].tolist() == [float(c) for c in cut]
 
 
-@pytest.mark.parametrize("name", get_args(PolicyLossName))
+@pytest.mark.parametrize("name", LOSSES)
 @forall(batch=sequences, data=st.data())
 def test_no_loss_depends_on_micro_batches(
     name: Any, batch: list[list[tuple[float, float]]], data: st.DataObject
@@ -164,7 +164,7 @@ def test_no_loss_depends_on_micro_batches(
             where = torch.isin(number, torch.tensor([7 * e for e in chosen]))
             tensors = (x[where] for x in (logprobs, *columns, number))
             keywords = {"importance": importance[where], "selected": selected[where]}
-            loss = policy_loss(name, *tensors, **keywords, **options_of(name, (0.1, 0.2))).loss
+            loss = token_loss(name, *tensors, **keywords, **options_of(name, (0.1, 0.2))).loss
             (weights[where] * loss).sum().backward()
         assert logprobs.grad is not None
         return logprobs.grad
@@ -192,49 +192,49 @@ def test_loss_by_name_is_function_of_that_name(
         "clip_cov": clip_cov(*arrays[:3], selected, **bounds),
         "kl_cov": kl_cov(*arrays[:3], selected, kl_coef=0.7),
     }
-    for name in get_args(PolicyLossName):
-        keywords = {key: dual for key in ("dual_clip", "ratio_cap") if key in LOSS_OPTIONS[name]}
-        loss = policy_loss(name, *arrays, selected=selected, **options_of(name, clip), **keywords).loss
+    for name in LOSSES:
+        keywords = {key: dual for key in ("dual_clip", "ratio_cap") if key in estimating.options_of(name)}
+        loss = token_loss(name, *arrays, selected=selected, **options_of(name, clip), **keywords).loss
         (by_name,) = torch.autograd.grad(loss.sum(), arrays[0], retain_graph=True)
         (direct,) = torch.autograd.grad(expected[name].loss.sum(), arrays[0], retain_graph=True)
         torch.testing.assert_close((loss, by_name), (expected[name].loss, direct), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("name", get_args(PolicyLossName))
+@pytest.mark.parametrize("name", LOSSES)
 def test_importance_weighs_every_loss_and_gets_no_gradient(name: Any) -> None:
     arrays, options = flat([[(0.1, 2.0), (-0.1, 0.5)], [(0.05, -1.0)]]), options_of(name, (0.3, 0.3))
     importance, selected = tensor(0.5, 2.0, 3.0, grad=True), tensor(0.0, 1.0, 0.0)
-    weighed = policy_loss(name, *arrays, selected=selected, **options, importance=importance).loss
-    plain = policy_loss(name, *arrays, selected=selected, **options).loss
+    weighed = token_loss(name, *arrays, selected=selected, **options, importance=importance).loss
+    plain = token_loss(name, *arrays, selected=selected, **options).loss
     torch.testing.assert_close(weighed, importance.detach() * plain)
     weighed.sum().backward()
     assert importance.grad is None
 
 
-@pytest.mark.parametrize("name", get_args(PolicyLossName))
+@pytest.mark.parametrize("name", LOSSES)
 def test_first_step_of_every_loss_is_policy_gradient(name: Any) -> None:
     """Compare with the gradient of the advantage; the losses of whole episodes spread it over the episode."""
     logprobs, advantages, number = tensor(-0.3, -2.0, -5.0, grad=True), tensor(1.0, -2.0, 4.0), torch.tensor([0, 0, 1])
     arrays = logprobs, logprobs.detach(), advantages, number
-    policy_loss(name, *arrays, selected=torch.zeros(3), **options_of(name, (0.2, 0.2))).loss.sum().backward()
+    token_loss(name, *arrays, selected=torch.zeros(3), **options_of(name, (0.2, 0.2))).loss.sum().backward()
     expected = tensor(0.5, 0.5, -4.0) if name in ("gspo", "geo_mean") else -advantages
     torch.testing.assert_close(logprobs.grad, expected)
 
 
-@pytest.mark.parametrize("name", get_args(PolicyLossName))
+@pytest.mark.parametrize("name", LOSSES)
 def test_extreme_ratios_give_finite_losses(name: Any) -> None:
     logprobs = torch.tensor([0.0, -500.0, 0.0, -500.0], requires_grad=True)
     old, number = torch.tensor([-500.0, 0.0, -500.0, 0.0]), torch.arange(4)
     options = options_of(name, (0.2, 0.2))
     advantages = torch.tensor([1.0, 1.0, -1.0, -1.0])
-    result = policy_loss(name, logprobs, old, advantages, number, selected=torch.ones(4), **options)
+    result = token_loss(name, logprobs, old, advantages, number, selected=torch.ones(4), **options)
     result.loss.sum().backward()
     assert result.loss.isfinite().all()
     assert logprobs.grad is not None
     assert logprobs.grad.isfinite().all()
     if name == "ppo":
         assert result.stats["ratio"].tolist() == pytest.approx([math.exp(x) for x in (20, -20, 20, -20)])
-    empty = policy_loss(name, *(logprobs[:0],) * 3, number[:0], selected=number[:0], **options)
+    empty = token_loss(name, *(logprobs[:0],) * 3, number[:0], selected=number[:0], **options)
     assert empty.loss.shape == (0,)
 
 
@@ -295,18 +295,12 @@ def test_wrong_arguments_are_named() -> None:
         ppo_clip(x, x, x, dual_clip=1.0)
     with pytest.raises(ValueError, match="the value clip must be positive"):
         value_loss(x, x, x, clip=0.0)
-    with pytest.raises(ValueError, match="the loss cispo does not read dual_clip; it reads clip_low, clip_high"):
-        policy_loss("cispo", x, x, x, torch.zeros(1), clip_low=0.2, clip_high=0.2, dual_clip=3.0)
-    with pytest.raises(ValueError, match="unknown policy loss 'grpo': choose one of ppo, gspo"):
-        policy_loss("grpo", x, x, x, torch.zeros(1), clip_low=0.2, clip_high=0.2)  # type: ignore[arg-type]
     for of_episodes in (gspo, geo_mean):
         with pytest.raises(ValueError, match=r"'sequence': \(2,\)"):
             of_episodes(x, x, x, torch.zeros(2))
     for of_selected in (clip_cov, kl_cov):
         with pytest.raises(ValueError, match=r"'selected': \(2,\)"):
             of_selected(x, x, x, torch.zeros(2))
-    with pytest.raises(ValueError, match="the loss kl_cov needs selected"):
-        policy_loss("kl_cov", x, x, x, torch.zeros(1))
     with pytest.raises(ValueError, match="tau_pos and tau_neg must be positive, not 1.0 and 0.0"):
         sapo(x, x, x, tau_neg=0.0)
     with pytest.raises(ValueError, match="kl_coef must be at least 0"):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from algorithm_oracles import forall
+from estimating import token_loss
 from hypothesis import strategies as st
 from torch import Tensor
 
 from trainers.algorithms.policy_losses import (
-    LOSS_OPTIONS,
     clip_cov,
     clip_cov_tokens,
     covariances,
@@ -21,11 +21,9 @@ from trainers.algorithms.policy_losses import (
     geo_mean,
     kl_cov,
     kl_cov_tokens,
-    policy_loss,
     ppo_clip,
     sapo,
 )
-from trainers.config.unread import PPO, unread
 
 log_ratios = st.floats(-1.2, 1.2).map(lambda x: round(x, 3))
 numbers = st.floats(-3, 3).map(lambda x: round(x, 3))
@@ -238,16 +236,6 @@ def test_outside_clip_uses_own_range(name: str, bound: float | None, outside: li
     bounds = {} if bound is None else {"clip_low": bound, "clip_high": bound}
     advantages = sign * torch.tensor([1.0, -1.0, 1.0])  # they do not matter
     sequence = torch.tensor([0, 0, 1])
-    stats = policy_loss(name, logprobs, old, advantages, sequence, selected=torch.zeros(3), **bounds).stats
+    stats = token_loss(name, logprobs, old, advantages, sequence, selected=torch.zeros(3), **bounds).stats
     assert ("outside_clip" in stats) == (outside is not None)
     assert outside is None or stats["outside_clip"].bool().tolist() == outside
-
-
-def test_loss_options_are_keys_of_their_losses() -> None:
-    from trainers.update import LOSS_KEYS
-
-    for key in {*LOSS_KEYS.values()}:
-        readers = {name for name, options in LOSS_OPTIONS.items() if key in {LOSS_KEYS[option] for option in options}}
-        for name in LOSS_OPTIONS:
-            problem = unread(f"actor.{key}", {"actor.policy_loss": name}.__getitem__, PPO)
-            assert (problem is None) == (name in readers), (key, name)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from estimating import estimate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.algorithms.advantages import ESTIMATORS
 from trainers.algorithms.batch import ActionBatch
 from trainers.rewards.credit_assignment import (
     MOVED,
@@ -148,7 +148,7 @@ def learned(name: str, choices: tuple[list[float], list[float]]) -> float:
         for chosen in itertools.product((0, 1), repeat=2):
             moved = [redistribution(name)(episode(choices[c])) for c in chosen]
             batch = ActionBatch.from_trajectories(moved)
-            advantages = ESTIMATORS["turn_grpo"](batch, baseline="group").advantages
+            advantages = estimate("turn_grpo", batch, baseline="group").advantages
             at = batch.turn_offsets[:-1] + 1  # one token a turn
             probability = np.prod([second if c else 1.0 - second for c in chosen])
             gradient += probability * float((np.array(chosen) - second) @ advantages[at])
@@ -184,10 +184,10 @@ def test_episode_estimators_are_unaffected(estimator, groups):
     episodes = [episode(rewards) for rewards in groups]
     if float(np.ptp([t.total_reward for t in episodes])) < 1e-6:
         return  # rounding decides
-    plain = ESTIMATORS[estimator](ActionBatch.from_trajectories(episodes)).advantages
+    plain = estimate(estimator, ActionBatch.from_trajectories(episodes)).advantages
     for name in SUM_KEEPING:
         moved = [redistribution(name)(t) for t in episodes]
-        assert ESTIMATORS[estimator](ActionBatch.from_trajectories(moved)).advantages == pytest.approx(plain, abs=1e-6)
+        assert estimate(estimator, ActionBatch.from_trajectories(moved)).advantages == pytest.approx(plain, abs=1e-6)
 
 
 def test_the_example_of_the_docs():
@@ -195,7 +195,7 @@ def test_the_example_of_the_docs():
     assert [row[0] for row in rows[:4]] == list(SUM_KEEPING)
     for name, *cells in rows[:4]:
         moved = [redistribution(name, 0.5)(episode(rewards)) for rewards in ([0.0, 0.25, 1.0], [0.5, 0.0, 0.0])]
-        result = ESTIMATORS["turn_grpo"](ActionBatch.from_trajectories(moved), baseline="group").advantages
+        result = estimate("turn_grpo", ActionBatch.from_trajectories(moved), baseline="group").advantages
         documented = [[float(word) for word in cell.replace("−", "-").split()] for cell in cells]
         computed = [moved[0].turn_rewards, moved[1].turn_rewards, result[:3], result[3:]]
         for says, is_ in zip(documented, computed, strict=True):

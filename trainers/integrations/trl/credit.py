@@ -3,7 +3,7 @@
 TRL gives all tokens of an episode the same advantage; its loss takes ``[episodes, tokens]`` as well (trl 1.16,
 ``GRPOTrainer._compute_loss``). This subclass replaces them in what ``_generate_and_score_completions`` returns, masks
 the tokens that the estimator leaves out, and listens to ``_calculate_rewards``. The turn rewards that
-:class:`.TextEnvRollout` brought along go through an estimator of :mod:`trainers.algorithms.advantages`.
+:class:`.TextEnvRollout` brought along go through an estimator of :mod:`trainers.algorithms.estimators`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...algorithms.advantages import Advantages, normalize, turn_grpo
-from ...algorithms.batch import ActionBatch
+from ...algorithms.batch import ActionBatch, Advantages
+from ...algorithms.estimators import TurnGRPO, normalize
 from .rollout import textenv_reward
 
 try:
@@ -61,7 +61,7 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._per_function: torch.Tensor | None = None
 
     def _turn_grpo(self, batch: ActionBatch) -> Advantages:
-        advantages = turn_grpo(batch, norm_by_std=self.scale_rewards == "group")
+        advantages = TurnGRPO(baseline="group", norm_by_std=self.scale_rewards == "group").advantages(batch)
         return normalize(advantages) if self.scale_rewards == "batch" else advantages
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
+from pydantic import Field
 
 from trainers.algorithms.batch import (
     ActionBatch,
@@ -33,39 +34,50 @@ from trainers.algorithms.batch import (
     Bools,
     Floats,
     Ints,
+    MadeOf,
     Truncated,
-    check_factors,
     discounted_sums,
     kept_episodes,
 )
+from trainers.algorithms.estimators.base import CriticFreeEstimator, Need, UnscaledEstimator
+from trainers.section import Fraction
 
 
-def fork(
-    batch: ActionBatch,
-    *,
-    gamma: float = 1.0,
-    baseline: Literal["group", "mixed"] = "group",
-    truncated: Truncated = "count",
-) -> Advantages:
+class Fork(CriticFreeEstimator, UnscaledEstimator):
     """Return each turn's value against other replies in the same state; see the module. Unbiased at ``gamma = 1``.
 
     Where nothing is forked, this is ``turn_grpo`` with that baseline. Where there is nothing to compare with, it is 0.
 
-    Options of its own:
-        batch: With ``forked_from`` and ``forked_turn``; a fork has the turns from its fork point on alone.
-        gamma: Discount a turn.
-        baseline: Of what parted at the opening: ``group``, or ``mixed`` with the batch (alone: the batch's).
-        truncated: ``drop`` leaves out forks whose context ran out, as if they had not been made, and roots with all
-            their forks. A budget of the environment's own is part of the state: such episodes count as they are.
+    ``batch``: With ``forked_from`` and ``forked_turn``; a fork has the turns from its fork point on alone.
+    ``gamma``: Discount a turn.
+    ``baseline``: Of what parted at the opening: ``group``, or ``mixed`` with the batch (alone: the batch's).
+    ``truncated``: ``drop`` leaves out forks whose context ran out, as if they had not been made, and roots with all
+    their forks. A budget of the environment's own is part of the state: such episodes count as they are.
     """
-    check_factors(gamma=gamma)
-    counted = _kept_trees(batch, truncated)
-    trees = _trees(batch, counted)
-    q, weight = _values(batch, trees, gamma)
-    advantages = _against_others(batch, trees, q, weight, baseline)
-    mask = counted[batch.episode_of_token]
-    weights = np.where(mask, weight[batch.turn_of_token], 0.0)
-    return Advantages(advantages[batch.turn_of_token], mask, weights=weights)
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"forks"})
+    unit: ClassVar = "turn"
+
+    adv_estimator: Literal["fork"] = "fork"
+    gamma: Fraction = Field(1.0, description="Discount per turn.")
+    baseline: Literal["group", "mixed"] = "mixed"
+    """Baseline of episodes that parted at the opening. `group`: the group's other episodes. `mixed`: half those, half
+    the batch's."""
+
+    def advantages(self, batch: ActionBatch) -> Advantages:
+        counted = _kept_trees(batch, self.truncated)
+        trees = _trees(batch, counted)
+        q, weight = _values(batch, trees, self.gamma)
+        advantages = _against_others(batch, trees, q, weight, self.baseline)
+        mask = counted[batch.episode_of_token]
+        weights = np.where(mask, weight[batch.turn_of_token], 0.0)
+        return Advantages(advantages[batch.turn_of_token], mask, weights=weights)
+
+    def made_of(self, batch: ActionBatch, result: Advantages) -> MadeOf:
+        q, by_fork = fork_values(batch, gamma=self.gamma, truncated=self.truncated)
+        returns = q[batch.turn_of_token]
+        baseline = np.where(result.policy_mask, returns - result.advantages, np.nan)
+        return MadeOf(returns, baseline, result.advantages, by_fork)
 
 
 def fork_values(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "count") -> tuple[Floats, Floats]:

@@ -1,0 +1,73 @@
+"""A section whose class is chosen by one of its keys: a discriminated union that other packages can extend."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic.fields import FieldInfo
+from pydantic_core import core_schema
+
+from ..section import Section
+
+
+@dataclass(frozen=True)
+class Variants:
+    """Metadata of a section's field: its classes by the value of ``key``.
+
+    A mapping without ``key`` is of the ``default`` class. Keys of other classes are refused, like unknown ones, but for
+    values that are their defaults: a configuration that was written out whole loads.
+    """
+
+    section: str
+    key: str
+    default: str
+    classes: Mapping[str, type[Section]]
+
+    @classmethod
+    def of(cls, info: FieldInfo) -> Variants | None:
+        """Return those of a field, ``None`` for other fields."""
+        return next((item for item in info.metadata if isinstance(item, cls)), None)
+
+    @property
+    def switch(self) -> str:
+        """The dotted name of the key that chooses."""
+        return f"{self.section}.{self.key}"
+
+    def readers(self, name: str) -> tuple[str, ...]:
+        """Return the values of the key whose classes have a field ``name``."""
+        return tuple(value for value, kind in self.classes.items() if name in kind.model_fields)
+
+    def is_default(self, name: str, value: Any) -> bool:
+        """Return whether a value is the default of a field ``name`` of one of the classes."""
+        fields = [kind.model_fields[name] for kind in self.classes.values() if name in kind.model_fields]
+        return value is None or any(value == field.get_default(call_default_factory=True) for field in fields)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Build a union tagged by the key."""
+        union = core_schema.tagged_union_schema(
+            {value: handler.generate_schema(kind) for value, kind in self.classes.items()}, discriminator=self.key
+        )
+        return core_schema.no_info_before_validator_function(self._own_keys, union)
+
+    def _own_keys(self, value: Any) -> Any:
+        """Name the class, and leave out what a configuration that was written out whole says of other classes."""
+        if not isinstance(value, Mapping):
+            return value
+        tag = value.get(self.key, self.default)
+        if tag not in self.classes:
+            return {**value, self.key: tag}
+        fields = self.classes[tag].model_fields
+        kept = {
+            name: entry
+            for name, entry in value.items()
+            if ((entry is not None or _nullable(fields[name])) if name in fields else not self.is_default(name, entry))
+        }
+        return {**kept, self.key: tag}
+
+
+def _nullable(field: FieldInfo) -> bool:
+    return type(None) in typing.get_args(field.annotation)
