@@ -122,7 +122,7 @@ def rehearse(config: GenerateConfig, machine: str | None = None) -> str:
 
 
 def _paths(config: GenerateConfig) -> tuple[Path, Path]:
-    """The file of prompts and the file of replies; ``TableError`` where the latter is there already."""
+    """Return the file of prompts and the file of replies; ``TableError`` if the latter exists already."""
     assert config.data.path is not None
     assert config.data.output_path is not None
     source, output = Path(config.data.path).expanduser(), Path(config.data.output_path).expanduser()
@@ -132,7 +132,7 @@ def _paths(config: GenerateConfig) -> tuple[Path, Path]:
 
 
 def _read(config: GenerateConfig) -> tuple[Any, list[Messages]]:
-    """The table of prompts, and the prompts; the model has positions for each with its reply."""
+    """Return the table of prompts, and the prompts; the model has positions for each with its reply."""
     source, _ = _paths(config)
     table = read_table(source, [config.data.prompt_key])
     prompts = _prompts(table.column(config.data.prompt_key).to_pylist(), config.data.prompt_key)

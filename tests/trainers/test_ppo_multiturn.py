@@ -80,7 +80,7 @@ def test_conflicting_keys_are_refused(tmp_path: Path) -> None:
     assert "turn_grpo, turn_gae" in problems("algorithm.adv_estimator=gigpo")
     assert "algorithm.outcome_mix" in problems("algorithm.outcome_mix=0.5")
     (tmp_path / "reward.py").write_text("def compute_score(**row): return 1.0\n")
-    assert "both take" in problems(f"custom_reward_function.path={tmp_path}/reward.py")
+    assert "both replace" in problems(f"custom_reward_function.path={tmp_path}/reward.py")
     alone = (f"custom_reward_function.path={tmp_path}/reward.py", "custom_reward_function.replace=false")
     assert "would pay the last turn alone" in problems(*alone)
     resolve(["multiturn_reward.enable=true", "multiturn_reward.credit=difference", *alone])

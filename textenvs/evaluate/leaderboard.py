@@ -94,7 +94,7 @@ class _Share(_Estimate):
 
 
 class _Row(Manifest, extra="forbid"):
-    """What a row must be; the numbers are those of an evaluation that is finished."""
+    """A row, with the numbers of a finished evaluation."""
 
     name: str
     note: str

@@ -100,9 +100,10 @@ def _merged(variants: Variants, name: str, doc: str) -> Iterator[Group]:
         for group in groups(kind, f"{name}."):
             sections.setdefault(group.name, _first_paragraph(doc) if group.name == name else group.description)
             for key in group.keys:
-                same = (each for each in keys.setdefault(key.name, []) if _text(each[0]) == _text(key))
+                definitions = keys.setdefault(key.name, [])
+                same = (item for item in definitions if _text(item[0]) == _text(key))
                 if (definition := next(same, None)) is None:
-                    keys[key.name].append(definition := (key, []))
+                    definitions.append(definition := (key, []))
                 definition[1].append(value)
     merged = {key: _merged_key(definitions, variants) for key, definitions in keys.items()}
     for section, description in sections.items():
@@ -131,17 +132,17 @@ def _merged_key(definitions: Sequence[tuple[Key, Sequence[str]]], variants: Vari
     if len(readers) == len(variants.classes) and len(definitions) == 1:
         return key
     texts: dict[str, list[str]] = {}
-    for each, read in definitions:
-        texts.setdefault(each.description, []).extend(read)
+    for definition, read in definitions:
+        texts.setdefault(definition.description, []).extend(read)
     text = key.description + _scope(readers, variants)
     if len(texts) > 1:
         text = " ".join(f"With {_code(read)}: {description}" for description, read in texts.items())
-    if len({dump(each.default) for each, _ in definitions}) > 1:
-        defaults = (f"{dump(each.default)} for {_code(read)}" for each, read in definitions)
+    if len({dump(definition.default) for definition, _ in definitions}) > 1:
+        defaults = (f"{dump(definition.default)} for {_code(read)}" for definition, read in definitions)
         text += f" The default is {'; '.join(defaults)}."
     allowed = key.allowed
-    if len({each.allowed for each, _ in definitions}) > 1:
-        allowed = "; ".join(f"{each.allowed} for {', '.join(read)}" for each, read in definitions)
+    if len({definition.allowed for definition, _ in definitions}) > 1:
+        allowed = "; ".join(f"{definition.allowed} for {', '.join(read)}" for definition, read in definitions)
     return replace(key, allowed=allowed, description=text, readers=tuple(readers), switch=variants.switch)
 
 
@@ -217,7 +218,7 @@ def _usage(usage: str) -> list[str]:
         "  --config FILE  read keys from a file; later files win over earlier ones, key=value over all files",
         "  --dry-run      print what differs from the defaults and where it came from, try what a run begins",
         "                 with, and stop; with --all, print every key; with --plan-for 4@80, place the run on",
-        "                 a machine with 4 GPUs of 80 GiB instead of this one (2x8@80: on two with 8 each)",
+        "                 a machine with 4 GPUs of 80 GiB instead of this one (2x8@80: on two with 8 definition)",
         "  --help         this; --help actor: the keys of a section; --help actor.lr: a key; --help --all:",
         "                 every key",
     ]

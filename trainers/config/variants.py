@@ -61,12 +61,12 @@ class Variants:
         if tag not in self.classes:
             return {**value, self.key: tag}
         fields = self.classes[tag].model_fields
-        kept = {
+        own = {
             name: entry
             for name, entry in value.items()
             if ((entry is not None or _nullable(fields[name])) if name in fields else not self.is_default(name, entry))
         }
-        return {**kept, self.key: tag}
+        return {**own, self.key: tag}
 
 
 def _nullable(field: FieldInfo) -> bool:

@@ -29,7 +29,7 @@ _LISTS = {"listed": r"[\d, ()and]*\d\)?"}
 
 @functools.cache
 def _wordings() -> list[tuple[Mapping[str, Any], str]]:
-    """The kinds of problems, each with every one of its training wordings."""
+    """Return the kinds of problems, each with every one of its training wordings."""
     return [
         (kind, wording)
         for kinds in load_yaml(__package__, "problems.yaml").values()

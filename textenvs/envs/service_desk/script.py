@@ -54,7 +54,7 @@ _ADDRESS = re.compile(r"(\d+ [A-Z][\w ]+), ([A-Z]\w+), ([A-Z]{2}) (\d{5})")
 
 @functools.cache
 def _products() -> list[str]:
-    """The names of the shop's products."""
+    """Return the names of the shop's products."""
     return [product[0] for product in load_yaml(__package__, "goods.yaml")["products"]]
 
 

@@ -60,9 +60,9 @@ class GDPO(CriticFreeEstimator):
     def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> tuple[ActionBatch, dict[str, float]]:
         """Add the episodes' reward terms; TermsError where no episode was paid any of them."""
         names, terms = episode_terms(episodes, self.gdpo_reward_keys)
-        paid = {name for episode in episodes for turn in episode.turn_terms for name in turn}
-        if missing := sorted(set(names) - paid):
-            log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(paid))
+        present = {name for episode in episodes for turn in episode.turn_terms for name in turn}
+        if missing := sorted(set(names) - present):
+            log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(present))
         deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
         return replace(batch, terms=terms), deviations
 
