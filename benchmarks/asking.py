@@ -39,7 +39,7 @@ from trainers.checkpoints import Checkpoints
 from trainers.report.loggers import METRICS_FILE, read_jsonl
 
 START = (
-    *("warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
+    *("warm_start.mistake_rate=0", "warm_start.careless_steps=0", "warm_start.lr=2e-3"),
     *("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
 )
 TRAIN = ("trainer.total_iterations=60", "trainer.test_freq=5", "data.val_size=128")

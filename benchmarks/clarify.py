@@ -30,7 +30,7 @@ MOST_BEFORE, LEAST_AFTER, LEAST_CLEAR, MOST_SECONDS = 0.20, 0.80, 0.90, 480.0
 ASKED, CLEAR = "val/metrics/asked_when_needed", "val/metrics/answered_when_clear"
 
 START = (
-    *("warm_start.steps=1600", "warm_start.demonstrations=40000"),
+    *("warm_start.steps=1600", "warm_start.demonstrations=40000", "warm_start.lr=2e-3"),
     *("warm_start.careless_steps=200", "warm_start.careless_rate=0.88"),
 )
 TRAIN = (

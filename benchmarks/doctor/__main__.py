@@ -43,7 +43,12 @@ SOON = 5
 _MODEL = ("model.hidden=64", "model.layers=2", "model.vocab_size=300")
 _WARM = (
     *("warm_start.steps=400", "warm_start.demonstrations=4000", "warm_start.batch_size=32"),
-    *("warm_start.careless_steps=60", "trainer.total_iterations=1", "trainer.val_before_train=false"),
+    *(
+        "warm_start.lr=2e-3",
+        "warm_start.careless_steps=60",
+        "trainer.total_iterations=1",
+        "trainer.val_before_train=false",
+    ),
 )
 _SMALL = (
     "trainer.logger=jsonl",

@@ -57,6 +57,7 @@ TRAIN = (
     *ONE_THREAD,
     *("trainer.total_iterations=8", "trainer.save_freq=1", "trainer.keep_last_n=9", "trainer.resume_mode=disable"),
     *("trainer.val_before_train=false", "trainer.test_freq=-1", "data.val_size=1", "trainer.seed=0"),
+    *("warm_start.lr=2e-3", "warm_start.careless_steps=60"),
 )
 #: Of the reference, and of each pool.
 PARTS = 16

@@ -119,7 +119,7 @@ def make_start(start: Start, folder: Path) -> dict[str, float]:
     began = time.process_time()
     common = ("warm_start.enable=true", "warm_start.careless_steps=0")
     if start.seed is None:
-        overrides = ("warm_start.mistake_rate=0", "trainer.seed=0", *FAMILIES[start.family].start)
+        overrides = ("warm_start.mistake_rate=0", "warm_start.lr=2e-3", "trainer.seed=0", *FAMILIES[start.family].start)
     else:
         overrides = (
             *(f"model.path={Start(start.family, None).path(folder)}", f"trainer.seed={start.seed}"),

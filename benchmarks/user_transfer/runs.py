@@ -45,6 +45,7 @@ _COMMON = (
 _IMITATE = (
     *("trainer.seed=0", "warm_start.steps=450", "warm_start.batch_size=24", "warm_start.demonstrations=3000"),
     *("warm_start.mistake_rate=0", "warm_start.careless_steps=40", "warm_start.careless_rate=0.6"),
+    "warm_start.lr=2e-3",
 )
 _READ = (
     *("warm_start.enable=true", "warm_start.steps=100", "warm_start.lr=5e-4", "warm_start.batch_size=24"),

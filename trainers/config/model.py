@@ -176,7 +176,10 @@ class WarmStartSection(SupervisedSection):
 
     enable: bool | None = None
     """Run the warm start; null runs it only for `model.path=tiny`."""
-    careless_steps: int = Field(60, ge=0)
+    steps: int = Field(600, ge=1, description="Optimizer steps.")
+    lr: float = Field(3e-3, gt=0)
+    """Learning rate; the default for a given language model is 5e-5."""
+    careless_steps: int = Field(30, ge=0)
     """Additional steps at the end, on careless demonstrations: the policy keeps its skills, but acquires a habit of not
     using them, for PPO to break."""
     careless_rate: float = Field(
