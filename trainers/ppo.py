@@ -12,14 +12,10 @@ other; otherwise episodes continue while the learner learns, and the engine rece
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from .config import PPOConfig, check_arguments, load_config
 
@@ -35,27 +31,17 @@ from transformers.utils.logging import disable_progress_bar
 from textenvs.text import excerpt, plural
 
 from .algorithms.batch import TermsError
-from .builders.engines import check_engine, plan_of
-from .builders.environments import check_environments, described, other_validation, try_openings
-from .builders.folder import run_folder
-from .builders.policy import tokenizer_of, with_available_scripts
+from .builders.folder import resume_advice, run_folder
+from .builders.rehearsal import placed, rehearse
 from .builders.reward_model import reward_problems
 from .cli import Interrupts, leave, run_command
-from .cluster.group import LearnerGroup
-from .cluster.memory import Machine
-from .cluster.plan import describe
-from .cluster.ray.runtime import captures
-from .config.running import TrainerSection
 from .engines.base import EngineError, Sampling
 from .learner.memory import empty_heap
-from .policy import PolicyError, end_token_ids_of, positions
 from .report.episodes import Explained
-from .report.loggers import profiled
 from .report.metrics import Phases, episode_metrics, groups_tied, health_metrics, mixture_metrics, tied_tasks
 from .rollout.collector import Batch, CollectionError
-from .rollout.renderer import Renderer, RendererError
 from .rollout.stats import ended
-from .run import EXPECTED, Run, assemble
+from .run import EXPECTED, Run, assemble, profiling, save, traced, until_stopped
 from .trajectory import Trajectory
 
 log = logging.getLogger("trainers")
@@ -80,7 +66,7 @@ async def train(run: Run) -> None:
             save(run)  # do not repeat the warm start
         if config.val_before_train:
             await validate(run)
-    elif every(config.test_freq, run.iteration) and run.validated != run.iteration and not over(run):
+    elif every(config.test_freq, run.iteration) and run.validated != run.iteration and not run.finished:
         await validate(run)  # this was interrupted
     saved_at = run.iteration
     while run.iteration < config.total_iterations and not run.stop.is_set() and run.failure is None:
@@ -246,25 +232,7 @@ def played_metrics(config: PPOConfig, batch: Batch) -> dict[str, float]:
     return metrics
 
 
-@contextlib.asynccontextmanager
-async def profiling(run: Run) -> AsyncIterator[None]:
-    """Profile the iteration of the block, if configured: with torch's profiler, or on ranks that Nsight watches."""
-    step = run.iteration + 1
-    if step not in run.config.trainer.profile_steps:
-        yield
-    elif captures(run.config.cluster.nsight):
-        assert isinstance(run.learner, LearnerGroup)  # the configuration was checked
-        await asyncio.to_thread(run.learner.capture, True)
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(run.learner.capture, False)
-    else:
-        with profiled(run.folder, step):
-            yield
-
-
-# ------------------ validation, saving
+# ------------------ validation
 
 
 async def validate(run: Run) -> str | None:
@@ -318,74 +286,12 @@ async def validate(run: Run) -> str | None:
     return message if len(failed) == len(trajectories) else None
 
 
-def save(run: Run) -> None:
-    """Write a checkpoint: all that exact resuming needs, or only the model (``trainer.save_weights_only``)."""
-    learner, section = run.learner, run.config.trainer
-    state = {
-        "iteration": run.iteration,
-        "trained_s": run.trained_s,
-        "validated": run.validated,
-        "frontier": run.collector.frontier(),
-        **run.update.state_dict(),
-        "config": run.config.model_dump(mode="json"),
-        "data": dict(run.data),
-        "weights_only": section.save_weights_only,
-    }
-    write_state: Callable[[Path], Any] = learner.save
-    write_model: Callable[[Path], Any] = partial(learner.export_hf, tokenizer=run.tokenizer)
-    with traced(run, "save"), run.reporter.progress.phase("saving a checkpoint"):
-        if section.async_save:
-            run.saved.wait()  # before copying: there is never more than one copy
-            write_model = learner.prepare_export(run.tokenizer)
-            if not section.save_weights_only:
-                write_state = learner.prepare_save()
-        writers: list[Callable[[Path], Any]] = [lambda folder: write_model(folder / "model")]
-        if not section.save_weights_only:
-            writers.insert(0, lambda folder: write_state(folder / "learner"))
-        keep = run.saved.save_in_background if section.async_save else run.saved.save
-        keep(run.iteration, state, *writers)
-
-
-@contextlib.contextmanager
-def traced(run: Run, name: str) -> Iterator[None]:
-    began = time.monotonic()
-    try:
-        yield
-    finally:
-        if run.trace is not None:
-            run.trace.phase(name, began, time.monotonic())
-
-
-def over(run: Run) -> bool:
-    return run.iteration >= run.config.trainer.total_iterations
-
-
 def every(frequency: int, iteration: int) -> bool:
     """Return whether something that happens every ``frequency`` iterations (-1: never) happens after this one."""
     return frequency > 0 and iteration % frequency == 0
 
 
 # ------------------ the command
-
-
-async def until_stopped(work: Any, stop: asyncio.Event, beside: asyncio.Future[None] | None = None) -> Any:
-    """Return the result of ``work``, or cancel it and return ``None`` when ``stop`` is set first.
-
-    If ``beside``, which ``work`` may wait for, fails first, raise its error. A result that is ready is returned.
-    """
-    task, waiter = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    waited: set[asyncio.Future[Any]] = {task, waiter} if beside is None else {task, waiter, beside}
-    try:
-        while not (task.done() or waiter.done()):
-            done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if beside in done and not task.done():
-                beside.result()
-            waited -= done
-        return task.result() if task.done() else None
-    finally:
-        for pending in (task, waiter):
-            pending.cancel()
-        await asyncio.gather(task, waiter, return_exceptions=True)
 
 
 async def run_all(config: PPOConfig, interrupts: Interrupts) -> int:
@@ -402,7 +308,7 @@ async def play(run: Run) -> int:
         if unscored is not None:
             raise CollectionError(unscored)
         return 130 if run.stop.is_set() else 0
-    if over(run) and run.validated == run.iteration:
+    if run.finished and run.validated == run.iteration:
         run.reporter.say(
             f"this run is finished ({plural(run.iteration, 'iteration')}). Continue with a larger "
             "trainer.total_iterations, start another with trainer.experiment_name=NAME, or start it afresh with "
@@ -414,44 +320,9 @@ async def play(run: Run) -> int:
         return 0
     run.reporter.say(f"saved:   {run.saved.newest_path() or 'no checkpoint'}")
     run.reporter.say(
-        f"stopped after iteration {run.iteration} of {config.trainer.total_iterations}: {again(config.trainer)}"
+        f"stopped after iteration {run.iteration} of {config.trainer.total_iterations}: {resume_advice(config.trainer)}"
     )
     return 130
-
-
-def placed(config: PPOConfig, machine: str | None) -> str:
-    """Describe where everything would be placed: here, or on the machine of ``--plan-for``."""
-    return describe(plan_of(config, Machine.described(machine) if machine is not None else None))
-
-
-def rehearse(config: PPOConfig, machine: str | None = None) -> str:
-    """Try the first, cheap steps of a run, without weights; return lines on the results, or raise ``ValueError``.
-
-    The packages installed here are not checked if the run is for another ``machine``.
-    """
-    check_environments(config)
-    if machine is None:
-        check_engine(config)
-    config, notes = with_available_scripts(config)
-    notes += other_validation(config)
-    try:
-        ends = end_token_ids_of(config.model)
-        renderer = Renderer(tokenizer_of(config), template_kwargs=config.data.chat_template_kwargs, stop_token_ids=ends)
-        openings = asyncio.run(try_openings(config, renderer, positions(config.model)))
-    except (PolicyError, RendererError, CollectionError) as error:
-        raise ValueError(str(error)) from error
-    return "\n".join([*described(config), *openings, *(f"note: {note}" for note in notes)])
-
-
-def again(section: TrainerSection) -> str:
-    if not list((run_folder(section) / "checkpoints").glob("iteration_*")):
-        return "start the same command again; it has no checkpoint yet"
-    if section.resume_mode == "auto":
-        return "start the same command again; it resumes from the last intact checkpoint"
-    return (
-        "start it again with trainer.resume_mode=auto; it resumes from the last intact checkpoint (with "
-        f"trainer.resume_mode={section.resume_mode} it would not)"
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -463,11 +334,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def advice(full: bool) -> str:
         todo = "make room" if full else "see to it that the run's folder can be written"
-        return f"{todo} and {again(config.trainer)}"
+        return f"{todo} and {resume_advice(config.trainer)}"
 
     return run_command(
         lambda: interrupts.run(run_all(config, interrupts)),
-        stopped=f"stopped at once; nothing was saved since the last checkpoint: {again(config.trainer)}",
+        stopped=f"stopped at once; nothing was saved since the last checkpoint: {resume_advice(config.trainer)}",
         expected=EXPECTED,
         folder=run_folder(config.trainer),
         advice=advice,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
 from .cluster.memory import PlanError
 from .cluster.plan import with_replicas
+from .cluster.ray.runtime import captures
 from .config import PPOConfig
 from .demonstrations import DemonstrationError
 from .engines.base import Engine
@@ -49,7 +50,7 @@ from .policy import Policy, PolicyError
 from .report.checks import CHECKS
 from .report.console import ConsoleLogger
 from .report.diagnosis import Doctor
-from .report.loggers import METRICS_FILE, MetricsError, Reporter, read_jsonl
+from .report.loggers import METRICS_FILE, MetricsError, Reporter, profiled, read_jsonl
 from .report.progress import Phase, Progress, duration
 from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
@@ -102,11 +103,64 @@ class Run:
     doctor: Doctor = field(default_factory=lambda: Doctor(CHECKS, {}))
     references: Mapping[str, float] = field(default_factory=dict)  # rewards of scripts
 
+    @property
+    def finished(self) -> bool:
+        """True after the last configured iteration."""
+        return self.iteration >= self.config.trainer.total_iterations
+
     def collecting(self) -> contextlib.AbstractContextManager[Phase]:
         """Show the progress of the next batch."""
         section, collector = self.config.rollout, self.collector
         episodes = section.groups_per_batch * section.n
         return self.reporter.progress.phase("collecting", episodes, "episodes", lambda: collector.collected)
+
+
+@contextlib.asynccontextmanager
+async def profiling(run: Run) -> AsyncIterator[None]:
+    """Profile the iteration of the block, if configured: with torch's profiler, or on ranks that Nsight watches."""
+    step = run.iteration + 1
+    if step not in run.config.trainer.profile_steps:
+        yield
+    elif captures(run.config.cluster.nsight):
+        assert isinstance(run.learner, LearnerGroup)  # the configuration was checked
+        await asyncio.to_thread(run.learner.capture, True)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(run.learner.capture, False)
+    else:
+        with profiled(run.folder, step):
+            yield
+
+
+@contextlib.contextmanager
+def traced(run: Run, name: str) -> Iterator[None]:
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        if run.trace is not None:
+            run.trace.phase(name, began, time.monotonic())
+
+
+async def until_stopped(work: Any, stop: asyncio.Event, beside: asyncio.Future[None] | None = None) -> Any:
+    """Return the result of ``work``, or cancel it and return ``None`` when ``stop`` is set first.
+
+    If ``beside``, which ``work`` may wait for, fails first, raise its error. A result that is ready is returned.
+    """
+    task, waiter = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    waited: set[asyncio.Future[Any]] = {task, waiter} if beside is None else {task, waiter, beside}
+    try:
+        while not (task.done() or waiter.done()):
+            done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if beside in done and not task.done():
+                beside.result()
+            waited -= done
+        return task.result() if task.done() else None
+    finally:
+        for pending in (task, waiter):
+            pending.cancel()
+        await asyncio.gather(task, waiter, return_exceptions=True)
 
 
 # ------------------ assembly
@@ -440,7 +494,7 @@ def warm_start_enabled(config: PPOConfig) -> bool:
     return config.model.path == "tiny" if enabled is None else enabled
 
 
-# ------------------ resuming from a checkpoint
+# ------------------ checkpoints
 
 
 def resume(run: Run, checkpoint: Checkpoint) -> None:
@@ -458,3 +512,31 @@ def resume(run: Run, checkpoint: Checkpoint) -> None:
             raise CheckpointError(f"{checkpoint.path} cannot be resumed from: {error}") from error
         raise damaged(checkpoint.path, error) from error
     run.validated = int(state.get("validated", run.iteration))  # older checkpoints do not say: assume that it was done
+
+
+def save(run: Run) -> None:
+    """Write a checkpoint: all that exact resuming needs, or only the model (``trainer.save_weights_only``)."""
+    learner, section = run.learner, run.config.trainer
+    state = {
+        "iteration": run.iteration,
+        "trained_s": run.trained_s,
+        "validated": run.validated,
+        "frontier": run.collector.frontier(),
+        **run.update.state_dict(),
+        "config": run.config.model_dump(mode="json"),
+        "data": dict(run.data),
+        "weights_only": section.save_weights_only,
+    }
+    write_state: Callable[[Path], Any] = learner.save
+    write_model: Callable[[Path], Any] = partial(learner.export_hf, tokenizer=run.tokenizer)
+    with traced(run, "save"), run.reporter.progress.phase("saving a checkpoint"):
+        if section.async_save:
+            run.saved.wait()  # before copying: there is never more than one copy
+            write_model = learner.prepare_export(run.tokenizer)
+            if not section.save_weights_only:
+                write_state = learner.prepare_save()
+        writers: list[Callable[[Path], Any]] = [lambda folder: write_model(folder / "model")]
+        if not section.save_weights_only:
+            writers.insert(0, lambda folder: write_state(folder / "learner"))
+        keep = run.saved.save_in_background if section.async_save else run.saved.save
+        keep(run.iteration, state, *writers)

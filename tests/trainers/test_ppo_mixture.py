@@ -12,11 +12,11 @@ from ppo_runs import arguments, comparable, in_process, metrics_of, training_of
 from trainers.builders import SetupError
 from trainers.builders.environments import Component, check_environments, described, played, shares
 from trainers.builders.policy import demonstrations_of, experts_of, tokenizer_texts, with_available_scripts
+from trainers.builders.rehearsal import rehearse
 from trainers.checkpoints import CheckpointError
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.schema import SFTConfig
 from trainers.demonstrations import DemonstrationError
-from trainers.ppo import rehearse
 from trainers.run import Run
 
 BYTES = "program_envs:tests/bytes"

@@ -15,8 +15,7 @@ from ppo_runs import in_process, training_of
 from trainers.cluster.rank import RankHost
 from trainers.engines.base import EngineError
 from trainers.learner.checkpoint import Background
-from trainers.ppo import until_stopped
-from trainers.run import Run
+from trainers.run import Run, until_stopped
 
 TWO = ("trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=-1", "rollout.staleness=1")
 

@@ -11,12 +11,11 @@ from ppo_runs import QUICK, arguments, in_process, refused
 
 from trainers import sft
 from trainers.builders import SetupError
-from trainers.builders.folder import held
+from trainers.builders.folder import held, resume_advice
 from trainers.checkpoints import Checkpoints
 from trainers.config import resolve
 from trainers.config.running import TrainerSection
 from trainers.config.schema import SFTConfig
-from trainers.ppo import again
 
 SFT = [*("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300")]
 SFT += ["sft.demonstrations=8", "sft.steps=2", "sft.batch_size=2", "sft.max_context=256", "trainer.logger=jsonl"]
@@ -55,9 +54,9 @@ def test_run_holds_its_folder_to_its_end(tmp_path):
 )
 def test_full_disk_advice_matches_resume_mode(tmp_path, mode, words):
     trainer = TrainerSection(default_local_dir=str(tmp_path), resume_mode=mode)
-    assert again(trainer) == "start the same command again; it has no checkpoint yet"
+    assert resume_advice(trainer) == "start the same command again; it has no checkpoint yet"
     Checkpoints(tmp_path / "checkpoints", 2).save(3, {})
-    assert words in again(trainer)
+    assert words in resume_advice(trainer)
 
 
 def test_killed_process_releases_its_folder(tmp_path):

@@ -115,3 +115,15 @@ def would_replace(folder: Path, newest: Path, source: Path) -> str:
         f"{folder} has checkpoints of its own (up to {newest.name}), which a run that resumes from {source} would "
         f"replace: resume from them with trainer.resume_mode=auto, or {_ELSEWHERE}"
     )
+
+
+def resume_advice(section: TrainerSection) -> str:
+    """Return how to continue a run that ends early."""
+    if not list((run_folder(section) / "checkpoints").glob("iteration_*")):
+        return "start the same command again; it has no checkpoint yet"
+    if section.resume_mode == "auto":
+        return "start the same command again; it resumes from the last intact checkpoint"
+    return (
+        "start it again with trainer.resume_mode=auto; it resumes from the last intact checkpoint (with "
+        f"trainer.resume_mode={section.resume_mode} it would not)"
+    )

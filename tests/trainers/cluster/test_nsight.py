@@ -15,7 +15,7 @@ from trainers.cluster.rank import RankHost
 from trainers.cluster.ray import runtime as ranks
 from trainers.cluster.ray.runtime import nsight_of
 from trainers.config import load_config
-from trainers.ppo import profiling
+from trainers.run import profiling
 
 CAPTURE = {"capture-range": "cudaProfilerApi", "t": "cuda,nvtx"}
 
