@@ -43,15 +43,13 @@ from .rollout.collector import Batch, CollectionError
 from .rollout.stats import ended
 from .run import EXPECTED, Run, assemble, profiling, save, traced, until_stopped
 from .trajectory import Trajectory
+from .update import UpdateResult
 
 log = logging.getLogger("trainers")
 
-# Characters of an episode's error on the console: enough for a traceback, without megabytes of quoted text.
-_SHOWN = 4000
-# Collecting failed; the learner is intact.
-_COLLECTING = (CollectionError, EngineError)
-# A batch cannot be learned from; the learner is unchanged by the failed step.
-_LEARNING = (FloatingPointError, TermsError)
+_SHOWN = 4000  # characters of an episode's error on the console: a traceback, without megabytes of quoted text
+_COLLECTING = (CollectionError, EngineError)  # collecting failed; the learner is intact
+_LEARNING = (FloatingPointError, TermsError)  # a batch cannot be learned from; the learner is unchanged by that step
 
 
 # ------------------ the loop
@@ -151,59 +149,18 @@ def diagnose(run: Run, metrics: Mapping[str, float], tied: Sequence[str] = ()) -
 
 async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, float], Explained | None]:
     """Learn from one batch: credit, steps, new weights to the engine. Return metrics, and explanations of tokens."""
-    roots, trajectories = batch.trajectories, batch.trained
     if run.sleepers:
         with phases("sleep"):
             await published(run)  # a sleeping engine takes no weights
             await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
     # The learner computes in a thread of its own, so that episodes continue meanwhile.
     with phases("learn"):
-        # Reports and files keep the rewards as earned.
-        credited_episodes = [batch.credited.get(episode.episode_id, episode) for episode in trajectories]
-        greedy = {
-            group: batch.credited.get(episode.episode_id, episode).total_reward
-            for group, episode in batch.greedy.items()
-        }
-        await asyncio.to_thread(empty_heap)  # free the engine's memory, which another thread could not use
-        prepared = await run.learning(
-            run.update.prepare,
-            credited_episodes,
-            run.learner,
-            greedy=greedy,
-            users=len(batch.users),
-            explain=run.reporter.explains(),
-        )
-        if run.publisher.live:
-            await published(run)  # the optimizer is about to change what engines still read
-        optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
-        with run.reporter.progress.phase("learning", optimizer_steps, "steps") as phase:
-            result = await run.learning(
-                run.update.optimize,
-                prepared,
-                run.learner,
-                iteration=run.iteration,
-                on_step=phase.advance,
-                given_up=run.given_up,
-            )
-        await asyncio.to_thread(empty_heap)
+        result = await learn(run, batch)
     with phases("publish"):
-        await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
-        await published(run)  # one update at a time
-        weights, size = await run.learning(run.publisher.take)
-        update = run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
-        run.publishing = asyncio.ensure_future(update)
-        if not run.config.rollout.staleness:  # the engine reads the parameters: nothing may start before it has them
-            await published(run)
-    tied = groups_tied(batch.groups, by_term="terms" in run.config.algorithm.needs)
-    health = health_metrics(batch.groups, run.config.rollout.max_response_length, run.stop_token_ids)
-    times = phases.finish()
-    tokens = sum(int(t.action_mask.sum()) for t in trajectories)
+        size = await publish(run, batch)
+    times, tokens = phases.finish(), sum(int(t.action_mask.sum()) for t in batch.trained)
     metrics = {
-        **episode_metrics(roots, "train", ended=ended(batch.stats)),
-        "train/groups_tied": tied,
-        **health,
-        **(episode_metrics(batch.users, "train/user") if batch.users else {}),
-        **played_metrics(run.config, batch),
+        **batch_metrics(run, batch),
         **result.metrics,
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
@@ -214,6 +171,50 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
         "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),
     }
     return metrics, result.explained
+
+
+async def learn(run: Run, batch: Batch) -> UpdateResult:
+    """Compute advantages from the rewards as credited, and take the optimizer steps."""
+    # Reports and files keep the rewards as earned.
+    credited = [batch.credited.get(episode.episode_id, episode) for episode in batch.trained]
+    greedy = {
+        group: batch.credited.get(episode.episode_id, episode).total_reward for group, episode in batch.greedy.items()
+    }
+    await asyncio.to_thread(empty_heap)  # free the engine's memory, which another thread could not use
+    options: dict[str, Any] = {"greedy": greedy, "users": len(batch.users), "explain": run.reporter.explains()}
+    prepared = await run.learning(run.update.prepare, credited, run.learner, **options)
+    if run.publisher.live:
+        await published(run)  # the optimizer is about to change what engines still read
+    optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
+    with run.reporter.progress.phase("learning", optimizer_steps, "steps") as phase:
+        options = {"iteration": run.iteration, "on_step": phase.advance, "given_up": run.given_up}
+        result = await run.learning(run.update.optimize, prepared, run.learner, **options)
+    await asyncio.to_thread(empty_heap)
+    return result
+
+
+async def publish(run: Run, batch: Batch) -> int:
+    """Give the engine the new weights; return the bytes that the learner sent."""
+    await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
+    await published(run)  # one update at a time
+    weights, size = await run.learning(run.publisher.take)
+    update = run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
+    run.publishing = asyncio.ensure_future(update)
+    if not run.config.rollout.staleness:  # the engine reads the parameters: nothing may start before it has them
+        await published(run)
+    return size
+
+
+def batch_metrics(run: Run, batch: Batch) -> dict[str, float]:
+    """Return metrics of the episodes that were played."""
+    config = run.config
+    return {
+        **episode_metrics(batch.trajectories, "train", ended=ended(batch.stats)),
+        "train/groups_tied": groups_tied(batch.groups, by_term="terms" in config.algorithm.needs),
+        **health_metrics(batch.groups, config.rollout.max_response_length, run.stop_token_ids),
+        **(episode_metrics(batch.users, "train/user") if batch.users else {}),
+        **played_metrics(config, batch),
+    }
 
 
 def played_metrics(config: PPOConfig, batch: Batch) -> dict[str, float]:
