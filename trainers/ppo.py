@@ -16,6 +16,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from .config import PPOConfig, check_arguments, load_config
 
@@ -181,14 +182,14 @@ async def learn(run: Run, batch: Batch) -> UpdateResult:
         group: batch.credited.get(episode.episode_id, episode).total_reward for group, episode in batch.greedy.items()
     }
     await asyncio.to_thread(empty_heap)  # free the engine's memory, which another thread could not use
-    options: dict[str, Any] = {"greedy": greedy, "users": len(batch.users), "explain": run.reporter.explains()}
-    prepared = await run.learning(run.update.prepare, credited, run.learner, **options)
+    prepare = partial(run.update.prepare, users=len(batch.users), explain=run.reporter.explains())
+    prepared = await run.learning(prepare, credited, run.learner, greedy=greedy)
     if run.publisher.live:
         await published(run)  # the optimizer is about to change what engines still read
     optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
     with run.reporter.progress.phase("learning", optimizer_steps, "steps") as phase:
-        options = {"iteration": run.iteration, "on_step": phase.advance, "given_up": run.given_up}
-        result = await run.learning(run.update.optimize, prepared, run.learner, **options)
+        optimize = partial(run.update.optimize, iteration=run.iteration, on_step=phase.advance, given_up=run.given_up)
+        result = await run.learning(optimize, prepared, run.learner)
     await asyncio.to_thread(empty_heap)
     return result
 
