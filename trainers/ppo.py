@@ -234,9 +234,6 @@ def played_metrics(config: PPOConfig, batch: Batch) -> dict[str, float]:
     return metrics
 
 
-# ------------------ validation
-
-
 async def validate(run: Run) -> str | None:
     """Play the validation tasks with the current weights and report; report nothing if a stop is requested.
 
