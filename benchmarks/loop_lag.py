@@ -27,7 +27,7 @@ from trainers.cli import tuned_gc
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.group_scheduler import GroupRules
-from trainers.rollout.stats import LoopLag
+from trainers.rollout.loop_lag import LoopLag
 
 WANTED_P99_S = 0.05
 

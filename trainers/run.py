@@ -55,7 +55,7 @@ from .report.progress import Phase, Progress, duration
 from .rollout.collector import CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
-from .rollout.stats import TraceFile
+from .rollout.trace import TraceFile
 from .update import Update
 
 #: Expected errors, shown without a traceback. Any other is a bug of this package, or of a library.

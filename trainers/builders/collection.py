@@ -30,7 +30,7 @@ from ..rollout.group_scheduler import CollectionError, GroupRules
 from ..rollout.play import EpisodeLimits
 from ..rollout.renderer import Renderer
 from ..rollout.rewards import MultiturnScore, Score, TurnContext
-from ..rollout.stats import TraceFile
+from ..rollout.trace import TraceFile
 from ..trajectory import EpisodeError
 from . import SetupError, setup_errors
 from .environments import played, spec_of, task_count

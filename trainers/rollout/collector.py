@@ -32,12 +32,17 @@ from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
 from .curriculum import Choice, Curriculum, TaskOrder, derive_seed, environment_seed
 from .environments import Backend
+from .eval_gate import EvalGate
 from .forks import ForkPlan, ForkPoint, ForkRules
-from .group_scheduler import CollectionError, EvalGate, GroupRules, GroupScheduler, Ticket, WeightLock
+from .group_scheduler import CollectionError, GroupRules, GroupScheduler, Ticket
+from .length_bias import LengthBias
+from .loop_lag import LoopLag
 from .play import Episode, EpisodeLimits, Player
 from .renderer import Renderer
 from .rewards import Score
-from .stats import LengthBias, Load, LoopLag, Stats, Timeline, TraceFile, ages, loop_time
+from .stats import Load, Stats, Timeline, ages, loop_time
+from .trace import TraceFile
+from .weight_lock import WeightLock
 
 log = logging.getLogger("trainers")
 

@@ -49,11 +49,9 @@ because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, non
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import heapq
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from math import inf
@@ -477,73 +475,3 @@ class GroupScheduler:
                 f"group {number}, episode {trajectory.episode_id!r}: its oldest token is from version {oldest}, and "
                 f"version {self.training_version} would be trained on it, but staleness={staleness} was asked for"
             )
-
-
-class EvalGate:
-    """Places for episodes of evaluation, given before those of training: weight updates wait for it.
-
-    While evaluations wait, no training episode starts; ``on_leave`` is called when a place is free again.
-    """
-
-    def __init__(self, scheduler: GroupScheduler, on_leave: Callable[[], None]) -> None:
-        self._scheduler, self._on_leave = scheduler, on_leave
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self.inside = 0
-
-    @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Wait for a place, first come, first served, and keep it until the end of the block."""
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
-        self._scheduler.evaluations += 1
-        try:
-            self.admit()
-            await place
-            yield
-        finally:
-            self._scheduler.evaluations -= 1
-            if not place.cancelled():  # cancelled while it waited: it never had a place
-                self.inside -= 1
-            self.admit()
-            self._on_leave()
-
-    def admit(self) -> None:
-        """Admit those that there is room for; to be called when an episode has ended or the limit has grown."""
-        limit = self._scheduler.max_running
-        while self._waiting and (limit is None or self._scheduler.running + self.inside < limit):
-            place = self._waiting.popleft()
-            if not place.cancelled():
-                self.inside += 1
-                place.set_result(None)
-
-
-class WeightLock:
-    """A readers-writer lock of the weights: many may hold them at one version, and an update waits for all of these.
-
-    First come, first served: a reader that comes while an update waits is served after it, so nothing starves.
-    """
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._holders = 0
-        self._free = asyncio.Event()
-
-    @contextlib.asynccontextmanager
-    async def shared(self) -> AsyncIterator[None]:
-        """Keep the weights as they are: no update while in the block."""
-        async with self._turn:
-            self._holders += 1
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            self._free.set()
-
-    @contextlib.asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
-        """Hold the weights alone: nothing else is in such a block, nor shares them."""
-        async with self._turn:
-            while self._holders:
-                self._free.clear()
-                await self._free.wait()
-            yield

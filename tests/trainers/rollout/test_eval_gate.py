@@ -17,7 +17,9 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineError, Sampling
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.group_scheduler import CollectionError, EvalGate, GroupRules, GroupScheduler, WeightLock
+from trainers.rollout.eval_gate import EvalGate
+from trainers.rollout.group_scheduler import CollectionError, GroupRules, GroupScheduler
+from trainers.rollout.weight_lock import WeightLock
 from trainers.trajectory import Trajectory
 
 evaluations = st.lists(

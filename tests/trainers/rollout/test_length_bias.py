@@ -21,7 +21,7 @@ from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.stats import Lengths
+from trainers.rollout.length_bias import Lengths
 
 SHORT, LONG = 4, 60
 MEAN = (SHORT + LONG) / 2

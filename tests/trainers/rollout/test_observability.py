@@ -26,7 +26,10 @@ from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.stats import PHASES, LengthBias, Load, LoopLag, Timeline, TraceFile
+from trainers.rollout.length_bias import LengthBias
+from trainers.rollout.loop_lag import LoopLag
+from trainers.rollout.stats import PHASES, Load, Timeline
+from trainers.rollout.trace import TraceFile
 from trainers.trajectory import Trajectory
 
 
@@ -378,7 +381,7 @@ def test_what_killed_run_leaves_can_be_loaded(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     program = f"""
         import time
-        from trainers.rollout.stats import TraceFile
+        from trainers.rollout.trace import TraceFile
         trace = TraceFile({str(path)!r})
         while True:
             lane = trace.lane("episodes")
