@@ -101,7 +101,7 @@ class CollabMathStart(MeasuredCollabMath):
         return replace(super().user, volunteers=volunteers)
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """Return a question, or "Go on."; when everything is told, the answer."""
+        """Return a question, or "Go on."; when everything is disclosed, the answer."""
         idle = self.user.untold(self.state.memory) and rng.random() < 0.5
         return "Go on." if idle else super().demonstration(rng)
 
@@ -132,7 +132,7 @@ class ClarifyStart(VolunteeringClarify):
         return super().respond(reply) if volunteers else Clarify.respond(self, reply)
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """Return a question, or "Go on."; when everything is told, the answer."""
+        """Return a question, or "Go on."; when everything is disclosed, the answer."""
         idle = set(self.task.extra["missing"]) - set(self.state.disclosed) and rng.random() < 0.5
         return "Go on." if idle else super().demonstration(rng)
 

@@ -106,7 +106,7 @@ STEPS = (
         says=(r"has [\d,]+ tokens", r"engine\.max_context=512", r"raise engine\.max_context"),
         status=2,
     ),
-    # An environment of one's own.
+    # A user's own environment.
     Step(
         "the tutorial's environment, tried",
         "python -m trainers.ppo --dry-run env.id=coffee:my/coffee",
@@ -206,7 +206,7 @@ def prepare(folder: Path) -> None:
 
 
 def play(step: Step, folder: Path) -> list[str]:
-    """Run one command and show it; return what is wrong with what came of it."""
+    """Run one command and show it; return what is wrong with its output."""
     # As if the package's commands were installed, by the interpreter that runs this.
     tools = folder / ".bin"
     tools.mkdir(exist_ok=True)

@@ -58,7 +58,7 @@ class Result:
 
 
 class Talk:
-    """Goes on until the policy says bye."""
+    """A conversation that lasts until the policy says bye."""
 
     async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
         """Begin a new episode."""

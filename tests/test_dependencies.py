@@ -1,4 +1,4 @@
-"""What `make` installs: locked, hashed, as pyproject.toml asks, and under licences that go with this one's."""
+"""Dependencies that `make` installs: locked, hashed, as pyproject.toml requires, and under compatible licences."""
 
 import importlib.metadata
 import re

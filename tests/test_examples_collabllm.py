@@ -73,21 +73,21 @@ class Everybody:
     """One service for all three: the assistant, the user and the judge; each knows by its prompt who it is."""
 
     def __init__(self) -> None:
-        self.asked: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
 
     def __call__(self, request: dict[str, Any]) -> Any:
         rules, last = request["messages"][0]["content"], request["messages"][-1]["content"]
         if "impartial judge" in rules:
-            self.asked["judge"] += 1
+            self.calls["judge"] += 1
             code = re.search(r"<data (\w+)>", last)
             assert code is not None
             return {"reasons": "Well.", "score": 0.75, "data_code": code[1]}
         if "You play the human" in rules:
-            self.asked["user"] += 1
+            self.calls["user"] += 1
             count = sum(message["role"] == "user" for message in request["messages"])
             state = "satisfied" if count > 2 else "goes_on"  # the first is the curtain
             return {"thought": "hm", "message": "Well.", "state": state}
-        self.asked["assistant"] += 1
+        self.calls["assistant"] += 1
         return "What exactly?" if request["seed"] % 2 else "Is it #### 5?"
 
 
@@ -133,7 +133,7 @@ def test_the_miniature_from_data_to_a_comparison(tmp_path: Path, capsys: pytest.
     assert re.search(r"^ +before +after$", printed, re.MULTILINE)
     for row in ("solved", "assistant tokens", "assistant turns"):
         assert re.search(rf"^{row} +\d+\.\d+ \(.*\) +\d+\.\d+ \(.*\)$", printed, re.MULTILINE)
-    assert "interactivity" not in printed  # nobody judged it
+    assert "interactivity" not in printed  # no judge was configured
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -176,8 +176,8 @@ def test_data_with_models_as_assistant_user_and_judge(tmp_path: Path) -> None:
     demonstrations = rows(tmp_path / "sft.parquet")
     assert [len(row["turn_rewards"]) for row in demonstrations] == [2, 2]
     assert [row["score/interactivity"] for row in demonstrations] == [0.75, 0.75]
-    assert all(count > 0 for count in everybody.asked.values())
-    assert len(everybody.asked) == 3
+    assert all(count > 0 for count in everybody.calls.values())
+    assert len(everybody.calls) == 3
 
 
 def test_broken_service_loses_no_finished_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,8 +221,8 @@ def test_the_full_configuration_at_toy_size(tmp_path: Path, model: Path, family:
         config = ["--config", f"{EXAMPLE}/full/{family}.yaml", f"model.path={model}", *SMALL, *ONE_PROCESS, *address]
         size = f"trainer.total_iterations={2 if family == 'math' else 1}"
         assert ppo.main([*config, size, f"trainer.default_local_dir={tmp_path}"]) == 0
-    assert everybody.asked["user"] > 0
-    assert everybody.asked["judge"] > 0
+    assert everybody.calls["user"] > 0
+    assert everybody.calls["judge"] > 0
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     trained = [row for row in metrics if "reward/multiturn_turns" in row]
     assert len(trained) == (2 if family == "math" else 1)

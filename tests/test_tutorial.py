@@ -59,11 +59,11 @@ def test_forty_lines():
     assert imported == ["textenvs"]
 
 
-@pytest.mark.parametrize(("command", "shown"), COMMANDS)
-def test_a_command_prints_what_the_page_shows(command, shown, run):
+@pytest.mark.parametrize(("command", "transcript"), COMMANDS)
+def test_command_prints_documented_output(command, transcript, run):
     # What a reader types stands after a prompt; here it comes through a pipe, which does not show it.
-    typed = re.findall(r"^(?:over)?> (.*)$", shown, re.MULTILINE)
-    expected = re.sub(r"^((?:over)?> ).*\n", r"\1", shown, flags=re.MULTILINE)
+    typed = re.findall(r"^(?:over)?> (.*)$", transcript, re.MULTILINE)
+    expected = re.sub(r"^((?:over)?> ).*\n", r"\1", transcript, flags=re.MULTILINE)
     printed = run(*command.split(), stdin="".join(f"{line}\n" for line in typed))
     assert printed.strip() == expected.strip()
 

@@ -166,8 +166,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """Return a task that differs from ``task`` in its ground truth alone; ``None`` where there is none.
 
         Its prompt is that of ``task``, and so is what the user knows, the world and the tools; another answer is right.
-        The audit (``textenvs audit``, check ``twins``) gives both tasks the same replies: whoever answers them must use
-        the same words, or they tell what is right.
+        The audit (``textenvs audit``, check ``twins``) gives both tasks the same replies: the answers to them must use
+        the same words, or they disclose what is right.
         """
         return None
 

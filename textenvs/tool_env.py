@@ -7,7 +7,7 @@ An author gives the tools and two hooks::
             super().__init__(Problems(), [add, multiply], **options)
 
         def answer(self, reply):                     # the reply calls nothing: a final answer, or words to the user
-            solved = self.said(reply) == self.state.task.ground_truth
+            solved = self.visible_reply(reply) == self.state.task.ground_truth
             return Turn(terms={"correct": float(solved)}, terminated=True, stop="solved" if solved else "wrong")
 
         def after_tools(self, reply, results):       # only where calls have a reward or can end the episode
@@ -109,7 +109,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         return Turn(self.tool_messages(results), terms=self.terms())
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
-        """Judge and answer a reply that calls nothing. :meth:`said` has its words."""
+        """Judge and answer a reply that calls nothing. :meth:`visible_reply` has its words."""
         raise NotImplementedError(f"{type(self).__name__} must define answer(reply) -> Turn")
 
     def cleanup(self) -> None | Awaitable[None]:
@@ -117,7 +117,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         owners = {id(tool.owner): tool.owner for tool in self.tools if tool.owner is not None}
         return _close(list(owners.values())) if owners else None
 
-    def said(self, reply: Message) -> str:
+    def visible_reply(self, reply: Message) -> str:
         """Return the text of a reply: without private reasoning, calls, and the format's own marks."""
         return self.format.parse(reply).text
 

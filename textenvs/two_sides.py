@@ -62,7 +62,7 @@ class _Words:
 
 
 class TwoSides:
-    """An environment (``id``, ``options``) in which ``step`` takes the words of whoever's turn it is.
+    """An environment (``id``, ``options``) in which ``step`` takes the words of the side whose turn it is.
 
     ``reset`` and ``step`` (and their async twins) return what those of :class:`~textenvs.env.TextEnv` do, with the
     conversation as the next speaker sees it: of the user, its instructions and goal first. ``info["side"]`` is that
@@ -72,7 +72,7 @@ class TwoSides:
 
     Args:
         id: Of the environment.
-        options: Its arguments; its user is played by whoever calls ``step``.
+        options: Its arguments; its user is played by the caller of ``step``.
         user: Options of the user (:class:`~textenvs.users.llm.LLMUser`): ``prompt``, ``tries``, ``persona`` ...
         fixed: Who plays the assistant in the place of ``step``: ``"expert"``, the environment's own script, or the spec
             of a model. ``None``: ``step`` does.

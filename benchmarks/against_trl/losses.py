@@ -15,7 +15,7 @@ from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
 from trainers.trajectory import Trajectory
 
-from .theirs import FixedRollout
+from .trl_side import FixedRollout
 from .work import columns, surrogate
 
 Precision = Literal["float32", "bfloat16"]

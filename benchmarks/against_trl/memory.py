@@ -22,7 +22,7 @@ from trainers.learner import Learner, OptimizerSettings
 from trainers.rollout.renderer import Renderer
 from trainers.trajectory import Status, Trajectory
 
-from .theirs import FixedRollout, make_trl, sizes
+from .trl_side import FixedRollout, make_trl, sizes
 from .work import ANSWER, LR, WANTED, Shape, Work, columns, make_tokenizer, question, surrogate
 
 ROOT = Path(__file__).resolve().parents[2]

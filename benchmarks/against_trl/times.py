@@ -17,8 +17,8 @@ from trainers.cli import tuned_gc
 from trainers.rollout.renderer import Renderer
 
 from .losses import compare_losses
-from .ours import Ours
-from .theirs import Between, Rollout, make_trl, sizes
+from .trainer_side import Ours
+from .trl_side import Between, Rollout, make_trl, sizes
 from .work import ANSWER, WANTED, Clock, Shape, Work, make_tokenizer
 
 

@@ -69,7 +69,7 @@ class BestOfN:
             try:
                 return await self._best(env, conversation, tools, [int(number) >> 1 for number in drawn])
             except (BudgetExceeded, CacheError) as error:
-                raise Stopped(f"looking ahead cannot go on: {error}") from error
+                raise Stopped(f"looking ahead cannot continue: {error}") from error
 
         return reply
 

@@ -1,7 +1,7 @@
 r"""Conversations to train on, from single-turn tasks: CollabLLM's first stage.
 
 An assistant talks with an environment's simulated user. At each of its turns several replies are proposed, each is
-scored by the multiturn-aware reward (futures of a fork of the episode), the best is said, and the conversation goes on.
+scored by the multiturn-aware reward (futures of a fork of the episode), and the best is sent.
 
     python examples/collabllm/build_data.py textenv/clarify --policy expert --careless-rate 0.5 --out outputs/data
     python examples/collabllm/build_data.py textenv/collab-math tasks=rows.parquet user='{"model": "gpt-4o-mini"}' \
@@ -9,7 +9,7 @@ scored by the multiturn-aware reward (futures of a fork of the episode), the bes
 
 The folder gets `episodes.jsonl`, a line for each finished conversation with all candidates, and from it `sft.parquet`
 (`messages` and scores, for `python -m trainers.sft`) and `pairs.parquet` (`prompt`, `chosen`, `rejected`, for DPO). The
-same command goes on where it was stopped; nothing that is finished is played again.
+same command resumes where it was stopped; nothing that is finished is played again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (FolderError, TaskError, ImportError, OSError) as error:
         print(f"build_data: {printable(str(error))}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # before anything was played, or after it; in between it is told what is kept
+    except KeyboardInterrupt:  # before or after playing; during it, `build` reports what is kept
         return 130
 
 
@@ -150,7 +150,7 @@ def build(arguments: argparse.Namespace) -> int:
         status = write(records, Path(arguments.out).expanduser(), arguments, least)
     if problem is not None:
         progress = (
-            f"{len(records)} of {len(planned)} conversations are kept in {arguments.out}; the same command goes on"
+            f"{len(records)} of {len(planned)} conversations are kept in {arguments.out}; the same command resumes"
         )
         raise CommandError(f"{problem}\n{progress}", exit_status)
     return status

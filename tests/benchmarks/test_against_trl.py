@@ -1,4 +1,4 @@
-"""benchmarks.against_trl at a tiny size: it runs, and the losses that it compares are equal."""
+"""Run benchmarks.against_trl at a tiny size; the losses that it compares are equal."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from benchmarks.against_trl.memory import peak
-from benchmarks.against_trl.theirs import AtLengths, sizes
 from benchmarks.against_trl.times import summary
+from benchmarks.against_trl.trl_side import AtLengths, sizes
 from benchmarks.against_trl.work import WORKS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_lengths_are_the_same_for_both_sides_and_new_every_iteration() -> None:
+def test_lengths_depend_on_iteration_only() -> None:
     turns, single = WORKS["turns"], WORKS["single"]
     lengths = turns.lengths(3)
     assert lengths.shape == (256, 4)
@@ -30,16 +30,16 @@ def test_lengths_are_the_same_for_both_sides_and_new_every_iteration() -> None:
     assert (single.lengths(0) == 48).all()
 
 
-def test_the_ratio_is_the_median_of_the_rounds_and_of_whole_iterations() -> None:
+def test_ratio_is_median_over_rounds() -> None:
     seconds = {
         "ours": [{"generate": 1.0, "update": 1.0}, {"generate": 1.0, "update": 3.0}, {"generate": 9.0, "update": 9.0}],
         "trl": [{"generate": 2.0, "update": 2.0}, {"generate": 4.0, "update": 6.0}, {"generate": 10.0, "update": 10.0}],
     }
-    found = summary("single", seconds)
-    assert found["ratios"] == [0.5, 0.4, 0.9]
-    assert found["ratio"] == 0.5
-    assert (found["ratio_generate"], found["ratio_update"]) == (0.5, 0.5)
-    assert found["seconds"]["trl"] == {"generate": 4.0, "update": 6.0}
+    row = summary("single", seconds)
+    assert row["ratios"] == [0.5, 0.4, 0.9]
+    assert row["ratio"] == 0.5
+    assert (row["ratio_generate"], row["ratio_update"]) == (0.5, 0.5)
+    assert row["seconds"]["trl"] == {"generate": 4.0, "update": 6.0}
 
 
 def test_rows_end_at_their_own_length() -> None:
@@ -50,27 +50,27 @@ def test_rows_end_at_their_own_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "given"),
+    ("requested", "expected"),
     [((32, 256), (32, 256)), ((512, 512), (256, 256)), ((64, 32), (32, 32))],
 )
-def test_sizes_are_no_larger_than_the_work(wanted: tuple[int, int], given: tuple[int, int]) -> None:
-    found = sizes(WORKS["single"], *wanted)
-    assert (found["micro_batch"], found["generation_batch"]) == given
+def test_sizes_do_not_exceed_work(requested: tuple[int, int], expected: tuple[int, int]) -> None:
+    fitted = sizes(WORKS["single"], *requested)
+    assert (fitted["micro_batch"], fitted["generation_batch"]) == expected
 
 
-@pytest.mark.parametrize("wanted", [(32, 96), (48, 128), (2, 4)])
-def test_sizes_that_do_not_divide_are_refused(wanted: tuple[int, int]) -> None:
+@pytest.mark.parametrize("requested", [(32, 96), (48, 128), (2, 4)])
+def test_indivisible_sizes_are_refused(requested: tuple[int, int]) -> None:
     with pytest.raises(SystemExit, match="powers of 2"):
-        sizes(WORKS["single"], *wanted)
+        sizes(WORKS["single"], *requested)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_peak_is_what_a_block_held_at_its_highest() -> None:
-    with peak() as found:
+def test_peak_is_highest_memory_in_block() -> None:
+    with peak() as memory:
         np.ones(64 * 2**17)  # 64 MiB, gone at once
-        kept = np.ones(16 * 2**17)
-    assert len(kept)
-    assert found["peak"] == pytest.approx(64, abs=24)
+        block = np.ones(16 * 2**17)
+    assert len(block)
+    assert memory["peak"] == pytest.approx(64, abs=24)
 
 
 def run(folder: Path, *what: str) -> list[dict[str, Any]]:
@@ -88,20 +88,20 @@ def run(folder: Path, *what: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(300)
-def test_the_losses_are_equal_and_both_sides_are_timed(tmp_path: Path) -> None:
+def test_losses_agree_and_sides_are_timed(tmp_path: Path) -> None:
     single, turns, large = run(tmp_path, "single", "turns", "large")
     assert (single["new_tokens"], turns["episodes"]) == (4 * 48, 4)
-    for found, loss, gradients in ((single, 1e-6, 1e-4), (turns, 1e-6, 1e-4), (large, 0.1, 0.1)):  # in bfloat16
-        assert found["loss"]["apart"] < loss
-        assert found["loss"]["gradients_apart"] < gradients
-        assert abs(found["loss"]["ours"]) > 1e-4, "or nothing was compared"
-        assert min(found["seconds"]["ours"].values()) > 0
-        assert min(found["seconds"]["trl"].values()) > 0
+    for result, loss, gradients in ((single, 1e-6, 1e-4), (turns, 1e-6, 1e-4), (large, 0.1, 0.1)):  # in bfloat16
+        assert result["loss"]["apart"] < loss
+        assert result["loss"]["gradients_apart"] < gradients
+        assert abs(result["loss"]["ours"]) > 1e-4, "or nothing was compared"
+        assert min(result["seconds"]["ours"].values()) > 0
+        assert min(result["seconds"]["trl"].values()) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_memory_of_both_sides_is_measured(tmp_path: Path) -> None:
+def test_memory_of_both_sides_is_measured(tmp_path: Path) -> None:
     (memory,) = run(tmp_path, "memory")
     assert min(memory["peak_mib"].values()) > 0

@@ -1,4 +1,4 @@
-"""The benchmark of estimators: its exact gradients, its moments, and that it sees a bias where there is one."""
+"""Benchmark of estimators: exact gradients, moments, and detection of a planted bias."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def played(game: Game, groups: int, size: int, seed: int = 0) -> Any:
 # ------------------ the games
 
 
-def test_the_gradient_is_the_slope_of_the_expected_return(game: Game) -> None:
+def test_gradient_is_slope_of_expected_return(game: Game) -> None:
     logits = logits_of(game)
     gradient, rng = game.gradient(logits), np.random.default_rng(1)
     for _ in range(3):
@@ -55,7 +55,7 @@ def test_the_gradient_is_the_slope_of_the_expected_return(game: Game) -> None:
         assert slope == pytest.approx(float((gradient * way).sum()), rel=1e-5, abs=1e-8)
 
 
-def test_episodes_earn_what_is_expected(game: Game) -> None:
+def test_mean_return_is_expected_return(game: Game) -> None:
     batch = played(game, 8000, 1).batch
     returns = np.bincount(batch.episode_of_turn, batch.turn_rewards)
     expected = game.expected_return(logits_of(game))
@@ -63,8 +63,8 @@ def test_episodes_earn_what_is_expected(game: Game) -> None:
     np.testing.assert_allclose(batch.terms.sum(1), returns, atol=1e-12)
 
 
-def test_episodes_end_early_and_by_the_budget() -> None:
-    """Turn rewards, early termination and truncation are all there."""
+def test_episodes_end_early_and_by_budget() -> None:
+    """Cover turn rewards, early termination and truncation."""
     batches = {name: played(Game.of(rules), 2000, 1).batch for name, rules in GAMES.items()}
     assert all(len(set(np.diff(batch.turn_offsets))) > 1 for batch in batches.values())
     assert batches["dense"].truncated.any()
@@ -78,7 +78,7 @@ def test_episodes_end_early_and_by_the_budget() -> None:
 # ------------------ what is compared
 
 
-def test_every_name_of_the_docs_is_compared() -> None:
+def test_every_documented_name_is_compared() -> None:
     assert {way.estimator for way in WAYS} == set(ESTIMATORS) - {"fork"}  # benchmarks.fork_variance compares it
     assert {way.options.get("baseline", "group") for way in WAYS} == set(get_args(Baseline))
     assert {way.aggregation for way in WAYS} == set(get_args(Aggregation)) - {"seq-mean-token-sum-norm"}  # a constant
@@ -99,7 +99,7 @@ def stack_of(game: Game) -> Stack:
     return Stack({"rough": batch, "exact": batch}, 16)
 
 
-def test_batches_of_a_stack_do_not_see_each_other(game: Game) -> None:
+def test_batches_of_a_stack_are_independent(game: Game) -> None:
     stack = stack_of(game)
     for way in WAYS:
         together, apart = stack.advantages(way), stack.advantages(replace(way, by_batch=True))
@@ -108,7 +108,7 @@ def test_batches_of_a_stack_do_not_see_each_other(game: Game) -> None:
     assert np.abs(mixed.advantages - stack.advantages(DEFAULT).advantages).max() > 1e-3
 
 
-def test_taking_all_episodes_is_the_batch(game: Game) -> None:
+def test_taking_all_episodes_returns_the_batch(game: Game) -> None:
     batch = stack_of(game).whole
     same, tokens = take(batch, np.arange(batch.num_episodes), batch.group)
     np.testing.assert_array_equal(tokens, np.arange(batch.num_tokens))
@@ -121,17 +121,17 @@ def test_taking_all_episodes_is_the_batch(game: Game) -> None:
 # ------------------ moments
 
 
-def test_moments_of_updates_whose_moments_are_known() -> None:
+def test_moments_match_known_distribution() -> None:
     rng = np.random.default_rng(3)
     truth = np.array([3.0, 0.0, 0.0, 4.0])
     across = np.array([0.0, 0.5, 0.0, 0.0])  # at a right angle
     moments = Moments(truth, 1, 4000)
     for _ in range(4000):
         moments.add((2.0 * truth + across + rng.normal(0.0, 0.8, 4))[None], np.array([10.0]))
-    (found,) = moments.results()
-    assert found["scale"] == pytest.approx(2.0, rel=0.01)
-    assert found["noise"] == pytest.approx(10 * 4 * 0.64 / 100, rel=0.05)
-    assert abs(found["bias2"] - 0.25 / 100) < 4 * found["bias2_se"] < 0.001
+    (row,) = moments.results()
+    assert row["scale"] == pytest.approx(2.0, rel=0.01)
+    assert row["noise"] == pytest.approx(10 * 4 * 0.64 / 100, rel=0.05)
+    assert abs(row["bias2"] - 0.25 / 100) < 4 * row["bias2_se"] < 0.001
 
 
 def ask(ways: list[Way], batches: int = 2500, staleness: int = 0) -> dict[tuple[str, str], dict[str, Any]]:
@@ -140,14 +140,14 @@ def ask(ways: list[Way], batches: int = 2500, staleness: int = 0) -> dict[tuple[
 
 
 class Doubled(RLOO):
-    """A planted bug: what a turn earned is counted twice, so that asking costs twice as much."""
+    """An RLOO with a planted bias: each turn's reward counts twice, so asking costs twice as much."""
 
     def advantages(self, batch: ActionBatch) -> Advantages:
         right = super().advantages(batch)
         return replace(right, advantages=right.advantages + batch.turn_rewards[batch.turn_of_token])
 
 
-def test_an_unbiased_estimator_is_found_so_and_a_planted_bias_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bias_is_detected_only_where_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ESTIMATORS, "doubled", Doubled)
     unbiased = [way for way in WAYS if way.estimator in ("rloo", "remax") or way.name.startswith("turn_grpo, group")]
     rows = ask([*unbiased, Way("doubled", "doubled")])
@@ -158,7 +158,7 @@ def test_an_unbiased_estimator_is_found_so_and_a_planted_bias_is_seen(monkeypatc
     assert rows["doubled", "none"]["bias2"] > 5 * rows["doubled", "none"]["bias2_se"]
 
 
-def test_the_weight_of_the_whole_episode_takes_the_bias_of_staleness_away() -> None:
+def test_episode_weight_removes_staleness_bias() -> None:
     rows = ask([DEFAULT], staleness=8)
     assert len(rows) == len(CORRECTIONS)
     whole = rows[DEFAULT.name, "sequence_tis, no cap"]
@@ -170,7 +170,7 @@ def test_the_weight_of_the_whole_episode_takes_the_bias_of_staleness_away() -> N
 # ------------------ the text part, and the command
 
 
-def test_scores_in_the_subspace_are_those_of_autograd() -> None:
+def test_subspace_scores_match_autograd() -> None:
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 30}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False}
@@ -188,11 +188,11 @@ def test_scores_in_the_subspace_are_those_of_autograd() -> None:
     )
     own, norms, scores = text.features(model, [trajectory])
     rng = torch.Generator().manual_seed(0)
-    left = torch.randn(text.ROWS, 30, generator=rng) / text.ROWS**0.5
-    right = torch.randn(text.COLUMNS, 16, generator=rng) / text.COLUMNS**0.5
+    row_basis = torch.randn(text.ROWS, 30, generator=rng) / text.ROWS**0.5
+    column_basis = torch.randn(text.COLUMNS, 16, generator=rng) / text.COLUMNS**0.5
     moved = torch.zeros(text.ROWS, text.COLUMNS, requires_grad=True)
     hidden = model.model(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0].detach()
-    logits = hidden @ (model.lm_head.weight.detach() + left.T @ moved @ right).T
+    logits = hidden @ (model.lm_head.weight.detach() + row_basis.T @ moved @ column_basis).T
     for row, at in enumerate(np.flatnonzero(mask)):
         logprob = logits[at - 1].log_softmax(-1)
         (slope,) = torch.autograd.grad(logprob[int(ids[at])], moved, retain_graph=True)
@@ -203,7 +203,7 @@ def test_scores_in_the_subspace_are_those_of_autograd() -> None:
         assert norms[row] == pytest.approx(exact, abs=1e-5)
 
 
-def test_the_command_resumes_and_reports(tmp_path, monkeypatch, capsys) -> None:
+def test_command_resumes_and_reports(tmp_path, monkeypatch, capsys) -> None:
     two = [Piece("ask", 0, 16, 8, 20), Piece("ask", 1, 16, 8, 20)]
     monkeypatch.setattr(enumerated, "pieces", lambda *_: two)
     where = ["--workers", "1", "--folder", str(tmp_path), "--results", str(tmp_path)]
@@ -221,21 +221,21 @@ def test_the_command_resumes_and_reports(tmp_path, monkeypatch, capsys) -> None:
     assert (tmp_path / "estimators.png").stat().st_size > 10_000
 
 
-def test_the_text_part_is_done_by_parts_and_resumes(tmp_path, monkeypatch, capsys) -> None:
-    """The gradient that parts are made of is (1, 1); a pool's batches are off by (0, 1) and by a step of each part."""
+def test_text_pieces_resume_part_by_part(tmp_path, monkeypatch, capsys) -> None:
+    """Use a true gradient of (1, 1); updates of a pool deviate by (0, 1) and by one step per part."""
     done: list[text.Work] = []
 
     def train(env: str, folder: Path) -> None:
         text.checkpoint(folder, 8).mkdir(parents=True)
 
-    def measured(piece: text.Piece, part: int, found: SimpleNamespace, truth: np.ndarray) -> tuple[Moments, Any]:
+    def measured(piece: text.Piece, part: int, drawn: SimpleNamespace, truth: np.ndarray) -> tuple[Moments, Any]:
         np.testing.assert_allclose(truth, (1.0, 1.0))
         rows = len(text.compared(text.WITHOUT_CRITIC, piece.staleness))
         moments = Moments(truth, rows, 2, parts=1)
         for _ in range(2):
             step = 0.4 * (-1) ** part
             moments.add(np.tile([1.0 + step, 2.0 - step], (rows, 1)), np.full(rows, 5.0))
-        return moments, {"kl": float(part), "return": 1.0, "tokens": float(found.batch.num_episodes)}
+        return moments, {"kl": float(part), "return": 1.0, "tokens": float(drawn.batch.num_episodes)}
 
     def do(work: text.Work, folder: Path) -> float:
         if len(done) == 30:
@@ -257,8 +257,8 @@ def test_the_text_part_is_done_by_parts_and_resumes(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(text, "do", do)
     monkeypatch.setattr(text, "STALENESS", (0, 4))
     where = ["--folder", str(tmp_path), "--results", str(tmp_path), "--workers", "1"]
-    more = ["--parts", "text", "--envs", "clarify", "--episodes", "4096", "--draws", "32"]
-    monkeypatch.setattr(sys, "argv", ["estimators", *where, *more])
+    choice = ["--parts", "text", "--envs", "clarify", "--episodes", "4096", "--draws", "32"]
+    monkeypatch.setattr(sys, "argv", ["estimators", *where, *choice])
     with pytest.raises(KeyboardInterrupt):
         command.main()
     assert [work.kind for work in done] == ["train"] + 16 * ["reference"] + 13 * ["pool"]
@@ -278,7 +278,7 @@ def test_the_text_part_is_done_by_parts_and_resumes(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().out == ""
 
 
-def test_a_pool_is_cut_into_parts_with_enough_siblings() -> None:
+def test_indivisible_pool_is_refused() -> None:
     for episodes, batches, reference in ((4000, 400, 4096), (2048, 400, 4096), (4096, 15, 4096), (4096, 400, 4000)):
         with pytest.raises(ValueError, match="multiple of 512"):
             text.Piece("clarify", 0, episodes, batches, reference)

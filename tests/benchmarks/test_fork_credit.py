@@ -1,4 +1,4 @@
-"""benchmarks/fork_credit: its environments, what it counts, and that a started command goes on."""
+"""Benchmark of fork credit: its environments, its token counts, and resuming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.fork_credit import envs, report, runs
 
 
 @pytest.mark.parametrize("name", list(runs.FAMILIES))
-def test_the_expert_earns_what_scores_are_compared_with(name: str) -> None:
+def test_expert_return_matches_reference(name: str) -> None:
     env = {"clarify": envs.Sums, "collab-math": envs.Locks, "service-desk": envs.Handover}[name](split="test")
     returns = []
     for task in range(96):
@@ -30,7 +30,7 @@ def curve(*points: tuple[int, float]) -> dict[str, object]:
     return {"family": "service-desk", "curve": points}
 
 
-def test_tokens_are_counted_to_where_the_mean_of_two_scores_is_reached() -> None:
+def test_tokens_are_counted_to_mean_score() -> None:
     assert report.tokens_to(curve((0, 0.0), (100, 0.8), (200, 1.0), (300, 1.0))) == 200
     assert report.tokens_to(curve((0, 0.0), (100, 1.0), (200, 1.0))) == 180
     assert report.tokens_to(curve((0, 0.0), (100, 1.0), (200, 0.5))) is None
@@ -40,15 +40,15 @@ def test_tokens_are_counted_to_where_the_mean_of_two_scores_is_reached() -> None
     assert report.median("service-desk", [300.0, None])[0] == float("inf")
 
 
-def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_command_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     played, tries = [], runs.FAMILIES["clarify"].tries
 
-    def play(family, told, seed, model):
+    def play(family, setting, seed, model):
         if len(played) == 20:
             raise KeyboardInterrupt
-        played.append((told[0], told[1], seed))
-        tokens = dict(zip(tries, (8000, 2000, 4000), strict=True))[told[1]]
-        slower = 1 if told[0].endswith("=fork") else 2
+        played.append((setting[0], setting[1], seed))
+        tokens = dict(zip(tries, (8000, 2000, 4000), strict=True))[setting[1]]
+        slower = 1 if setting[0].endswith("=fork") else 2
         return {"curve": [[0, 0.0], [slower * tokens, 1.0], [slower * 2 * tokens, 1.0]], "cpu_s": 0.0}
 
     def make_start(start, folder):
@@ -72,21 +72,19 @@ def test_it_tunes_on_other_seeds_and_resumes(tmp_path: Path, monkeypatch: pytest
     assert results.with_suffix(".png").exists()
 
 
-def test_an_estimators_seeds_wait_for_its_tries_and_a_run_for_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_wait_for_tuning_and_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(runs.FAMILIES, "clarify", replace(runs.FAMILIES["clarify"], tuning=(7,)))
     grpo = [
         {"family": "clarify", "estimator": "grpo", "try": this, "seed": 7} for this in runs.FAMILIES["clarify"].tries
     ]
     score = [{"curve": [[0, 0.0], [1000, last], [2000, last]]} for last in (0.0, 1.0, 0.0)]
-    known = [run | curve for run, curve in zip(grpo, score, strict=True)]
-    ready = list(command.keys(["clarify"], [1, 2], known))
+    records = [run | curve for run, curve in zip(grpo, score, strict=True)]
+    ready = list(command.keys(["clarify"], [1, 2], records))
     assert {key[:2] for key in ready if key[3] == 7} == {("clarify", n) for n in command.ESTIMATORS if n != "grpo"}
     assert [key for key in ready if key[3] != 7] == [
         ("clarify", "grpo", runs.FAMILIES["clarify"].tries[1], seed) for seed in (1, 2)
     ]
-    assert not [key for key in command.keys(["clarify"], [1, 2], known[:2]) if key[3] != 7]
+    assert not [key for key in command.keys(["clarify"], [1, 2], records[:2]) if key[3] != 7]
 
     taught = runs.Start("clarify", None)
     assert list(command.started(ready, tmp_path)) == [taught]

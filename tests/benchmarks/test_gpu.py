@@ -1,4 +1,4 @@
-"""benchmarks/gpu at toy sizes on the CPU: every part runs, finds what is wrong, and costs only itself when it fails."""
+"""Run benchmarks/gpu at toy sizes on the CPU: every part runs, detects errors, and fails without stopping the rest."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_layouts_and_engine_agree(job):
 
 @pytest.mark.slow  # learner/test_trees.py compares packed sequences with rows; here, whether the benchmark notices
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sequences_that_see_each_other_are_noticed(job, monkeypatch, dtype):
-    """As a kernel would be that ignores where packed sequences start, in one precision alone."""
+def test_attention_across_sequences_is_detected(job, monkeypatch, dtype):
+    """Plant a kernel that ignores the starts of packed sequences, in one precision only."""
     from trainers.learner import attention, inputs
 
     class Blind(attention.Tree):
@@ -78,7 +78,7 @@ def test_updates_are_timed(job):
         assert line["mfu"] is None, "no peak is known of a CPU"
 
 
-def test_trees_have_the_gradient_of_rows_and_are_timed(job, monkeypatch):
+def test_tree_gradients_match_rows_and_are_timed(job, monkeypatch):
     good, lines = run(job, "tree")
     assert good
     assert [(line["what"], line["sharing"]) for line in lines] == [
@@ -89,7 +89,7 @@ def test_trees_have_the_gradient_of_rows_and_are_timed(job, monkeypatch):
         assert line["of_ideal"] > 0
 
 
-def test_forks_compute_no_prompt_again_and_are_timed(job, monkeypatch):
+def test_forks_reuse_prompts_and_are_timed(job, monkeypatch):
     good, (line,) = run(job, "forks")
     assert good
     turns, roots = 3, line["sampling"]["roots"]["tokens"] // (3 * job.sizes.new[-1])
@@ -101,7 +101,7 @@ def test_forks_compute_no_prompt_again_and_are_timed(job, monkeypatch):
     assert not importlib.import_module("benchmarks.gpu.forks").run(job)
 
 
-def test_a_gradient_of_trees_that_is_not_that_of_rows_is_noticed(job, monkeypatch):
+def test_wrong_tree_gradient_is_detected(job, monkeypatch):
     from trainers.learner import inputs
 
     distinct = inputs.SamplingMasks.distinct
@@ -116,7 +116,7 @@ def test_a_gradient_of_trees_that_is_not_that_of_rows_is_noticed(job, monkeypatc
     assert not tree.same(job, 0.5)
 
 
-def test_heads_are_the_same_and_run(job):
+def test_heads_agree_and_run(job):
     from benchmarks.gpu.memory import plain_head
     from trainers.learner.logprobs import token_logprobs
 
@@ -142,8 +142,8 @@ def test_decoding_is_timed_against_its_roofline(job):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_roofline_is_as_said(tied):
-    """Counted by hand for a model of known shape."""
+def test_roofline_matches_hand_count(tied):
+    """Compare with counts by hand for a model of known shape."""
     from benchmarks.gpu.decode import roofline
     from trainers.tiny import build_model
 
@@ -169,7 +169,7 @@ def test_the_roofline_is_as_said(tied):
     assert roofline(model, torch.bfloat16, batch, context, 1e30, 1.0) == flops
 
 
-def test_what_does_not_fit_is_a_result(job):
+def test_out_of_memory_is_a_result(job):
     def measure():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nmore")
 
@@ -182,7 +182,7 @@ def test_what_does_not_fit_is_a_result(job):
     assert not job.faults
 
 
-def test_what_a_measurement_raises_is_a_result_and_fails_the_part(job, tmp_path, monkeypatch):
+def test_measurement_error_fails_the_part(job, tmp_path, monkeypatch):
     from benchmarks.gpu import memory
     from benchmarks.gpu import run as command
 
@@ -200,8 +200,8 @@ def test_what_a_measurement_raises_is_a_result_and_fails_the_part(job, tmp_path,
     assert command.child("memory", "cpu", "toy", 60, tmp_path / "out.jsonl", "") == 1
 
 
-def test_models_have_the_published_number_of_parameters():
-    """In billions, of the model cards of Qwen2.5-0.5B and -1.5B and Qwen3-0.6B, -1.7B and -4B, tied ones once."""
+def test_models_have_published_parameter_counts():
+    """Take billions from the cards of Qwen2.5-0.5B and -1.5B and Qwen3-0.6B, -1.7B and -4B; count tied ones once."""
     from benchmarks.gpu.shapes import make_model
 
     for name, billions in {"0.5b": 0.49, "1.5b": 1.54, "0.6b": 0.6, "1.7b": 1.72, "4b": 4.02}.items():
@@ -212,8 +212,8 @@ def test_models_have_the_published_number_of_parameters():
 # ------------------ against TRL
 
 
-def test_trl_is_compared_with(job, monkeypatch):
-    """One kind of work; test_against_trl.py has all."""
+def test_trl_is_compared(job, monkeypatch):
+    """Compare one kind of work; test_against_trl.py covers all."""
     pytest.importorskip("trl")
     from benchmarks.against_trl import work
 
@@ -225,7 +225,7 @@ def test_trl_is_compared_with(job, monkeypatch):
     assert line["ratio"] > 0
 
 
-def test_without_trl_the_part_says_so_and_ends_well(job, monkeypatch):
+def test_missing_trl_skips_the_part(job, monkeypatch):
     monkeypatch.setitem(sys.modules, "trl", None)
     good, (line,) = run(job, "trl")
     assert good
@@ -235,7 +235,7 @@ def test_without_trl_the_part_says_so_and_ends_well(job, monkeypatch):
 # ------------------ the driver
 
 
-def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch, capfd):
+def test_failed_or_hung_part_stops_alone(tmp_path, monkeypatch, capfd):
     from benchmarks.gpu import run as driver
 
     monkeypatch.setattr(driver, "_GRACE_S", 0.2)
@@ -254,7 +254,7 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ["--only", "mfu,speed"],
@@ -263,16 +263,16 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch, cap
         (["--minutes", "0"], "--minutes must be above 0"),
     ],
 )
-def test_a_wrong_command_says_so(arguments, said, capsys):
+def test_wrong_arguments_are_named(arguments, message, capsys):
     from benchmarks.gpu.run import main
 
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_wrong_shape_or_device_says_so(tmp_path, capsys, monkeypatch):
+def test_wrong_shape_or_device_is_named(tmp_path, capsys, monkeypatch):
     from benchmarks.gpu.run import main
 
     out = f"--out={tmp_path / 'out'}"

@@ -1,4 +1,4 @@
-"""benchmarks/curriculum.py: what it does next, and that a started command resumes."""
+"""Benchmark of curricula: the order of runs, and resuming."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from benchmarks import curriculum as command
 from trainers.report.loggers import METRICS_FILE
 
 
-def test_the_run_that_is_furthest_behind_comes_next_and_a_started_command_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_furthest_behind_is_next_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, str]] = []
 
     def ppo(seed: int, folder: Path, options: list[str]) -> None:
-        """Solves a third more in each chunk; the hard level alone nothing."""
-        told = dict(option.split("=", 1) for option in options if "=" in option)
-        assert Path(told["model.path"]).exists()
-        end = int(told["trainer.total_iterations"])
+        """Solve a third more in each chunk, and nothing at the hard level alone."""
+        settings = dict(option.split("=", 1) for option in options if "=" in option)
+        assert Path(settings["model.path"]).exists()
+        end = int(settings["trainer.total_iterations"])
         made.append((folder.name, str(end)))
         if len(made) == 3:
             raise KeyboardInterrupt
@@ -40,5 +38,5 @@ def test_the_run_that_is_furthest_behind_comes_next_and_a_started_command_resume
     assert made == [("hard3", "10"), ("fixed3", "10"), ("hard3", "20")]
     command.main()
     assert made[3:] == [("hard3", "20"), ("fixed3", "20"), ("hard3", "30")]
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert {row["kind"]: row["tokens"] for row in found["runs"]} == {"hard": None, "fixed": 120.0}
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert {row["kind"]: row["tokens"] for row in results["runs"]} == {"hard": None, "fixed": 120.0}

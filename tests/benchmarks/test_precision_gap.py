@@ -1,4 +1,4 @@
-"""The measurement of precision gaps, on a tiny model."""
+"""Measurement of precision gaps on a tiny model."""
 
 from __future__ import annotations
 

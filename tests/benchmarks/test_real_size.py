@@ -1,4 +1,4 @@
-"""What the benchmark of ranks' memory compares with, and how it looks."""
+"""Benchmark of memory per rank: the computed need and the measured peak."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def config() -> Qwen2Config:
     return Qwen2Config(num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True, **SHAPES["small"])
 
 
-def test_more_ranks_need_less_each_and_never_less_than_a_tensor() -> None:
+def test_need_per_rank_falls_to_one_tensor() -> None:
     by_ranks = [needed(config(), ranks) for ranks in (1, 2, 4)]
     for phase in by_ranks[0]:
-        sizes = [each[phase] for each in by_ranks]
+        sizes = [needs[phase] for needs in by_ranks]
         assert sizes == sorted(sizes, reverse=True)
         assert sizes[-1] > 4 * SHAPES["small"]["vocab_size"] * SHAPES["small"]["hidden_size"]
 
 
-def test_memory_that_was_there_for_a_moment_is_seen() -> None:
+def test_short_memory_peak_is_measured() -> None:
     def work() -> None:
         with mmap.mmap(
             -1, 80 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

@@ -1,4 +1,4 @@
-"""The benchmarks that are too long to be run here: that what they import is there."""
+"""Import check of the benchmarks that are too long to run here."""
 
 import importlib
 import runpy
@@ -14,12 +14,12 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize("script", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
-def test_a_benchmark_can_be_started(script, monkeypatch):
+def test_benchmark_imports(script, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     runpy.run_path(str(script), run_name="not the main program")
 
 
-def test_the_scripts_of_the_asking_benchmark_get_through(tmp_path, monkeypatch):
+def test_asking_scripts_finish_and_idle_sometimes(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     monkeypatch.delitem(sys.modules, "asking", raising=False)
     asking = importlib.import_module("asking")
@@ -30,13 +30,13 @@ def test_the_scripts_of_the_asking_benchmark_get_through(tmp_path, monkeypatch):
     }
     for env_id, chosen in options.items():
         env = make(env_id, **chosen)
-        asked, rng = set(), np.random.default_rng(0)
+        idle_replies, rng = set(), np.random.default_rng(0)
         for seed in range(30):
             env.reset(seed=seed)
             over = False
             while not over:
                 reply = env.unwrapped.demonstration(rng)
-                asked.add(reply == "Go on.")
+                idle_replies.add(reply == "Go on.")
                 _, _, terminated, truncated, info = env.step(reply)
                 over = terminated or truncated
-        assert asked == {True, False}, env_id
+        assert idle_replies == {True, False}, env_id

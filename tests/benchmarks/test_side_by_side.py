@@ -1,4 +1,4 @@
-"""benchmarks/parallel.py: order, deadline, and that its processes have one thread and end with their parent."""
+"""Parallel benchmark runs: order, deadline, one thread per process, and no process outlives its parent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def square(number: int) -> tuple[int, int, str]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_begins_when_what_it_needs_has_ended(workers: int) -> None:
+def test_run_starts_after_its_dependencies(workers: int) -> None:
     seen: dict[int, int] = {}
 
     def ready() -> Iterator[int]:
@@ -37,7 +37,7 @@ def test_a_run_begins_when_what_it_needs_has_ended(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_none_begins_after_the_deadline(workers: int) -> None:
+def test_no_run_starts_after_deadline(workers: int) -> None:
     seen: list[int] = []
     assert list(finished(square, lambda: [1, 2], workers, 0)) == []
     for number, _ in finished(square, lambda: [n for n in range(9) if n not in seen], workers, 0.002):
@@ -47,28 +47,28 @@ def test_none_begins_after_the_deadline(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_of_a_run_is_raised(workers: int) -> None:
+def test_error_of_a_run_is_raised(workers: int) -> None:
     with pytest.raises(ValueError, match="below 0"):
         list(finished(square, lambda: [-1], workers, 60))
 
 
 def _runs() -> dict[int, int]:
-    """The processes of this machine that are made to run what they are given, and the parents that they have."""
-    found = {}
-    for each in Path("/proc").glob("[0-9]*"):
+    """Return the spawned worker processes of this machine: process id to parent id."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            state, parent = (each / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state != "Z" and b"spawn_main" in (each / "cmdline").read_bytes():
-                found[int(each.name)] = int(parent)
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z" and b"spawn_main" in (folder / "cmdline").read_bytes():
+                parents[int(folder.name)] = int(parent)
         except OSError:  # it has ended
             continue
-    return found
+    return parents
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_runs_end_with_the_process_that_began_them(how):
+def test_runs_end_with_their_parent(how):
     program = (
         "import time; from benchmarks.parallel import finished; list(finished(time.sleep, lambda: [90, 91], 2, 1))"
     )

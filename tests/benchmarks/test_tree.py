@@ -1,4 +1,4 @@
-"""benchmarks.tree at small sizes: what is shared is as asked, and gradients are those of rows, on two ranks."""
+"""Run benchmarks.tree at small sizes on two ranks: sharing is as requested, and gradients match rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.gpu.shapes import forked
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_trees_share_what_was_asked_and_have_the_gradient_of_rows(tmp_path, capsys):
+def test_trees_share_as_requested_and_match_rows(tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     sizes = ["--trees=1", "--tokens=4000", "--hidden=16", "--layers=1", "--repeat=1"]
     sizes += ["--depths=1,6", "--sharings=0.5,0.9"]
@@ -29,6 +29,6 @@ def test_trees_share_what_was_asked_and_have_the_gradient_of_rows(tmp_path, caps
         assert line["s_of_ideal"] > 0
 
 
-def test_more_sharing_than_the_forks_allow_is_refused():
+def test_impossible_sharing_is_refused():
     with pytest.raises(ValueError, match="32 forks of 3 turns cannot share 0.99 of their tokens"):
         forked(3, 0.99, 1000, 10)

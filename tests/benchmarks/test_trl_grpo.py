@@ -1,4 +1,4 @@
-"""TRL's trainer on our configuration: the tasks, seeds, learning rates and validation of `ppo`, by TRL's loop."""
+"""TRL's trainer on our configuration: same tasks, seeds, learning rates and validation as `ppo`."""
 
 import dataclasses
 
@@ -26,20 +26,20 @@ TURNS = "algorithm.adv_estimator=turn_grpo"
 USUAL = [*MODEL, *WARM, *SMALL, *QUICK, TURNS, "trainer.total_iterations=2", "data.val_size=3"]
 
 
-def test_a_run_trains_evaluates_resumes_and_leaves_a_model(tmp_path):
+def test_run_trains_evaluates_resumes_and_saves_model(tmp_path):
     check_trainer(TRLGRPOTrainer, USUAL, tmp_path)
 
 
-def test_both_play_the_same_tasks_with_the_same_seeds(tmp_path):
+def test_both_trainers_play_the_same_tasks(tmp_path):
     where = [f"trainer.default_local_dir={tmp_path}/run", f"trainer.rollout_data_dir={tmp_path}/rollouts"]
-    more = [
+    extra = [
         "env.id=textenv/gsm8k-interact",
         "env.val_kwargs={split: test}",
         f"trainer.validation_data_dir={tmp_path}/val",
     ]
-    given = [*USUAL, *more, "data.train_size=5", "trainer.total_iterations=3"]
-    trainers.make("ppo", [*given, *where]).fit()
-    config = resolve(given)[0]
+    arguments = [*USUAL, *extra, "data.train_size=5", "trainer.total_iterations=3"]
+    trainers.make("ppo", [*arguments, *where]).fit()
+    config = resolve(arguments)[0]
     rows = dataset_of(training_episodes(config))
     for iteration in range(3):
         played = read_parquet(tmp_path / f"rollouts/{iteration + 1:06d}.parquet")
@@ -53,7 +53,7 @@ def test_both_play_the_same_tasks_with_the_same_seeds(tmp_path):
 # ------------------------------------------------------------------ one configuration, two trainers
 
 
-def test_every_key_is_used_or_refused_by_name():
+def test_every_key_is_used_or_refused():
     keys = all_keys(PPOConfig)
     assert set(FIELDS) | set(READ) <= set(keys)
     assert not set(FIELDS) & set(READ)
@@ -90,20 +90,20 @@ def test_every_key_is_used_or_refused_by_name():
         (["cluster.learner_ranks=2"], "cluster.learner_ranks", "one process on one device"),
     ],
 )
-def test_what_has_no_meaning_for_trl_is_refused(arguments, key, why):
+def test_keys_without_effect_in_trl_are_refused(arguments, key, why):
     with pytest.raises(ConfigError) as caught:
         TRLGRPOTrainer(arguments)
     assert any(problem.key == key and why in problem.text for problem in caught.value.problems), str(caught.value)
 
 
-def test_a_ready_configuration_is_held_to_the_same(tmp_path):
+def test_ready_configuration_is_checked_too(tmp_path):
     config = resolve(["rollout.staleness=1", "rollout.window=2"])[0]
     with pytest.raises(ConfigError, match="rollout.staleness: has no meaning"):
         resolved(config)
     assert resolved(resolve([])[0]) == resolve([])[0]
 
 
-def test_the_table_says_what_trl_is_told():
+def test_keys_map_to_trl_arguments():
     config = resolve(
         [
             *("rollout.n=4", "rollout.groups_per_batch=6", "actor.mini_batches=3", "actor.ppo_epochs=2"),
@@ -137,8 +137,8 @@ def test_the_table_says_what_trl_is_told():
 # ------------------------------------------------------------------ what a run of TRL's does as ours
 
 
-def test_all_validation_episodes_count_alike_and_are_sampled_as_configured(tmp_path, monkeypatch):
-    """Seven episodes are no multiple of anything here."""
+def test_validation_episodes_count_equally(tmp_path, monkeypatch):
+    """Use seven episodes, which no batch size divides."""
     played = []
 
     def remember(episodes, prefix):
@@ -146,14 +146,14 @@ def test_all_validation_episodes_count_alike_and_are_sampled_as_configured(tmp_p
         return episode_metrics(episodes, prefix)
 
     monkeypatch.setattr(trl_grpo, "episode_metrics", remember)
-    more = ["data.val_size=7", "validation.temperature=0", "engine.max_slots=3", "rollout.top_k=2"]
-    with TRLGRPOTrainer([*USUAL, *more, f"trainer.default_local_dir={tmp_path}"]) as trainer:
+    extra = ["data.val_size=7", "validation.temperature=0", "engine.max_slots=3", "rollout.top_k=2"]
+    with TRLGRPOTrainer([*USUAL, *extra, f"trainer.default_local_dir={tmp_path}"]) as trainer:
         metrics = trainer.evaluate()
         assert trainer.evaluate() == metrics
     greedy = played[0]
     assert len(greedy) == 7
-    assert metrics["val/reward"] == pytest.approx(sum(each.total_reward for each in greedy) / 7)
-    sampled = [*more, "validation.temperature=1", "validation.n=2"]
+    assert metrics["val/reward"] == pytest.approx(sum(episode.total_reward for episode in greedy) / 7)
+    sampled = [*extra, "validation.temperature=1", "validation.n=2"]
     with TRLGRPOTrainer([*USUAL, *sampled, f"trainer.default_local_dir={tmp_path}"]) as trainer:
         trainer.evaluate()
     pairs = played[-1]
@@ -162,7 +162,7 @@ def test_all_validation_episodes_count_alike_and_are_sampled_as_configured(tmp_p
     assert any(a.token_ids.tolist() != b.token_ids.tolist() for a, b in zip(pairs[::2], greedy, strict=True))
 
 
-def test_a_validation_in_which_every_episode_fails_does_not_end_the_run(tmp_path):
+def test_failed_validation_does_not_end_the_run(tmp_path):
     broken = ["env.val_kwargs={broken: true}", "trainer.val_before_train=true", "trainer.total_iterations=1"]
     with TRLGRPOTrainer([*USUAL, *broken, f"trainer.default_local_dir={tmp_path}"]) as trainer:
         result = trainer.fit()
@@ -171,24 +171,24 @@ def test_a_validation_in_which_every_episode_fails_does_not_end_the_run(tmp_path
     assert "val/reward" not in result.metrics
 
 
-def test_the_learning_rates_are_those_of_ppo(tmp_path):
+def test_learning_rates_match_ppo(tmp_path):
     for schedule in ("constant", "cosine"):
-        more = [f"actor.lr_schedule={schedule}", "actor.lr_warmup_steps=3", "trainer.total_iterations=5"]
-        given = [*USUAL, *more, f"trainer.default_local_dir={tmp_path}"]
-        with TRLGRPOTrainer(given) as ours:
-            trainer = ours._made()
+        extra = [f"actor.lr_schedule={schedule}", "actor.lr_warmup_steps=3", "trainer.total_iterations=5"]
+        arguments = [*USUAL, *extra, f"trainer.default_local_dir={tmp_path}"]
+        with TRLGRPOTrainer(arguments) as grpo:
+            trainer = grpo._made()
             trainer.create_optimizer_and_scheduler(trainer.args.max_steps)
             used = []
             for _ in range(10):
                 used.append(trainer.optimizer.param_groups[0]["lr"])
                 trainer.optimizer.step()
                 trainer.lr_scheduler.step()
-        settings = learner_settings(resolve(given)[0])["optimizer"]
+        settings = learner_settings(resolve(arguments)[0])["optimizer"]
         assert used == pytest.approx([settings.lr_at(step) for step in range(10)])
         assert used[0] == pytest.approx(0.001)
 
 
-def test_trl_refuses_to_replace_the_checkpoints_of_a_folder_by_another_runs(tmp_path):
+def test_foreign_checkpoint_replaces_no_own_ones(tmp_path):
     for name in ("mine/checkpoint-4", "other/checkpoint-2"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "trainer_state.json").write_text("{}")
@@ -199,7 +199,7 @@ def test_trl_refuses_to_replace_the_checkpoints_of_a_folder_by_another_runs(tmp_
     assert (tmp_path / "mine/checkpoint-4").is_dir()
 
 
-def test_starting_afresh_removes_an_earlier_runs_checkpoints(tmp_path, caplog):
+def test_fresh_start_removes_earlier_checkpoints(tmp_path, caplog):
     where = f"trainer.default_local_dir={tmp_path}"
     with TRLGRPOTrainer([*USUAL, where, "trainer.total_iterations=3", "trainer.save_freq=1"]) as first:
         assert first.fit().checkpoint.name == "checkpoint-6"
@@ -222,14 +222,14 @@ def test_starting_afresh_removes_an_earlier_runs_checkpoints(tmp_path, caplog):
         fifth.evaluate()
 
 
-def test_adapters_on_a_trained_base_go_on_and_are_merged_in_the_end(tmp_path):
+def test_adapters_resume_and_are_merged(tmp_path):
     with TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}/base"]) as trainer:
         base = trainer.fit().model
     lora = ["model.lora_rank=2", f"model.path={base}", f"trainer.default_local_dir={tmp_path}/lora", "actor.lr=0.05"]
-    given = [*[each for each in USUAL if each not in MODEL and "actor.lr=" not in each], *lora]
-    with TRLGRPOTrainer(given) as trainer:
+    arguments = [*[argument for argument in USUAL if argument not in MODEL and "actor.lr=" not in argument], *lora]
+    with TRLGRPOTrainer(arguments) as trainer:
         result = trainer.fit()
-    with TRLGRPOTrainer([*given, "trainer.total_iterations=3"]) as trainer:
+    with TRLGRPOTrainer([*arguments, "trainer.total_iterations=3"]) as trainer:
         assert trainer.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
         result = trainer.fit()
     plain = AutoModelForCausalLM.from_pretrained(result.model)
@@ -237,12 +237,12 @@ def test_adapters_on_a_trained_base_go_on_and_are_merged_in_the_end(tmp_path):
     assert plain.state_dict().keys() == before.keys()
     assert any(not torch.equal(value, before[name]) for name, value in plain.state_dict().items())
     # The merged model plays as the adapters did.
-    served = [each for each in given if "lora" not in each and "model.path" not in each]
+    served = [argument for argument in arguments if "lora" not in argument and "model.path" not in argument]
     with TRLGRPOTrainer([*served, f"model.path={result.model}", f"trainer.default_local_dir={tmp_path}/x"]) as t:
         assert t.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
 
 
-def test_several_processes_and_several_gpus_are_refused(tmp_path, monkeypatch):
+def test_several_processes_or_gpus_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SetupError, match="one of 2 .*accelerate launch.*trainers.integrations.trl"):
         TRLGRPOTrainer([*USUAL, f"trainer.default_local_dir={tmp_path}"])

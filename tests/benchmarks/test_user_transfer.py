@@ -1,4 +1,4 @@
-"""benchmarks/user_transfer: its users, what it counts, and that a started command goes on."""
+"""Benchmark of transfer between users: its users, its statistics, and resuming."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainers.config import resolve
 
 
 @pytest.mark.parametrize("family", [*runs.TRAINED, *runs.UNSEEN])
-def test_every_user_can_be_served_and_a_guess_is_not_enough(family: str) -> None:
+def test_every_user_is_solvable_but_not_by_guessing(family: str) -> None:
     env = make(runs.ENV, split="test", **runs.kwargs_of(family, None))
     solved = []
     for task in range(60):
@@ -28,7 +28,7 @@ def test_every_user_can_be_served_and_a_guess_is_not_enough(family: str) -> None
     assert env.step("#### 0")[-1]["stop"] != "solved"  # the code is 1
 
 
-def test_all_trained_families_are_in_the_mixture_and_the_model_is_told_where_it_is() -> None:
+def test_mixture_holds_families_and_endpoint() -> None:
     config, _ = resolve(runs._environments(runs.TRAINED, None))
     assert {name: part.kwargs for name, part in config.env.mixture.items()} == {
         family: {"manner": family} for family in runs.TRAINED
@@ -54,19 +54,19 @@ def test_losses_are_differences_on_equal_tasks(monkeypatch: pytest.MonkeyPatch) 
         *cell("population", "plain", "1111", "0111"),
         *cell("population", "vague", "1111", "1111"),
     ]
-    found = report.outcomes(cells)
-    lost = report.losses(found)
+    outcomes = report.outcomes(cells)
+    lost = report.losses(outcomes)
     # By task, plain against vague and vague against plain: (0.5, 0), (0, 0), (1, 1), (0.5, 1).
     assert lost["single"][0] == pytest.approx(np.mean([0.25, 0, 1, 0.75]))
     assert lost["plain"][0] == pytest.approx(np.mean([0.5, 0, 1, 0.5]))
     assert lost["population"][0] == pytest.approx(np.mean([0.25, 0, 0, -0.25]))
     assert all(low <= value <= high for value, low, high in lost.values())
     assert "unseen" not in lost
-    assert "100% recovered; at most 5 points lost by the population: kept" in report.summary(found)
-    assert report.table(found).splitlines()[2].startswith("| plain | 100.0 (")
+    assert "100% recovered; at most 5 points lost by the population: kept" in report.summary(outcomes)
+    assert report.table(outcomes).splitlines()[2].startswith("| plain | 100.0 (")
 
 
-def test_it_resumes_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_command_resumes_after_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     done: list[tuple[object, ...]] = []
     interrupted: list[bool] = []
 
@@ -92,25 +92,25 @@ def test_it_resumes_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest
     command.main()
     assert len(done) == len(set(done)) == 19 * (1 + len(runs.TRAINED) + len(runs.UNSEEN))
     assert ("population", 1, runs.TRAINED) in done
-    kept = json.loads(results.read_text())
-    assert (len(kept["trained"]), len(kept["cells"])) == (19, 133)
+    stored = json.loads(results.read_text())
+    assert (len(stored["trained"]), len(stored["cells"])) == (19, 133)
     assert (tmp_path / "a.png").stat().st_size > 1000
     assert "at most 5 points lost by the population: kept" in capsys.readouterr().out
     before = len(done)
     monkeypatch.setattr("sys.argv", ["x", *words[2:], "--policies", str(tmp_path / "elsewhere")])
     command.main()
     assert len(done) == before  # all cells are known; policies that are gone are not trained again
-    results.write_text(json.dumps(kept | {"settings": "others"}))
+    results.write_text(json.dumps(stored | {"settings": "others"}))
     with pytest.raises(SystemExit, match=r"results\.json is of other settings"):
         command.main()
 
 
-def test_a_policy_is_trained_kept_and_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_is_trained_saved_and_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_COMMON", (*runs._COMMON, "rollout.groups_per_batch=2"))
     short = ("warm_start.steps=1", "warm_start.batch_size=4", "warm_start.demonstrations=8")
     shorter = {"_IMITATE": ("warm_start.careless_steps=1", "model.hidden=32", "model.layers=1"), "_READ": ()}
-    for name, more in shorter.items():
-        monkeypatch.setattr(runs, name, (*getattr(runs, name), *short, *more))
+    for name, extra in shorter.items():
+        monkeypatch.setattr(runs, name, (*getattr(runs, name), *short, *extra))
     monkeypatch.setattr(runs, "ITERATIONS", 1)
     assert runs.train("vague", 1, ["vague"], None, tmp_path)["sampled_tokens"] > 0
     assert sorted(path.name for path in (tmp_path / runs.SETTINGS).iterdir()) == ["imitation-0", "start-0", "vague-1"]

@@ -91,7 +91,7 @@ any_reply = st.one_of(
 
 @pytest.fixture(scope="module", autouse=True)
 def server():
-    """What plays textenv/remote; where it is stands in an environment variable, so that it is made as any other."""
+    """Serve textenv/remote, whose address an environment variable gives: it is made like any other environment."""
     with (
         running(registered(PLAYED_THERE), allow=["expert"], max_reply_bytes=2**23) as server,
         pytest.MonkeyPatch.context() as patch,

@@ -248,12 +248,12 @@ class Hashable:
     ("replies", "limit", "over"), [(["quit"], 4, True), (["no", "no"], 2, True), (["no"], 4, False)]
 )
 def test_what_is_over_is_scored_as_it_stands(replies, limit, over):
-    def nobody(conversation):
-        raise AssertionError("nobody should be asked")
+    def unexpected_policy(conversation):
+        raise AssertionError("the policy must not be called")
 
     env = played(*replies, max_assistant_turns=limit)
     assert env.state.done == over
-    result = ahead(env, nobody, samples=3, window=2 if over else 0, cost=0)
+    result = ahead(env, unexpected_policy, samples=3, window=2 if over else 0, cost=0)
     assert (result.samples, result.policy_calls, len(result.futures)) == (1, 0, 1)
     assert result.futures[0].conversation == env.state.messages
     assert result.reward == env.state.return_so_far

@@ -164,7 +164,7 @@ def test_words_first_and_no_end_is_all_visible(text):
     ],
 )
 def test_floods_of_marks_take_linear_time(piece):
-    """A time that grows with the square would be minutes, in which no other episode goes on."""
+    """Quadratic time would take minutes and block all other episodes."""
     flood = piece * 20_000
     for text in (flood, f"<think>{flood}</think>x", f"{flood}<think>", f"analysis{flood}assistantfinalx"):
         split_reasoning(text)

@@ -57,7 +57,7 @@ class Treasure(ToolEnv[Chest]):
 
     def answer(self, reply):
         solved = self.state.task.ground_truth in self.state.things
-        if self.said(reply) != "done":
+        if self.visible_reply(reply) != "done":
             return Turn([user("Say done.")], terms=self.terms())
         return Turn(terms=self.terms(correct=solved), terminated=True, stop="solved" if solved else "wrong")
 

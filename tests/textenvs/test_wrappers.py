@@ -185,13 +185,13 @@ def test_the_conversation_as_text():
 @given(
     actions=st.lists(words, min_size=1, max_size=4),
     weights=st.dictionaries(st.sampled_from(["correct", "luck"]), st.floats(-3, 3)),
-    others=st.floats(-3, 3),
+    default=st.floats(-3, 3),
 )
-def test_weighted_terms(actions, weights, others):
+def test_weighted_terms(actions, weights, default):
     plain = play(Guess(), actions)[1:]
-    weighted = play(RewardTerms(Guess(), weights, others), actions)[1:]
+    weighted = play(RewardTerms(Guess(), weights, default), actions)[1:]
     for before, after in zip(plain, weighted, strict=True):
-        expected = {name: weights.get(name, others) * term for name, term in before[4]["terms"].items()}
+        expected = {name: weights.get(name, default) * term for name, term in before[4]["terms"].items()}
         assert after[4]["terms"] == pytest.approx(expected)
         assert after[1] == pytest.approx(sum(expected.values()))
         assert {**after[4], "terms": 0} == {**before[4], "terms": 0}
@@ -210,9 +210,9 @@ def test_unknown_terms_and_weights_are_refused():
     env.reset(seed=0)
     with pytest.raises(ValueError, match=r"\['correctness'\].*\['correct', 'luck'\]"):
         env.step("no")
-    for weights, others in (({"luck": float("nan")}, 1.0), ({"luck": "1"}, 1.0), ({}, float("inf"))):
+    for weights, default in (({"luck": float("nan")}, 1.0), ({"luck": "1"}, 1.0), ({}, float("inf"))):
         with pytest.raises(ValueError, match=r"weights\['luck'\]|others"):
-            RewardTerms(Guess(), weights, others)
+            RewardTerms(Guess(), weights, default)
 
 
 # ------------------------------------------------------------------ MultiturnAwareReward

@@ -113,7 +113,7 @@ class Hanging(Bytes):
         if Hanging.calls > self.after:
             print("it hangs", flush=True)
             while True:
-                with contextlib.suppress(Exception):  # what it is told is not heard
+                with contextlib.suppress(Exception):  # ignores exceptions
                     time.sleep(1000)
 
     def respond(self, reply: Message) -> Turn:

@@ -270,11 +270,11 @@ def test_bounds_change_no_text(tokenizer, source):
     for tools in (None, PROBE_TOOLS):
         plain = outcome(
             lambda tools=tools: tokenizer.apply_chat_template(
-                MESSAGES, tools=tools, tokenize=False, add_generation_prompt=True, more=1
+                MESSAGES, tools=tools, tokenize=False, add_generation_prompt=True, extra=1
             )
         )
         assert (
-            outcome(lambda tools=tools: templates.render(MESSAGES, tools, generate=True, kwargs={"more": 1})) == plain
+            outcome(lambda tools=tools: templates.render(MESSAGES, tools, generate=True, kwargs={"extra": 1})) == plain
         )
 
 

@@ -23,7 +23,7 @@ from trainers.engines.base import Generation
 from trainers.rollout.renderer import EpisodeTokens, Renderer, RendererError
 from trainers.tiny import CHATML
 
-# As Qwen 3 does it: an empty thought stands before the reply, and in no reply of before.
+# As in Qwen 3: an empty thought before the reply, and none in earlier replies.
 SWITCH = QWEN3.replace(
     "assistant\n{% endif %}",
     "assistant\n{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"

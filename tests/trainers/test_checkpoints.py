@@ -146,7 +146,7 @@ def test_killed_at_any_step_of_save(tmp_path, monkeypatch, replaced):
         newest = Checkpoints(saved.folder, keep=2).newest()
         assert is_whole(newest)
         assert newest.iteration == 3 or (newest.iteration == 2 and not replaced)
-        save(Checkpoints(saved.folder, keep=2), 4)  # what the dead process left behind is in nobody's way
+        save(Checkpoints(saved.folder, keep=2), 4)  # remains of the dead process do not interfere
         assert names(saved)[-1] == "iteration_000004"
         assert not [name for name in names(saved) if name.startswith(".")]
     pytest.fail("the save never came to its end")

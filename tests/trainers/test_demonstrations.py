@@ -103,7 +103,7 @@ def test_mistakes_may_be_imitated_little():
         ends = [terminated for _, terminated, _ in replay(env, demonstration)]
         assert not any(ends[:-1])
         assert all(ended for ended, weight in zip(ends, demonstration.imitate, strict=True) if weight == 1.0)
-        assert len(ends) == 3 or ends[-1], "it goes on until it is solved or the turns run out"
+        assert len(ends) == 3 or ends[-1], "it continues until it is solved or the turns run out"
 
 
 @pytest.mark.parametrize("mistake_rate", [0.0, 0.5])

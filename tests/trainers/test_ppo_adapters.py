@@ -45,7 +45,7 @@ def test_run_is_same_to_last_bit(merged: list[dict[str, Any]], tmp_path: Path) -
 
 
 def test_resumed_run_uses_checkpoint_weights(merged: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Its engine is made of merged weights, which are not what adapters stand on."""
+    """Make the engine from merged weights, which are not the adapters' base weights."""
     run(tmp_path, *ADAPTER, "trainer.total_iterations=2", "trainer.save_freq=1", "actor.lr_schedule=constant")
     rows = run(tmp_path, *ADAPTER)
     assert comparable(rows)[-2:] == comparable(merged)[-2:]
@@ -129,7 +129,7 @@ def test_run_begins_with_saved_adapter(publish: str, started: tuple[Path, Path],
     name = "model.layers.0.mlp.down_proj.weight"
     assert not torch.equal(weights[0][name], plain[name])
     asyncio.run(go("trainer.total_iterations=1"))
-    # Gone on with: from the checkpoint, not from the adapter that it began with.
+    # Resumed from the checkpoint, not from the initial adapter.
     asyncio.run(go("trainer.total_iterations=2"))
     assert torch.equal(weights[0][name], weights[1][name])
     assert not torch.equal(weights[1][name], weights[2][name])

@@ -1,7 +1,7 @@
 """PPO with its learner and its engine as Ray actors, on two raylets: the metrics of one process; and deaths.
 
-All of it is one run, because what takes the time is starting Ray and its actors: a scenario plays, and the tests look
-at what came of it.
+All of it is one run, because what takes the time is starting Ray and its actors: a scenario plays, and the tests check
+its results.
 """
 
 from __future__ import annotations

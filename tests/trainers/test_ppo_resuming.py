@@ -180,7 +180,7 @@ class Program:
 
 
 def interrupted(monkeypatch, what: str, at: int) -> None:
-    """This process is told to stop in the middle of that call of a learner's method."""
+    """Interrupt this process in the middle of the given call of a learner's method."""
     calls, method = 0, getattr(Learner, what)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -278,7 +278,7 @@ def test_hanging_environment_thread_does_not_block_checkpoint(tmp_path):
 
 
 def test_second_interrupt_stops_at_once(tmp_path, monkeypatch, capsys):
-    """In the middle of an iteration that would take for ever."""
+    """Interrupt in the middle of an endless iteration."""
     for at in (3, 30):
         interrupted(monkeypatch, "update_actor", at)
     assert main(arguments(tmp_path, *QUICK, "actor.ppo_epochs=1000000")) == 130

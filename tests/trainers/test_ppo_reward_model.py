@@ -126,7 +126,7 @@ def test_uncreditable_episodes_are_dropped(tmp_path, caplog):
 
 
 def test_late_credit_failure_keeps_learned_weights(tmp_path, caplog):
-    """It knows nothing of later weights; once it is mended, the run goes on from where it failed."""
+    """Use a function that fails on later weights; once fixed, the run resumes where it failed."""
     late = "def mine(t):\n    if t.weight_version.max() > 1: raise KeyError('user')\n    return t.turn_rewards"
     overrides = [*crediting(tmp_path, late), "trainer.total_iterations=3", "trainer.save_freq=-1"]
     overrides += ["rollout.max_consecutive_errors=3"]

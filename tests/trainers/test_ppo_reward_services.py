@@ -1,4 +1,4 @@
-"""PPO with rewards of services, by its keys alone: they fail in many ways, training goes on, no score is made up."""
+"""PPO with reward services, by its keys alone: they fail in many ways, training continues, no score is invented."""
 
 from __future__ import annotations
 

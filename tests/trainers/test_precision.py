@@ -139,7 +139,7 @@ def test_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
             resolve(corrected)
 
 
-# ------------------ what is computed in where nobody says it
+# ------------------ default precision
 
 
 @pytest.mark.parametrize("native", [False, True])

@@ -215,7 +215,7 @@ def test_whole_run_writes_model_that_loads(tmp_path):
     assert all(math.isfinite(value) for row in rows for value in row.values())
     assert list((tmp_path / "tensorboard").iterdir())
     saved = load(ModelSection(path=str(tmp_path / "model")), list, max_context=64, seed=0)
-    # And it goes on from there: the first loss is near the last.
+    # Training continues from there: the first loss is near the last.
     overrides = [f"model.path={tmp_path}/model", "sft.lr_warmup_steps=0", "sft.steps=2", "trainer.logger=jsonl"]
     small = [argument for argument in SMALL if not argument.startswith("model.")]
     assert sft.main([*small, f"trainer.default_local_dir={tmp_path}/more", *overrides]) == 0
@@ -283,7 +283,7 @@ TOKENIZER = ("tokenizer.json", "{}"), ("tokenizer_config.json", "[]"), ("generat
 def test_dry_run_refuses_a_broken_model_folder(tmp_path, capsys, name, content):
     policy().keep_in(tmp_path / "model")
     (tmp_path / "model" / name).write_text(content)
-    argv = [each for each in SMALL if each not in MODEL]
+    argv = [argument for argument in SMALL if argument not in MODEL]
     argv += [f"model.path={tmp_path}/model", f"trainer.default_local_dir={tmp_path}/run"]
     with pytest.raises(SystemExit) as ended:
         sft.main([*argv, "--dry-run"])
@@ -295,7 +295,7 @@ def test_dry_run_refuses_a_broken_model_folder(tmp_path, capsys, name, content):
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("extra", "words"),
     [
         (["sft.files={bad}"], "must end with the assistant's message"),
         (["sft.files={empty}"], "the file is empty"),
@@ -303,14 +303,14 @@ def test_dry_run_refuses_a_broken_model_folder(tmp_path, capsys, name, content):
         (["model.device=cuda"], "torch sees no GPU"),
     ],
 )
-def test_dry_run_tries_what_a_run_reads(tmp_path, capsys, monkeypatch, more, words):
+def test_dry_run_tries_what_a_run_reads(tmp_path, capsys, monkeypatch, extra, words):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     paths = {"bad": tmp_path / "bad.jsonl", "empty": tmp_path / "empty.jsonl"}
     paths["bad"].write_text(json.dumps({"messages": [user("left?")]}))
     paths["empty"].write_text("")
-    for argv, code in ((more, 2), ([], 0)):
+    for argv, code in ((extra, 2), ([], 0)):
         with pytest.raises(SystemExit) as ended:
-            run(tmp_path / "run", *(each.format(**paths) for each in argv), "--dry-run")
+            run(tmp_path / "run", *(argument.format(**paths) for argument in argv), "--dry-run")
         assert ended.value.code == code
     written = capsys.readouterr()
     assert words in written.err

@@ -104,7 +104,7 @@ def spec(address: str, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("family", ["collab-math", "collab-document", "collab-code", "service-desk"])
 def test_model_plays_user_of_every_family(address: str, family: str) -> None:
-    """The conversation goes on by what the model says; where it fails, the episode says so and pays nothing for it."""
+    """The model's words continue the conversation; where it fails, the episode says so and pays nothing for it."""
     env = textenvs.make(f"textenv/{family}", user=spec(address, seed=0))
     spoken, failed = [], 0
     try:

@@ -72,7 +72,7 @@ def test_trl_receives_the_played_episodes(env_id, tmp_path):
     assert len({played.stop for played in plays}) > 1
     for number, row in enumerate(rows):
         played = plays[number // 2]
-        observed = [message for turns in played.said for message in turns]
+        observed = [message for turns in played.observations for message in turns]
         assert [m for m in row["messages"] if m["role"] != "assistant"] == [*played.opening, *observed]
         assert row["turn_rewards"] == played.rewards
         assert (row["terminated"], row["truncated"], row["stop"]) == (played.terminated, played.truncated, played.stop)
@@ -85,7 +85,7 @@ def test_trl_receives_the_played_episodes(env_id, tmp_path):
         assert np.bincount([turn for turn in row["turn_ids"] if turn >= 0]).tolist() == [len(reply) for reply in turns]
         # The whole is what the template makes of the conversation, as far as the last reply.
         spoken = [dict(message) for message in played.opening]
-        for reply, messages in zip(played.replies, played.said, strict=True):
+        for reply, messages in zip(played.replies, played.observations, strict=True):
             spoken += [{"role": "assistant", "content": reply}, *map(dict, messages)]
         whole = tokenizer.apply_chat_template(spoken, tokenize=False)
         tokens = torch.cat([inputs["prompt_ids"][number], inputs["completion_ids"][number]])

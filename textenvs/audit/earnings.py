@@ -179,7 +179,7 @@ def unasked(subject: Subject) -> Verdict:
     nothing, ceiling = mean(same_tasks(subject.silence, longer)), mean(longer)
     evidence = f"mean return {mean(records):+.3f}; expert {ceiling:+.3f} on the same {len(longer)} episodes"
     too_much = (
-        'filler is paid: "." on every turn but the last earns what the expert earns, so what it asks for is told '
+        'filler is paid: "." on every turn but the last earns what the expert earns, so what it asks for is disclosed '
         "anyway; volunteer nothing, and let an idle turn cost patience"
     )
     needed = "what the expert says before its last reply is needed"

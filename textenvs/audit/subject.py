@@ -135,7 +135,7 @@ def _broken(check: str, records: Sequence[Record]) -> Verdict | None:
         return None
     evidence = f"{len(failures)} of {len(records)} episodes failed"
     if all("NotImplementedError" in str(record.failure) for record in failures):
-        return Verdict(check, "skipped", f"the expert cannot go on here: {failures[0].failure}", evidence)
+        return Verdict(check, "skipped", f"the expert cannot continue here: {failures[0].failure}", evidence)
     return Verdict(check, "fail", f"it makes the environment or its expert fail: {failures[0].failure}", evidence)
 
 

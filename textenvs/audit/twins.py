@@ -33,7 +33,7 @@ _Speaker = Callable[[TextEnv[Any], TextEnv[Any]], "str | Message"]
 
 
 @dataclass
-class _Tally:
+class _PairCounts:
     """Results of the pairs of episodes."""
 
     answered: int = 0  # replies that were answered and compared
@@ -47,7 +47,7 @@ class _Tally:
 
 def twins(subject: Subject) -> Verdict:
     """Check that the same replies get the same words on a task and its twin, for every speaker."""
-    tally, speaks, pairs = _Tally(), False, 0
+    counts, speaks, pairs = _PairCounts(), False, 0
     indices, _ = subject.tasks(min(_TASKS, subject.episodes))
     with closing(subject.make_env()) as env, closing(subject.make_env()) as other:
         for number, index in enumerate(indices):
@@ -61,21 +61,21 @@ def twins(subject: Subject) -> Verdict:
                 return Verdict(_CHECK, "fail", f"twin(task) of {type(env).__name__} {problem}", f"task {task.key}")
             try:
                 for name, speaker in _speakers(env, number < _WITH_ATTACKS, subject.seed + number):
-                    if _play(env, other, (task, twin), speaker, name, subject.seed + number, tally):
-                        tally.different.append(task.key)
+                    if _play(env, other, (task, twin), speaker, name, subject.seed + number, counts):
+                        counts.different.append(task.key)
                         break
             except Exception as error:
                 cause = f"a task or its twin cannot be played: {type(error).__name__}: {error}"
                 return Verdict(_CHECK, "fail", cause, f"task {task.key}")
-    return _verdict(env, tally, pairs, speaks)
+    return _verdict(env, counts, pairs, speaks)
 
 
-def _verdict(env: TextEnv[Any], tally: _Tally, pairs: int, speaks: bool) -> Verdict:
+def _verdict(env: TextEnv[Any], counts: _PairCounts, pairs: int, speaks: bool) -> Verdict:
     name = type(env).__name__
-    if tally.different:
+    if counts.different:
         cause = f"the same replies are answered differently where the ground truth alone differs; {_REMEDY}"
-        evidence = f"{len(tally.different)} of {plural(pairs, 'task')}; {tally.evidence}"
-        return Verdict(_CHECK, "fail", cause, evidence, tally.transcript)
+        evidence = f"{len(counts.different)} of {plural(pairs, 'task')}; {counts.evidence}"
+        return Verdict(_CHECK, "fail", cause, evidence, counts.transcript)
     if not pairs and not speaks:
         cause = f"it says nothing after its opening, or by design ({name}.reveals) what depends on the ground truth"
         return Verdict(_CHECK, "skipped", cause)
@@ -85,12 +85,12 @@ def _verdict(env: TextEnv[Any], tally: _Tally, pairs: int, speaks: bool) -> Verd
             "tried; define twin(task), which returns the task with another ground truth"
         )
         return Verdict(_CHECK, "skipped" if isinstance(env, Imported) else "warning", cause)
-    if tally.scripted and not tally.scored_apart:
+    if counts.scripted and not counts.scored_apart:
         cause = f"a task and its twin reward the expert's replies alike; let twin(task) of {name} change what they earn"
-        return Verdict(_CHECK, "fail", cause, plural(tally.scripted, "pair") + " of episodes")
-    evidence = f"{plural(pairs, 'task')}, {tally.answered} answers compared, {tally.revealing} left out by reveals"
-    if not tally.answered:
-        if tally.revealing:
+        return Verdict(_CHECK, "fail", cause, plural(counts.scripted, "pair") + " of episodes")
+    evidence = f"{plural(pairs, 'task')}, {counts.answered} answers compared, {counts.revealing} left out by reveals"
+    if not counts.answered:
+        if counts.revealing:
             cause = f"by design ({name}.reveals), every answer may depend on the ground truth: the user is the judge"
         else:
             cause = "it says nothing after its opening that could tell what is right"
@@ -141,7 +141,7 @@ def _play(
     speaker: _Speaker,
     name: str,
     seed: int,
-    tally: _Tally,
+    counts: _PairCounts,
 ) -> bool:
     """Play both tasks with the same replies; return whether they were answered differently."""
     openings = [
@@ -149,7 +149,7 @@ def _play(
         for env_or_twin, task in zip((env, other), tasks, strict=True)
     ]
     if openings[0] != openings[1]:
-        return _differ(tally, name, "the opening", openings, (False, False), ())
+        return _differ(counts, name, "the opening", openings, (False, False), ())
     returns = [0.0, 0.0]
     for turn in range(1, _TURNS + 1):
         try:
@@ -160,29 +160,34 @@ def _play(
         results = [env_or_twin.step(reply) for env_or_twin in (env, other)]
         returns = [total + result[1] for total, result in zip(returns, results, strict=True)]
         if revealing:
-            tally.revealing += 1
+            counts.revealing += 1
             break
         answers = [result[0][before + 1 :] for result in results]
         ends = [result[2] or result[3] for result in results]
         if answers[0] != answers[1] or ends[0] != ends[1]:
-            return _differ(tally, name, f"turn {turn}", answers, ends, results[0][0][: before + 1])
-        tally.answered += bool(answers[0])
+            return _differ(counts, name, f"turn {turn}", answers, ends, results[0][0][: before + 1])
+        counts.answered += bool(answers[0])
         if ends[0]:
             break
     if name == "the expert":
-        tally.scored_apart += abs(returns[0] - returns[1]) > 1e-9
-        tally.scripted += not revealing
+        counts.scored_apart += abs(returns[0] - returns[1]) > 1e-9
+        counts.scripted += not revealing
     return False
 
 
 def _differ(
-    tally: _Tally, name: str, where: str, answers: Sequence[Messages], ends: Sequence[bool], before: Sequence[Message]
+    counts: _PairCounts,
+    name: str,
+    where: str,
+    answers: Sequence[Messages],
+    ends: Sequence[bool],
+    before: Sequence[Message],
 ) -> bool:
     """Record the first answers that differ; always return ``True``."""
-    if not tally.evidence:
+    if not counts.evidence:
         texts = [quoted(transcript(messages)) if messages else "nothing" for messages in answers]
         one, other = (f"{text}{' and the end' if end else ''}" for text, end in zip(texts, ends, strict=True))
-        tally.evidence = f"first {name}, {where}: {one}, and on the twin {other}"
+        counts.evidence = f"first {name}, {where}: {one}, and on the twin {other}"
         last = [message for message in before if message["role"] != "system"][-_SHOWN:]
-        tally.transcript = "\n".join(excerpt(transcript([message]), 400) for message in last)
+        counts.transcript = "\n".join(excerpt(transcript([message]), 400) for message in last)
     return True

@@ -57,7 +57,9 @@ class AnswerCache:
                 connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, answer))
             except sqlite3.OperationalError as error:  # full, read-only, locked for too long
                 if not self._warned:
-                    log.warning("%s: answers cannot be kept (%s); the run goes on without", self.path, error)
+                    log.warning(
+                        "%s: answers cannot be cached (%s); the run continues without the cache", self.path, error
+                    )
                 self._warned = True
 
     @contextmanager

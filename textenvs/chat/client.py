@@ -163,8 +163,8 @@ class ChatClient:
                 service that reasons wants it: with tool calls that no user message follows.
             temperature: Instead of the spec's.
             max_tokens: Instead of the spec's.
-            response_schema: The answer shall be JSON of this shape. The service is told so, and no more: whoever reads
-                the answer checks it (:func:`~textenvs.chat.structured.parse_reply`).
+            response_schema: The answer shall be JSON of this shape. The request asks for it; the caller
+                checks the answer (:func:`~textenvs.chat.structured.parse_reply`).
             tools: OpenAI tool schemas that the model may call.
             seed: Instead of the spec's; ``seed + sample`` is sent.
             sample: Which of the answers to this request. ``None``: a fresh one, neither looked up in the cache nor

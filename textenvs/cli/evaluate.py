@@ -1,4 +1,4 @@
-"""``textenvs evaluate``: many episodes with a policy, resumable, and what came of them."""
+"""``textenvs evaluate``: many episodes with a policy, resumable, and their results."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def _environments_errors() -> Iterator[None]:
     try:
         yield
     except (BudgetExceeded, CacheError) as error:
-        raise Stopped(f"a simulated user or judge cannot go on: {error}") from error
+        raise Stopped(f"a simulated user or judge cannot continue: {error}") from error
     except StepTimeoutError as error:
         raise _Over(ENV_FAILED, str(error)) from error
     except EnvironmentFailure as failure:

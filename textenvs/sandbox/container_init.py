@@ -206,7 +206,7 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
     if code == 0:
         try:
             _become_code(job)
-        except BaseException as error:  # a process without Python around it: nobody else would report it
+        except BaseException as error:  # no Python around this process: nothing else would report it
             os.write(trouble[1], f"{type(error).__name__}: {error}".encode())
         os._exit(1)
     os.close(trouble[1])

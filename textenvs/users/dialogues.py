@@ -56,7 +56,7 @@ class Curious:
 
 
 def _scripted(env: TextEnv[Any]) -> TextEnv[Any]:
-    """Return a fork with the scripted user, whose expert knows what to ask, whoever answers."""
+    """Return a fork with the scripted user, whose expert knows what to ask whichever user answers."""
     twin: Any = env.fork()
     twin.player = None
     return twin  # type: ignore[no-any-return]

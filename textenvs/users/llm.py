@@ -208,8 +208,8 @@ _OWN = {option.name for option in fields(LLMUser)} - {"model", "spec", "guard"}
 def leaked(conversation: Messages, goal: str) -> float:
     """Return the share of the goal's runs of :data:`PIECE` words that the user has given away so far, in 0..1.
 
-    All messages of the user count together, and as one text, so that a goal told in pieces is told. What the assistant
-    said first is not given away. Goals too short to be guarded give 0.
+    All messages of the user count together, as one text, so a goal disclosed in pieces counts as disclosed. What the
+    assistant said first is not given away. Goals too short to be guarded give 0.
     """
     secret = _pieces(_words(goal))
     if len(secret) < FEWEST_PIECES:

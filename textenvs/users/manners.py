@@ -1,7 +1,7 @@
 """The behavior and style of a scripted user, beside its content: six manners, each with a strength from 0 to 1.
 
 A manner changes the words of a user, and how soon it answers and leaves; never what it wants, what counts as solved,
-or what must be asked for before it is told. Numbers, names and quotations are never respelt. The texts are in
+or what must be asked for before it is disclosed. Numbers, names and quotations are never respelt. The texts are in
 ``manners.yaml``.
 """
 

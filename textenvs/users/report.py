@@ -44,7 +44,7 @@ _MOST_FAILURES = 8
 
 
 @dataclass
-class UserTally:
+class UserStatistics:
     """The counts of one episode."""
 
     errors: Counter[str] = field(default_factory=Counter)  # messages, by name of :data:`ERRORS`
@@ -86,14 +86,14 @@ class UserTally:
 
 async def listen_to(
     make_env: Callable[[], TextEnv[Any]], count: int, *, seed: int = 0, off_script: float = 0.25, concurrency: int = 16
-) -> list[UserTally]:
+) -> list[UserStatistics]:
     """Play ``count`` episodes with a policy that asks (:class:`~textenvs.users.dialogues.Curious`), and count by rules.
 
     Raises:
         TypeError: The environment has no user that holds something back.
         RuntimeError: The first episodes all failed; says why.
     """
-    tallies = [UserTally() for _ in range(count)]
+    episodes = [UserStatistics() for _ in range(count)]
     remaining = iter(range(count))
     failures = 0
     curious = Curious(make_env(), off_script=off_script)
@@ -102,18 +102,18 @@ async def listen_to(
         nonlocal failures
         env = make_env()
         for number in remaining:
-            await _episode(env, tallies[number], curious, np.random.default_rng((seed, number)))
-            failures = failures + 1 if tallies[number].failure and failures >= 0 else -1
+            await _episode(env, episodes[number], curious, np.random.default_rng((seed, number)))
+            failures = failures + 1 if episodes[number].failure and failures >= 0 else -1
             if failures >= _MOST_FAILURES:
-                raise RuntimeError(f"the first {failures} episodes failed; the last one: {tallies[number].failure}")
+                raise RuntimeError(f"the first {failures} episodes failed; the last one: {episodes[number].failure}")
 
     async with asyncio.TaskGroup() as workers:
         for _ in range(min(concurrency, count)):
             workers.create_task(work())
-    return tallies
+    return episodes
 
 
-async def _episode(env: TextEnv[Any], tally: UserTally, curious: Curious, rng: np.random.Generator) -> None:
+async def _episode(env: TextEnv[Any], stats: UserStatistics, curious: Curious, rng: np.random.Generator) -> None:
     assert isinstance(env, HasUser)
     await env.areset(seed=int(rng.integers(2**31)))
     while not env.state.done:
@@ -127,46 +127,46 @@ async def _episode(env: TextEnv[Any], tally: UserTally, curious: Curious, rng: n
         for message in env.state.messages[size:]:
             if message["role"] == "user" and message in view.talk:
                 text = text_of(message)
-                tally.listen(
+                stats.listen(
                     text, UserView(before.goal, talk, disclosed=before.disclosed, values=before.values),
                     may.problem(text), may.asks, view.disclosed,
                 )  # fmt: skip
-        tally.refused += int(info["metrics"].get("user_refused", 0))
-        tally.tries += int(info["metrics"].get("user_tries", 0))
-    tally.stop = env.state.stop
-    tally.failure = info.get("failure")
+        stats.refused += int(info["metrics"].get("user_refused", 0))
+        stats.tries += int(info["metrics"].get("user_tries", 0))
+    stats.stop = env.state.stop
+    stats.failure = info.get("failure")
     replies = "\n".join(text_of(message) for message in env.state.messages if message["role"] == "assistant")
     answered = any(mark in replies for mark in ("####", "<document>", "```"))
-    if tally.stop in ("user_left", "gave_up") and not answered:
-        tally.errors["early_end"] += 1
+    if stats.stop in ("user_left", "gave_up") and not answered:
+        stats.errors["early_end"] += 1
 
 
-def summarize(tallies: Sequence[UserTally]) -> dict[str, Any]:
+def summarize(episodes: Sequence[UserStatistics]) -> dict[str, Any]:
     """Return the figures of a report; rates are of episodes, messages or, for evasions, questions, as they say."""
-    good = [tally for tally in tallies if tally.failure is None]
-    messages = [text for tally in good for text in tally.messages]
-    words, total = sum(tally.words for tally in good), max(1, len(messages))
-    errors = sum((tally.errors for tally in good), Counter[str]())
-    questions = sum(tally.questions for tally in good)
-    failed = Counter(tally.stop for tally in tallies if tally.failure is not None)
+    good = [stats for stats in episodes if stats.failure is None]
+    messages = [text for stats in good for text in stats.messages]
+    words, total = sum(stats.words for stats in good), max(1, len(messages))
+    errors = sum((stats.errors for stats in good), Counter[str]())
+    questions = sum(stats.questions for stats in good)
+    failed = Counter(stats.stop for stats in episodes if stats.failure is not None)
     return {
-        "episodes": len(tallies),
+        "episodes": len(episodes),
         "failed": dict(failed),
-        "failures": sorted({tally.failure for tally in tallies if tally.failure is not None})[:3],
-        "goal_kept": sum(tally.goal_kept for tally in good) / max(1, len(good)),
+        "failures": sorted({stats.failure for stats in episodes if stats.failure is not None})[:3],
+        "goal_kept": sum(stats.goal_kept for stats in good) / max(1, len(good)),
         "leaks": errors["leak"],
-        "leaks_refused": sum(tally.refused for tally in tallies),
+        "leaks_refused": sum(stats.refused for stats in episodes),
         "contradictions": errors["contradiction"],
-        "corrected": sum(tally.corrected for tally in good),
+        "corrected": sum(stats.corrected for stats in good),
         "messages": len(messages),
         "messages_per_episode": len(messages) / max(1, len(good)),
         "words_per_message": words / total,
-        "misspelt_per_100_words": 100 * sum(tally.misspelt for tally in good) / max(1, words),
+        "misspelt_per_100_words": 100 * sum(stats.misspelt for stats in good) / max(1, words),
         "reading_ease": reading_ease(messages),
         "questions": questions,
         "questions_answered": 1 - errors["evasion"] / questions if questions else None,
         "errors_per_100_messages": {name: 100 * errors[name] / total for name in ERRORS},
-        "stops": dict(Counter(tally.stop for tally in tallies)),
+        "stops": dict(Counter(stats.stop for stats in episodes)),
     }
 
 

@@ -8,7 +8,7 @@ call say what it attends over:
   needs no other package;
 * ``tree``: one row of token trees (:mod:`trainers.learner.trees`), or of packed sequences: FlexAttention on CUDA, and
   on a CPU batches of branches with a plain mask;
-* ``sequence_group``, with any of these: each row is cut into pieces that stand on different ranks (Ulysses, arXiv
+* ``sequence_group``, with any of these: each row is cut into pieces on different ranks (Ulysses, arXiv
   2309.14509). An all-to-all gives each rank all pieces of its share of the heads, attention runs as on one rank, and
   another all-to-all brings the pieces back.
 """

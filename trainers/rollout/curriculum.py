@@ -78,7 +78,7 @@ class TaskOrder:
     def identity(self) -> str:
         """Identity of the order, for checkpoints: which tasks the groups' numbers mean, given those left out."""
         if not self.without:
-            return "custom"  # as every order, to checkpoints of before
+            return "custom"  # older checkpoints store this for every order
         digest = hashlib.blake2b(json.dumps(sorted(self.without)).encode(), digest_size=6).hexdigest()
         return f"custom, {len(self.without)} of {self.size} left out ({digest})"
 

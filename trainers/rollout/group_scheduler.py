@@ -138,7 +138,7 @@ class GroupRules:
     #: engine serves without a queue, see :mod:`trainers.rollout.concurrency`.
     max_running: int | Literal["auto"] | None = None
     #: Each group has one more episode, number ``group_size``, to be played greedily: what the others are compared with,
-    #: and not among those to train on. A group whose greedy episode cannot be had is dropped.
+    #: and not among those to train on. A group whose greedy episode fails is dropped.
     greedy: bool = False
     #: Drop groups whose episodes (a greedy one among them) all have the same total reward, and admit others instead
     filter_zero_variance: bool = False

@@ -23,7 +23,7 @@ CALL = {"id": "call_0", "type": "function", "function": {"name": "calc_gsm8k_rew
 
 
 class Failing(Clarify):
-    """Clarify with a simulator that gives up where it is told to."""
+    """Clarify with a simulator that gives up on request."""
 
     def respond(self, reply):
         if reply["content"] == "fail":
@@ -53,7 +53,7 @@ def test_client_sees_episode(env_id, urls):
             assert tuple(opening.messages) == played.opening
             assert opening.info["task_key"]
             results = [client.step(reply) for reply in played.replies]
-            assert [tuple(result.observation.messages) for result in results] == played.said
+            assert [tuple(result.observation.messages) for result in results] == played.observations
             assert [result.reward for result in results] == played.rewards
             last = results[-1]
             assert (last.observation.terminated, last.observation.truncated) == (played.terminated, played.truncated)

@@ -122,7 +122,7 @@ def test_expert_comes_back_after_detour(cache):
 
 
 def test_get_is_take(cache):
-    """TextWorld tracks it, so that the expert goes on from there."""
+    """Check that TextWorld tracks it, so the expert continues from there."""
     env, other = make(cache), make(cache)
     drive(env)
     take = next(command_ for command_ in commands_of(env) if command_.startswith("take "))

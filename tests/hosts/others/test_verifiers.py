@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Failing(Clarify):
-    """Clarify with a simulator that gives up where it is told to."""
+    """Clarify with a simulator that gives up on request."""
 
     closed = 0
 
@@ -63,7 +63,7 @@ def plain(messages):
 
 def conversation(played):
     messages = list(played.opening)
-    for reply, answer in zip(played.replies, played.said, strict=True):
+    for reply, answer in zip(played.replies, played.observations, strict=True):
         messages += [{"role": "assistant", "content": reply}, *answer]
     return messages
 
@@ -88,7 +88,7 @@ def test_episode_is_episode(env_id):
         assert trace.is_truncated == direct.truncated
         assert trace.stop_condition == ("max_turns" if direct.truncated else direct.stop)
         # Up to the last reply: what is said after it reaches no model.
-        expected = conversation(direct)[: len(conversation(direct)) - len(direct.said[-1])]
+        expected = conversation(direct)[: len(conversation(direct)) - len(direct.observations[-1])]
         assert plain(trace.messages) == expected
         assert [trace.nodes[number].message.content for number in record["turn_nodes"]] == direct.replies
         assert trace.task.data.episode == direct.spec.to_row()

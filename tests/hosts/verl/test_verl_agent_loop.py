@@ -43,7 +43,7 @@ def test_episode_is_environments_token_by_token(env_id, config, tokenizer, serve
 
         # The policy is shown the template's own text, and what it sampled stays as it was sampled.
         talk = list(played.opening)
-        for (prompt, _), reply, answer in zip(requests, played.replies, played.said, strict=True):
+        for (prompt, _), reply, answer in zip(requests, played.replies, played.observations, strict=True):
             assert tokenizer.decode(prompt) == conversation_text(tokenizer, talk)
             talk += [{"role": "assistant", "content": reply}, *answer]
         spans = output.extra_fields["turn_spans"]
@@ -103,7 +103,7 @@ def test_verls_worker_and_dataset(config, tokenizer, server, tmp_path):
         mask = out.batch["attention_mask"][row]
         whole = tokenizer.decode(out.batch["input_ids"][row][mask.bool()])
         talk = list(episode.opening)
-        for reply, answer in zip(episode.replies, episode.said, strict=True):
+        for reply, answer in zip(episode.replies, episode.observations, strict=True):
             talk += [{"role": "assistant", "content": reply}, *answer]
         last = max(i for i, message in enumerate(talk) if message["role"] == "assistant")
         assert whole + "\n" == tokenizer.apply_chat_template(talk[: last + 1], tokenize=False)
@@ -209,7 +209,7 @@ def test_without_log_probabilities(config, tokenizer, server):
 
 
 class Shaky(TextEnv):
-    """Its user fails as often as it is told to, and it counts what is open."""
+    """An environment whose user fails ``failures`` times; counts open instances."""
 
     failures: ClassVar[int] = 0
     open: ClassVar[int] = 0

@@ -66,7 +66,7 @@ def row_of(spec: EpisodeSpec, **columns):
 class ScriptedServer:
     """verl's interface: replies by what the first prompt of a trajectory was, a byte a token.
 
-    No tokenizer would cut text so, so whoever tokenises again is found out.
+    No tokenizer would cut text so, so code that tokenises again is detected.
     """
 
     def __init__(self, tokenizer):

@@ -303,6 +303,6 @@ class Unspoken(CopyInTags):
 
 
 class NoExpert(CopyInTags):
-    """Nobody says a right answer."""
+    """An environment without an expert."""
 
     demonstration = TextEnv.demonstration

@@ -50,7 +50,7 @@ class OpensWithIt(Booking):
 
 
 class LeavesUnlessRight(Booking):
-    """The words are the same; whether the talk goes on is not."""
+    """Same words, but only a wrong answer continues the conversation."""
 
     def respond(self, reply):
         right = self.task.ground_truth in visible_text(reply)
@@ -78,7 +78,7 @@ class SameTask(Booking):
 
 
 class SameReward(Booking):
-    """An environment whose twin changes what nobody reads."""
+    """An environment whose twin changes only what is never read."""
 
     def twin(self, task):
         return replace(task, extra={"truth": 2})

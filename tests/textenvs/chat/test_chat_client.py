@@ -100,7 +100,7 @@ async def test_an_answer_with_everything(service, make):
 
 
 @pytest.mark.parametrize(
-    ("messages", "options", "said"),
+    ("messages", "options", "message"),
     [
         ([], {}, "no message"),
         ("hello", {}, "expected a sequence"),
@@ -111,8 +111,8 @@ async def test_an_answer_with_everything(service, make):
         (HELLO, {"max_tokens": 0}, "max_tokens"),
     ],
 )
-async def test_bad_requests_are_not_sent(service, make, messages, options, said):
-    with pytest.raises(ValueError, match=said):
+async def test_bad_requests_are_not_sent(service, make, messages, options, message):
+    with pytest.raises(ValueError, match=message):
         await make().complete(messages, **options)
     assert not service.requests
 
@@ -165,8 +165,8 @@ async def test_refusals_are_not_tried_again(service, make, code):
 
 async def test_empty_account_is_not_retried(service, make):
     service.script(status(429, "pay", error_code="insufficient_quota"), status(429, retry_after="3600"))
-    for said in ("quota", "come back when"):
-        with pytest.raises(ChatFailure, match=said):
+    for message in ("quota", "come back when"):
+        with pytest.raises(ChatFailure, match=message):
             await make().complete(HELLO)
     assert len(service.requests) == 2
 
@@ -194,12 +194,12 @@ async def test_key_is_never_shown(service, make, monkeypatch, caplog, tmp_path):
             await client.complete([user("again")])
     await client.aclose()
     assert service.headers[-1]["authorization"] == "Bearer sk-very-secret"
-    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    error, told = caught.value, [caplog.text, repr(client), repr(client.spec), client.spec.key, str(kept)]
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    error, disclosed = caught.value, [caplog.text, repr(client), repr(client.spec), client.spec.key, str(stored)]
     while error is not None:
-        told.append(repr(error))
+        disclosed.append(repr(error))
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    assert not [text for text in told if "very-secret" in text]
+    assert not [text for text in disclosed if "very-secret" in text]
 
 
 async def test_openai_key_stays_with_openai(service, make, monkeypatch):
@@ -281,7 +281,7 @@ async def test_cancelling_all_waiters_stops_request(service, make):
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert (await client.complete(HELLO)).text == "ok"  # a new one, not the one that was dropped
-    assert client.ledger.spent.tokens > 1024  # nobody knows whether the first was billed
+    assert client.ledger.spent.tokens > 1024  # the first may have been billed
 
 
 # ------------------------------------------------------------------ cache
@@ -320,8 +320,8 @@ async def test_cache_key_covers_all_options(service, make, tmp_path):
     texts = [(await make(**spec).complete(HELLO)).text for spec in specs]
     assert len(set(texts)) == len(specs)
     # What does not decide it is not: the same answers come from clients that work otherwise.
-    others = [spec | {"timeout_s": 9.0, "concurrency": 2, "max_retries": 0} for spec in specs]
-    assert [(await make(**spec).complete(HELLO)).text for spec in others] == texts
+    variants = [spec | {"timeout_s": 9.0, "concurrency": 2, "max_retries": 0} for spec in specs]
+    assert [(await make(**spec).complete(HELLO)).text for spec in variants] == texts
 
 
 async def test_damaged_cached_answer_is_refetched(service, make, tmp_path):
@@ -377,15 +377,15 @@ async def test_named_budgets_are_shared_and_reset(service, make):
 
 
 @pytest.mark.parametrize(
-    ("answer", "owed"),
+    ("answer", "billed"),
     [(Reply("x", usage=None), True), (garbage(), True), (cut(), True), (status(400), False), (status(500), False)],
 )
-async def test_possibly_billed_requests_are_booked(service, make, answer, owed):
+async def test_possibly_billed_requests_are_booked(service, make, answer, billed):
     service.answer = answer
     client = make(max_retries=0, max_tokens=100, budget={"tokens": 10**6})
     before = client.ledger.spent.tokens
     await asyncio.gather(client.complete(HELLO), return_exceptions=True)
-    assert (client.ledger.spent.tokens - before > 100) == owed
+    assert (client.ledger.spent.tokens - before > 100) == billed
 
 
 # ------------------------------------------------------------------ loops and processes

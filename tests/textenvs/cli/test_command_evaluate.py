@@ -1,4 +1,4 @@
-"""`textenvs evaluate` as a whole: what it keeps, how it goes on after a kill, and what it refuses."""
+"""`textenvs evaluate` as a whole: what it stores, resuming after a kill, and what it refuses."""
 
 import json
 import os

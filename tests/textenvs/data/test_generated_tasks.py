@@ -212,7 +212,7 @@ def test_bad_dials_are_errors(dials):
 
 
 def test_the_sequence_stays_what_it_was():
-    """Published results name a level, a seed and an index: these must go on to mean the same problems."""
+    """Published results name a level, a seed and an index: these must keep their meaning."""
     task = GeneratedMath("easy", seed=0, split="test")[0]
     assert task.question == "Eva has 5 stamps. Eva finds 2 more. Eva gets 4 more. How many stamps does Eva have now?"
     assert task.extra["answer"] == "5+2=7\n7+4=11\n#### 11"

@@ -156,7 +156,7 @@ def test_exhausted_budget_of_user_stops_evaluation(kind, hook, error):
 
     setattr(Spent, hook, raises)
     records = []
-    with pytest.raises(Stopped, match="a simulated user or judge cannot go on: nothing is left"):
+    with pytest.raises(Stopped, match="a simulated user or judge cannot continue: nothing is left"):
         asyncio.run(run(jobs(range(3), 1, 0), Spent, ScriptedPolicy("expert"), on_record=records.append))
     assert records == []
 
@@ -241,7 +241,7 @@ def test_non_waiting_evaluation_can_be_cancelled():
 
 
 def test_environments_that_block_overlap():
-    """All six wait for one another; in one thread that would last for ever."""
+    """All six wait for one another; one thread would never finish."""
     barrier = threading.Barrier(6, timeout=20)
 
     class Together(BlockingSay):

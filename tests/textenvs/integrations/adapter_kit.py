@@ -23,7 +23,7 @@ class Played:
     spec: EpisodeSpec
     opening: Messages
     replies: list[str] = field(default_factory=list)
-    said: list[Messages] = field(default_factory=list)  # after each reply
+    observations: list[Messages] = field(default_factory=list)  # after each reply
     rewards: list[float] = field(default_factory=list)
     terminated: bool = False
     truncated: bool = False
@@ -48,7 +48,7 @@ def direct(spec: EpisodeSpec, *, good: float = 0.4, careless: float = 0.3, max_r
         before = len(conversation)
         conversation, reward, played.terminated, played.truncated, info = env.step(reply)
         played.replies.append(reply)
-        played.said.append(conversation[before + 1 :])
+        played.observations.append(conversation[before + 1 :])
         played.rewards.append(reward)
         played.stop = info["stop"]
     env.close()

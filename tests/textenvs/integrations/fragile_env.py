@@ -12,7 +12,7 @@ ID = "textenv/fragile"
 
 
 class Fragile(TextEnv):
-    """Breaks in the way that it is told to."""
+    """An environment that breaks on request."""
 
     open = 0
 

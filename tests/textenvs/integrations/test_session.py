@@ -24,7 +24,7 @@ def test_a_session_is_the_environment_message_by_message(env_id):
         with closing(session):
             assert opening == played.opening
             turns = [session.reply(reply) for reply in played.replies]
-            assert [turn.messages for turn in turns] == played.said
+            assert [turn.messages for turn in turns] == played.observations
             assert session.turn_rewards == played.rewards
             assert session.reward == sum(played.rewards)
             assert session.stop == played.stop
@@ -45,7 +45,7 @@ def test_both_ways_of_playing_are_one():
     for played in adapter_kit.episodes("textenv/clarify", 4):
         opening, turns = asyncio.run(awaited(played))
         assert opening == played.opening
-        assert [turn.messages for turn in turns] == played.said
+        assert [turn.messages for turn in turns] == played.observations
         assert [turn.reward for turn in turns] == played.rewards
 
 

@@ -43,7 +43,7 @@ def test_an_episode_is_the_environments(env_id):
         assert tuple(opening) == played.opening
         assert info["task_key"]
         steps = [env.step(reply) for reply in played.replies]
-        assert [tuple(step["observations"]) for step in steps] == played.said
+        assert [tuple(step["observations"]) for step in steps] == played.observations
         assert [step["reward"] for step in steps] == played.rewards
         assert [step["done"] for step in steps] == [False] * (len(steps) - 1) + [True]
         last = steps[-1]["metadata"]

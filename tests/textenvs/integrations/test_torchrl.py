@@ -30,7 +30,7 @@ def scripted(replies):
 
 
 class Failing(Clarify):
-    """Clarify with a simulator that gives up where it is told to."""
+    """Clarify with a simulator that gives up on request."""
 
     def respond(self, reply):
         if reply["content"] == "fail":
@@ -49,7 +49,7 @@ def test_a_rollout_is_the_episode(env_id):
         count = len(played.replies)
         assert rollout.shape == (count,)
         conversation = played.opening
-        for step, (reply, answer) in enumerate(zip(played.replies, played.said, strict=True)):
+        for step, (reply, answer) in enumerate(zip(played.replies, played.observations, strict=True)):
             assert rollout[step]["observation"] == conversation
             conversation = (*conversation, {"role": "assistant", "content": reply}, *answer)
             assert rollout[step]["next", "observation"] == conversation

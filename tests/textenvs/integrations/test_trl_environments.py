@@ -62,7 +62,7 @@ def test_tool_calls_by_trl_equal_direct_calls(tmp_path):
         environment = trainer.environments[2 * number]
         session = environment.session
         assert [turn.text for turn in session.turns] == [
-            "\n\n".join(m["content"] for m in messages) for messages in played.said
+            "\n\n".join(m["content"] for m in messages) for messages in played.observations
         ]
         assert session.turn_rewards == played.rewards
         assert session.stop == played.stop
@@ -70,7 +70,9 @@ def test_tool_calls_by_trl_equal_direct_calls(tmp_path):
         assert (last.terminated, last.truncated) == (played.terminated, played.truncated)
         assert trainer._logs["rewards"]["environment_reward"][2 * number] == pytest.approx(sum(played.rewards))
         results = [m["content"] for m in trainer._logs["completion"][2 * number] if m["role"] == "tool"]
-        assert results[: len(played.said)] == [messages[0]["content"] for messages in played.said if messages]
+        assert results[: len(played.observations)] == [
+            messages[0]["content"] for messages in played.observations if messages
+        ]
     assert "terms/correct" in trainer._metrics["train"]
 
 
@@ -93,7 +95,7 @@ def test_a_simulated_user_is_asked_by_calls(env_id, tmp_path, monkeypatch):
     name = type(trainer.environments[0]).__name__
     for number, played in enumerate(plays):
         session = trainer.environments[2 * number + 1].session
-        turns = [played.opening, *played.said]
+        turns = [played.opening, *played.observations]
         assert [message for message in session.messages if message["role"] != "assistant"] == [
             message for messages in turns for message in messages
         ]

@@ -189,7 +189,7 @@ def test_errors_arrive_as_what_they_were(toys, kind):
 
 
 def test_refused_reply_keeps_other_sessions(kind):
-    """So that an episode which cannot be played again goes on after one."""
+    """Check that an unrepeatable episode continues after a refused reply."""
     with running() as server:
         remote, direct = server.remote(kind), TOYS[kind]()
         for env in (remote, direct):
@@ -290,7 +290,7 @@ def test_diverging_replay_is_not_continued():
             remote.step("a")
             with pytest.raises(RemoteError, match=match):
                 remote.fork().step("b")
-            remote.step("b")  # the episode itself goes on
+            remote.step("b")  # the episode itself continues
 
 
 # ------------------------------------------------------------------ many

@@ -53,7 +53,7 @@ def test_expired_session_is_reopened():
 
 
 class Slow(Guess):
-    """Waits, on its first replies, until it may go on."""
+    """An environment that waits for ``gate`` on its first replies."""
 
     gate = None
     entered = 0
@@ -260,7 +260,7 @@ FORGED = {
     "turns below 0": _info(user_turns=-1),
     **{f"no {name}": lambda answer, name=name: answer.pop(name) for name in SHAPE},
     **{f"{name} of another kind": lambda answer, name=name: answer.update({name: SHAPE[name]}) for name in SHAPE},
-    "NaN anywhere": _info(more=[{"x": math.nan}]),
+    "NaN anywhere": _info(extra=[{"x": math.nan}]),
 }
 
 

@@ -1,4 +1,4 @@
-"""Servers that are hostile or broken: a failure in words, or an error that the model is told; never a wait."""
+"""Hostile or broken servers: each leads to a clear failure or to an error for the model, never to a hang."""
 
 import asyncio
 import contextlib
@@ -144,7 +144,7 @@ async def test_closing_ends_what_the_server_started(calling):
 
 
 def has_ended(pid):
-    """Return whether a process is over; one that nobody waits for stays as a zombie."""
+    """Return whether a process is over; one that is not reaped stays as a zombie."""
     for _ in range(200):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":

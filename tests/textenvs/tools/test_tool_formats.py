@@ -1,4 +1,4 @@
-"""Calls written by a format are the calls it reads, and what is half a call is told, never raised."""
+"""Tool-call formats: written calls parse back, and incomplete calls are reported, never raised."""
 
 import json
 from typing import Literal
@@ -33,7 +33,7 @@ def search(
 
 @tool
 def now() -> str:
-    """What time it is."""
+    """Return the time."""
     return "noon"
 
 
@@ -309,7 +309,7 @@ call_keys = st.dictionaries(
 
 @given(call_keys)
 def test_nothing_in_a_call_is_dropped(value):
-    """Whatever stands in a call is in the call that is made, or is told."""
+    """Check that all content of a call is in the parsed call or in a reported problem."""
     parsed = make_format("hermes", TOOLS).parse(f"<tool_call>{json.dumps(value)}</tool_call>")
     assert len(parsed.calls) + len(parsed.problems) == 1
     if parsed.calls:
@@ -471,7 +471,7 @@ def test_qwen3_coder_needs_no_parameter_end(reply):
 
 
 def test_qwen3_coder_joins_no_two_calls():
-    """A value without any end is no value that goes on into the next call."""
+    """Check that an unterminated value does not extend into the next call."""
     good = "<tool_call><function=search><parameter=query>a</function></tool_call>"
     parsed = make_format("qwen3-coder", TOOLS).parse(f"<tool_call><function=now><parameter=x>1</tool_call>{good}")
     assert parsed.calls == numbered([call("search", query="a")])
@@ -530,7 +530,7 @@ def test_calls_match_models_chat_templates(name, written):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", FORMATS)
 def test_adversarial_replies_parse_in_linear_time(name):
-    """A pattern of higher order would need many minutes, in which no other episode goes on."""
+    """A pattern of higher order would need many minutes, which block all other episodes."""
     for start in ("", "[TOOL_CALLS]", "[TOOL_CALLS]a", "[TOOL_CALLS]a[CALL_ID]", "<tool_call>", "{", "Action: a"):
         for piece in (
             " ",

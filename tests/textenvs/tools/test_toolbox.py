@@ -1,4 +1,4 @@
-"""Calls are run in order and side by side, and whatever goes wrong is told to the model."""
+"""Tool calls run in order and concurrently, and every error is reported to the model."""
 
 import asyncio
 import pickle

@@ -15,7 +15,7 @@ from textenvs.users.base import HasUser, UserView
 from textenvs.users.dialogues import dialogues
 from textenvs.users.guard import values_in
 from textenvs.users.manners import NAMES
-from textenvs.users.report import UserTally, listen_to, reading_ease, summarize
+from textenvs.users.report import UserStatistics, listen_to, reading_ease, summarize
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chat"))
 from fake_service import FakeService  # noqa: E402
@@ -123,7 +123,7 @@ def test_numbers_in_words_are_values():
 
 
 def test_errors_are_distinguished():
-    tally, talk = UserTally(), ({"role": "assistant", "content": "What day, and how many?"},)
+    stats, talk = UserStatistics(), ({"role": "assistant", "content": "What day, and how many?"},)
     before = UserView("You want 9 seats on Friday.", talk, values=("Friday", "Monday"))
     for text, disclosed in (
         ("On Friday.", 1),
@@ -133,17 +133,17 @@ def test_errors_are_distinguished():
         ("On Friday.", 1),
         ("I knwo nothing", 0),
     ):
-        tally.listen(text, before, "it tells" if text == "#### 9" else None, asks=True, disclosed=disclosed)
-    assert tally.errors == {"contradiction": 1, "evasion": 3, "role": 1, "leak": 1, "repetition": 1}
-    assert (tally.corrected, tally.misspelt, tally.goal_kept) == (1, 1, False)
+        stats.listen(text, before, "it tells" if text == "#### 9" else None, asks=True, disclosed=disclosed)
+    assert stats.errors == {"contradiction": 1, "evasion": 3, "role": 1, "leak": 1, "repetition": 1}
+    assert (stats.corrected, stats.misspelt, stats.goal_kept) == (1, 1, False)
     assert reading_ease(["The cat sat."]) == pytest.approx(206.835 - 1.015 * 3 - 84.6)
     assert reading_ease([]) is None
 
 
 def test_report_shows_each_manner():
     def figures(manner):
-        tallies = asyncio.run(listen_to(lambda: textenvs.make("textenv/collab-math", manner=manner), 20, seed=1))
-        return summarize(tallies)
+        episodes = asyncio.run(listen_to(lambda: textenvs.make("textenv/collab-math", manner=manner), 20, seed=1))
+        return summarize(episodes)
 
     reports = {name: figures(name) for name in ("plain", *NAMES)}
     clean = {"leaks": 0, "contradictions": 0, "failed": {}}

@@ -196,8 +196,8 @@ def test_hostile_texts_stay_text(page, tmp_path):
             if name != "control":
                 assert words == text[:20000]
         if name == "control":
-            shown = page.eval_on_selector(".message.user .words", "e => e.textContent")
-            assert shown == "a␀b␛[31mred␇ U+202Egnp.exeU+2066 U+E0041 end"
+            displayed = page.eval_on_selector(".message.user .words", "e => e.textContent")
+            assert displayed == "a␀b␛[31mred␇ U+202Egnp.exeU+2066 U+E0041 end"
             assert page.locator(".message.user .control").count() == 6
         if name == "long":
             page.click("text=show all")
@@ -302,14 +302,14 @@ def test_columns_sort(page, run):
     page.goto(f"{run}#/run/0/train/1")
     rewards = page.locator(".lines .reward")
 
-    def shown():
+    def displayed_rewards():
         return [float(text.replace("−", "-")) for text in rewards.all_inner_texts()]
 
-    before = shown()
+    before = displayed_rewards()
     for expected in (sorted(before, reverse=True), sorted(before), before):
         page.locator(".line.head button", has_text="reward").click()
         wait_until(page, f"document.querySelectorAll('.lines .reward').length === {len(before)}")
-        assert shown() == expected
+        assert displayed_rewards() == expected
 
 
 def test_turn_without_learning_signal_says_why(page, tmp_path):

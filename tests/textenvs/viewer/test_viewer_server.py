@@ -1,4 +1,4 @@
-"""`textenvs view --serve`: who is answered, runs that go on, and episodes that are continued."""
+"""`textenvs view --serve`: access control, live runs, and continued episodes."""
 
 import gzip
 import http.client

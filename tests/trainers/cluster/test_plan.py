@@ -225,7 +225,7 @@ def test_memory_is_divided_as_the_learner_is_cut():
     inside, outside = SHAPE.parameters - SHAPE.outside, SHAPE.outside
     assert sharded["optimizer"] == 8 * SHAPE.parameters // 4
     assert copies["optimizer"] == 8 * SHAPE.parameters // 2, "two shards, two copies"
-    # The blocks over 2 x 2 ranks, what is outside over the 2 that share it with nobody of their tensor group.
+    # The blocks over 2 x 2 ranks, what is outside over the 2 ranks of each tensor position.
     assert halved["optimizer"] == 8 * (inside // 4 + outside // 2)
     assert halved["gathered layers"] == 2 * (outside + 2 * inside // 24 // 2)
     assert sharded["gathered layers"] == 2 * (outside + 2 * inside // 24)

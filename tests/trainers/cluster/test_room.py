@@ -120,7 +120,7 @@ SERVED = ("model.device=cuda", "engine.name=vllm", "engine.vllm.python=python3")
     name=st.sampled_from(["torch", "vllm"]),
 )
 def test_replicas_on_one_gpu_add_up_caches(share, cache, replicas, width, name):
-    """vLLM leaves the share aside where it is told how much to keep, but for what must be free when it starts."""
+    """vLLM ignores the memory share where the cache size is set, except for the memory that must be free at start."""
     gpus = Machine(gpus=2, gpu_bytes=80 * GIB)
     size = [] if cache is None else [f"engine.kv_cache_gib={cache}"]
     if name == "torch":

@@ -73,7 +73,7 @@ async def test_hanging_idle_replica_is_found_by_probe() -> None:
     stats = replicas.stats()
     assert stats["replicas_up"] == 1
     assert stats["probes"] > 2
-    assert (stats["requests"], stats["generated_tokens"]) == (2, 20), "probes are nobody's"
+    assert (stats["requests"], stats["generated_tokens"]) == (2, 20), "probes do not count"
     began = now()
     await asyncio.gather(*start(replicas, 4, first=3))
     assert now() - began == pytest.approx(10)
@@ -133,7 +133,7 @@ def test_invalid_replies_are_retried_and_replica_removed(message: str) -> None:
         engines[1].mangle = NONSENSE[message]
         with pytest.raises(EngineError, match=message):
             await replicas.generate([1], ANY)
-        assert replicas.stats()["replicas_up"] == 1, "nobody did it better: it may be the request"
+        assert replicas.stats()["replicas_up"] == 1, "all replicas fail alike: it may be the request"
         await replicas.close()
 
     run_simulated(run())
@@ -245,7 +245,7 @@ async def test_episodes_leave_slow_replica_without_oscillation() -> None:
         seconds.append(now() - began)
         moves.append(replicas.stats()["moves"])
         await replicas.close()
-    assert seconds[1] == pytest.approx(80), "at home for ever: eight turns of ten seconds"
+    assert seconds[1] == pytest.approx(80), "never moved: eight turns of ten seconds"
     assert seconds[0] < 0.7 * 80
     assert 6 <= moves[0] <= 24 * 8 / 4
     assert moves[1] == 0

@@ -70,7 +70,7 @@ async def test_lost_external_server_rejoins_when_it_answers(name: str, policy: P
                 made = await asyncio.gather(*(engine.generate([1, 2], reply, f"s{i}") for i in range(8)))
                 assert all(len(generation.token_ids) == 4 for generation in made)
             await engine.update_weights(weights_of(policy.model, 2.0), 4)
-            await servers[1].start(int(urls[1].rpartition(":")[2]))  # whoever started it does so again
+            await servers[1].start(int(urls[1].rpartition(":")[2]))  # its owner restarts it
             while engine.stats()["replicas_up"] < 2:
                 await asyncio.sleep(0.02)
         assert [replica.engine.version for replica in engine._replicas] == [4, 4]

@@ -364,7 +364,7 @@ async def test_cancelled_update_in_progress_is_completed(folder: Path, weights: 
         with pytest.raises(asyncio.CancelledError):
             await task
         after = asyncio.create_task(engine.generate([1], LONG))
-        await engine.update_weights(weights, 3)  # waits for the one that nobody waits for
+        await engine.update_weights(weights, 3)  # waits for the cancelled update
         assert set((await after).weight_version) == {3}
         turns = [path for path in server.paths() if "generation" in path]
         assert turns == ["/pause_generation", "/continue_generation"] * 2

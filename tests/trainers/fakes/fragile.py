@@ -29,7 +29,7 @@ class Fragile(ScriptedEngine):
         self._frozen: dict[str, float] | None = None
 
     def hang(self) -> None:
-        """Stop as a paused process does: nothing moves, nobody gets an answer."""
+        """Stop like a paused process: no request gets an answer."""
         self._frozen = self.stats()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:

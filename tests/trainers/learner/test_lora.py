@@ -195,7 +195,7 @@ def test_layers_that_are_excluded_get_no_adapter():
         trained(steps=0, lora=LoRASettings(rank=2, exclude_modules=("query_proj",)))
     with pytest.raises(ValueError, match="leaves no layer to train"):
         trained(steps=0, lora=LoRASettings(rank=2, target_modules=("q_proj",), exclude_modules=("q_proj",)))
-    assert "exclude_modules" not in SETTINGS.as_json(), "checkpoints of before have none"
+    assert "exclude_modules" not in SETTINGS.as_json(), "older checkpoints have none"
 
 
 def adapted(learner):

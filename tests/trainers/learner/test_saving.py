@@ -46,7 +46,7 @@ def written(folder, where, **settings):
 
 
 def read(folder, where, *, names=("waited", "behind"), **settings):
-    """Go on from the checkpoints, from another start."""
+    """Load the checkpoints into a learner with other initial weights."""
     results = []
     for name in names:
         learner = make_learner(model={"seed": 8}, **settings)

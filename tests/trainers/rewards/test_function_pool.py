@@ -181,7 +181,7 @@ def test_close_does_not_wait_for_loading(tmp_path):
 
 
 def test_children_end_with_their_process(by_order, tmp_path):
-    """A fork holds the pipe of the answers, so that nobody sees the end of the process itself."""
+    """Fork a child that holds the answer pipe open, so the end of the process itself goes unseen."""
     with pytest.raises(ScoreError, match="took longer"):
         ask(by_order, "fork", extra_info={"file": str(tmp_path / "pid")}).result()
     child = int((tmp_path / "pid").read_text())

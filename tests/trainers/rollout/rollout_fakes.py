@@ -14,7 +14,7 @@ from textenvs.messages import Message, user
 
 
 class SyncEnv:
-    """Does what the last word of the action says; otherwise says "go on" for ``turns`` turns.
+    """An environment that obeys the last word of the action, or else says "go on" for ``turns`` turns.
 
     The reward is the action's first word, where that is a number, and 1 otherwise.
     """

@@ -1,4 +1,4 @@
-"""Evaluation beside collection and updates: one version a score, one limit for all, nobody waits for ever."""
+"""Evaluation beside collection and updates: one version per score, one limit for all, no waiter starves."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_update_that_is_refused_may_be_tried_again(mode: Any) -> None:
                 if version == 1:
                     with pytest.raises(ValueError, match="the shapes do not fit"):
                         await collector.update_weights(None, version, mode)
-                    await asyncio.sleep(3.0)  # episodes go on
+                    await asyncio.sleep(3.0)  # episodes continue
                 await collector.update_weights(None, version, mode)
         return batches
 

@@ -68,7 +68,7 @@ def test_fork_has_root_context_and_own_turns() -> None:
 
 
 def test_fork_continues_root_randomness() -> None:
-    """A fork that replies as its root did is told what its root was told: both have the episode's seed."""
+    """A fork that replies as its root did gets the same answers as its root: both have the episode's seed."""
     (batch,) = forked(lambda call, version: Reply(tokens("1 on")))
     for root, forks in trees(batch):
         for fork in forks:
@@ -326,7 +326,7 @@ def test_variance_is_that_of_what_estimator_sees() -> None:
 def test_forgotten_turns_are_forked_again() -> None:
     plan = observed(ForkRules(where="variance"))
     assert plan.chance(0) == 0.0
-    for _ in range(8):  # nobody forks; now it is the opening that decides among the roots of a group
+    for _ in range(8):  # no forks; the opening then decides among the roots of a group
         plan.observe([[root("a", [5.0, 0.0, 0.0], [2, 4, 2]), root("b", [0.0, 0.0, 0.0], [2, 4, 2])]], [])
     assert plan.chance(0) == 1.0
 

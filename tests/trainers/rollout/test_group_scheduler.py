@@ -162,7 +162,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             # Invariant 1, on the oracle's own clock: this batch is number `taken`.
             assert self.batches_taken - min(t.oldest_version for t in (*group, *forks)) <= self.options["staleness"]
             self.delivered.append(number)
-        # Invariant 2: whoever is left behind is older by less than the window.
+        # Invariant 2: a group that is left behind is older by less than the window.
         newest = max(self.delivered[-len(batch) :])
         behind = set(range(newest)) - self.dropped - set(self.delivered)
         if not self.options["surplus"]:

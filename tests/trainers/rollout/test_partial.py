@@ -1,4 +1,4 @@
-"""Replies that a weight update cuts, and that go on from their tokens under the new weights."""
+"""Partial rollouts: replies that a weight update interrupts resume from their tokens under the new weights."""
 
 from __future__ import annotations
 

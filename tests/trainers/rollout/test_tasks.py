@@ -35,7 +35,7 @@ def test_excluded_tasks_leave_order_unchanged(size: int, seed: int, data: st.Dat
 def test_excluded_tasks_are_in_order_identity() -> None:
     plain, some, another = TaskOrder(5), TaskOrder(5, without=[1]), TaskOrder(5, without=[2])
     assert len({plain.identity, some.identity, another.identity}) == 3
-    assert plain.identity == TaskOrder(None).identity == "custom", "as checkpoints of before have it"
+    assert plain.identity == TaskOrder(None).identity == "custom", "as in older checkpoints"
     for size, without, message in (
         (None, [0], "endless"),
         (2, [0, 1], "none of the 2"),

@@ -5,9 +5,9 @@ day, a colour) after it is an *answer*; else it is a *question* if it has a ques
 such as "tell", "need" or "missing". Each part of such a sentence (between commas and "and") asks for one slot: that of
 which it uses a word first. A part that only asks for the result ("How many are left?") asks for no slot.
 
-What the request left out is told when it is asked for, and not before, one thing a reply. A question for several things
-of which one is known is needless, so asking for everything at once does not pay. The sentences are short and few, so
-that a tiny model can learn to read them.
+What the request left out is disclosed when it is asked for, and not before, one thing a reply. A question for several
+things of which one is known is needless, so asking for everything at once does not pay. The sentences are short and
+few, so that a tiny model can learn to read them.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _STOP_WORDS = frozenset(" ".join(PHRASES["stop_words"]).split())
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
-# A sentence ends at a mark that white space and something like a beginning follow; "e.g. x" and "2.5" go on.
+# A sentence ends at a mark that white space and something like a beginning follow; "e.g. x" and "2.5" do not end one.
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)\s+(?=[A-Z\d\"'(\[$\\`-])")
 
 

@@ -1,8 +1,8 @@
 """CollabLLM's user without a language model: knows a goal in pieces, starts vague, and tells what it is asked for.
 
-A pure state machine; its rules are in docs/environments/collab-math.md. It volunteers nothing. Every piece is told at
-most once, and never all of several in one message. Since each turn tells a piece or costs patience, the talk always
-ends. A clause is understood if it is a question of few words: a list of keywords is not, and costs patience.
+A pure state machine; its rules are in docs/environments/collab-math.md. It volunteers nothing. Every piece is disclosed
+at most once, and never all of several in one message. Since each turn tells a piece or costs patience, the talk
+always ends. A clause is understood if it is a question of few words: a list of keywords is not, and costs patience.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class CollabUser:
         # One piece stays back when there are several, so that no single message says all.
         most = min(self.answers, max(1, len(self.pieces) - 1))
         disclosed = requested = [piece for piece in inquiry.pieces if piece in untold][:most]
-        may_offer = bool(untold) and not requested and not delivery  # a guess is told nothing
+        may_offer = bool(untold) and not requested and not delivery  # a guess gets no information
         opened = may_offer and inquiry.open and not memory.opened
         if opened or (may_offer and self.volunteers and text.strip()):
             disclosed = [untold[int(rng.integers(len(untold)))]]

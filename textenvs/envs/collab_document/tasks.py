@@ -88,7 +88,7 @@ def draft_document(rng: random.Random, level: str, split: Split = "train") -> Dr
     if level == "hard":
         topics = {"first": facts[first]["topic"], "second": facts[second]["topic"]}
         pieces.append(piece_of(entries["order"], {"kind": "order", "texts": [values[first], values[second]]}, **topics))
-        words = len(document.split()) + 5  # labels of one's own may be a little longer
+        words = len(document.split()) + 5  # other labels may be a little longer
         short: Requirement = {"kind": "max_words", "words": words}
         long: Requirement = {"kind": "contains", "texts": [_CONTENT["long"].rstrip(".")]}
         pieces.append(piece_of(entries[length], short if length == "short" else long, v=words))

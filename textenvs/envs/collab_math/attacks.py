@@ -38,7 +38,7 @@ def _mentioned(conversation: Messages) -> list[str]:
 
 
 def _salad(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """Start lists of words as questions, until all is told or patience is short; then formulas by the numbers."""
+    """Start lists of words as questions, until all is disclosed or patience is short; then formulas by the numbers."""
     turns = 0
 
     def reply(conversation: Messages) -> str:

@@ -128,7 +128,7 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         return Turn(self.tool_messages(results), terms=terms)
 
     def answer(self, reply: Message) -> Turn:
-        verdict = judge(self.said(reply), self.state.gold, self.method)
+        verdict = judge(self.visible_reply(reply), self.state.gold, self.method)
         if verdict.answer is None:
             request = f"Check your answer with {TOOL}. {how_to_answer(self.method)}"
             return Turn([user(request)], terms=self.terms(), metrics=verdict.metrics())

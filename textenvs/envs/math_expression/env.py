@@ -150,7 +150,7 @@ class MathExpression(ToolEnv[ExpressionState]):
         return Turn(self.tool_messages(results), terms=terms)
 
     def answer(self, reply: Message) -> Turn:
-        verdict = judge(self.said(reply), self.task.ground_truth, self.method)
+        verdict = judge(self.visible_reply(reply), self.task.ground_truth, self.method)
         if verdict.answer is None:
             return Turn([user(f"Use a tool. {how_to_answer(self.method)}")], terms=self.terms())
         return Turn(

@@ -138,7 +138,7 @@ class MathPython(ToolEnv[MathState]):
 
     async def answer(self, reply: Message) -> Turn:
         """Judge the answer that ends the episode; ask for one where there is none."""
-        stated, truth = final_answer(self.said(reply)), str(self.task.ground_truth)
+        stated, truth = final_answer(self.visible_reply(reply)), str(self.task.ground_truth)
         if stated is None:
             text = "Use python, or end with \\boxed{the answer}."
             return Turn([user(text)], terms=self.terms(), metrics=_metrics(None))

@@ -29,7 +29,7 @@ from .tasks import LEVELS, GeneratedQuestions, WorldLevel, documents_of
 
 TOOL = "search"
 
-#: What the policy is told by default.
+#: The default system prompt.
 SYSTEM_PROMPT = f'Use the tool {TOOL} to find out. Then end with "Answer: " and the answer in a few words.'
 
 _COLUMNS = "'question' and 'answer' (text, or a list of right answers)"
@@ -45,9 +45,9 @@ class SearchState(ToolState):
 class SearchQA(ToolEnv[SearchState]):
     """One question, and a tool ``search`` over a corpus; the reply with a line ``Answer: ...`` ends the episode.
 
-    ``stop`` is then ``"solved"`` (an exact match) or ``"wrong"``. A reply with neither a call nor an answer is told so,
-    and costs only a turn. Two terms of reward: ``correct``, times the answer's score, and ``calls``, which is
-    ``call_cost`` for every call. ``info["metrics"]`` has ``em`` and ``f1``, whichever is rewarded.
+    ``stop`` is then ``"solved"`` (an exact match) or ``"wrong"``. A reply with neither a call nor an answer gets a
+    message that says so, and costs only a turn. Two terms of reward: ``correct``, times the answer's score, and
+    ``calls``, which is ``call_cost`` for every call. ``info["metrics"]`` has ``em`` and ``f1``, whichever is rewarded.
 
     Each generated question is about an invented world of its own, whose pages are the corpus; rows of files and of the
     Hub need a ``corpus``. Searching needs the extra ``search``.
@@ -134,7 +134,7 @@ class SearchQA(ToolEnv[SearchState]):
         return Turn(self.tool_messages(results), terms=terms, metrics=_metrics(None, ()))
 
     def answer(self, reply: Message) -> Turn:
-        reply_answer, truths = stated_answer(self.said(reply)), answers_of(self.task)
+        reply_answer, truths = stated_answer(self.visible_reply(reply)), answers_of(self.task)
         metrics = _metrics(reply_answer, truths)
         if reply_answer is None:
             text = f'Use {TOOL}, or end with "Answer: " and the answer.'
@@ -179,7 +179,7 @@ class _SearchOfTask:
     top_k: int
     snippet_chars: int
 
-    def __call__(self, query: str, state: SearchState) -> str:  # noqa: D417 (the model is not told of the state)
+    def __call__(self, query: str, state: SearchState) -> str:  # noqa: D417 (the state is not in the tool's schema)
         """Search the documents by keywords. The best matches come first.
 
         Args:

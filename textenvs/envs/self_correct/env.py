@@ -54,7 +54,7 @@ class SelfCorrect(WordProblemEnv[SelfCorrectState]):
         tasks: As in :class:`~textenvs.envs.gsm8k.env.WordProblemEnv`, and so are the other options and errors.
         alpha: The multiplier of the bonus, at least 0; 10 in the paper.
         rewarded: Which attempts earn ``correct``: ``"both"`` or only the ``"second"``.
-        shaped: Which turns the bonus stands on: ``"both"``, or the ``"second"`` alone, as in the paper.
+        shaped: Which turns get the bonus: ``"both"``, or the ``"second"`` alone, as in the paper.
         feedback: What the user says after the first attempt.
         **options: ``level``, ``split``, ``seed``, ``method``, ``instruction``, ``system_prompt``, ``render_mode``.
     """

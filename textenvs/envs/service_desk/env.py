@@ -132,7 +132,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         return self._turn(self.tool_messages(results), errors)
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
-        state, words = self.state, self.said(reply)
+        state, words = self.state, self.visible_reply(reply)
         if any(mentions(words, private) for private in state.story.private):
             state.note("disclosed")
         before = state.caller
@@ -207,7 +207,7 @@ class ServiceDesk(ToolEnv[DeskState]):
 
     def user_may(self, reply: Message) -> Entitled:
         """Tell what the reply asks for, and correct what it asks a yes to."""
-        return self._entitled(self.said(reply))
+        return self._entitled(self.visible_reply(reply))
 
     def _entitled(self, words: str) -> Entitled:
         story, transcript = self.state.story, " ".join([*map(text_of, self._talk()), words])

@@ -16,9 +16,9 @@ from .scenario import Persona, Scenario, Wish
 from .user import HANDOVER, SLOTS, UserState, objection, reasons_given, verdicts
 
 _TEXTS: Mapping[str, Any] = load_yaml(__package__, "llm_customer.yaml")
-#: Who the model is told to be; the scenario's own persona is part of its goal.
+#: The role in the model's prompt; the scenario's own persona is part of its goal.
 PERSONA: str = _TEXTS["persona"]
-#: How the model is told to behave, whatever the task.
+#: The behavior in the model's prompt, for every task.
 MANNER: str = _TEXTS["manner"]
 # How a yes begins: a message, or a later sentence of it. And "No", "Yes, but not that one", "OK, wait".
 _YES, _NO = (re.compile("|".join(_TEXTS[name])) for name in ("agrees", "objects"))

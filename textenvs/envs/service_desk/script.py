@@ -75,7 +75,7 @@ class _Refused(Exception):
 
 
 class _Desk:
-    """One talk. Generators yield replies; ``user`` and ``result`` are what came of the last one."""
+    """One talk. Generators yield replies; ``user`` and ``result`` hold the outcome of the last one."""
 
     def __init__(self, fees: Fees, all_answers: bool) -> None:
         self.fees, self.all_answers = fees, all_answers

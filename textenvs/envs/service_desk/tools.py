@@ -54,7 +54,7 @@ def find_customer_by_email(email: str, state: DeskState) -> dict[str, Any]:
     Args:
         email: The address that the customer gave.
     """
-    # A search with another address than the user's own identifies nobody.
+    # A search with another address than the user's own identifies no user.
     matches = state.story.persona.email.casefold() == email.strip().casefold()
     return _find(state, matches, {"email"}, lambda: state.shop.customer_by_email(email))
 

@@ -176,7 +176,7 @@ class Tau2(ToolEnv[Tau2State]):
         return self._turn(self.tool_messages(results))
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
-        (row, criteria), state, words = self._read(self.task), self.state, self.said(reply)
+        (row, criteria), state, words = self._read(self.task), self.state, self.visible_reply(reply)
         if readable(words):
             state.communicated |= criteria.communicated_in(words)
         if self.player is None:

@@ -106,7 +106,7 @@ class Criteria:
 
 @functools.lru_cache(maxsize=1024)
 def _pattern(info: str) -> re.Pattern[str]:
-    zeros = "0*" if re.search(r"\.\d+$", info) else ""  # "180.1" is told by "$180.10"
+    zeros = "0*" if re.search(r"\.\d+$", info) else ""  # "$180.10" communicates "180.1"
     return re.compile(rf"(?<!\d){re.escape(info.lower())}{zeros}(?!\d)")
 
 

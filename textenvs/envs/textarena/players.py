@@ -138,7 +138,7 @@ def _kuhn_poker(game: Any, rng: np.random.Generator) -> str:
     player, tree = game.state.current_player_id, state["current_legal_action_tree"]
     card = state["player_cards"][player]  # 0 a jack, 1 a queen, 2 a king
     first = state["starting_player"] == player
-    if "bet" in tree:  # nobody has bet yet
+    if "bet" in tree:  # no player has bet yet
         chance = (1 / 3, 0.0, 1.0)[card]
         return "[bet]" if rng.random() < chance else "[check]"
     chance = (0.0, 2 / 3 if first else 1 / 3, 1.0)[card]

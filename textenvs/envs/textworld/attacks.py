@@ -1,6 +1,6 @@
 """Cheap policies against the cooking game, and against the checks between a reply and the game's interpreter.
 
-The game pays for each step of the recipe by itself, so whoever takes an ingredient that happens to be in it has that
+The game pays for each step of the recipe by itself, so a policy that takes an ingredient of it by chance earns that
 share. A dish that is wrongly cooked ends the game.
 """
 

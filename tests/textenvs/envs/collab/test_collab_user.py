@@ -81,8 +81,8 @@ def test_invariants_of_every_talk(task, how, turns, seed):
         accepted = delivery is not None and (delivery.right if how["accepts"] == "right" else not user.untold(memory))
         unclear = user.inquiry(text, memory).unclear > 0
         assert (reaction.memory.lost > memory.lost) == (not accepted and (not new or unclear))
-        assert reaction.asked_for == len(new) or (not delivery and len(new) == 1)  # a guess is told nothing
-        assert how["volunteers"] or bool(new) == reaction.asks, "nothing is told that was not asked for"
+        assert reaction.asked_for == len(new) or (not delivery and len(new) == 1)  # a guess gets no information
+        assert how["volunteers"] or bool(new) == reaction.asks, "nothing is disclosed that was not asked for"
         assert 0 <= reaction.asked_for <= len(new)
         reactions.append(reaction)
         memory = reaction.memory
@@ -108,7 +108,7 @@ def test_every_talk_ends(task, how, data):
             assert turn <= len(pieces) + how["patience"]
             return
         memory = reaction.memory
-    raise AssertionError("the talk goes on and on")
+    raise AssertionError("the conversation never ends")
 
 
 def test_seed_varies_phrasing_and_volunteered_piece():

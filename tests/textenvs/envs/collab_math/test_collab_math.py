@@ -90,7 +90,7 @@ def test_answer_stated_by_condition_is_no_secret():
     assert env.secrets() == ()
 
 
-TOLD = [  # what a policy is told, the gold answer, what says the problem again, and the answer worked out
+TOLD = [  # the problem, the gold answer, a restated problem, and the computed answer
     (r"Compute $\binom{8}{4}$.", "70", r"\binom{8}{4}", "70"),
     (r"The expression is $99^2 - 98^2 + \log_2 (4^2)$.", "201", r"99^2 - 98^2 + \log_2 (4^2)", "201"),
     ("Expand $(2x+3)(x-5)$.", "2x^2-7x-15", "(2x+3)(x-5)", "2x^2 - 7x - 15"),
@@ -117,6 +117,6 @@ def test_restated_problem_is_no_answer(saying, gold, restated, worked_out):
 def test_generated_answers_are_secrets():
     """The answer of a generated problem is never among the numbers told, though it may be a part of one."""
     env = textenvs.make("textenv/collab-math", level="hard")
-    for index in (*range(60), 276):  # 276 was told of 1x8 where the answer was 18, and had no secrets
+    for index in (*range(60), 276):  # 276 disclosed 1x8 where the answer was 18, and had no secrets
         env.reset(seed=0, options={"task_index": index})
         assert env.secrets() == (env.state.task.ground_truth,)

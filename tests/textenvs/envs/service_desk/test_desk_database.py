@@ -13,7 +13,7 @@ from textenvs.envs.service_desk.database import WRITES, Action, Database, Databa
 from textenvs.messages import assistant
 from textenvs.tools import call
 
-ENV = ServiceDesk(level="medium", call_format="native")  # reset by whoever uses it
+ENV = ServiceDesk(level="medium", call_format="native")  # reset by each test that uses it
 
 numbers = st.integers(0, 30)
 #: A tool call whose ids are looked up in the shop when it is made: mostly ids that exist.

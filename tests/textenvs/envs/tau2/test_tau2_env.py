@@ -344,7 +344,7 @@ def test_user_never_reads_the_criteria():
         ("It is 12 o'clock.", 1.0),
         ("IT IS 12 O'CLOCK, as I said.", 1.0),
         ("It is 312 o'clock.", 0.0),  # another number
-        (assistant("It is 12 o'clock.", [call("get_users")]), 0.0),  # nobody sees what stands beside a call
+        (assistant("It is 12 o'clock.", [call("get_users")]), 0.0),  # text beside a call is not shown to the user
         ("It is 12 o'clock. " + "x" * 4000, 0.0),
         ("It is 12 o'clock. " + " ".join(map(str, range(200))), 0.0),
         ("<think>It is 12 o'clock.</think>Well.", 0.0),

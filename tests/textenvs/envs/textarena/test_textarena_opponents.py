@@ -21,7 +21,7 @@ def three(board, mark):
 
 @pytest.mark.parametrize("mark", ["X", "O"])
 def test_tic_tac_toe_never_loses_to_any_play(mark):
-    """Against every sequence of moves, whoever begins."""
+    """Play against every sequence of moves, as first and as second player."""
     other = "O" if mark == "X" else "X"
     lost = won = 0
 
@@ -62,7 +62,7 @@ def four(board, disc):
 
 
 def positions(rows, columns, free_cells, count, seed):
-    """Yield positions that nobody has won, with ``free_cells`` free cells, and whose turn it is."""
+    """Yield positions without a winner, with ``free_cells`` free cells, and whose turn it is."""
     rng = random.Random(seed)
     while count:
         board, disc = [["."] * columns for _ in range(rows)], "X"
