@@ -96,7 +96,7 @@ WITHOUT_CRITIC = [
     _mixed(", truncated=drop", truncated="drop"),
     _mixed(", outcome_mix=0.5", outcome_mix=0.5),
     _mixed(", norm_by_std", norm_by_std=True),
-    Way("turn_grpo, group, zero_pad", "turn_grpo", {"zero_pad": True}),
+    Way("turn_grpo, group, zero_pad", "turn_grpo", {"baseline": "group", "zero_pad": True}),
     *SHAPES,
 ]
 WAYS = WITH_CRITIC + WITHOUT_CRITIC

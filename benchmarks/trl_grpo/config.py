@@ -176,9 +176,11 @@ def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
 
 
 def value_of(config: PPOConfig, name: str) -> Any:
-    """Return the value of a dotted key."""
+    """Return the value of a dotted key; its default if the chosen estimator or loss does not have it."""
     value: Any = config
     for part in name.split("."):
+        if not hasattr(value, part):
+            return all_keys(PPOConfig)[name].default
         value = getattr(value, part)
     return value
 

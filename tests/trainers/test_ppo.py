@@ -436,7 +436,7 @@ def test_custom_reward_function_scores_whole_episodes(tmp_path, replace):
                 sum(value for name, value in turn.items() if name in ("correct", "format", "extra_turn"))
                 for turn in episode.turn_terms
             )
-            assert environment_reward == pytest.approx(0.0 if episode.num_turns == 1 else -0.25)
+            assert environment_reward == pytest.approx(0.0 if episode.num_turns == 1 else -0.35)
             expected = 0.25 + episode.num_turns + (0 if replace else environment_reward)
             assert episode.total_reward == pytest.approx(expected)
 

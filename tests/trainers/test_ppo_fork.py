@@ -100,5 +100,5 @@ def test_conflicting_keys_are_refused() -> None:
     assert "would drop groups" in problems(fork, "rollout.filter_zero_variance=true")
     assert "gspo_token" in problems(fork, "actor.policy_loss=gspo")
     assert "has no effect" in problems(fork, "algorithm.zero_pad=true")
-    assert "algorithm.baseline: is shrunk" in problems(fork, "algorithm.baseline=shrunk")
+    assert "algorithm.baseline: shrunk is not allowed" in problems(fork, "algorithm.baseline=shrunk")
     resolve([fork, "rollout.n=1", "fork.samples=2", "fork.where=variance", "fork.budget=1000", "algorithm.gamma=0.9"])

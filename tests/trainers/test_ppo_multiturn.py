@@ -77,7 +77,7 @@ def problems(*arguments: str) -> str:
 
 def test_conflicting_keys_are_refused(tmp_path: Path) -> None:
     assert "must not be added up" in problems("algorithm.gamma=0.9")
-    assert "turn_grpo, turn_gae" in problems("algorithm.adv_estimator=gigpo")
+    assert "turn_gae, turn_grpo, fork" in problems("algorithm.adv_estimator=gigpo")
     assert "algorithm.outcome_mix" in problems("algorithm.outcome_mix=0.5")
     (tmp_path / "reward.py").write_text("def compute_score(**row): return 1.0\n")
     assert "both replace" in problems(f"custom_reward_function.path={tmp_path}/reward.py")

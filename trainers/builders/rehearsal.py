@@ -1,4 +1,4 @@
-"""What a run would do, without doing it: its plan, and its first steps tried without weights."""
+"""Rehearsal of a run: its plan, and its first steps tried without weights."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def _usage(usage: str) -> list[str]:
         "  --config FILE  read keys from a file; later files win over earlier ones, key=value over all files",
         "  --dry-run      print what differs from the defaults and where it came from, try what a run begins",
         "                 with, and stop; with --all, print every key; with --plan-for 4@80, place the run on",
-        "                 a machine with 4 GPUs of 80 GiB instead of this one (2x8@80: on two with 8 definition)",
+        "                 a machine with 4 GPUs of 80 GiB instead of this one (2x8@80: on two with 8 each)",
         "  --help         this; --help actor: the keys of a section; --help actor.lr: a key; --help --all:",
         "                 every key",
     ]

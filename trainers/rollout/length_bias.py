@@ -1,4 +1,4 @@
-"""Whether the episodes that are delivered are shorter than those that are sampled."""
+"""Bias of delivered episodes towards short ones."""
 
 from __future__ import annotations
 

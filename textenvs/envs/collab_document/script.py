@@ -51,7 +51,13 @@ _VALUE = re.compile(
     r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day(?:, \d+ \w+| at| to \w+day)?(?:,? ?(?:from )?\d+:00)?"
     r"|\$\d+(?:[^.]*% off| a \w+| an hour)?|M[rs]s? \w+(?:, (?:room|office) \d+)?"
 )
-_FRAME = {word for saying in _sayings() for word in re.findall(r"[a-z]+", re.sub(r"\{\w+\}", "", saying).lower())}
+
+
+@functools.cache
+def _frame() -> set[str]:
+    """Return the words of training's sayings, without the values in them."""
+    plain = (re.sub(r"\{\w+\}", "", saying).lower() for saying in _sayings())
+    return {word for saying in plain for word in re.findall(r"[a-z]+", saying)}
 
 
 def _value(sentence: str) -> str:
@@ -64,7 +70,7 @@ def _value(sentence: str) -> str:
         return match[0]
     runs, run = [""], ""
     for word in sentence.rstrip(".!").split():
-        if word.strip(",:").lower() in _FRAME:
+        if word.strip(",:").lower() in _frame():
             run = ""
         else:
             run = f"{run} {word}".strip()
