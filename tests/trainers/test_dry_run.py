@@ -235,7 +235,7 @@ def test_warm_start_without_scripted_mistakes(tmp_path):
     def look(run: Any) -> None:
         seen.append(run.config.warm_start)
 
-    in_process(tmp_path, *argv, *less, "warm_start.enable=true", "warm_start.careless_steps=60", look=look)
+    in_process(tmp_path, *argv, *less, "warm_start.enable=true", "warm_start.careless_steps=30", look=look)
     assert (seen[0].mistake_rate, seen[0].careless_steps) == (0.0, 0)
 
 

@@ -162,5 +162,5 @@ def test_failed_write_warns_once(tmp_path, caplog, monkeypatch):
         cache.put("b", "2")
         cache.put("c", "3")
     other.close()
-    assert caplog.text.count("cannot be kept") == 1
+    assert caplog.text.count("cannot be cached") == 1
     assert cache.get("a") == "1"
