@@ -85,10 +85,16 @@ def test_broken_plugin_stops_nothing(installed: Path, tmp_path: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 0.1\n")
     points = "nothing = no_such_module:Nothing\nother = median_grpo:MedianGRPO\ngrpo = median_grpo:MedianGRPO\n"
+    points += "bare = bare:Bare\n"
     (info / "entry_points.txt").write_text(f"[textenvs.estimators]\n{points}")
     (tmp_path / "median_grpo.py").write_bytes((PACKAGE / "median_grpo.py").read_bytes())
+    (tmp_path / "bare.py").write_text(
+        "from trainers.algorithms.estimators import Estimator\n"
+        "class Bare(Estimator):\n    adv_estimator: str = 'bare'\n"
+    )
     ran = ppo(tmp_path, "--help", "algorithm.adv_estimator")
     assert ran.returncode == 0, ran.stderr
     assert "turn_grpo" in ran.stdout
-    for name in ("nothing", "other", "grpo"):
+    assert "it has no method advantages" in ran.stderr
+    for name in ("nothing", "other", "grpo", "bare"):
         assert f"the entry point {name} = " in ran.stderr
