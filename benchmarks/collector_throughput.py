@@ -35,11 +35,11 @@ from textenvs.messages import Message, text_of, user
 from trainers.cli import tuned_gc
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
+from trainers.models.tiny import build_model, build_tokenizer
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.group_scheduler import GroupRules
 from trainers.rollout.renderer import Renderer
-from trainers.tiny import build_model, build_tokenizer
 
 TURNS = 4
 

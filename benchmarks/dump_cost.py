@@ -20,7 +20,7 @@ from typing import Any
 
 from textenvs.records import open_run
 from trainers.algorithms.estimators import ESTIMATORS
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.ppo import train
 from trainers.report.episodes import EpisodeFiles
 from trainers.run import assemble

@@ -36,7 +36,7 @@ from transformers import PreTrainedModel
 
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 MODELS: dict[str, dict[str, Any]] = {
     "0.80M": {"vocab_size": 512, "hidden": 128, "layers": 3, "intermediate": 512, "max_context": 128},

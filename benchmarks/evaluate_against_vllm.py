@@ -44,7 +44,7 @@ CASES = (
 
 
 def build_model(folder: Path) -> None:
-    from trainers.tiny import build_model, build_tokenizer, save
+    from trainers.models.tiny import build_model, build_tokenizer, save
 
     texts = []
     for env_id in textenvs.list_environments():

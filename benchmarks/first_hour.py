@@ -198,7 +198,7 @@ def prepare(folder: Path) -> None:
     page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
     for name, text in re.findall(r"^```python (\S+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
         (folder / name).write_text(text, encoding="utf-8")
-    from trainers import tiny
+    from trainers.models import tiny
 
     tokenizer = tiny.build_tokenizer(["user: What is 2 + 3? assistant: 2 + 3 = 5 #### 5"])
     model = tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2, kv_heads=1)

@@ -36,13 +36,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.gpu.shapes import from_tokens
-from trainers import tiny
 from trainers.algorithms.off_policy import importance_weights
 from trainers.algorithms.policy_losses import gspo, ppo_clip
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
+from trainers.models import tiny
 from trainers.trajectory import Trajectory
 
 DType = Literal["float32", "bfloat16"]

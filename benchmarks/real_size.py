@@ -36,9 +36,9 @@ from trainers.cluster.group import LearnerGroup, RayRanks
 from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.runtime import RayCluster
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.learner import OptimizerSettings
-from trainers.tiny import build_tokenizer
+from trainers.models.tiny import build_tokenizer
 from trainers.trajectory import Trajectory
 
 SHAPES = {

@@ -36,7 +36,7 @@ from benchmarks.gpu.shapes import forked
 from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.memory import empty_heap, give_back_freed_memory
 from trainers.learner.trees import Forest
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 DEPTHS, SHARINGS = range(1, 7), (0.5, 0.75, 0.9)
 _VOCABULARY = 512

@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from trainers.builders.learner import Publisher
-from trainers.config import load_config
+from trainers.cluster.publisher import Publisher
+from trainers.command_line import load_config
 from trainers.engines.remote import RemoteEngine
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 from trainers.engines.torch_engine import TorchEngine
@@ -34,7 +34,7 @@ from trainers.engines.vllm.engine import VLLMEngine
 from trainers.engines.vllm.options import VLLMOptions
 from trainers.learner import Learner, LoRASettings
 from trainers.learner.memory import empty_heap, peak
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 SHAPE = {"hidden": 1024, "layers": 6, "heads": 16, "kv_heads": 4, "intermediate": 4096}
 VOCAB = 30_000

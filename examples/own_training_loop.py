@@ -18,15 +18,15 @@ from own_environment import HigherLower
 from trainers.algorithms.batch import ActionBatch, gather
 from trainers.algorithms.estimators import TurnGRPO
 from trainers.algorithms.policy_losses import ppo_clip, token_weights
-from trainers.demonstrations import encode, play
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
+from trainers.models.tiny import build_model, build_tokenizer
 from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.demonstrations import encode, play
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.group_scheduler import GroupRules
 from trainers.rollout.renderer import Renderer
-from trainers.tiny import build_model, build_tokenizer
 
 ITERATIONS = 3
 

@@ -25,11 +25,11 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 import textenvs  # noqa: E402
 from textenvs.integrations.trl import textenv_dataset  # noqa: E402
-from trainers import tiny  # noqa: E402
-from trainers.demonstrations import encode, play  # noqa: E402
 from trainers.integrations.trl import TextEnvRollout, textenv_reward  # noqa: E402
 from trainers.integrations.trl.credit import TurnCreditGRPOTrainer  # noqa: E402
 from trainers.learner import Learner, OptimizerSettings  # noqa: E402
+from trainers.models import tiny  # noqa: E402
+from trainers.rollout.demonstrations import encode, play  # noqa: E402
 from trainers.rollout.renderer import Renderer  # noqa: E402
 
 # An answer line that is wrong earns a little, and another turn costs no more.

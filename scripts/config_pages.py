@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from trainers.compat.verl.rules import TABLES
+from trainers.compat.verl.translate import NAMES, Rule
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import Key, groups
 from trainers.config.schema import PPOConfig, RunConfig, SFTConfig
-from trainers.config.verl import NAMES, Rule
-from trainers.config.verl_rules import TABLES
 from trainers.config.yaml12 import dump
 
 COMMANDS: dict[str, type[RunConfig]] = {
@@ -25,7 +25,7 @@ COMMANDS: dict[str, type[RunConfig]] = {
     "python -m trainers.evaluate": EvaluateConfig,
 }
 _IGNORED = "no meaning"
-_BEGINS = "<!-- From here on made by `make docs-pages` from trainers/config/verl.yaml; do not edit it here. -->"
+_BEGINS = "<!-- From here on made by `make docs-pages` from trainers/compat/verl/keys.yaml; do not edit it here. -->"
 
 
 def markdown(schemas: Mapping[str, type[RunConfig]]) -> str:

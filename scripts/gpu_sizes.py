@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainers.builders.engines import plan_of
 from trainers.cluster.memory import Machine, PlanError
-from trainers.config import load_config
+from trainers.command_line import load_config
 
 #: Qwen3's dense models, as their published ``config.json`` has them: width, layers, feed-forward width, heads, tied.
 MODELS = {

@@ -51,7 +51,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
     "trainers": (
         "Trainers",
         tuple(f"trainers.{name}" for name in ("make", "names", "Trainer", "Result", "TrainerNotFoundError"))
-        + ("trainers.ppo_trainer", "trainers.trajectory", "trainers.policy", "trainers.registry"),
+        + ("trainers.ppo_trainer", "trainers.trajectory", "trainers.models.policy", "trainers.registry"),
     ),
     "algorithms": (
         "Algorithms",

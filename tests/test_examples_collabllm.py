@@ -18,8 +18,9 @@ import yaml
 from textenvs.cli import build_parser
 from textenvs.cli import main as textenvs_main
 from textenvs.data.files import write_rows
-from trainers import ppo, sft, tiny
-from trainers.demonstrations import read
+from trainers import ppo, sft
+from trainers.models import tiny
+from trainers.rollout.demonstrations import read
 
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 from fake_service import FakeService, status  # noqa: E402

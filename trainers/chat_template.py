@@ -31,6 +31,8 @@ from textenvs.messages import Message, Messages, ToolCall, assistant, has_images
 from textenvs.reasoning import REASONING_KEYS, REASONING_MARKS, Marks, split_reasoning
 from textenvs.text import excerpt
 
+from .config.template import RESERVED, refused
+
 
 class MarkedText(NamedTuple):
     """Rendered text with marks for the control tokens that messages spell, and the pattern of the marks, if any."""
@@ -533,25 +535,6 @@ _SHOWN = re.compile(rf"((?:{_MARK})[a-z]*)\s*{_THOUGHT}\s*({_MARK}).*{_SAID}", r
 
 
 # ------------------ variables that a user may set
-
-_OURS = "the renderer's own: templates are rendered as text, and tokenised behind that"
-
-#: Names that no user may set, and their meaning: arguments of ``apply_chat_template``, or variables that it sets.
-RESERVED: Mapping[str, str] = {
-    **dict.fromkeys(("messages", "conversation"), "the conversation at hand"),
-    "tools": "the environment's tools",
-    "add_generation_prompt": "true exactly where the model is to speak",
-    "chat_template": "the tokenizer's template itself",
-    **dict.fromkeys(("continue_final_message", "tokenize", "padding", "truncation", "max_length"), _OURS),
-    **dict.fromkeys(("return_tensors", "return_dict", "return_assistant_tokens_mask"), _OURS),
-    **dict.fromkeys(("tokenizer_kwargs", "processor_kwargs", "sanitize_control_tokens"), _OURS),
-    **dict.fromkeys(("raise_exception", "strftime_now"), "a function that every template is given"),
-}
-
-
-def refused(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return those of the names that no user may set, each with its meaning."""
-    return [(name, RESERVED[name]) for name in names if name in RESERVED]
 
 
 def variables(sources: Iterable[str]) -> set[str]:

@@ -18,8 +18,8 @@ from typing import Any
 from textenvs.records import RecordsError, open_run
 from textenvs.text import plural
 
-from .config import ConfigError, resolve
-from .config.notices import notices
+from .command_line import ConfigError, resolve
+from .command_line.notices import notices
 from .report.checks import CHECKS
 from .report.diagnosis import Doctor
 from .report.loggers import METRICS_FILE, MetricsError, read_jsonl

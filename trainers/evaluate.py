@@ -21,7 +21,7 @@ from textenvs.evaluate.statistics import mean_interval, pass_at_k
 from textenvs.text import plural, reader_may_leave
 
 from .cli import run_command
-from .config import load_config
+from .command_line import load_config
 from .config.commands import EvaluateConfig
 from .rewards import FunctionError, FunctionPool, ScoreError
 from .trajectory import TableError, read_table, refuse_rows

@@ -22,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .config import PPOConfig, check_arguments, load_config
+from .command_line import check_arguments, load_config
+from .config import PPOConfig
 from .config.commands import GenerateConfig
 
 if __name__ == "__main__":
@@ -42,12 +43,13 @@ from .builders.policy import renderer_of, set_threads
 from .cli import Interrupts, leave, run_command
 from .cluster.memory import PlanError
 from .cluster.plan import with_replicas
-from .config.schema import EngineSection, ModelSection
+from .config.engine import EngineSection
+from .config.model import ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
-from .hub import is_name
-from .policy import PolicyError, end_token_ids_of, load, load_tokenizer, positions, resolve_device
-from .rollout.curriculum import derive_seed
+from .models.hub import is_name
+from .models.policy import PolicyError, end_token_ids_of, load, load_tokenizer, positions, resolve_device
 from .rollout.renderer import Renderer, RendererError
+from .rollout.seeds import derive_seed
 from .trajectory import TableError, read_table, refuse_rows, write_table
 
 log = logging.getLogger("trainers")

@@ -18,7 +18,8 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from .config import PPOConfig, check_arguments, load_config
+from .command_line import check_arguments, load_config
+from .config import PPOConfig
 
 if __name__ == "__main__":
     check_arguments(sys.argv[1:], PPOConfig, "python -m trainers.ppo")

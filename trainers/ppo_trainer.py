@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .cli import Interrupts
-from .config import PPOConfig, resolve
+from .command_line import resolve
+from .config import PPOConfig
 from .registry import Result
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from .builders.folder import (
     run_folder,
     write_config,
 )
-from .builders.learner import Publisher, check_learner, learner_of, learner_options, start_from_adapter
+from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .builders.policy import careless_of, experts_of, policy_of, renderer_of, set_threads, with_available_scripts
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, changes, damaged, refuse_checkpoint
@@ -40,19 +40,20 @@ from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
 from .cluster.memory import PlanError
 from .cluster.plan import with_replicas
+from .cluster.publisher import Publisher
 from .cluster.ray.runtime import captures
 from .config import PPOConfig
-from .demonstrations import DemonstrationError
 from .engines.base import Engine
 from .learner import Learner, Parallel
 from .learner.memory import LearnerThread, empty_heap
-from .policy import Policy, PolicyError
+from .models.policy import Policy, PolicyError
 from .report.checks import CHECKS
 from .report.console import ConsoleLogger
 from .report.diagnosis import Doctor
 from .report.loggers import METRICS_FILE, MetricsError, Reporter, profiled, read_jsonl
 from .report.progress import Phase, Progress, duration
 from .rollout.collector import CollectionError, Collector
+from .rollout.demonstrations import DemonstrationError
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
 from .rollout.trace import TraceFile

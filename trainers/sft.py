@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from .config import SFTConfig, check_arguments, load_config
+from .command_line import check_arguments, load_config
+from .config import SFTConfig
 
 if __name__ == "__main__":
     check_arguments(sys.argv[1:], SFTConfig, "python -m trainers.sft")
@@ -48,15 +49,15 @@ from .builders.policy import (
 )
 from .cli import INTERRUPTED, Interrupts, run_command
 from .config.schema import SFTSection, SupervisedSection
-from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
 from .learner.checkpoint import replace_folder
 from .learner.fsdp import Ranks
 from .learner.system_errors import system_errors
-from .policy import Policy, PolicyError, end_token_ids_of, load_tokenizer, resolve_device
+from .models.policy import Policy, PolicyError, end_token_ids_of, load_tokenizer, resolve_device
 from .report.console import ConsoleLogger
 from .report.loggers import MetricsError, open_loggers
 from .report.progress import Progress
+from .rollout.demonstrations import DemonstrationError, Example, encode
 from .rollout.renderer import Renderer, RendererError
 
 log = logging.getLogger("trainers")

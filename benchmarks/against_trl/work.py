@@ -16,7 +16,7 @@ from textenvs.messages import Message, text_of, user
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import DrGRPO
 from trainers.algorithms.policy_losses import ppo_clip, token_weights
-from trainers.tiny import build_model, build_tokenizer
+from trainers.models.tiny import build_model, build_tokenizer
 from trainers.trajectory import Trajectory
 
 ANSWER = "No, that is not right. Please try again."

@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 from transformers.utils.logging import disable_progress_bar
 
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.ppo import train
 from trainers.report.checks import CHECKS
 from trainers.report.diagnosis import Doctor, wilson

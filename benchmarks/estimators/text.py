@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from trainers.algorithms.baselines import score_norms
 from trainers.algorithms.batch import ActionBatch, Floats, Ints, anchor_states, episode_terms, gather
 from trainers.algorithms.estimators import TurnGRPO
-from trainers.config import resolve
-from trainers.policy import Policy
+from trainers.command_line import resolve
+from trainers.models.policy import Policy
 from trainers.run import assemble
 from trainers.trajectory import Trajectory
 

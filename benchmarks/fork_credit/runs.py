@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.config import resolve
+from trainers.command_line import resolve
 from trainers.engines.base import Sampling
 from trainers.ppo import iterate
 from trainers.run import Run, assemble

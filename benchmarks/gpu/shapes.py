@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 from trainers.trajectory import Trajectory
 
 _VOCABULARY = 151_936
@@ -30,7 +30,7 @@ def make_model(name: str, device: torch.device, **overrides: Any) -> PreTrainedM
     Args:
         name: Of :data:`SHAPES`.
         device: Where.
-        overrides: More arguments of :func:`trainers.tiny.build_model`.
+        overrides: More arguments of :func:`trainers.models.tiny.build_model`.
     """
     shape = {"vocab_size": _VOCABULARY, "max_context": 32768, **SHAPES[name], **overrides}
     if shape.get("family") == "qwen3":

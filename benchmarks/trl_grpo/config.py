@@ -7,10 +7,11 @@ from typing import Any
 
 from trainers.algorithms.losses import PPO
 from trainers.builders.folder import run_folder
-from trainers.config import ConfigError, PPOConfig, resolve
+from trainers.command_line import ConfigError, resolve
+from trainers.command_line.load import Problem
+from trainers.config import PPOConfig
 from trainers.config.describe import all_keys
-from trainers.config.load import Problem
-from trainers.policy import resolve_device
+from trainers.models.policy import resolve_device
 
 #: Keys with one field of ``GRPOConfig`` each, and the conversion of the value.
 FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {

@@ -35,17 +35,18 @@ from trainers.builders.folder import held, logged_run, run_folder, would_replace
 from trainers.builders.learner import learner_settings
 from trainers.builders.policy import policy_of, set_threads, threads_for, with_available_scripts
 from trainers.checkpoints import refuse_other_run
-from trainers.cluster.memory import slots
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
+from trainers.config.sizes import slots
 from trainers.integrations.trl import textenv_reward
-from trainers.policy import Policy
+from trainers.models.policy import Policy
 from trainers.registry import Result
 from trainers.report.loggers import open_loggers
 from trainers.report.metrics import episode_metrics
 from trainers.report.progress import Progress
-from trainers.rollout.curriculum import TaskOrder, derive_seed, environment_seed
+from trainers.rollout.curriculum import TaskOrder
 from trainers.rollout.renderer import Renderer
+from trainers.rollout.seeds import derive_seed, environment_seed
 from trainers.run import warm_start_enabled, warm_up
 
 from .config import FIXED, grpo_arguments, resolved, steps_an_iteration

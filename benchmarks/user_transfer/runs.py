@@ -19,10 +19,10 @@ from textenvs.evaluate.plan import jobs
 from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import run as play_all
 from textenvs.registry import make
-from trainers.config import resolve
-from trainers.local_policy import LocalPolicy
+from trainers.command_line import resolve
 from trainers.ppo import iterate
 from trainers.run import assemble
+from trainers.serving.local_policy import LocalPolicy
 
 #: `collab-math` about the code of a lock: the user holds it back, so asking and reading the answer decide.
 ENV = "benchmarks.fork_credit.envs:fork-credit/collab-math-v0"

@@ -145,7 +145,7 @@ def test_decoding_is_timed_against_its_roofline(job):
 def test_roofline_matches_hand_count(tied):
     """Compare with counts by hand for a model of known shape."""
     from benchmarks.gpu.decode import roofline
-    from trainers.tiny import build_model
+    from trainers.models.tiny import build_model
 
     hidden, wide, layers, heads, kv, vocab = 32, 48, 3, 4, 2, 61
     model = build_model(

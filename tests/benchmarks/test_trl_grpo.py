@@ -17,7 +17,8 @@ from textenvs.integrations.trl import dataset_of
 from trainers.builders import SetupError
 from trainers.builders.learner import learner_settings
 from trainers.checkpoints import CheckpointError
-from trainers.config import ConfigError, PPOConfig, resolve
+from trainers.command_line import ConfigError, resolve
+from trainers.config import PPOConfig
 from trainers.config.describe import all_keys
 from trainers.report.metrics import episode_metrics
 from trainers.trajectory import read_parquet

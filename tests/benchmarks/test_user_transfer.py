@@ -11,7 +11,7 @@ import pytest
 from benchmarks.user_transfer import __main__ as command
 from benchmarks.user_transfer import report, runs
 from textenvs.registry import make
-from trainers.config import resolve
+from trainers.command_line import resolve
 
 
 @pytest.mark.parametrize("family", [*runs.TRAINED, *runs.UNSEEN])

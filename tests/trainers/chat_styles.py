@@ -12,7 +12,7 @@ from functools import cache
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from trainers.tiny import CHATML, build_tokenizer
+from trainers.models.tiny import CHATML, build_tokenizer
 
 TEXTS = [
     "Tom has 3 apples and buys 4 more. How many apples does he have now? The answer is 7. #### 7",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.ppo import train
 from trainers.run import Run, assemble
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import trainers
 from trainers.checkpoints import CheckpointError
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.ppo import main, train
 from trainers.run import Run, assemble
 

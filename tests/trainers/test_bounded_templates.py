@@ -14,9 +14,10 @@ pytest.importorskip("transformers")
 from transformers.utils import chat_template_utils
 
 from textenvs.messages import assistant, user
-from trainers import bounded_template, tiny
+from trainers import bounded_template
 from trainers.bounded_template import TEXT, BoundedTemplates, LimitError
 from trainers.chat_template import PROBE_TOOLS, RejectedError, RendererError, show_with
+from trainers.models import tiny
 from trainers.rollout.renderer import Renderer
 
 MESSAGES = [user("How many?"), assistant("<think>\nHm.\n</think>\n\n12."), user("And more?")]

@@ -15,16 +15,16 @@ from trainers.builders import SetupError, collection, environments, reward_model
 from trainers.builders import policy as policies
 from trainers.builders.engines import _actor_engine, _all_or_none, _sending_s, engine_of
 from trainers.builders.policy import threads_for
+from trainers.command_line.load import ConfigError, resolve
 from trainers.config import PPOConfig
-from trainers.config.load import ConfigError, resolve
 from trainers.engines.base import Sampling
 from trainers.engines.replicas import Replicas
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner
-from trainers.policy import Policy
+from trainers.models.policy import Policy
+from trainers.models.tiny import build_model, build_tokenizer
 from trainers.rewards.backends.judge import JudgeBackend
 from trainers.rollout.renderer import Renderer
-from trainers.tiny import build_model, build_tokenizer
 
 SMALL, LARGE = {"hidden": 32, "layers": 1}, {"hidden": 768, "layers": 2}
 

@@ -14,14 +14,17 @@ from transformers import PreTrainedTokenizerBase
 
 from textenvs.messages import assistant, user, visible_text
 from trainers import ppo, sft
-from trainers.chat_template import RESERVED, TemplateReasoning, reasoning_of, refused, show_with, unread, variables
+from trainers.chat_template import TemplateReasoning, reasoning_of, show_with, unread, variables
 from trainers.checkpoints import refuse_other_run
-from trainers.config import PPOConfig, SFTConfig, resolve
+from trainers.command_line import resolve
+from trainers.command_line.load import ConfigError
+from trainers.config import PPOConfig, SFTConfig
 from trainers.config.commands import GenerateConfig
-from trainers.config.load import ConfigError
+from trainers.config.template import RESERVED, refused
 from trainers.engines.base import Generation
-from trainers.rollout.renderer import EpisodeTokens, Renderer, RendererError
-from trainers.tiny import CHATML
+from trainers.models.tiny import CHATML
+from trainers.rollout.episode_tokens import EpisodeTokens
+from trainers.rollout.renderer import Renderer, RendererError
 
 # As in Qwen 3: an empty thought before the reply, and none in earlier replies.
 SWITCH = QWEN3.replace(

@@ -17,8 +17,8 @@ from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.kl import FixedKL
 from trainers.algorithms.losses import LOSSES
 from trainers.algorithms.policy_losses import clip_cov_tokens, kl_cov_tokens
+from trainers.command_line.load import resolve
 from trainers.config import PPOConfig
-from trainers.config.load import resolve
 from trainers.trajectory import Trajectory
 from trainers.update import Update, actor_loss, critic_loss, has_gradient
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from textenvs.messages import Message, Messages, assistant, system, tool, user
 from trainers.engines.base import Generation
-from trainers.rollout.renderer import EpisodeTokens, Renderer, RendererError
+from trainers.rollout.episode_tokens import EpisodeTokens
+from trainers.rollout.renderer import Renderer, RendererError
 from trainers.trajectory import Status, Trajectory
 
 DONE: dict[str, Any] = {"terminated": True, "truncated": False, "status": Status.COMPLETED}

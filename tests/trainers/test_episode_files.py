@@ -17,9 +17,9 @@ from textenvs.records import open_run
 from textenvs.records.schema import EXPLAINED
 from trainers.algorithms.batch import ActionBatch, episode_terms
 from trainers.algorithms.estimators import ESTIMATORS
+from trainers.models.tiny import build_tokenizer
 from trainers.report.episodes import EpisodeFiles, Explained, Pieces, rounded, table_of
 from trainers.report.metrics import groups_tied
-from trainers.tiny import build_tokenizer
 from trainers.trajectory import Trajectory, read_parquet
 
 TOKENIZER = build_tokenizer(["What is 3 + 4? héllo wörld"], vocab_size=300)

@@ -15,8 +15,9 @@ import textenvs
 from textenvs.cli import main as textenvs_main
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
-from trainers import evaluate, generate, tiny
+from trainers import evaluate, generate
 from trainers.evaluate import Outcome, report
+from trainers.models import tiny
 from trainers.rewards.builtin import compute_score
 
 # ------------------------------------------------------------------ generate

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from trainers import hub, tiny
 from trainers.chat_template import RendererError
 from trainers.config.model import ModelSection, is_language_model
-from trainers.learner.source import ModelSource
-from trainers.policy import PolicyError, load
+from trainers.models import hub, tiny
+from trainers.models.policy import PolicyError, load
+from trainers.models.source import ModelSource
 from trainers.rollout.renderer import Renderer
 
 JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "added_tokens.json")

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ppo_runs import in_process
 
-from trainers.cluster.memory import episodes, futures, slots, surplus_groups, training_episodes
-from trainers.config import resolve
-from trainers.config.load import ConfigError
+from trainers.command_line import resolve
+from trainers.command_line.load import ConfigError
+from trainers.config.sizes import episodes, futures, slots, surplus_groups, training_episodes
 from trainers.engines.base import Generation
 from trainers.engines.torch_engine import TorchEngine
 from trainers.rollout.group_scheduler import GroupRules, GroupScheduler

@@ -19,7 +19,7 @@ from ppo_runs import QUICK, SMALL, in_process, training_of
 
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS, normalize
-from trainers.config import load_config, resolve
+from trainers.command_line import load_config, resolve
 from trainers.ppo import train
 from trainers.report.diagnosis import START
 from trainers.report.metrics import groups_tied

@@ -19,13 +19,14 @@ from textenvs.messages import Messages, TextPart, assistant, image_part, system,
 from trainers.builders import SetupError
 from trainers.builders.environments import check_tools
 from trainers.chat_template import ControlTokens, MarkedText
-from trainers.config import PPOConfig, resolve
+from trainers.command_line import resolve
+from trainers.config import PPOConfig
 from trainers.engines.base import Sampling
+from trainers.models.tiny import CHATML, build_tokenizer
 from trainers.rewards.backends.conversation import ConversationTokens
 from trainers.rollout.environments import Backend, EnvSpec, tools_of
 from trainers.rollout.play import Episode, Player
 from trainers.rollout.renderer import Renderer, RendererError
-from trainers.tiny import CHATML, build_tokenizer
 
 # Phi's: what is neither user nor assistant is dropped, tools and calls too.
 DROPPING = (

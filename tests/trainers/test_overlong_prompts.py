@@ -12,11 +12,12 @@ from program_envs import Wordy
 from textenvs.messages import user
 from trainers.builders import SetupError
 from trainers.builders.environments import backend_of, longest_prompt, overlong_of, played
-from trainers.config import PPOConfig, resolve
-from trainers.config.load import ConfigError
+from trainers.command_line import resolve
+from trainers.command_line.load import ConfigError
+from trainers.config import PPOConfig
+from trainers.models.tiny import build_tokenizer
 from trainers.rollout.curriculum import measure_openings
 from trainers.rollout.renderer import Renderer
-from trainers.tiny import build_tokenizer
 
 RENDERER = Renderer(build_tokenizer(["word word word"]))
 WORDY = ("env.id=program_envs:tests/wordy", "env.val_kwargs={}", "data.filter_overlong_prompts=true")

@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, MistralConfig, Qwen3MoeConfig
 
 from trainers.algorithms.estimators import ESTIMATORS
 from trainers.builders.learner import learner_settings
-from trainers.config import load_config, resolve
+from trainers.command_line import load_config, resolve
+from trainers.models.tiny import build_tokenizer
 from trainers.ppo import main, train
 from trainers.run import Run, assemble
-from trainers.tiny import build_tokenizer
 from trainers.trajectory import Trajectory, read_parquet
 from trainers.update import Update
 

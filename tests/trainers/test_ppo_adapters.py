@@ -13,10 +13,10 @@ from cluster_runs import OPTIONS, run
 from ppo_runs import comparable
 from transformers import AutoModelForCausalLM
 
-from trainers import tiny
-from trainers.builders.learner import Publisher
-from trainers.config import load_config
+from trainers.cluster.publisher import Publisher
+from trainers.command_line import load_config
 from trainers.learner import Learner
+from trainers.models import tiny
 from trainers.ppo import train
 from trainers.run import Run, assemble
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from trainers import checkpoints
 from trainers.algorithms.batch import TermsError
 from trainers.builders.environments import other_validation
-from trainers.config import resolve
+from trainers.command_line import resolve
 from trainers.engines.base import EngineDeadError
 from trainers.ppo import main, warn
 

@@ -11,7 +11,7 @@ from ppo_runs import in_process, training_of
 
 from trainers import update
 from trainers.algorithms.policy_losses import token_weights
-from trainers.config import ConfigError, resolve
+from trainers.command_line import ConfigError, resolve
 from trainers.run import Run
 from trainers.trajectory import read_parquet
 

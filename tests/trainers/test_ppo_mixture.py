@@ -14,9 +14,10 @@ from trainers.builders.environments import Component, check_environments, descri
 from trainers.builders.policy import demonstrations_of, experts_of, tokenizer_texts, with_available_scripts
 from trainers.builders.rehearsal import rehearse
 from trainers.checkpoints import CheckpointError
-from trainers.config import ConfigError, PPOConfig, resolve
+from trainers.command_line import ConfigError, resolve
+from trainers.config import PPOConfig
 from trainers.config.schema import SFTConfig
-from trainers.demonstrations import DemonstrationError
+from trainers.rollout.demonstrations import DemonstrationError
 from trainers.run import Run
 
 BYTES = "program_envs:tests/bytes"

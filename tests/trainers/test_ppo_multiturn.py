@@ -9,7 +9,7 @@ import pytest
 from ppo_runs import in_process, metrics_of, training_of
 
 from textenvs.lookahead import FORMULAS
-from trainers.config import ConfigError, resolve
+from trainers.command_line import ConfigError, resolve
 from trainers.config.reward_model import MultiturnRewardSection
 from trainers.rollout.play import Player
 from trainers.trajectory import Trajectory

@@ -24,9 +24,10 @@ from ray_here import paths
 
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
-from trainers import generate, tiny
+from trainers import generate
 from trainers.cluster.group import RankError
 from trainers.engines.base import RequestError, Sampling
+from trainers.models import tiny
 from trainers.run import Run
 
 # One process of the tests runs them all, and so one Ray.

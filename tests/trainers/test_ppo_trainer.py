@@ -7,7 +7,7 @@ from ppo_runs import MODEL, QUICK, SMALL, WARM, check_trainer
 
 import trainers
 from trainers.__main__ import main
-from trainers.config import resolve
+from trainers.command_line import resolve
 
 USUAL = [*MODEL, *WARM, *SMALL, *QUICK, "algorithm.adv_estimator=turn_grpo", "trainer.total_iterations=2"]
 

@@ -12,16 +12,16 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trainers import tiny
 from trainers.builders.learner import learner_options
-from trainers.config import ConfigError, load_config, render, resolve
+from trainers.command_line import ConfigError, load_config, render, resolve
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.config.schema import PPOConfig, SFTConfig
 from trainers.engines.decoder import FAMILIES, Decoder
 from trainers.learner import Learner
-from trainers.learner.source import ModelSource
-from trainers.policy import Policy, load
+from trainers.models import tiny
+from trainers.models.policy import Policy, load
+from trainers.models.source import ModelSource
 
 SHAPE = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "vocab_size": 300}
 DTYPES = ("float32", "bfloat16")

@@ -20,7 +20,7 @@ from textenvs.records import open_run
 from textenvs.viewer.branches import environment_of
 from trainers.algorithms import policy_losses
 from trainers.algorithms.estimators import turn_grpo
-from trainers.config.model import EngineSection
+from trainers.config.engine import EngineSection
 from trainers.learner.optim import Optimizer
 from trainers.replay import again as replaying
 from trainers.replay.__main__ import main

@@ -14,7 +14,7 @@ from textenvs.evaluate.plan import fingerprint
 from textenvs.task import Rows, Task
 from trainers.builders.data import check_data, data_of
 from trainers.checkpoints import Checkpoint, CheckpointError, Checkpoints
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.ppo import main, train
 from trainers.run import assemble
 

@@ -15,10 +15,11 @@ from fake_service import FakeService, status
 from ppo_runs import MODEL, QUICK, SMALL, refused
 from reward_models import save_model
 
-from trainers import run, sft, tiny
+from trainers import run, sft
 from trainers.builders import SetupError
 from trainers.builders.reward_model import check_rewards
-from trainers.config import resolve
+from trainers.command_line import resolve
+from trainers.models import tiny
 from trainers.ppo import main
 
 WARM = ["warm_start.enable=true", "warm_start.demonstrations=8", "warm_start.steps=1", "warm_start.batch_size=4"]

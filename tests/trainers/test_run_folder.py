@@ -13,7 +13,7 @@ from trainers import sft
 from trainers.builders import SetupError
 from trainers.builders.folder import held, resume_advice
 from trainers.checkpoints import Checkpoints
-from trainers.config import resolve
+from trainers.command_line import resolve
 from trainers.config.running import TrainerSection
 from trainers.config.schema import SFTConfig
 

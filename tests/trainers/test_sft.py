@@ -20,9 +20,9 @@ from textenvs.messages import assistant, user
 from trainers import sft
 from trainers.config.model import ModelSection, SupervisedSection
 from trainers.config.schema import SFTSection
-from trainers.demonstrations import Demonstration, DemonstrationError, Example, encode
 from trainers.learner import Learner, LoRASettings
-from trainers.policy import Policy, load
+from trainers.models.policy import Policy, load
+from trainers.rollout.demonstrations import Demonstration, DemonstrationError, Example, encode
 from trainers.rollout.renderer import Renderer
 
 MODEL = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]

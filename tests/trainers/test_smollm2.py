@@ -14,12 +14,12 @@ from ppo_runs import main
 from torch import Tensor
 
 from textenvs.messages import assistant, system, tool, user
-from trainers import hub
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
-from trainers.policy import Policy, load
+from trainers.models import hub
+from trainers.models.policy import Policy, load
 from trainers.rollout.renderer import Renderer
 from trainers.trajectory import Status, Trajectory
 

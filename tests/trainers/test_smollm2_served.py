@@ -19,12 +19,12 @@ import textenvs
 from textenvs.env import EnvironmentFailure
 from textenvs.judges import EquivalenceJudge, InteractivityJudge
 from textenvs.messages import assistant, user
-from trainers import hub
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.engines.base import Sampling
 from trainers.engines.server import ServerProcess, free_port
 from trainers.engines.torch_engine import TorchEngine
-from trainers.policy import load
+from trainers.models import hub
+from trainers.models.policy import load
 from trainers.rollout.renderer import Renderer
 
 # Slow: the conformance suite compares vLLM with transformers, and test_smollm2.py this model's replies.

@@ -15,7 +15,7 @@ import trainers
 from trainers import TrainerNotFoundError, registry
 from trainers.__main__ import main
 from trainers.builders import SetupError
-from trainers.config import resolve
+from trainers.command_line import resolve
 from trainers.ppo_trainer import PPOTrainer
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,8 @@ from trl.chat_template_utils import qwen3_chat_template
 from trl_runs import tiny_policy
 
 import trainers
-from trainers import registry, tiny
+from trainers import registry
+from trainers.models import tiny
 
 DOCS = Path(__file__).parents[2] / "docs"
 

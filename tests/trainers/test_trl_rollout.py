@@ -18,11 +18,11 @@ from textenvs.env import EnvironmentFailure
 from textenvs.integrations import EpisodeSpec, SpecError, episode_specs
 from textenvs.integrations.trl import KEY, dataset_of, spec_of, textenv_dataset
 from textenvs.messages import user
-from trainers import tiny
 from trainers.engines.base import EngineError, Sampling
 from trainers.integrations.trl import RolloutError, TextEnvRollout, term_rewards, textenv_reward
 from trainers.integrations.trl.generation import RoundEngine, _generation, answer
 from trainers.integrations.trl.rollout import check_groups, check_lockstep
+from trainers.models import tiny
 
 BYTES = "program_envs:tests/bytes"
 #: What the prompts of these tests may name beyond what ships.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.ppo import train
 from trainers.report.loggers import read_jsonl
 from trainers.run import Run, assemble

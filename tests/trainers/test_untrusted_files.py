@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from trainers import doctor, tiny
-from trainers.config import ConfigError, PPOConfig, resolve
+from trainers import doctor
+from trainers.command_line import ConfigError, resolve
+from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
 from trainers.config.reward_model import ClassifierSection
-from trainers.hub import read_adapter
 from trainers.learner import Learner
-from trainers.policy import PolicyError, load
+from trainers.models import tiny
+from trainers.models.hub import read_adapter
+from trainers.models.policy import PolicyError, load
 from trainers.rewards.backends.classifier import classifier_problems
 from trainers.rewards.backends.conversation import load_tokenizer
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from test_vocabulary import episode
 
-from trainers import tiny
 from trainers.algorithms.batch import Advantages
 from trainers.algorithms.kl import EntropyBonus
-from trainers.config import resolve
+from trainers.command_line import resolve
 from trainers.learner import Learner, OptimizerSettings
+from trainers.models import tiny
 from trainers.trajectory import action_offsets
 from trainers.update import Prepared, Update
 

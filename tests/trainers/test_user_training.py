@@ -18,7 +18,8 @@ from textenvs.two_sides import TwoSides
 from trainers import sft
 from trainers.builders import SetupError
 from trainers.builders.environments import backend_of, check_environments, played
-from trainers.config import ConfigError, PPOConfig, load_config, resolve
+from trainers.command_line import ConfigError, load_config, resolve
+from trainers.config import PPOConfig
 from trainers.ppo import train
 from trainers.rollout.collector import Batch
 from trainers.run import Run, assemble

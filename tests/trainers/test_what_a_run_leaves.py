@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from ppo_runs import MODEL, QUICK, arguments, in_process, main, refused
 
-from trainers import make, tiny
+from trainers import make
 from trainers.checkpoints import Checkpoints, changes
-from trainers.config import render, resolve
+from trainers.command_line import render, resolve
+from trainers.models import tiny
 
 ONE = ("trainer.total_iterations=1", "algorithm.adv_estimator=rloo")
 

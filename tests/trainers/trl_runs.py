@@ -14,8 +14,8 @@ from adapter_kit import Played
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer
 
-from trainers import tiny
 from trainers.integrations.trl import textenv_reward
+from trainers.models import tiny
 
 TEXTS = ["How many apples? #### 12", '<tool_call>{"name": "calc", "arguments": {"answer": 3}}</tool_call>', "tool user"]
 

@@ -16,8 +16,8 @@ from textenvs.messages import text_of
 from textenvs.options import Judge, resolve
 
 from ..algorithms.estimators import Estimator
-from ..cluster.memory import episodes, futures, slots, surplus_groups
 from ..config.schema import PPOConfig
+from ..config.sizes import episodes, futures, slots, surplus_groups
 from ..engines.base import Engine, Sampling
 from ..rewards import FunctionError, FunctionPool
 from ..rewards.credit_assignment import Redistribution, RedistributionError, overlong_penalty, redistribution

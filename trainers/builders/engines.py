@@ -16,15 +16,15 @@ from pathlib import Path
 
 import torch
 
-from ..chat_server import MOST_CONTEXT, SLOTS
 from ..cluster.group import LearnerGroup
-from ..cluster.memory import Machine, slots
+from ..cluster.memory import Machine
 from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
 from ..config.model import ModelSection, multiplies_bfloat16, native_dtype, planned_bfloat16
 from ..config.schema import PPOConfig
+from ..config.sizes import slots
 from ..engines.base import Engine, EngineError, default_kv_bytes
 from ..engines.remote import RemoteEngine
 from ..engines.replica import Limits
@@ -35,10 +35,11 @@ from ..engines.torch_engine import TorchEngine
 from ..engines.vllm.engine import VLLMEngine
 from ..engines.vllm.options import VLLMOptions
 from ..learner import Learner
-from ..policy import Policy, resolve_device
+from ..models.policy import Policy, resolve_device
+from ..models.tiny import save as save_policy
 from ..rollout.renderer import Renderer
 from ..rollout.workers import placed
-from ..tiny import save as save_policy
+from ..serving.chat_server import MOST_CONTEXT, SLOTS
 from . import setup_errors
 from .environments import served_folders
 from .folder import run_folder
@@ -274,7 +275,7 @@ def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool 
 
 
 def _served_bytes(folder: str, machine: Machine) -> tuple[int, int] | None:
-    """Return the bytes of weights, and of keys and values, of a :class:`~trainers.chat_server.ChatServer`."""
+    """Return the bytes of weights, and of keys and values, of a :class:`~trainers.serving.chat_server.ChatServer`."""
     if (shape := shape_of(ModelSection(path=folder))) is None:
         return None
     bfloat16 = multiplies_bfloat16 if machine.nodes is None else planned_bfloat16

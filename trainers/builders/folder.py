@@ -11,8 +11,8 @@ from typing import Any
 from textenvs.evaluate.records import lock
 
 from ..checkpoints import Checkpoint, CheckpointError, Checkpoints, load
+from ..command_line.load import render
 from ..config.base import RunConfig
-from ..config.load import render
 from ..config.running import RunSection, TrainerSection
 from ..config.schema import PPOConfig, SFTConfig
 from ..report.episodes import EpisodeFiles, Pieces

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import uuid
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ..algorithms.losses import PolicyLoss
 from ..cluster.group import LearnerGroup, RayRanks
@@ -17,12 +14,10 @@ from ..config.learning import CriticSection
 from ..config.model import ModelSection
 from ..config.running import RunSection
 from ..config.schema import PPOConfig
-from ..engines.transport import AdapterSource, LocalSource, WeightSource
 from ..learner import Learner, LoRASettings, OptimizerSettings
 from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, world_size
-from ..learner.weight_stream import Which
-from ..policy import Policy, resolve_device
+from ..models.policy import Policy, resolve_device
 from . import SetupError, setup_errors
 from .folder import START, run_folder
 from .policy import threads_for
@@ -132,52 +127,3 @@ def _optimizer(section: PolicyLoss | CriticSection, **schedule: Any) -> Optimize
         grad_clip=section.grad_clip,
         **schedule,
     )
-
-
-class Publisher:
-    """Publisher of an actor's weights from a learner, in the form of ``model.lora_publish``.
-
-    With ``rollout.staleness=0`` engines read the parameters themselves, which nothing changes until they have them.
-    Otherwise engines in other processes receive a snapshot, of which each rank has its own part, and training
-    continues. Embedded engines in this process still read the parameters: the optimizer's next step waits until they
-    have.
-    """
-
-    def __init__(self, learner: Learner | LearnerGroup, config: PPOConfig) -> None:
-        self._learner = learner
-        model = config.model
-        self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"
-        self._scale = model.lora_alpha / max(model.lora_rank, 1)
-        embedded = config.engine.name == "torch" and config.cluster.backend != "ray"
-        self._dtype = None if embedded else getattr(torch, model.precision)  # in this process the copy is the cast
-        self._snapshot = config.rollout.staleness > 0 and not embedded
-        self._name = uuid.uuid4().hex
-        self._base: Any = None
-
-    @property
-    def live(self) -> bool:
-        """True if engines read the parameters themselves, which must not change during an update."""
-        return not self._snapshot
-
-    def take(self) -> tuple[WeightSource | AdapterSource, int]:
-        """Return the current weights in the engines' form, and the bytes of them that are new. It blocks."""
-        if not self._adapters:
-            weights, size = self._part("weights")
-            return weights, size
-        size = 0
-        if (
-            self._base is None
-        ):  # frozen weights are a checkpoint's, if there is one: not those that engines were made of
-            self._base, size = self._part("base")
-        adapter, adapter_size = self._part("adapter")
-        return AdapterSource(self._name, self._base, adapter, self._scale), size + adapter_size
-
-    def _part(self, which: Which) -> tuple[WeightSource, int]:
-        dtype = self._dtype if which == "weights" else None
-        source: WeightSource
-        if isinstance(self._learner, Learner):
-            stream, ranks = self._learner.publication(which, dtype, snapshot=self._snapshot), self._learner.ranks
-            source = LocalSource(stream.specs, lambda: stream.read(ranks))
-        else:
-            source = self._learner.publication(which, dtype, snapshot=self._snapshot)
-        return source, source.nbytes

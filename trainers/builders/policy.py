@@ -12,12 +12,12 @@ import torch
 from textenvs.evaluate.baselines import has_script
 from textenvs.messages import Messages, text_of
 
-from .. import demonstrations
 from ..checkpoints import Checkpoint
 from ..config.model import ModelSection, SupervisedSection, WarmStartSection
 from ..config.schema import PPOConfig
-from ..policy import Policy, PolicyError, load_tokenizer
-from ..policy import load as load_policy
+from ..models.policy import Policy, PolicyError, load_tokenizer
+from ..models.policy import load as load_policy
+from ..rollout import demonstrations
 from ..rollout.renderer import Renderer
 from ..section import changed
 from . import SetupError, setup_errors

@@ -7,7 +7,7 @@ import asyncio
 from ..cluster.memory import Machine
 from ..cluster.plan import describe
 from ..config import PPOConfig
-from ..policy import PolicyError, end_token_ids_of, positions
+from ..models.policy import PolicyError, end_token_ids_of, positions
 from ..rollout.collector import CollectionError
 from ..rollout.renderer import Renderer, RendererError
 from .engines import check_engine, plan_of

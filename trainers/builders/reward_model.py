@@ -23,7 +23,7 @@ from ..cluster.ray.runtime import RayCluster
 from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig
 from ..learner import Learner
-from ..policy import resolve_device
+from ..models.policy import resolve_device
 from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, ScoringRequest, reward_of
 from ..rewards.backends.classifier import ClassifierPool, LocalWorker, Worker, WorkerLostError, classifier_problems
 from ..rewards.backends.conversation import PROBE

@@ -19,7 +19,7 @@ part, may be a fifth above what there is. Conventions:
 * on CPUs the driver's float32 model, Python itself, and a copy of what is published count, too: for embedded engines in
   Ray actors, and for servers with ``rollout.staleness``;
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
-  its requests can fill (:func:`trainers.cluster.memory.slots`). On a GPU, vLLM wants the share free that
+  its requests can fill (:func:`trainers.config.sizes.slots`). On a GPU, vLLM wants the share free that
   ``engine.vllm.gpu_memory_utilization`` says, and holds it, or its weights and ``engine.kv_cache_gib`` where that is
   given; SGLang holds that of ``--mem-fraction-static`` in its ``server_args``, else what its requests can fill.
   Replicas that share a place add up;
@@ -35,6 +35,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainers.config.sizes import slots
 from trainers.engines.base import default_kv_bytes
 
 if TYPE_CHECKING:
@@ -116,48 +117,6 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-#: Replicas are not loaded evenly: sessions stay where their KV is until one has so many times the mean load of the
-#: others (:class:`trainers.engines.routing.Router`).
-_UNEVEN = 1.5
-
-
-def surplus_groups(config: PPOConfig) -> int:
-    """Return the groups that ``rollout.oversampling_factor`` adds to a batch."""
-    return ceil((config.rollout.oversampling_factor - 1.0) * config.rollout.groups_per_batch - 1e-9)
-
-
-def training_episodes(config: PPOConfig) -> int:
-    """Return the episodes of training that staleness allows in flight: the capacity of the ``GroupScheduler``."""
-    rollout = config.rollout
-    groups = (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(config)
-    return groups * (rollout.n + ("greedy" in config.algorithm.needs))
-
-
-def episodes(config: PPOConfig) -> int:
-    """Return the maximum of episodes in flight, with those of validation."""
-    limit, training = config.rollout.max_running, training_episodes(config)
-    if not isinstance(limit, int):  # `auto` looks for a number up to there
-        return training
-    return min(limit, training + config.data.val_size * config.validation.n)
-
-
-def futures(config: PPOConfig) -> int:
-    """Return the maximum of concurrent futures of the multiturn-aware reward: a turn's for each training episode."""
-    section = config.multiturn_reward
-    if not section.enable or section.window == 0:
-        return 0
-    most = section.samples * min(training_episodes(config), episodes(config))
-    return most if section.concurrency is None else min(section.concurrency, most)
-
-
-def slots(config: PPOConfig) -> int:
-    """Return the KV slots of a replica: ``engine.max_slots``, or one for each episode and future in flight."""
-    if config.engine.max_slots is not None:
-        return config.engine.max_slots
-    requests, engines = episodes(config) + futures(config), config.engine.engines
-    return requests if engines == 1 else min(requests, ceil(_UNEVEN * requests / engines))
 
 
 _GIB = 2**30

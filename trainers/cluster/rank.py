@@ -173,7 +173,7 @@ class RankHost:
         from trainers.learner.checkpoint import Background
         from trainers.learner.memory import give_back_freed_memory
         from trainers.learner.parallel import backend_of
-        from trainers.policy import resolve_device
+        from trainers.models.policy import resolve_device
 
         give_back_freed_memory()
         device = resolve_device(str(settings.get("device", "cpu")))

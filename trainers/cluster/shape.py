@@ -10,10 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from trainers import hub, tiny
 from trainers.cluster.memory import Machine, ModelShape, PlanError, available
 from trainers.config.model import ModelSection
 from trainers.learner.parallel import world_size
+from trainers.models import hub, tiny
 
 
 def this_machine() -> Machine:

@@ -1,6 +1,5 @@
-"""Configuration: the schema of all keys, and loading it from files and arguments with errors that help."""
+"""The settings of a run: sections with types, defaults, ranges and descriptions; nothing here reads arguments."""
 
-from .load import ConfigError, Flags, check_arguments, load_config, render, resolve
 from .schema import PPOConfig, SFTConfig
 
-__all__ = ["ConfigError", "Flags", "PPOConfig", "SFTConfig", "check_arguments", "load_config", "render", "resolve"]
+__all__ = ["PPOConfig", "SFTConfig"]

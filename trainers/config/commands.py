@@ -10,7 +10,8 @@ from pydantic import Field
 from ..section import Problems, Section
 from . import unread
 from .base import RunConfig
-from .model import Bfloat16, ServingSection, multiplies_bfloat16, native_dtype
+from .engine import ServingSection
+from .model import Bfloat16, multiplies_bfloat16, native_dtype
 from .reward_model import RewardFunctionSection
 from .running import RayInitSection
 from .schema import engine_checks, template_checks

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..engines.base import MIN_TEMPERATURE
-from ..engines.vllm.options import MIN_TEMPERATURE as VLLM_MIN_TEMPERATURE
 from ..section import Fraction, Names, Problems, Section
+from .engine import MIN_TEMPERATURE, VLLM_MIN_TEMPERATURE
 
 
 class OneEnvSection(Section):

@@ -15,17 +15,14 @@ from pydantic import BeforeValidator, Field
 
 from ..algorithms.estimators import ESTIMATORS, Estimator, TurnGRPO
 from ..algorithms.losses import LOSSES, PPO, PolicyLoss
-from ..chat_template import refused
-from ..engines.vllm.options import refused_arguments
 from ..section import Problems, changed
 from . import unread
 from .base import RunConfig
+from .engine import EngineSection, ServingSection, refused_arguments
 from .learning import CriticSection, ForkSection
 from .model import (
     Bfloat16,
-    EngineSection,
     ModelSection,
-    ServingSection,
     SupervisedSection,
     WarmStartSection,
     is_language_model,
@@ -53,6 +50,7 @@ from .rollout import (
     temperature_checks,
 )
 from .running import ClusterSection, RayInitSection, RunSection, SFTRunSection, TrainerSection
+from .template import refused
 from .variants import Variants
 
 

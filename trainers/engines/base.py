@@ -4,8 +4,8 @@ Conventions, which the conformance suite checks on every engine:
 
 * **Log-probability.** ``Generation.logprobs[i] = log_softmax(logits_i / T)[token_i]`` over the *full* vocabulary, with
   ``T = temperature`` (1 for greedy decoding), not renormalised after top-k, top-p or min-p: what a learner recomputes.
-  An engine that is made with ``unused_token_ids`` (:mod:`trainers.vocabulary`) never samples these; its full vocabulary
-  is the other ids.
+  An engine that is made with ``unused_token_ids`` (:mod:`trainers.models.vocabulary`) never samples these; its full
+  vocabulary is the other ids.
   ``Generation.sampled_logprobs`` is that of the distribution that was sampled from (after the cuts, renormalised):
   equal to ``logprobs`` when nothing is cut, 0 for greedy, ``None`` from engines that cannot say. With
   ``Sampling.return_kept``, ``Generation.kept_ids`` are the tokens that the cuts left; engines that cannot say refuse.
@@ -30,6 +30,8 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainers.config.engine import MIN_TEMPERATURE
 
 FinishReason = Literal["stop", "length", "abort"]
 UpdateMode = Literal["keep", "wait", "abort"]
@@ -192,9 +194,6 @@ def check_unused(unused_token_ids: Sequence[int], vocab_size: int) -> None:
         raise ValueError(f"unused_token_ids must be ids below {vocab_size}, not {min(unused)} to {max(unused)}")
     if len(unused) == vocab_size:
         raise ValueError(f"unused_token_ids are the whole vocabulary of {vocab_size}: nothing could be sampled")
-
-
-MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the temperature may overflow
 
 
 def check_request(

@@ -24,7 +24,8 @@ import torch
 from trainers.engines.base import EngineError, SourceLostError
 from trainers.engines.server import Client, ServerOptions, error_text
 from trainers.engines.transport import AdapterSource, Bucket, Receiver, Wants, Weights, WeightSource, source_of
-from trainers.engines.weights import HEAD, ChecksumRule, Parameters, SafetensorsFile, Sums
+from trainers.engines.weights import HEAD, ChecksumRule, Parameters, Sums
+from trainers.models.safetensors_file import SafetensorsFile
 
 log = logging.getLogger("trainers")
 

@@ -20,8 +20,6 @@ from torch.distributed.tensor import DTensor
 from trainers.learner.models import Critic, Policy
 from trainers.learner.parallel import Meshes
 
-Box = tuple[slice, ...]  #: a part of a tensor, along each of its dimensions
-
 
 def rank_device(device: str | torch.device) -> torch.device:
     """Select this rank's device and return it: a GPU without a number becomes the one that torchrun assigned."""
@@ -75,19 +73,6 @@ def shard(model: Policy | Critic, meshes: Meshes, dtype: torch.dtype, offload: O
 def whole(tensor: Tensor) -> Tensor:
     """Return the full tensor, on every rank; for a sharded one, all ranks must call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, sharded or not; the memory is the tensor's own."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
-
-
-def box_of(tensor: Tensor) -> Box:
-    """Return the box of the whole tensor that this rank has."""
-    if not isinstance(tensor, DTensor):
-        return tuple(slice(0, size) for size in tensor.shape)
-    chunk = tensor.__create_chunk_list__()[0]
-    return tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
 
 
 def tied_names(state: Iterable[tuple[str, Tensor]]) -> dict[str, tuple[str, ...]]:

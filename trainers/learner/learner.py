@@ -36,11 +36,11 @@ from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows
 from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
 from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of, reads_trees
-from trainers.learner.source import Source, sources_of
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
 from trainers.learner.tensors import write_model
 from trainers.learner.weight_stream import WeightStream, Which
+from trainers.models.source import Source, sources_of
 from trainers.trajectory import Trajectory, action_offsets
 
 #: Named numbers of a micro-batch's ``n`` action tokens, each ``[n]``: those given to the update, and ``trajectory``,
@@ -91,7 +91,7 @@ class Learner:
         peak_tflops: Of the device, for ``mfu``; by default of its data sheet, where known.
 
     Raises ``ValueError``: a model that the learner cannot train rightly (see
-    :meth:`trainers.learner.source.ModelSource.check_head`) or cannot cut as ``parallel`` says (no process group is
+    :meth:`trainers.models.source.ModelSource.check_head`) or cannot cut as ``parallel`` says (no process group is
     started then), or a setting outside its range; ModuleNotFoundError: ``lora`` without peft.
     """
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from trainers.engines.weights import merge, pairs_of
-from trainers.hub import read_adapter
 from trainers.learner.fsdp import whole
 from trainers.learner.models import Policy
+from trainers.models.hub import read_adapter
 
 _NAME = "default"  #: of the adapter; a model has one
 

@@ -1,7 +1,7 @@
 """The models of a learner: a policy that scores tokens, a critic that values states.
 
 Both run a transformers backbone and read its outputs only where they are needed. Nothing here knows a model family: the
-head is whatever ``get_output_embeddings`` gives, and :meth:`trainers.learner.source.ModelSource.check_head` proves that
+head is whatever ``get_output_embeddings`` gives, and :meth:`trainers.models.source.ModelSource.check_head` proves that
 backbone and head make the family's own logits (one that scales or caps them is refused, not trained wrongly).
 
 Models stay in evaluation mode: with dropout, the ratio of new to old probabilities would not start at 1.

@@ -23,8 +23,8 @@ from trainers.learner.lora import LoRASettings, add_adapters, base_state, round_
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
 from trainers.learner.parallel import Meshes, Parallel, has_sliding_windows, refuse_sliding_windows
 from trainers.learner.products import is_faster
-from trainers.learner.source import ModelSource, materialize
 from trainers.learner.tensor_parallel import cut_matrices
+from trainers.models.source import ModelSource, materialize
 
 _LOG = logging.getLogger(__name__)
 

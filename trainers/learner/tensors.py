@@ -30,11 +30,12 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from trainers.engines.weights import Named, SafetensorsFile
+from trainers.engines.weights import Named
 from trainers.learner.checksums import DamagedError, seal, sha256
 from trainers.learner.fsdp import Ranks
 from trainers.learner.system_errors import system_errors
 from trainers.learner.weight_stream import WeightStream
+from trainers.models.safetensors_file import SafetensorsFile
 
 _INDEX = "tensors.json"
 _FILE_BYTES = 2**28  #: of tensors in a file, about: so much is copied at a time

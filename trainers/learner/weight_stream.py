@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from trainers.engines.base import SupersededError
 from trainers.engines.weights import PREFIX, Named, TensorSpec, compact, is_finite, merge
-from trainers.learner.fsdp import Box, Ranks, box_of, local_part, tied_names
+from trainers.learner.fsdp import Ranks, tied_names
 from trainers.learner.lora import adapter_layers, adapter_matrices, base_state
 from trainers.learner.optim import Optimizer
+from trainers.models.shards import Box, box_of, local_part
 
 #: ``weights``: the model's own names, adapters merged; ``base``: what is below them, which never changes, in bfloat16
 #: where that loses nothing; ``adapter``: they alone, by peft's names.

@@ -23,17 +23,18 @@ from ..builders.environments import backend_of
 from ..builders.environments import played as environments_played
 from ..builders.policy import tokenizer_of
 from ..checkpoints import CheckpointError, load
-from ..config import PPOConfig, load_config
-from ..config.schema import ModelSection
-from ..policy import end_token_ids_of, resolve_device
+from ..command_line import load_config
+from ..config import PPOConfig
+from ..config.model import ModelSection
+from ..models.policy import end_token_ids_of, resolve_device
 from ..report.episodes import Explained
-from ..rollout.curriculum import derive_seed
 from ..rollout.environments import Backend
 from ..rollout.forks import ForkPoint
 from ..rollout.play import Episode, Player
 from ..rollout.recorded import RecordedEngine, context_of
 from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score
+from ..rollout.seeds import derive_seed
 from ..run import Run, assemble, warm_start_enabled
 from ..trajectory import Trajectory, action_offsets, from_table, read_parquet, to_table
 from ..update import Update, advantage_columns

@@ -30,7 +30,7 @@ from typing import Any
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
-from .curriculum import Choice, Curriculum, TaskOrder, derive_seed, environment_seed
+from .curriculum import Choice, Curriculum, TaskOrder
 from .environments import Backend
 from .eval_gate import EvalGate
 from .forks import ForkPlan, ForkPoint, ForkRules
@@ -40,6 +40,7 @@ from .loop_lag import LoopLag
 from .play import Episode, EpisodeLimits, Player
 from .renderer import Renderer
 from .rewards import Score
+from .seeds import derive_seed, environment_seed
 from .stats import Load, Stats, Timeline, ages, loop_time
 from .trace import TraceFile
 from .weight_lock import WeightLock

@@ -12,8 +12,9 @@ from typing import Any
 from textenvs.messages import Messages
 
 from ..engines.base import Engine, Generation, Sampling
-from .curriculum import derive_seed
-from .renderer import EpisodeTokens, Renderer
+from .episode_tokens import EpisodeTokens
+from .renderer import Renderer
+from .seeds import derive_seed
 
 
 class NoRoomError(Exception):

@@ -18,9 +18,9 @@ import numpy as np
 from textenvs.messages import Messages
 
 from ..trajectory import Trajectory
-from .curriculum import derive_seed
-from .renderer import EpisodeTokens
+from .episode_tokens import EpisodeTokens
 from .rewards import PendingRewards
+from .seeds import derive_seed
 
 Where: TypeAlias = Literal["every", "variance"]
 

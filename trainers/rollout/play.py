@@ -21,11 +21,13 @@ from textenvs.two_sides import Cut
 
 from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
-from .curriculum import Start, context_digest, derive_seed
+from .curriculum import Start, context_digest
 from .environments import Backend, EnvError, EnvSpec, Lease
+from .episode_tokens import EpisodeTokens
 from .forks import ForkPoint
-from .renderer import EpisodeTokens, Renderer, RendererError, Tools
+from .renderer import Renderer, RendererError, Tools
 from .rewards import PendingRewards, Score, TurnContext
+from .seeds import derive_seed
 from .stats import Load, Timeline
 
 

@@ -13,7 +13,7 @@ from verl.workers.rollout.replica import TokenOutput
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import episode_rows
 from trainers.integrations.verl import TextEnvAgentLoop
-from trainers.tiny import build_model, build_tokenizer, save
+from trainers.models.tiny import build_model, build_tokenizer, save
 
 
 def make_model_folder(folder):

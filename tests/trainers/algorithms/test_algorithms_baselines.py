@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trainers.algorithms.baselines import ENERGY_FLOOR, score_norms
 from trainers.algorithms.batch import ActionBatch
-from trainers.config import ConfigError, resolve
+from trainers.command_line import ConfigError, resolve
 
 
 def make(episodes: list[Episode], seed: int) -> ActionBatch:

@@ -21,7 +21,8 @@ from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.estimators import ESTIMATORS, normalize
 from trainers.algorithms.off_policy import importance_weights
 from trainers.algorithms.policy_losses import token_weights
-from trainers.config import PPOConfig, resolve
+from trainers.command_line import resolve
+from trainers.config import PPOConfig
 from trainers.update import norm_length
 
 LOGITS = np.array([0.4, -0.3, 0.2, -0.6])  # at the start; in the second turn; after its 0; after its 1

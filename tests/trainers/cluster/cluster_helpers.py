@@ -11,7 +11,7 @@ import numpy as np
 import torch.distributed as dist
 
 from trainers.learner import OptimizerSettings
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 from trainers.trajectory import Status, Trajectory
 
 VOCAB = 61

@@ -23,12 +23,12 @@ from trainers.cluster.group import LearnerGroup, RankError, RayRanks
 from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.runtime import RayCluster
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.engines.base import EngineError, SourceLostError, SupersededError
 from trainers.engines.transport import Wants, collect
 from trainers.learner import Learner
 from trainers.learner.checksums import DamagedError
-from trainers.tiny import build_tokenizer
+from trainers.models.tiny import build_tokenizer
 
 # One process of the tests runs all that uses Ray.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ray")]

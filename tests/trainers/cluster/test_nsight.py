@@ -14,7 +14,7 @@ from trainers.cluster.group import LearnerGroup, RankError, RayRanks
 from trainers.cluster.rank import RankHost
 from trainers.cluster.ray import runtime as ranks
 from trainers.cluster.ray.runtime import nsight_of
-from trainers.config import load_config
+from trainers.command_line import load_config
 from trainers.run import profiling
 
 CAPTURE = {"capture-range": "cudaProfilerApi", "t": "cuda,nvtx"}

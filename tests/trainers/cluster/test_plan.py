@@ -15,10 +15,10 @@ from benchmarks.gpu.shapes import SHAPES
 from trainers.cluster.memory import Machine, ModelShape, PlanError
 from trainers.cluster.plan import describe, make_plan
 from trainers.cluster.shape import shape_of, shape_of_model
+from trainers.command_line.load import ConfigError, resolve
 from trainers.config import PPOConfig
-from trainers.config.load import ConfigError, resolve
 from trainers.learner import Learner, LoRASettings
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 SHAPE = ModelShape(
     parameters=500_000_000,

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from trainers.cluster.memory import Machine, PlanError
 from trainers.cluster.plan import Plan, describe, make_plan, reward_workers
-from trainers.config import ConfigError, PPOConfig
-from trainers.config.load import render, resolve
+from trainers.command_line import ConfigError
+from trainers.command_line.load import render, resolve
+from trainers.config import PPOConfig
 from trainers.config.reward_model import RewardModelSection
 
 

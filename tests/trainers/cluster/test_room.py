@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers import tiny
 from trainers.builders.engines import plan_of
 from trainers.cluster.memory import CERTAIN, Machine, ModelShape, PlanError, available
 from trainers.cluster.plan import describe, make_plan
-from trainers.config import PPOConfig, resolve
+from trainers.command_line import resolve
+from trainers.config import PPOConfig
 from trainers.config.model import native_dtype
+from trainers.models import tiny
 
 GIB = 2**30
 SHAPE = ModelShape(

@@ -12,8 +12,8 @@ import sglang_server
 import vllm_server
 from engine_kits import COMPUTING_KITS, CONTEXT, KITS, SERVED, SERVERS, Kit, MakeKit, lively_model
 
+from trainers.config.engine import VLLM_MIN_TEMPERATURE
 from trainers.engines.sglang import SGLangEngine
-from trainers.engines.vllm.options import MIN_TEMPERATURE as VLLM_COLDEST
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
@@ -96,7 +96,7 @@ def vllm_kit(vllm: vllm_server.Server) -> Kit:
         cause=None,
         block=vllm_server.BLOCK,
         counts_in_flight=False,  # half a second late
-        coldest=VLLM_COLDEST,
+        coldest=VLLM_MIN_TEMPERATURE,
         long=500,
         seconds=300.0,
     )

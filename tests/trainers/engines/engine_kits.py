@@ -18,12 +18,13 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
-from trainers.engines.base import MIN_TEMPERATURE, Engine
+from trainers.config.engine import MIN_TEMPERATURE
+from trainers.engines.base import Engine
 from trainers.engines.decoder import SIZE
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 from trainers.engines.torch_engine import TorchEngine
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 VOCAB = 64
 CONTEXT = 768

@@ -15,7 +15,7 @@ from trainers.engines.replicas import Replicas
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.transport import AdapterSource
 from trainers.engines.weights import compact
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 MODEL = build_model(64, hidden=32, layers=2, seed=1)  # qwen2: biases, and tied embeddings
 STATE = MODEL.state_dict()

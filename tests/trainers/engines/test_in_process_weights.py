@@ -14,15 +14,15 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from trainers.builders.learner import Publisher
-from trainers.config import load_config
+from trainers.cluster.publisher import Publisher
+from trainers.command_line import load_config
 from trainers.engines.base import EngineDeadError, Sampling, SupersededError
 from trainers.engines.decoder import Decoder
 from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.transport import LocalSource
 from trainers.learner import Learner, LoRASettings
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 GPU = torch.device("meta")  # which torch knows everywhere; the numbers are in the wrapped tensor
 made: list[int] = []  # bytes of each tensor that was made on the GPU

@@ -17,15 +17,16 @@ from transformers import PreTrainedModel
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.builders import SetupError, engines
 from trainers.builders.engines import check_engine, engine_of
-from trainers.config import ConfigError, PPOConfig
-from trainers.config.load import resolve
+from trainers.command_line import ConfigError
+from trainers.command_line.load import resolve
+from trainers.config import PPOConfig
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.replicas import Replicas
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.vllm.engine import VLLMEngine
-from trainers.policy import Policy
+from trainers.models.policy import Policy
+from trainers.models.tiny import build_model, build_tokenizer
 from trainers.rollout.renderer import Renderer
-from trainers.tiny import build_model, build_tokenizer
 
 TWO = "base_url=[http://127.0.0.1:1, http://127.0.0.1:2]"
 

@@ -23,7 +23,8 @@ from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, Wei
 from trainers.engines.vllm.engine import VLLMUpdater
 from trainers.engines.vllm.options import VLLMOptions
 from trainers.engines.weight_update import _own_address
-from trainers.engines.weights import ChecksumRule, Checksums, Parameters, SafetensorsFile, Sums
+from trainers.engines.weights import ChecksumRule, Checksums, Parameters, Sums
+from trainers.models.safetensors_file import SafetensorsFile
 
 pytestmark = pytest.mark.timeout(300)
 

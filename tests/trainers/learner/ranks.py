@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 TRAJECTORIES = [*some_masked_trajectories(), *forks(some_masked_trajectories())]
 #: A case is called on every rank with a folder that all ranks see, and returns what can be pickled.

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trainers.learner import Learner, OptimizerSettings, checkpoint
 from trainers.learner.checkpoint import recover, replace_folder
 from trainers.learner.fsdp import Ranks
-from trainers.tiny import build_model, build_tokenizer
+from trainers.models.tiny import build_model, build_tokenizer
 
 TRAJECTORIES = some_trajectories()
 ALONE = Ranks(None)

@@ -19,7 +19,7 @@ from trainers.learner import Learner, LoRASettings, tensors
 from trainers.learner.checkpoint import replace_folder
 from trainers.learner.checksums import CHECKSUMS, DamagedError, UnlistedFileError, checksums, seal, verify
 from trainers.learner.fsdp import Ranks
-from trainers.tiny import build_model, build_tokenizer
+from trainers.models.tiny import build_model, build_tokenizer
 
 TRAJECTORIES = some_trajectories()[:3]
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from trainers.learner.cpu import use_lean_layers
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 
 def layers(family: str, dtype: torch.dtype) -> list[Any]:

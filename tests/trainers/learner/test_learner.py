@@ -11,7 +11,7 @@ from learner_helpers import VOCAB, some_trajectories, trajectory
 
 from trainers.learner.learner import Learner
 from trainers.learner.optim import OptimizerSettings
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 TRAJECTORIES = some_trajectories()
 COUNTS = [int(t.action_mask.sum()) for t in TRAJECTORIES]

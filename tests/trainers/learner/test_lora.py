@@ -9,7 +9,7 @@ from learner_helpers import VOCAB, some_trajectories, trajectory
 
 from trainers.learner import Learner, LoRASettings, OptimizerSettings
 from trainers.learner.lora import adapter_layers
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 peft = pytest.importorskip("peft")
 TRAJECTORIES = some_trajectories()

@@ -19,7 +19,7 @@ from trainers.learner.inputs import inputs_of
 from trainers.learner.memory import peak
 from trainers.learner.packing import action_rows, micro_batches
 from trainers.learner.parallel import check_model, make_meshes
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 TRAJECTORIES = some_trajectories()
 

@@ -13,13 +13,13 @@ import torch
 from learner_helpers import VOCAB, some_trajectories
 from safetensors.torch import load_file, save_file
 
-from trainers.config import resolve
-from trainers.config.load import ConfigError
+from trainers.command_line import resolve
+from trainers.command_line.load import ConfigError
 from trainers.config.model import ModelSection
-from trainers.hub import read_adapter
 from trainers.learner import Learner, LoRASettings, OptimizerSettings
 from trainers.learner.lora import merge_saved
-from trainers.tiny import build_model, build_tokenizer, save
+from trainers.models.hub import read_adapter
+from trainers.models.tiny import build_model, build_tokenizer, save
 
 peft = pytest.importorskip("peft")
 TRAJECTORIES = some_trajectories()

@@ -21,7 +21,7 @@ from trainers.learner.checkpoint import Background, LinkedTensors
 from trainers.learner.fsdp import Ranks
 from trainers.learner.models import checkpoint_gradients
 from trainers.learner.tensors import read_tensors
-from trainers.tiny import build_model, build_tokenizer
+from trainers.models.tiny import build_model, build_tokenizer
 
 LORA = LoRASettings(rank=4, alpha=8)
 # One forkserver has torch imported for all of them; on a busy machine that alone may take a minute.

@@ -19,7 +19,7 @@ from trainers.learner import Learner, LoRASettings, trees
 from trainers.learner.packing import action_rows, micro_batches, value_rows
 from trainers.learner.setup import can_read_trees
 from trainers.learner.trees import blocks, merge, tiles
-from trainers.tiny import build_model
+from trainers.models.tiny import build_model
 
 # ------------------ forests
 

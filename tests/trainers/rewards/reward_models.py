@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from textenvs.messages import Messages, assistant, user
-from trainers.tiny import build_tokenizer
+from trainers.models.tiny import build_tokenizer
 
 CONTEXT = 512
 WORDS = ["the", "cat", "sat", "on", "mat", "and", "what", "is", "sum", "of", "two", "numbers", "answer", "helpful"]

@@ -24,9 +24,9 @@ from transformers import (
 
 from textenvs.messages import Message, Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection
+from trainers.models.tiny import build_model
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends.classifier import Classifier, ClassifierPool, LocalWorker
-from trainers.tiny import build_model
 
 
 @pytest.fixture(scope="session")

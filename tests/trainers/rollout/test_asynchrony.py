@@ -21,11 +21,12 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineError, RequestError, Sampling
 from trainers.engines.torch_engine import TorchEngine
+from trainers.models.tiny import build_model
 from trainers.rollout.collector import Collector
-from trainers.rollout.curriculum import TaskOrder, derive_seed
+from trainers.rollout.curriculum import TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.renderer import EpisodeTokens
-from trainers.tiny import build_model
+from trainers.rollout.episode_tokens import EpisodeTokens
+from trainers.rollout.seeds import derive_seed
 from trainers.trajectory import Status, Trajectory
 
 # ---------------------------------------------------------------- random weather

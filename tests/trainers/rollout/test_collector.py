@@ -29,10 +29,11 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.engines.base import EngineDeadError, RequestError, Sampling
 from trainers.rollout.collector import Batch, Collector
-from trainers.rollout.curriculum import TaskOrder, derive_seed
+from trainers.rollout.curriculum import TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec, Kind
+from trainers.rollout.episode_tokens import EpisodeTokens
 from trainers.rollout.group_scheduler import ConsecutiveErrorsError, FilterExhaustedError, GroupRules
-from trainers.rollout.renderer import EpisodeTokens
+from trainers.rollout.seeds import derive_seed
 from trainers.trajectory import Status, Trajectory
 
 # ---------------------------------------------------------------- what a batch is

@@ -20,17 +20,10 @@ from rollout_fakes import AsyncEnv
 from benchmarks.simulation.clock import run_simulated
 from trainers.engines.base import Generation, Sampling
 from trainers.rollout.collector import Batch
-from trainers.rollout.curriculum import (
-    Component,
-    Curriculum,
-    CurriculumRules,
-    Start,
-    TaskOrder,
-    derive_seed,
-    environment_seed,
-)
+from trainers.rollout.curriculum import Component, Curriculum, CurriculumRules, Start, TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.renderer import EpisodeTokens
+from trainers.rollout.episode_tokens import EpisodeTokens
+from trainers.rollout.seeds import derive_seed, environment_seed
 from trainers.trajectory import Status, Trajectory
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.rollout.curriculum import TaskOrder, derive_seed
+from trainers.rollout.curriculum import TaskOrder
+from trainers.rollout.seeds import derive_seed
 
 # ---------------------------------------------------------------- tasks and seeds
 

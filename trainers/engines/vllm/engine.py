@@ -20,12 +20,13 @@ from safetensors.torch import save
 
 import trainers
 from textenvs.text import excerpt
+from trainers.config.engine import VLLM_MIN_TEMPERATURE
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling, UpdateMode
 from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
 from trainers.engines.server import Answer, UnreachableError, error_text
 from trainers.engines.transport import AdapterSource, Bucket, Weights
-from trainers.engines.vllm.options import EXTENSION, MIN_TEMPERATURE, VLLMOptions
+from trainers.engines.vllm.options import EXTENSION, VLLMOptions
 from trainers.engines.weight_update import WeightUpdater
 from trainers.engines.weights import Sums, differing
 
@@ -231,7 +232,7 @@ _GENERATE = "/inference/v1/generate"
 
 
 class VLLMEngine(RemoteEngine):
-    """Serves with vLLM (:class:`trainers.engines.remote.RemoteEngine`); refuses ``0 < T <`` :data:`MIN_TEMPERATURE`."""
+    """Serves with vLLM (:class:`trainers.engines.remote.RemoteEngine`); refuses ``0 < T < VLLM_MIN_TEMPERATURE``."""
 
     kind = "vLLM"
     health_path = "/health"
@@ -334,9 +335,9 @@ class VLLMEngine(RemoteEngine):
         return answer.body[name]
 
     def _check_sampling(self, sampling: Sampling) -> None:
-        if 0 < sampling.temperature < MIN_TEMPERATURE:
+        if 0 < sampling.temperature < VLLM_MIN_TEMPERATURE:
             raise RequestError(
-                f"temperature {sampling.temperature}: vLLM's server raises all below {MIN_TEMPERATURE} to that; "
+                f"temperature {sampling.temperature}: vLLM's server raises all below {VLLM_MIN_TEMPERATURE} to that; "
                 "0 decodes greedily"
             )
 

@@ -10,29 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trainers.config.engine import refused_arguments
 from trainers.engines.server import ServerOptions
 
-MIN_TEMPERATURE = 0.01  #: vLLM's server raises lower ones to this, and would report log-probs of that
-
 EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
-# These have their own options, or are decided by the conventions of the engine protocol.
-_TAKEN = (
-    *("model", "tokenizer", "skip_tokenizer_init", "load_format", "dtype", "quantization", "generation_config"),
-    *("max_model_len", "max_num_seqs", "seed", "logprobs_mode", "max_logprobs", "enable_prefix_caching"),
-    *("gpu_memory_utilization", "kv_cache_memory_bytes", "block_size", "enforce_eager", "enable_sleep_mode"),
-    *("worker_extension_cls", "weight_transfer_config", "disable_log_stats", "host", "port"),
-)
-_COPIES = "a server has one copy of the model, on tensor-parallel ranks: use engine.tensor_parallel_size and "
-_REASONS = {
-    **dict.fromkeys(_TAKEN, "is decided by other options, or by the engine protocol: leave it out"),
-    "tensor_parallel_size": "give engine.tensor_parallel_size instead",
-    **dict.fromkeys(("pipeline_parallel_size", "data_parallel_size"), _COPIES + "engine.replicas"),
-}
-
-
-def refused_arguments(args: Mapping[str, Any]) -> dict[str, str]:
-    """Return the engine arguments that must not be set, each with the reason and the alternative."""
-    return {name: _REASONS[name] for name in args if name in _REASONS}
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from textenvs.integrations.trl import log_terms, spec_of
 from textenvs.trust import Environments
 
 from ...engines.torch_engine import TorchEngine
-from ...rollout.curriculum import derive_seed
 from ...rollout.environments import Backend, EnvSpec, Kind, tools_of
 from ...rollout.play import Episode, EpisodeLimits, Player
 from ...rollout.renderer import Renderer
+from ...rollout.seeds import derive_seed
 from ...trajectory import Trajectory
 from .generation import RoundEngine, answer, engine_for, own_engine, sampling_of, weights_of
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 from textenvs.messages import Messages
 
 from ...config.reward_model import ClassifierSection
-from ...hub import check_model_files
+from ...models.hub import check_model_files
 from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
 from .conversation import (
     ConversationTokens,

@@ -1,0 +1,245 @@
+"""No key does nothing: small runs of every command read every key of its schema, outside of the checks on it."""
+
+import asyncio
+import contextlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from fake_pooling import FakePooling, in_a_thread
+from fake_service import FakeService
+from pyarrow import parquet
+from reward_models import save_model
+
+from textenvs.data.files import write_parquet
+from textenvs.data.word_problems import GeneratedMath
+from trainers import evaluate, generate, ppo, sft
+from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.estimators import ESTIMATORS, Estimator
+from trainers.algorithms.losses import LOSSES
+from trainers.builders import engines
+from trainers.builders.collection import fork_rules
+from trainers.builders.engines import check_engine, engine_of, plan_of
+from trainers.builders.environments import backend_of, played
+from trainers.builders.folder import checkpoint_to_resume, run_folder
+from trainers.builders.reward_model import check_rewards, try_served
+from trainers.checkpoints import Checkpoint, Checkpoints, refuse_checkpoint
+from trainers.command_line import resolve
+from trainers.config import PPOConfig, SFTConfig
+from trainers.config.commands import EvaluateConfig, GenerateConfig
+from trainers.config.describe import all_keys
+from trainers.config.variants import Variants
+from trainers.models import tiny
+from trainers.models.policy import Policy
+from trainers.rollout.renderer import Renderer
+from trainers.section import Section
+from trainers.trajectory import Trajectory
+
+TRAINERS = Path(inspect.getfile(Section)).parent
+#: The code that checks, describes and translates keys; `sizes.py` uses them.
+CONFIG = (*(str(TRAINERS / name) for name in ("config/", "command_line", "compat")), inspect.getfile(Section))
+SIZES = str(TRAINERS / "config" / "sizes.py")
+
+TINY = [
+    *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
+    *("trainer.threads=1",),
+]
+SMALL = [
+    *TINY,
+    *("warm_start.demonstrations=16", "warm_start.steps=1", "warm_start.batch_size=4", "warm_start.careless_steps=1"),
+    *("rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "engine.max_slots=8"),
+    *("engine.max_context=192", "engine.threads=1", "data.val_size=2", "trainer.total_iterations=1"),
+]
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[set[tuple[type, str]]]:
+    """Record the keys that are read, except by the configuration's own code."""
+    read: set[tuple[type, str]] = set()
+    plain = Section.__getattribute__
+
+    def spying(self, name):
+        key, code = name in type(self).model_fields, sys._getframe(1).f_code  # pydantic reads others, for a copy
+        own = code.co_filename.startswith(CONFIG) and code.co_filename != SIZES
+        if key and not own and code.co_name != "checks":
+            read.add((type(self), name))
+        return plain(self, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Section, "__getattribute__", spying, raising=False)
+        yield read
+
+
+def unread(schema: type, read: set[tuple[type, str]]) -> list[str]:
+    missing = []
+    for name in all_keys(schema):
+        *sections, last = name.split(".")
+        owners = [schema]
+        for section in sections:
+            owners = [kind for owner in owners for kind in kinds_of(owner, section)]
+        if not any((owner, last) in read for owner in owners):
+            missing.append(name)
+    return missing
+
+
+def kinds_of(owner: type[Section], name: str) -> list[type[Section]]:
+    """The classes that a section may have."""
+    if name not in owner.model_fields:
+        return []
+    variants = Variants.of(owner.model_fields[name])
+    return [owner.model_fields[name].annotation] if variants is None else list(variants.classes.values())
+
+
+def compute_advantages(estimator: Estimator) -> None:
+    """From a batch that has all that estimators need."""
+    tokens = {"token_ids": np.arange(2, dtype=np.int32), "action_mask": np.array([False, True])}
+    numbers = {"logprobs": np.array([0.0, -1.0], np.float32), "weight_version": np.array([-1, 0], np.int32)}
+    episode = Trajectory(
+        **tokens, **numbers, turn_id=np.array([-1, 0], np.int32), turn_rewards=np.ones(1), turn_terms=({"a": 1.0},),
+        terminated=True, group_id="g",
+    )  # fmt: skip
+    episodes = [episode] * 3
+    batch = ActionBatch.from_trajectories(episodes, values=np.zeros(3), greedy=np.zeros(3))
+    estimator.advantages(estimator.complete(batch, episodes)[0])
+
+
+def test_watch_sees_exactly_the_read_keys():
+    with watched() as read:
+        config, _ = resolve(["actor.lr=0.5", "rollout.n=3"])
+        assert not read, "loading, checking and showing a configuration is no use of it"
+        assert config.actor.lr == 0.5
+    missing = unread(PPOConfig, read)
+    assert "actor.lr" not in missing
+    assert "critic.lr" in missing
+
+
+def test_every_key_of_ppo_is_read(tmp_path):
+    (tmp_path / "reward.py").write_text("def compute_score(**row): return float(len(row['solution_str']))\n")
+    judge = save_model(tmp_path / "judge")
+    first = [
+        *("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
+        *("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.use_kl_loss=true"),
+        *("algorithm.reward_credit=discounted", "data.filter_overlong_prompts=true", "data.train_size=4"),
+        *(f"custom_reward_function.path={tmp_path}/reward.py", f"trainer.trace_file={tmp_path}/trace.json"),
+        *("reward_model.enable=true", f"reward_model.classifier.path={judge}", "reward_model.replace=false"),
+        *("multiturn_reward.enable=true", "multiturn_reward.credit=difference", "multiturn_reward.replace=false"),
+        *("overlong_buffer.enable=true", "overlong_buffer.len=8", "rollout.max_response_tokens=128"),
+        "env.curriculum.kind=signal",
+        f"trainer.default_local_dir={tmp_path}/run",
+    ]
+    resumed = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
+    with watched() as read:
+        assert ppo.main([*SMALL, *first]) == 0
+        for name in ESTIMATORS:
+            compute_advantages(resolve([f"algorithm.adv_estimator={name}"])[0].algorithm)
+        assert fork_rules(resolve(["algorithm.adv_estimator=fork"])[0]) is not None
+        nothing = np.zeros(0)
+        for name in LOSSES:
+            algorithm = "algorithm.adv_estimator=rloo"  # also for losses of whole episodes
+            actor = resolve([f"actor.policy_loss={name}", algorithm])[0].actor
+            actor.select(nothing, nothing, np.zeros(0, np.bool_), np.random.default_rng(0))
+            actor.token_loss(*[torch.zeros(2)] * 4, selected=torch.zeros(2))
+        config, _ = resolve([])
+        run_folder(config.trainer)  # of the two names
+        with_other_reward_models(judge)
+        asyncio.run(with_other_backends())
+        asyncio.run(with_other_engines(tmp_path))
+        user, _ = resolve(["env.id=textenv/clarify", "env.train_side=user", "warm_start.enable=false"])
+        backend_of(user, played(user)[0], validation=False)
+        with contextlib.suppress(ValueError):
+            checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
+        refuse_checkpoint(config, Checkpoint(tmp_path, 1, {"config": config.model_dump(mode="json")}))
+    # Read by learner ranks, Ray and adapters alone, which have runs of their own in their tests.
+    elsewhere = (
+        *("cluster.", "ray_init.", "reward_model.classifier.threads"),
+        *("model.lora_", "model.target_modules", "model.exclude_modules"),
+    )
+    remaining = [name for name in unread(PPOConfig, read) if not name.startswith(elsewhere)]
+    assert not remaining, " ".join(remaining)
+
+
+def with_other_reward_models(judge):
+    """A service, a judge, one of several, and one with a pool of its own."""
+
+    def verdict(body):
+        code = re.search(r"<data (\w+)>", body["messages"][-1]["content"])[1]
+        return {"data_code": code, "reasons": "r", "score": 0.5}
+
+    with in_a_thread(FakePooling()) as url, FakeService(verdict) as graded:
+        for options in (
+            ["kind=service", f"service.url={url}", "service.input=messages"],
+            ["kind=judge", "judge.model=m", f"judge.base_url={graded.url}"],
+        ):
+            config, _ = resolve([f"reward_model.{option}" for option in ("enable=true", *options)])
+            check_rewards(config)
+            asyncio.run(try_served(config))
+    named = ["named.kind=judge", "named.judge.model=m", "named.judge.base_url=http://127.0.0.1:1"]
+    check_rewards(resolve([f"reward_models.{option}" for option in named])[0])
+    pool = ["enable=true", f"classifier.path={judge}", "enable_resource_pool=true"]
+    plan_of(resolve([f"reward_model.{option}" for option in pool])[0])
+
+
+async def with_other_backends():
+    config, _ = resolve(["env.backend=thread", "env.workers=1"])
+    async with backend_of(config, *played(config), validation=False):
+        pass
+
+
+async def with_other_engines(folder):
+    """Run up to the servers, which do not exist."""
+    tokenizer = tiny.build_tokenizer(["a b"])
+    policy = Policy(tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2, kv_heads=1), tokenizer)
+    renderer = Renderer(tokenizer)
+
+    class AsFarAsHere(Exception):
+        pass
+
+    def refuse(*args, **kwargs):
+        raise AsFarAsHere
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "VLLMEngine", refuse)
+        where = f"trainer.default_local_dir={folder}"
+        with pytest.raises(AsFarAsHere):
+            await engine_of(
+                resolve(["engine.name=vllm", f"engine.vllm.python={sys.executable}", where])[0], policy, renderer
+            )
+    check_engine(resolve(["engine.name=sglang", "engine.sglang.base_url=http://127.0.0.1:1"])[0])
+
+
+def test_every_key_of_sft_is_read(tmp_path):
+    overrides = ["sft.demonstrations=8", "sft.steps=1", "sft.batch_size=4", f"trainer.default_local_dir={tmp_path}/run"]
+    with watched() as read:
+        assert sft.main([*TINY, *overrides]) == 0
+        run_folder(resolve([], SFTConfig)[0].trainer)
+    adapters = ("model.lora_", "model.target_modules", "model.exclude_modules")  # with lora_rank, as above
+    assert [name for name in unread(SFTConfig, read) if not name.startswith(adapters)] == []
+
+
+def test_every_key_of_generate_is_read(tmp_path):
+    tokenizer = tiny.build_tokenizer(["a b"])
+    tiny.save(tmp_path / "model", tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2), tokenizer)
+    write_parquet(GeneratedMath("easy", seed=0), tmp_path / "prompts.parquet", count=1)
+    where = [f"model.path={tmp_path}/model", f"data.path={tmp_path}/prompts.parquet", "rollout.max_response_length=4"]
+    with watched() as read:
+        assert generate.main([*where, f"data.output_path={tmp_path}/out.parquet", "trainer.threads=1"]) == 0
+    # Those of servers and of Ray are read where a run's are, as above.
+    elsewhere = ("engine.vllm", "engine.sglang", "engine.weight_transport", "cluster.", "ray_init.")
+    assert [name for name in unread(GenerateConfig, read) if not name.startswith(elsewhere)] == []
+
+
+def test_every_key_of_evaluate_is_read(tmp_path):
+    columns = {"responses": ["#### 1"], "data_source": ["openai/gsm8k"], "reward_model": [{"ground_truth": "1"}]}
+    parquet.write_table(pa.table(columns), tmp_path / "replies.parquet")
+    with watched() as read:
+        where = [f"data.path={tmp_path}/replies.parquet", f"report.output_path={tmp_path}/scores.jsonl"]
+        assert evaluate.main(where) == 0
+    assert json.loads((tmp_path / "scores.jsonl").read_text())["score"] == 1.0
+    assert unread(EvaluateConfig, read) == []

@@ -1,0 +1,571 @@
+"""Conversations to imitate: the scripted expert with its planted mistakes, files, and their tokens."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from chat_styles import make_tokenizer, tokenizer_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+import textenvs
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import Messages, assistant, system, user
+from textenvs.serve.client import RemoteError
+from trainers.builders import policy as builders_policy
+from trainers.builders.environments import Component
+from trainers.config.model import WarmStartSection
+from trainers.engines.base import Generation, Sampling
+from trainers.models.tiny import CHATML
+from trainers.rollout.demonstrations import Demonstration, DemonstrationError, Example, StuckError, encode, play, read
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.play import Episode, Player
+from trainers.rollout.renderer import Renderer
+from trainers.trajectory import Trajectory
+
+
+def interact(**kwargs: Any) -> TextEnv[Any]:
+    return textenvs.make("textenv/gsm8k-interact", **kwargs)
+
+
+def replies(demonstration: Demonstration) -> list[str]:
+    return [message["content"] for message in demonstration.messages if message["role"] == "assistant"]
+
+
+def replay(env: TextEnv[Any], demonstration: Demonstration) -> list[tuple[float, bool, str | None]]:
+    """Return the environment's messages for the conversation's replies, played again."""
+    tasks = (env.tasks[i] for i in range(env.tasks.size))
+    task = next(task for task in tasks if env.opening(task)[-1] == demonstration.messages[0])
+    env.reset(seed=0, options={"task": task})
+    steps = [env.step(reply) for reply in replies(demonstration)]
+    return [(reward, terminated, info["stop"]) for _, reward, terminated, _, info in steps]
+
+
+# ------------------------------------------------------------------ the expert
+
+
+class Sums:
+    """A finite set of sums, so that a demonstration's task can be found again."""
+
+    name = "sums"
+    size = 50
+
+    def __getitem__(self, index: int) -> Task:
+        answer = {"question": f"{index} + 7?", "answer": f"It is {index + 7}.\n#### {index + 7}"}
+        return Task(str(index), "sums", (user(answer["question"]),), ground_truth=str(index + 7), extra=answer)
+
+
+def test_expert_without_mistakes_is_fully_imitated():
+    env = interact(tasks=Sums())
+    played = list(play(env, 40, seed=0))
+    assert len(played) == 40
+    for demonstration in played:
+        assert demonstration.imitate == (1.0,)
+        assert replay(env, demonstration) == [(1.0, True, "solved")]
+
+
+def test_only_the_expert_replies_are_imitated():
+    env = interact(tasks=Sums())
+    played = list(play(env, 300, seed=1, mistake_rate=0.4))
+    assert len(played) == 300
+    assert {len(demonstration.imitate) for demonstration in played} == {1, 2, 3}
+    for demonstration in played:
+        *before, last = replay(env, demonstration)
+        assert demonstration.imitate == (*[0.0] * len(before), 1.0)
+        assert last[1:] == (True, "solved")
+        assert not any(terminated for _, terminated, _ in before)
+        assert demonstration.messages[-1]["role"] == "assistant"
+    # An episode whose three turns were all mistakes has nothing to imitate; another one is played instead.
+    share = np.mean([len(demonstration.imitate) > 1 for demonstration in played])
+    assert share == pytest.approx((0.4 - 0.4**3) / (1 - 0.4**3), abs=0.09)
+
+
+def test_mistakes_may_be_imitated_little():
+    """Then nothing is left out: an episode may end in a mistake, or be nothing else."""
+    env = interact(tasks=Sums())
+    played = list(play(env, 300, seed=1, mistake_rate=0.5, mistake_weight=0.25))
+    weights = [weight for demonstration in played for weight in demonstration.imitate]
+    assert set(weights) == {0.25, 1.0}
+    assert np.mean([weight == 0.25 for weight in weights]) == pytest.approx(0.5, abs=0.07)
+    assert np.mean([set(example.imitate) == {0.25} for example in played]) == pytest.approx(0.5**3, abs=0.06)
+    for demonstration in played:
+        ends = [terminated for _, terminated, _ in replay(env, demonstration)]
+        assert not any(ends[:-1])
+        assert all(ended for ended, weight in zip(ends, demonstration.imitate, strict=True) if weight == 1.0)
+        assert len(ends) == 3 or ends[-1], "it continues until it is solved or the turns run out"
+
+
+@pytest.mark.parametrize("mistake_rate", [0.0, 0.5])
+def test_seed_decides_everything(mistake_rate):
+    def some(seed: int) -> list[Demonstration]:
+        return list(play(interact(), 30, seed=seed, mistake_rate=mistake_rate))
+
+    assert some(3) == some(3)
+    assert some(3) != some(4)
+
+
+def test_first_demonstrations_are_independent_of_count():
+    few = list(play(interact(), 5, seed=0, mistake_rate=0.5))
+    assert list(play(interact(), 9, seed=0, mistake_rate=0.5))[:5] == few
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"mistake_rate": -0.1}, r"mistake_rate must be in \[0, 1\)"),
+        ({"mistake_rate": 1.0}, r"mistake_rate must be in \[0, 1\)"),
+        ({"mistake_weight": -0.1}, "mistake_weight must be at least 0"),
+    ],
+)
+def test_value_outside_its_range(values, problem):
+    with pytest.raises(ValueError, match=problem):
+        list(play(interact(), 1, seed=0, **values))
+
+
+class FewShot(TextEnv[Any]):
+    """Opens with an example of its own; two turns."""
+
+    expert = careless = True
+
+    def __init__(self) -> None:
+        super().__init__(Sums(), max_assistant_turns=2)
+
+    def opening(self, task: Task) -> Messages:
+        return (system("Add."), user("1 + 1?"), assistant("2"), *task.prompt)
+
+    def respond(self, reply: Any) -> Turn:
+        done = reply["content"] == self.state.task.ground_truth
+        return Turn(() if done else (user("No."),), float(done), terminated=done, stop="solved" if done else None)
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        return self.state.task.ground_truth if self.expert else super().demonstration(rng)
+
+    def careless_reply(self, rng: np.random.Generator) -> str:
+        return "Eleven" if self.careless else super().careless_reply(rng)
+
+
+def test_environments_own_examples_are_not_imitated():
+    for demonstration in play(FewShot(), 40, seed=0, mistake_rate=0.5):
+        assert replies(demonstration)[0] == "2"
+        assert demonstration.imitate in [(0.0, 1.0), (0.0, 0.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("missing", "problem"),
+    [
+        ("expert", r"FewShot has no scripted demonstrations: give .*'messages'\), or switch the warm start off"),
+        ("careless", r"no scripted careless replies: give .*'messages'\), set mistake_rate \(.*\) to 0, or switch"),
+    ],
+)
+def test_environment_without_scripts_says_what_to_do(missing, problem):
+    env = FewShot()
+    setattr(env, missing, False)
+    with pytest.raises(DemonstrationError, match=problem):
+        list(play(env, 20, seed=0, mistake_rate=0.5))
+
+
+@pytest.mark.parametrize("hook", ["demonstration", "careless_reply", "reset", "step"])
+def test_unavailable_server_scripts_say_what_to_do(hook, monkeypatch):
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise RemoteError("http://there: this server shows no scripted replies", "forbidden")
+
+    env = FewShot()
+    monkeypatch.setattr(env, hook, refused)
+    problem = r"http://there: .*textenvs serve --allow expert.*'messages'\), or switch the warm start off"
+    with pytest.raises(DemonstrationError, match=problem):
+        list(play(env, 20, seed=0, mistake_rate=0.5))
+
+
+class Odd(TextEnv[Any]):
+    """Its expert behaves badly in the fourth episode."""
+
+    def __init__(self, deed: str) -> None:
+        super().__init__(Sums(), max_assistant_turns=1)
+        self.deed, self.played = deed, 0
+
+    def respond(self, reply: Any) -> Turn:
+        return Turn(terms={"right": 1.0}, terminated=True, stop="solved")
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        self.played += 1
+        if self.played == 4:
+            match self.deed:
+                case "hang":
+                    time.sleep(3600)
+                case "exit":
+                    sys.exit(3)
+                case "raise":
+                    raise TimeoutError("its own")
+        return f"{self.played}"
+
+
+@pytest.mark.parametrize(
+    ("deed", "error", "words"),
+    [
+        ("hang", DemonstrationError, r"demonstration took longer than 0.2 s while its expert played; .*step_timeout_s"),
+        ("exit", DemonstrationError, r"the environment's demonstration called sys.exit\(3\)"),
+        ("raise", TimeoutError, "its own"),
+    ],
+)
+def test_expert_that_hangs_or_exits_ends_in_words(deed: str, error: type[Exception], words: str) -> None:
+    playing = play(Odd(deed), 10, seed=0, step_timeout_s=0.2)
+    assert [replies(next(playing)) for _ in range(3)] == [["1"], ["2"], ["3"]]
+    with pytest.raises(error, match=words):
+        next(playing)
+
+
+def test_one_thread_plays_all_calls(monkeypatch) -> None:
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def counted(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    assert len(list(play(interact(level="easy"), 12, seed=3, step_timeout_s=60.0))) == 12
+    assert started == ["textenvs-demonstrations"]
+
+
+def test_thread_plays_the_same_and_ends_with_iterator() -> None:
+    before = threading.active_count()
+    direct = list(play(interact(level="easy"), 12, seed=3, mistake_rate=0.4))
+    threaded = play(interact(level="easy"), 5000, seed=3, mistake_rate=0.4, step_timeout_s=60.0)
+    assert [next(threaded) for _ in range(12)] == direct
+    threaded.close()
+    assert threading.active_count() == before
+
+
+class Watched(Odd):
+    """Notes whether it was closed, and whether a call was at work in it then."""
+
+    def __init__(self, deed: str = "") -> None:
+        super().__init__(deed)
+        self.at_work = self.closed = self.closed_at_work = False
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        self.at_work = True
+        time.sleep(0.02)
+        reply = super().demonstration(rng)
+        self.at_work = False
+        return reply
+
+    def close(self) -> None:
+        self.closed, self.closed_at_work = True, self.at_work
+
+
+@pytest.mark.parametrize(("deed", "closed"), [("", True), ("hang", False)])
+def test_busy_environment_is_not_closed(monkeypatch: pytest.MonkeyPatch, deed: str, closed: bool) -> None:
+    env = Watched(deed)
+    monkeypatch.setattr(Component, "make", lambda *_: env)
+    section = WarmStartSection(
+        demonstrations=50, mistake_rate=0.0, careless_steps=0, step_timeout_s=0.3 if deed else 60.0
+    )
+    playing = builders_policy.demonstrations_of([Component("", "odd", {})], section, seed=0)
+    if deed:
+        with pytest.raises(StuckError):
+            list(playing)
+    else:
+        assert len(list(islice(playing, 3))) == 3
+        playing.close()  # type: ignore[attr-defined]
+    assert (env.closed, env.closed_at_work) == (closed, False)
+
+
+# ------------------------------------------------------------------ files
+
+TALKS: list[Messages] = [
+    (user("2 + 2?"), assistant("#### 4")),
+    (system("Be brief."), user("Zwölf? 🙂"), assistant("12"), user("No.\n\nAgain."), assistant("#### 13")),
+]
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_parquet(path: Path, rows: list[Any]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+WRITERS = [write_jsonl, write_parquet]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_written_demonstrations_read_back(tmp_path, write):
+    rows = [{"messages": list(talk), "other": 1} for talk in TALKS]
+    files = [write(tmp_path / f"{i}{write.__name__.replace('write_', '.')}", [row]) for i, row in enumerate(rows)]
+    assert list(read(files)) == [Demonstration(TALKS[0], (1.0,)), Demonstration(TALKS[1], (1.0, 1.0))]
+    assert list(read(map(str, files))) == list(read(files))
+
+
+def test_demonstration_survives_file(tmp_path):
+    """The expert's episodes can be stored as conversations and read back."""
+    played = list(play(interact(), 10, seed=0))
+    path = write_jsonl(
+        tmp_path / "played.jsonl", [{"messages": list(demonstration.messages)} for demonstration in played]
+    )
+    assert list(read([path])) == played
+
+
+def test_a_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_jsonl(tmp_path / "talks.jsonl", [{"messages": list(TALKS[0])}])
+    assert len(list(read(["~/talks.jsonl"]))) == 1
+
+
+GOOD = {"messages": list(TALKS[0])}
+CALL = {"id": "0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+BAD_ROWS: list[tuple[Any, str]] = [
+    ({"conversation": []}, "no column 'messages'"),
+    ([1, 2], "a list, not an object with a column 'messages'"),
+    ({"messages": None}, "no column 'messages'"),
+    ({"messages": 7}, "expected a sequence of messages, not int"),
+    ({"messages": "hello"}, "expected a sequence of messages, not str"),
+    ({"messages": ["hello"]}, "message 0: a message is a mapping"),
+    ({"messages": [{"role": "user"}]}, "message 0: content must be a string"),
+    ({"messages": [{"role": "boss", "content": "x"}]}, "message 0: role is 'boss'"),
+    ({"messages": []}, "must end with the assistant's message"),
+    ({"messages": [user("a"), assistant("b"), user("c")]}, "must end with the assistant's message"),
+    ({"messages": [assistant("b")]}, "starts with the assistant"),
+    ({"messages": [user("a"), assistant("b"), assistant("c")]}, "message 2: the assistant speaks twice in a row"),
+    ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "message 1: content must be a string"),
+    ({"messages": [user("a"), assistant("b")], "tools": {"name": "f"}}, "column 'tools' must be a list"),
+    ({"messages": [user("a"), assistant("b")], "tools": "[{"}, "column 'tools' must be a list"),
+    ({"messages": [user("a"), assistant("b")], "tools": [{"type": "function"}]}, "tools[0] has no name"),
+]
+
+
+@pytest.mark.parametrize(("row", "problem"), BAD_ROWS)
+def test_bad_row_is_named(tmp_path, row, problem):
+    path = write_jsonl(tmp_path / "talks.jsonl", [GOOD, row])
+    with pytest.raises(DemonstrationError) as error:
+        list(read([path]))
+    assert str(error.value).startswith((f"{path} row 3: ", f"{path}: row 3: "))  # the second line is empty
+    assert problem in str(error.value)
+
+
+def test_bad_row_of_parquet_is_named(tmp_path):
+    path = write_parquet(tmp_path / "talks.parquet", [GOOD, GOOD, {"messages": [user("a")]}])
+    with pytest.raises(DemonstrationError, match=r"talks\.parquet row 3: the conversation must end with"):
+        list(read([path]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.jsonl", b"", "a.jsonl: the file is empty; it needs rows with"),
+        ("a.jsonl", b"\n \n", "a.jsonl: the file is empty; it needs rows with"),
+        ("a.jsonl", b'{"messages": [', "a.jsonl: row 1: not JSON"),
+        ("a.jsonl", b'\n"\xff"', "a.jsonl: not UTF-8"),
+        ("a.parquet", b"PAR1 no", "a.parquet: not a readable Parquet file"),
+        ("a.csv", b"a,b", "a.csv: demonstrations are read from .jsonl or .parquet, not '.csv'"),
+        (None, b"", "b.jsonl: no such file"),
+    ],
+)
+def test_bad_file_is_named(tmp_path, name, content, problem):
+    if name is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DemonstrationError) as error:
+        list(read([tmp_path / (name or "b.jsonl")]))
+    assert str(error.value).startswith(f"{tmp_path}/{problem}")
+
+
+def test_parquet_without_column_or_rows_is_named(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", [{"prompt": "a", "answer": "b"}])
+    with pytest.raises(DemonstrationError, match=r"a\.parquet row 1: no column 'messages'; it has \['prompt', "):
+        list(read([path]))
+    pq.write_table(pa.Table.from_pylist([GOOD]).slice(0, 0), path)
+    with pytest.raises(DemonstrationError, match=r"a\.parquet: the file is empty"):
+        list(read([path]))
+
+
+# ------------------------------------------------------------------ tokens
+
+
+class Recited:
+    """An engine that says given replies, as a model would that had learned them by heart."""
+
+    version, max_context = 0, 4096
+
+    def __init__(self, replies: list[list[int]]) -> None:
+        self.replies = replies
+
+    async def generate(self, token_ids: list[int], sampling: Sampling, session: str | None = None) -> Generation:
+        ids = self.replies.pop(0)
+        return Generation(
+            np.array(ids, np.int32), np.full(len(ids), -1.0, np.float32), np.zeros(len(ids), np.int32), "stop"
+        )
+
+    async def release(self, session: str) -> None: ...
+
+
+@pytest.mark.parametrize("style", ["chatml", "chatml without newline", "llama 3", "gemma", "qwen 3", "mistral"])
+async def test_tokens_are_those_of_rollout(style):
+    """Play the demonstration's own replies in the environment: the trajectory has the demonstration's tokens."""
+    tokenizer = tokenizer_of(style)
+    renderer = Renderer(tokenizer)
+    env, several = interact(tasks=Sums()), 0
+    for number, demonstration in enumerate(play(env, 12, seed=5, mistake_rate=0.5, mistake_weight=0.5)):
+        example = encode(demonstration, renderer, tokenizer)
+        encoded = [tokenizer.encode(text, add_special_tokens=False) for text in replies(demonstration)]
+        engine = Recited([[*ids, renderer.stop_token_ids[0]] for ids in encoded])
+        index = int(demonstration.messages[0]["content"].split(" +")[0])
+        async with Backend(EnvSpec(interact, {"tasks": Sums()})) as backend:
+            episode = Episode(str(number), "", {"task_index": index}, 0, Sampling(), 0)
+            rollout = await Player(engine, renderer).play(backend, episode)  # type: ignore[arg-type]
+        if not rollout.terminated:  # it also has what the user said last, which no reply follows
+            rollout = cut_behind_the_last_reply(rollout)
+        for name in ("token_ids", "action_mask", "turn_id", "segment_starts"):
+            assert np.array_equal(getattr(example.trajectory, name), getattr(rollout, name)), name
+        check_weights(example, demonstration)
+        several += len(encoded) > 1
+    assert several > 2
+
+
+def cut_behind_the_last_reply(trajectory: Trajectory) -> Trajectory:
+    names = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
+    size = int(trajectory.turn_ends()[-1]) + 1
+    starts = trajectory.segment_starts[trajectory.segment_starts < size]
+    return replace(trajectory, segment_starts=starts, **{name: getattr(trajectory, name)[:size] for name in names})
+
+
+def check_weights(example: Example, demonstration: Demonstration) -> None:
+    trajectory = example.trajectory
+    assert example.weights.dtype == np.float32
+    assert len(example.weights) == trajectory.action_mask.sum()
+    turns = trajectory.turn_id[trajectory.action_mask]
+    assert np.array_equal(example.weights, np.array(demonstration.imitate, np.float32)[turns])
+
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
+
+
+@given(st.lists(st.tuples(words, words, st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=4))
+def test_any_text_encodes_with_matching_weights(turns):
+    tokenizer = tokenizer_of("chatml")
+    renderer = Renderer(tokenizer)
+    messages = tuple(message for question, reply, _ in turns for message in (user(question), assistant(reply)))
+    demonstration = Demonstration(messages, tuple(weight for _, _, weight in turns))
+    example = encode(demonstration, renderer, tokenizer)
+    check_weights(example, demonstration)
+    tokens = example.trajectory.token_ids
+    rendered = tokenizer.apply_chat_template(list(messages), return_dict=False)
+    assert tokens.tolist() == rendered[: len(tokens)]
+    assert tokenizer.decode(rendered[len(tokens) :]) == "\n"  # what the template puts behind the last reply
+    ends = example.trajectory.turn_ends()
+    assert tokens[ends].tolist() == [renderer.stop_token_ids[0]] * len(turns)
+    pieces = [tokens[example.trajectory.turn_id == turn][:-1] for turn in range(len(turns))]
+    assert [tokenizer.decode(piece) for piece in pieces] == [reply for _, reply, _ in turns]
+
+
+# Shows tools, calls, their results, and the reasoning of every turn.
+TOOLS_CHATML = (
+    "{% if tools %}<|im_start|>system\nTools:{% for t in tools %}\n{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['reasoning_content'] %}<think>\n{{ m['reasoning_content'] }}\n</think>\n\n{% endif %}{{ m['content'] }}"
+    "{% for c in m['tool_calls'] or [] %}\n<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+#: As TRL's documentation writes conversations with tools: no ids, and arguments that are objects.
+TOOL_TALK = [
+    {"role": "user", "content": "Warm?"},
+    {
+        "role": "assistant",
+        "reasoning_content": "Look it up.",
+        "tool_calls": [
+            {"type": "function", "function": {"name": "weather", "arguments": {"city": "Rom"}}},
+            {"type": "function", "function": {"name": "weather", "arguments": {"city": "Wien"}}},
+        ],
+    },
+    {"role": "tool", "name": "weather", "content": "22"},
+    {"role": "tool", "name": "weather", "content": "12"},
+    {"role": "assistant", "content": "In Rom."},
+    {"role": "user", "content": "And Bern?"},
+    {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": '{"city": "Bern"}'}},
+]
+
+
+def encoded(row: dict[str, Any], template: str, folder: Path, tools: Any = None) -> tuple[Example, Any]:
+    (demonstration,) = read([write_jsonl(folder / "talks.jsonl", [row])])
+    tokenizer = make_tokenizer(template)
+    return encode(demonstration, Renderer(tokenizer), tokenizer, tools), tokenizer
+
+
+@pytest.mark.parametrize("tools", [[SCHEMA], json.dumps([SCHEMA]), [SCHEMA["function"]]])
+def test_calls_are_learned_as_template_writes_them(tmp_path, tools):
+    example, tokenizer = encoded({"messages": TOOL_TALK, "tools": tools}, TOOLS_CHATML, tmp_path)
+    messages = json.loads(json.dumps(TOOL_TALK))
+    messages[1]["content"] = messages[-1]["content"] = ""
+    messages[-1]["tool_calls"] = [{"function": {"name": "weather", "arguments": {"city": "Bern"}}}]
+    rendered = tokenizer.apply_chat_template(messages, tools=[SCHEMA], tokenize=False)
+    tokens, turns = example.trajectory.token_ids, example.trajectory.turn_id
+    assert tokenizer.decode(tokens) + "\n" == rendered
+    rom = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rom"}}\n</tool_call>'
+    both = rom + rom.replace("Rom", "Wien")
+    texts = [f"<think>\nLook it up.\n</think>\n\n{both}", "In Rom.", rom.replace("Rom", "Bern")]
+    assert [tokenizer.decode(tokens[turns == turn]) for turn in range(3)] == [f"{text}<|im_end|>" for text in texts]
+    assert example.trajectory.segment_starts.tolist() == [0]
+
+
+def test_rows_tools_come_before_environments(tmp_path):
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+    talk = [user("Hi"), assistant("Hi")]
+    for row, names in (
+        ({}, "other"),
+        ({"tools": None}, "other"),
+        ({"tools": [SCHEMA]}, "weather"),
+        ({"tools": []}, ""),
+    ):
+        example, tokenizer = encoded({"messages": talk, **row}, TOOLS_CHATML, tmp_path, [other])
+        text = tokenizer.decode(example.trajectory.token_ids)
+        assert [name for name in ("other", "weather") if name in text] == ([names] if names else [])
+
+
+def test_dropped_old_reasoning_begins_segment(tmp_path):
+    template = TOOLS_CHATML.replace("{% if m['reasoning_content'] %}", "{% if m['reasoning_content'] and loop.last %}")
+    talk = [user("a"), {**assistant("b"), "reasoning_content": "hm"}, user("c"), {**assistant("d"), "reasoning": "oh"}]
+    example, tokenizer = encoded({"messages": talk}, template, tmp_path)
+    starts = example.trajectory.segment_starts.tolist()
+    pieces = [tokenizer.decode(part) for part in np.split(example.trajectory.token_ids, starts[1:])]
+    opening = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+    assert pieces == [
+        f"{opening}<think>\nhm\n</think>\n\nb<|im_end|>",
+        f"{opening}b<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n<think>\noh\n</think>\n\nd<|im_end|>",
+    ]
+
+
+def test_parts_template_drops_are_refused(tmp_path):
+    for row, problem in (
+        ({"messages": TOOL_TALK[:2], "tools": [SCHEMA]}, "does not show the tools"),
+        ({"messages": TOOL_TALK[:2]}, "does not show reasoning_content"),
+    ):
+        with pytest.raises(DemonstrationError, match=rf"talks.jsonl row 1: .*{problem}"):
+            encoded(row, CHATML, tmp_path)
+
+
+def test_reply_with_end_token_is_refused():
+    tokenizer = tokenizer_of("chatml")
+    demonstration = Demonstration((user("a"), assistant("b<|im_end|>c")), (1.0,))
+    with pytest.raises(DemonstrationError, match="spells a token that ends replies; take it out: 'b<"):
+        encode(demonstration, Renderer(tokenizer), tokenizer)

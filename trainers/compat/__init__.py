@@ -1,0 +1,1 @@
+"""Configurations of other projects."""

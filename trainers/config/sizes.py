@@ -1,0 +1,51 @@
+"""Sizes of a run: what it has in flight at most, by its configuration."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainers.config import PPOConfig
+
+
+#: Replicas are not loaded evenly: sessions stay where their KV is until one has so many times the mean load of the
+#: others (:class:`trainers.engines.routing.Router`).
+_UNEVEN = 1.5
+
+
+def surplus_groups(config: PPOConfig) -> int:
+    """Return the groups that ``rollout.oversampling_factor`` adds to a batch."""
+    return ceil((config.rollout.oversampling_factor - 1.0) * config.rollout.groups_per_batch - 1e-9)
+
+
+def training_episodes(config: PPOConfig) -> int:
+    """Return the episodes of training that staleness allows in flight: the capacity of the ``GroupScheduler``."""
+    rollout = config.rollout
+    groups = (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(config)
+    return groups * (rollout.n + ("greedy" in config.algorithm.needs))
+
+
+def episodes(config: PPOConfig) -> int:
+    """Return the maximum of episodes in flight, with those of validation."""
+    limit, training = config.rollout.max_running, training_episodes(config)
+    if not isinstance(limit, int):  # `auto` looks for a number up to there
+        return training
+    return min(limit, training + config.data.val_size * config.validation.n)
+
+
+def futures(config: PPOConfig) -> int:
+    """Return the maximum of concurrent futures of the multiturn-aware reward: a turn's for each training episode."""
+    section = config.multiturn_reward
+    if not section.enable or section.window == 0:
+        return 0
+    most = section.samples * min(training_episodes(config), episodes(config))
+    return most if section.concurrency is None else min(section.concurrency, most)
+
+
+def slots(config: PPOConfig) -> int:
+    """Return the KV slots of a replica: ``engine.max_slots``, or one for each episode and future in flight."""
+    if config.engine.max_slots is not None:
+        return config.engine.max_slots
+    requests, engines = episodes(config) + futures(config), config.engine.engines
+    return requests if engines == 1 else min(requests, ceil(_UNEVEN * requests / engines))
