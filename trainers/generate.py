@@ -43,7 +43,6 @@ from .builders.policy import renderer_of, set_threads
 from .cli import Interrupts, leave, run_command
 from .cluster.memory import PlanError
 from .cluster.plan import with_replicas
-from .config.engine import EngineSection
 from .config.model import ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .models.hub import is_name
@@ -139,7 +138,7 @@ def _read(config: GenerateConfig) -> tuple[Any, list[Messages]]:
     table = read_table(source, [config.data.prompt_key])
     prompts = _prompts(table.column(config.data.prompt_key).to_pylist(), config.data.prompt_key)
     longest, rollout = positions(_model(config)), config.rollout
-    if longest is not None and _context(config) > longest:
+    if longest is not None and config.engine.max_context > longest:
         raise SetupError(
             f"rollout.max_prompt_length={rollout.max_prompt_length} and rollout.max_response_length="
             f"{rollout.max_response_length} are together more than the model's {longest} positions; lower one of them"
@@ -225,30 +224,26 @@ def _model(config: GenerateConfig) -> ModelSection:
     return ModelSection(path=config.model.path, dtype=config.model.dtype, device=config.model.device)
 
 
-def _context(config: GenerateConfig) -> int:
-    return max(16, config.rollout.max_prompt_length + config.rollout.max_response_length)  # minimum of an engine
-
-
 def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     """Return a run's configuration for the engines."""
     rollout = config.rollout
-    engine_options = {name: getattr(config.engine, name) for name in type(config.engine).model_fields}
+    changes: dict[str, Any] = {}
     if config.engine.max_slots is None:
-        engine_options["max_slots"] = min(_MOST_SLOTS, config.data.batch_size * config.data.n_samples)
+        changes["max_slots"] = min(_MOST_SLOTS, config.data.batch_size * config.data.n_samples)
     if config.cluster.backend == "ray":  # without a learner, engines have their own places, or share all GPUs
         places: dict[str, Any] = {"colocate": False}
     else:
         gpus = torch.cuda.device_count()
         if config.engine.replicas is None and config.engine.name != "torch":
-            engine_options["replicas"] = max(1, gpus // config.engine.tensor_parallel_size)
-        places = {"learner_ranks": max(1, min(engine_options["replicas"] or 1, gpus))}
+            changes["replicas"] = max(1, gpus // config.engine.gpus)
+        places = {"learner_ranks": max(1, min(changes.get("replicas", config.engine.replicas) or 1, gpus))}
     return PPOConfig.model_validate(
         {
             "data": {"chat_template_kwargs": config.data.chat_template_kwargs},
             "model": _model(config),
-            "engine": EngineSection(**engine_options, max_context=_context(config)),
+            "engine": config.engine.model_copy(update=changes),
             "rollout": {"max_response_length": rollout.max_response_length},
-            "actor": {"max_tokens_per_micro_batch": _context(config)},
+            "actor": {"max_tokens_per_micro_batch": config.engine.max_context},
             "cluster": config.cluster.model_dump() | places,
             "ray_init": config.ray_init,
             "trainer": {"seed": config.trainer.seed, "default_local_dir": str(folder)},

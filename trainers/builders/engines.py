@@ -22,6 +22,7 @@ from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
+from ..config.engine import ServedEngineSection
 from ..config.model import ModelSection, multiplies_bfloat16, native_dtype, planned_bfloat16
 from ..config.schema import PPOConfig
 from ..config.sizes import slots
@@ -62,7 +63,7 @@ async def engine_of(
     With ``cluster.backend=ray`` its actors are in ``cluster``, and share the GPUs of ``learner``.
     """
     section = config.engine
-    starting = {"vllm": section.vllm.start_timeout_s, "sglang": section.sglang.start_timeout_s}.get(section.name, 0.0)
+    starting = section.server.start_timeout_s if isinstance(section, ServedEngineSection) else 0.0
     if config.cluster.backend == "ray":
         starting += config.cluster.start_timeout_s  # of its actor
     update = Limits.update_timeout + _sending_s(policy)
@@ -175,7 +176,7 @@ def sleeps(config: PPOConfig) -> bool:
     if config.engine.name == "torch":  # with staleness, episodes continue while it learns
         spanned = config.cluster.colocate or config.reward_model.learner_spans_pool
         return (spanned or resolve_device(config.model.device).type == "cpu") and not config.rollout.staleness
-    return config.cluster.colocate and config.engine.name == "vllm" and config.engine.vllm.sleep_mode
+    return config.cluster.colocate and config.engine.sleeps
 
 
 def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int) -> TorchEngine:
@@ -186,7 +187,7 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
         policy.model,
         max_slots=slots(config),
         max_context=config.engine.max_context,
-        kv_cache_gib=config.engine.kv_cache_gib,
+        kv_cache_gib=getattr(config.engine, "kv_cache_gib", None),
         device=device,
         dtype=getattr(torch, config.model.precision),
         stop_token_ids=renderer.stop_token_ids,
@@ -209,9 +210,9 @@ async def served_engine(
         dtype=config.model.precision,
         device=resolve_device(config.model.device).type,
         # The first GPU of a replica: replicas take the machine's GPUs in turn; a single engine takes any.
-        gpu=replica * config.engine.tensor_parallel_size if config.engine.engines > 1 else None,
+        gpu=replica * config.engine.gpus if config.engine.engines > 1 else None,
         threads=threads_for(policy, config.engine.threads),
-        kv_cache_gib=config.engine.kv_cache_gib,
+        kv_cache_gib=getattr(config.engine, "kv_cache_gib", None),
         seed=config.trainer.seed + replica,
         update_timeout_s=ServerOptions.update_timeout_s + _sending_s(policy),
     )
@@ -235,7 +236,8 @@ async def served_engine(
 def _server_options(config: PPOConfig, replica: int) -> ServerOptions:
     """Return the options of a replica's engine, which have the names of their keys."""
     engine = config.engine
-    kind, section = (VLLMOptions, engine.vllm) if engine.name == "vllm" else (SGLangOptions, engine.sglang)
+    assert isinstance(engine, ServedEngineSection)
+    kind, section = VLLMOptions if engine.name == "vllm" else SGLangOptions, engine.server
     same = {option.name for option in dataclasses.fields(kind)} & type(section).model_fields.keys()
     urls = section.base_url
     return kind(
@@ -254,13 +256,7 @@ def _server_options(config: PPOConfig, replica: int) -> ServerOptions:
 def check_engine(config: PPOConfig) -> None:
     """Raise ``SetupError`` before anything is trained if the engine is not available."""
     with setup_errors(f"engine.name={config.engine.name}: ", ValueError, EngineError):
-        if config.engine.name == "openai":
-            raise ValueError(
-                "an OpenAI-compatible service gives text, without token ids and without a way to new weights, so "
-                "nothing can be trained on it; train with engine.name=torch, vllm or sglang, and evaluate such a "
-                "service with `textenvs evaluate`"
-            )
-        if config.engine.name in ("vllm", "sglang"):
+        if isinstance(config.engine, ServedEngineSection):
             for replica in range(config.engine.engines):
                 _server_options(config, replica)
 

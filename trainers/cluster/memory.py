@@ -35,6 +35,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainers.config.engine import SGLangEngineSection, VLLMEngineSection
 from trainers.config.sizes import slots
 from trainers.engines.base import default_kv_bytes
 
@@ -247,22 +248,21 @@ def _of_engine(
     config: PPOConfig, shape: ModelShape, device: str, gpus: int, gpu_bytes: int | None
 ) -> Iterator[tuple[str, str, int]]:
     engine, size = config.engine, _number_size(config)
-    if engine.name == "vllm" and device == "cuda":
+    if isinstance(engine, VLLMEngineSection) and device == "cuda":
         if gpu_bytes is not None:
             reserved = int(engine.vllm.gpu_memory_utilization * gpu_bytes)
-            if engine.kv_cache_gib is not None:
-                reserved = max(reserved, size * shape.parameters // gpus + int(engine.kv_cache_gib * _GIB))
+            if engine.kv_cache_bytes is not None:
+                reserved = max(reserved, size * shape.parameters // gpus + engine.kv_cache_bytes)
             yield "engine", "weights, keys and values", reserved
         return
-    share = _sglang_share(engine.sglang.server_args) if engine.name == "sglang" and device == "cuda" else None
-    if share is not None and gpu_bytes is not None:
-        yield "engine", "weights, keys and values", int(share * gpu_bytes)
-        return
+    if isinstance(engine, SGLangEngineSection) and device == "cuda" and gpu_bytes is not None:
+        share = _sglang_share(engine.sglang.server_args)
+        if share is not None:
+            yield "engine", "weights, keys and values", int(share * gpu_bytes)
+            return
     yield "engine", "weights", size * shape.parameters // gpus
     context = engine.max_context * max(shape.layers, 1) * 2 * shape.kv_width * size // gpus
-    room = default_kv_bytes(gpu_bytes if device == "cuda" else None)
-    if engine.kv_cache_gib is not None:
-        room = int(engine.kv_cache_gib * 2**30)
+    room = engine.kv_cache_bytes or default_kv_bytes(gpu_bytes if device == "cuda" else None)
     needed = slots(config) * context
     if engine.name == "vllm":  # which takes it at once
         needed = room
@@ -353,7 +353,7 @@ def _places(
     capacity = machine.gpu_free if local and machine.gpu_free is not None else machine.gpu_bytes
     phrase = "on each GPU, whose free memory is" if local and machine.gpu_free is not None else "on each GPU, which has"
     rows = [(who, what, size * (engines if who == "engine" else 1)) for who, what, size in rows]
-    together = config.cluster.colocate and not (config.engine.name == "vllm" and config.engine.vllm.sleep_mode)
+    together = config.cluster.colocate and not config.engine.sleeps
     if together:
         yield phrase, capacity, rows
         return
@@ -371,7 +371,7 @@ def _engines_at_once(config: PPOConfig, device: str, machine: Machine) -> int:
         return 1
     if engine.name == "torch":  # where the learner is
         return engine.engines
-    return ceil(engine.engines * engine.tensor_parallel_size / max(machine.gpus, 1))  # servers take GPUs in turn
+    return ceil(engine.engines * engine.gpus / max(machine.gpus, 1))  # servers take GPUs in turn
 
 
 def _largest(needs: Rows, config: PPOConfig, device: str, machine: Machine) -> str:
@@ -391,15 +391,17 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
             "less with smaller models of users and judges (user and judge in kwargs and val_kwargs of env or "
             "env.mixture.NAME, and env.assistant), or where they are served elsewhere (base_url)"
         )
+    gib = None if engine.kv_cache_bytes is None else engine.kv_cache_bytes / _GIB
     if what == "keys and values":
         return (
-            f"less with a smaller engine.kv_cache_gib (now {engine.kv_cache_gib or 'null'}), engine.max_slots (now "
+            f"less with a smaller engine.kv_cache_gib (now {gib or 'null'}), engine.max_slots (now "
             f"{slots(config)}), or engine.max_context (now {engine.max_context})"
         )
     if what == "weights, keys and values" and engine.name == "sglang":
         return "less with a smaller --mem-fraction-static in engine.sglang.server_args"
     if what == "weights, keys and values":
-        also = "" if engine.kv_cache_gib is None else f" and engine.kv_cache_gib (now {engine.kv_cache_gib:g})"
+        assert isinstance(engine, VLLMEngineSection)
+        also = "" if gib is None else f" and engine.kv_cache_gib (now {gib:g})"
         share = engine.vllm.gpu_memory_utilization
         return f"less with a smaller engine.vllm.gpu_memory_utilization (now {share:g}){also}"
     if what == "activations":

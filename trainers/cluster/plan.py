@@ -111,7 +111,7 @@ def make_plan(
         config = with_replicas(config, _room_for_engines(config, device, per_node, serving))
     cluster, engine = config.cluster, config.engine
     on_ray = cluster.backend == "ray"
-    width = engine.tensor_parallel_size
+    width = engine.gpus
     ranks = 0 if serving else cluster.learner_ranks
     replicas = 0 if engine.base_urls else engine.engines  # servers that run already need no place
     _check_sizes(config, device, per_node, width, ranks, replicas)
@@ -183,11 +183,11 @@ def _room_for_engines(config: PPOConfig, device: str, per_node: int, serving: bo
     ranks = 0 if serving else cluster.learner_ranks
     if cluster.backend == "local" and cluster.colocate:
         # The embedded one is where the learner is; servers take the machine's GPUs in turn.
-        return 1 if engine.name == "torch" else per_node // engine.tensor_parallel_size
+        return 1 if engine.name == "torch" else per_node // engine.gpus
     if not cluster.colocate:
-        return (cluster.nnodes * per_node - ranks) // engine.tensor_parallel_size
+        return (cluster.nnodes * per_node - ranks) // engine.gpus
     spanning = [section for section in reward_models(config).values() if section.learner_spans_pool]
-    return (ranks - sum(map(reward_workers, spanning))) // engine.tensor_parallel_size
+    return (ranks - sum(map(reward_workers, spanning))) // engine.gpus
 
 
 def reward_models(config: PPOConfig) -> dict[str, RewardModelSection]:

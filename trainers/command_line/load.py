@@ -378,7 +378,10 @@ def _drop_unread(tree: dict[str, Any], sources: Mapping[str, str], keys: Mapping
         node = tree
         for parent in parents:
             node = node[parent]
-        chosen = node.get(switch.name.rpartition(".")[2], switch.default)
+        above = tree
+        for parent in switch.section.split("."):
+            above = above[parent]
+        chosen = above.get(switch.name.rpartition(".")[2], switch.default)
         if chosen in key.readers or chosen not in typing.get_args(switch.annotation):
             continue
         if node.pop(last) not in (None, key.default):

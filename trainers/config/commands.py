@@ -10,7 +10,7 @@ from pydantic import Field
 from ..section import Problems, Section
 from . import unread
 from .base import RunConfig
-from .engine import ServingSection
+from .engine import Engine, TorchEngineSection
 from .model import Bfloat16, multiplies_bfloat16, native_dtype
 from .reward_model import RewardFunctionSection
 from .running import RayInitSection
@@ -80,14 +80,18 @@ class GenerateConfig(RunConfig):
 
     data: PromptsSection = PromptsSection()
     model: LoadedModelSection = LoadedModelSection()
-    engine: ServingSection = ServingSection()
+    engine: Engine = TorchEngineSection()
     rollout: ReplySection = ReplySection()
     cluster: ServingClusterSection = ServingClusterSection()
     ray_init: RayInitSection = RayInitSection()
     trainer: GenerateRunSection = GenerateRunSection()
 
     def chosen_defaults(self, bfloat16: Bfloat16 = multiplies_bfloat16) -> Mapping[str, Any]:
-        return {"model.dtype": native_dtype(self.model.path, self.model.device, bfloat16)}
+        longest = self.rollout.max_prompt_length + self.rollout.max_response_length
+        return {
+            "model.dtype": native_dtype(self.model.path, self.model.device, bfloat16),
+            "engine.max_context": max(16, longest),
+        }
 
     def checks(self) -> Problems:
         yield from template_checks(self.data.chat_template_kwargs)

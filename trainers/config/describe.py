@@ -134,7 +134,8 @@ def _merged_key(definitions: Sequence[tuple[Key, Sequence[str]]], variants: Vari
     texts: dict[str, list[str]] = {}
     for definition, read in definitions:
         texts.setdefault(definition.description, []).extend(read)
-    text = key.description + _scope(readers, variants)
+    inner = key.section != variants.section  # which says so itself
+    text = key.description if inner else key.description + _scope(readers, variants)
     if len(texts) > 1:
         text = " ".join(f"With {_code(read)}: {description}" for description, read in texts.items())
     if len({dump(definition.default) for definition, _ in definitions}) > 1:

@@ -3,116 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
 from ..section import Names, Section
+from .variants import Variants
 
 #: Below it (and above 0) a float32 logit divided by the temperature may overflow.
 MIN_TEMPERATURE = 1e-5
 #: vLLM's server raises lower ones to this, and would report log-probabilities of that.
 VLLM_MIN_TEMPERATURE = 0.01
-
-
-class ServerSection(Section):
-    """Options that vLLM and SGLang servers share."""
-
-    bucket_mib: int = Field(256, ge=1, description="MiB of weights per transfer by `process_group` and `http`.")
-    update_folder: str | None = None
-    """Folder of `engine.weight_transport=disk`; null is a temporary one."""
-    master_address: str | None = None
-    """This machine's address as the server sees it, for `engine.weight_transport=process_group`; null finds it."""
-    verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
-    start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to be ready.")
-    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to answer a health check.")
-
-
-class VLLMSection(ServerSection):
-    """Options of vLLM servers (`engine.name=vllm`), started by the run or already running. See docs/engines.md."""
-
-    python: str | None = Field(None, min_length=1)
-    """Python executable with vLLM, for example .venv-vllm/bin/python (`make venv-vllm`); null is that of the
-    trainer."""
-    base_url: Names | None = None
-    """Address of a running `vllm serve`, for example http://127.0.0.1:8000; several are replicas; null starts
-    a server."""
-    gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
-    """Share of the GPU's memory that vLLM takes, weights included."""
-    block_size: int | None = Field(None, ge=1)
-    """Tokens of a block, the unit of prefix reuse; null is vLLM's choice (on a CPU 128; others are multiples of 32
-    there)."""
-    enforce_eager: bool | None = None
-    """Neither compile nor capture graphs; null is true on a GPU, false on a CPU."""
-    sleep_mode: bool = False
-    """Release the GPU's memory while the learner learns, if they share GPUs."""
-    args: dict[str, Any] = Field(default_factory=dict)
-    """Additional engine arguments of vLLM, by its own names; `engine.vllm.args.NAME=value` sets one."""
-
-
-class SGLangSection(ServerSection):
-    """Options of SGLang servers (`engine.name=sglang`), started by the run or already running. See docs/engines.md."""
-
-    python: str | None = Field(None, min_length=1)
-    """Python executable with SGLang, for example .venv-sglang/bin/python (`make venv-sglang`); null is that of the
-    trainer."""
-    base_url: Names | None = None
-    """Address of a running server, for example http://127.0.0.1:30000; several are replicas; null starts
-    one."""
-    seeds: bool = True
-    """Start the server in deterministic mode: it honours seeds, is slower on a GPU and has no `min_p`."""
-    server_args: tuple[str, ...] = ()
-    """Additional arguments of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
-
-
-class ServingSection(Section):
-    """The inference engine."""
-
-    name: Literal["torch", "vllm", "sglang", "openai"] = "torch"
-    """`torch`: embedded, with continuous batching. `vllm`, `sglang`: its server. `openai` returns no token ids
-    and is refused here; `textenvs evaluate` uses such services."""
-    replicas: int | None = Field(None, ge=1)
-    """Engine replicas, each with a copy of the weights and its own thread or server; a lost one is replaced. null is as
-    many as the GPUs allow, and one on a CPU. Several addresses in `base_url` are as many replicas without this key."""
-    tensor_parallel_size: int = Field(1, ge=1)
-    """GPUs (on a CPU, processes) that share each matrix of one `vllm` or `sglang` server that is started."""
-    max_slots: int | None = Field(None, ge=1)
-    """Requests decoded concurrently (in each replica); more wait. null is the most that the run can have, or 1.5 times
-    a replica's share of it; `trainers.generate` has at most 128."""
-    kv_cache_gib: float | None = Field(None, gt=0)
-    """GiB of keys and values (in each replica); requests that do not fit wait. null is 1 on a CPU; on a GPU, a quarter
-    of the free memory for `torch`, and what `engine.vllm.gpu_memory_utilization` leaves for `vllm`."""
-    threads: int | None = Field(None, ge=1)
-    """CPU threads of the engine; null is 1 for a model below 5 million parameters (more only slow it down), else
-    torch's choice."""
-    weight_transport: Literal["auto", "process_group", "disk", "http"] = "auto"
-    """Transport of weights to a `vllm` or `sglang` server: a process group (gloo; NCCL to other GPUs), a folder that
-    both sides can read (`disk`), or the bodies of HTTP requests. `auto` is `process_group` for a server that the run
-    starts, `http` for one in `base_url`."""
-    stall_timeout_s: float = Field(60.0, gt=20)
-    """Seconds that a server or replica with work may make no progress; then it counts as lost, unless it answers a
-    probe within 20 s."""
-    vllm: VLLMSection = VLLMSection()
-    sglang: SGLangSection = SGLangSection()
-
-    @property
-    def base_urls(self) -> tuple[str, ...]:
-        return {"vllm": self.vllm.base_url, "sglang": self.sglang.base_url}.get(self.name) or ()
-
-    @property
-    def engines(self) -> int:
-        """The number of engines: one for each running server, else ``replicas``, which a plan may count."""
-        return len(self.base_urls) or self.replicas or 1
-
-
-class EngineSection(ServingSection):
-    """The inference engine."""
-
-    max_context: int = Field(512, ge=16)
-    """Maximum tokens of a conversation, replies included; the default for a given language model is 2,048, or its own
-    context length if that is less."""
-
-
 # These have their own options, or are decided by the conventions of the engine protocol.
 _TAKEN = (
     *("model", "tokenizer", "skip_tokenizer_init", "load_format", "dtype", "quantization", "generation_config"),
@@ -131,3 +32,171 @@ _REASONS = {
 def refused_arguments(args: Mapping[str, Any]) -> dict[str, str]:
     """Return the engine arguments that must not be set, each with the reason and the alternative."""
     return {name: _REASONS[name] for name in args if name in _REASONS}
+
+
+class ServerSection(Section):
+    """Options that vLLM and SGLang servers share."""
+
+    python: str | None = Field(None, min_length=1)
+    """Python executable with the server's package, for example .venv-vllm/bin/python (`make venv-vllm`) or
+    .venv-sglang/bin/python (`make venv-sglang`); null is that of the trainer."""
+    base_url: Names | None = None
+    """Address of a running server, for example http://127.0.0.1:8000; several are replicas; null starts one."""
+    bucket_mib: int = Field(256, ge=1, description="MiB of weights per transfer by `process_group` and `http`.")
+    update_folder: str | None = None
+    """Folder of `engine.weight_transport=disk`; null is a temporary one."""
+    master_address: str | None = None
+    """This machine's address as the server sees it, for `engine.weight_transport=process_group`; null finds it."""
+    verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
+    start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to be ready.")
+    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to answer a health check.")
+
+
+class VLLMSection(ServerSection):
+    """Options of vLLM servers (`engine.name=vllm`), started by the run or already running. See docs/engines.md."""
+
+    gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
+    """Share of the GPU's memory that vLLM takes, weights included."""
+    block_size: int | None = Field(None, ge=1)
+    """Tokens of a block, the unit of prefix reuse; null is vLLM's choice (on a CPU 128; others are multiples of 32
+    there)."""
+    enforce_eager: bool | None = None
+    """Neither compile nor capture graphs; null is true on a GPU, false on a CPU."""
+    sleep_mode: bool = False
+    """Release the GPU's memory while the learner learns, if they share GPUs."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Additional engine arguments of vLLM, by its own names; `engine.vllm.args.NAME=value` sets one."""
+
+
+class SGLangSection(ServerSection):
+    """Options of SGLang servers (`engine.name=sglang`), started by the run or already running. See docs/engines.md."""
+
+    seeds: bool = True
+    """Start the server in deterministic mode: it honours seeds, is slower on a GPU and has no `min_p`."""
+    server_args: tuple[str, ...] = ()
+    """Additional arguments of the server's command line, for example `[--mem-fraction-static, '0.6']`."""
+
+
+class EngineSection(Section):
+    """The inference engine. Each has its own keys."""
+
+    name: str
+    """`torch`: embedded, with continuous batching. `vllm`, `sglang`: its server. A service that returns no token ids
+    (OpenAI's) is none of them; `textenvs evaluate` uses such services."""
+    max_context: int = Field(512, ge=16)
+    """Maximum tokens of a conversation, replies included; the default for a given language model is 2,048, or its own
+    context length if that is less. `trainers.generate` has as many as its prompts and replies may have."""
+    replicas: int | None = Field(None, ge=1)
+    """Engine replicas, each with a copy of the weights and its own thread or server; a lost one is replaced. null is as
+    many as the GPUs allow, and one on a CPU. Several addresses in `base_url` are as many replicas without this key."""
+    max_slots: int | None = Field(None, ge=1)
+    """Requests decoded concurrently (in each replica); more wait. null is the most that the run can have, or 1.5 times
+    a replica's share of it; `trainers.generate` has at most 128."""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads of the engine; null is 1 for a model below 5 million parameters (more only slow it down), else
+    torch's choice."""
+    stall_timeout_s: float = Field(60.0, gt=20)
+    """Seconds that a server or replica with work may make no progress; then it counts as lost, unless it answers a
+    probe within 20 s."""
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """Addresses of servers that run already."""
+        return ()
+
+    @property
+    def engines(self) -> int:
+        """The number of engines: one for each running server, else ``replicas``, which a plan may count."""
+        return len(self.base_urls) or self.replicas or 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs (on a CPU, processes) that share each matrix of one engine."""
+        return 1
+
+    @property
+    def sleeps(self) -> bool:
+        """True if the engine releases its GPU's memory while a learner on the same GPU learns."""
+        return False
+
+    @property
+    def kv_cache_bytes(self) -> int | None:
+        """Bytes of keys and values of one engine; ``None`` is the engine's choice."""
+        return None
+
+
+class _SizedCache(EngineSection):
+    """An engine whose cache of keys and values has a size of the user's."""
+
+    kv_cache_gib: float | None = Field(None, gt=0)
+    """GiB of keys and values (in each replica); requests that do not fit wait. null is 1 on a CPU; on a GPU, a quarter
+    of the free memory for `torch`, and what `engine.vllm.gpu_memory_utilization` leaves for `vllm`."""
+
+    @property
+    def kv_cache_bytes(self) -> int | None:
+        return None if self.kv_cache_gib is None else int(self.kv_cache_gib * 2**30)
+
+
+class TorchEngineSection(_SizedCache):
+    """The embedded engine."""
+
+    name: Literal["torch"] = "torch"
+
+
+class ServedEngineSection(EngineSection):
+    """An engine in a server."""
+
+    tensor_parallel_size: int = Field(1, ge=1)
+    """GPUs (on a CPU, processes) that share each matrix of one server that is started."""
+    weight_transport: Literal["auto", "process_group", "disk", "http"] = "auto"
+    """Transport of weights to the server: a process group (gloo; NCCL to other GPUs), a folder that both sides can read
+    (`disk`), or the bodies of HTTP requests. `auto` is `process_group` for a server that the run starts, `http` for one
+    in `base_url`."""
+
+    @property
+    def server(self) -> ServerSection:
+        """The options of the server."""
+        raise NotImplementedError
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        return self.server.base_url or ()
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor_parallel_size
+
+
+class VLLMEngineSection(_SizedCache, ServedEngineSection):
+    """An engine in a server of vLLM."""
+
+    name: Literal["vllm"] = "vllm"
+    vllm: VLLMSection = VLLMSection()
+
+    @property
+    def sleeps(self) -> bool:
+        return self.vllm.sleep_mode
+
+    @property
+    def server(self) -> VLLMSection:
+        return self.vllm
+
+
+class SGLangEngineSection(ServedEngineSection):
+    """An engine in a server of SGLang."""
+
+    name: Literal["sglang"] = "sglang"
+    sglang: SGLangSection = SGLangSection()
+
+    @property
+    def server(self) -> SGLangSection:
+        return self.sglang
+
+
+ENGINES: Mapping[str, type[EngineSection]] = {
+    "torch": TorchEngineSection,
+    "vllm": VLLMEngineSection,
+    "sglang": SGLangEngineSection,
+}
+#: The section `engine` of a command.
+Engine: TypeAlias = Annotated[EngineSection, Variants("engine", "name", "torch", ENGINES)]

@@ -18,7 +18,7 @@ from ..algorithms.losses import LOSSES, PPO, PolicyLoss
 from ..section import Problems, changed
 from . import unread
 from .base import RunConfig
-from .engine import EngineSection, ServingSection, refused_arguments
+from .engine import Engine, EngineSection, SGLangEngineSection, TorchEngineSection, VLLMEngineSection, refused_arguments
 from .learning import CriticSection, ForkSection
 from .model import (
     Bfloat16,
@@ -63,7 +63,7 @@ class PPOConfig(RunConfig):
     data: DataSection = DataSection()
     model: ModelSection = ModelSection()
     warm_start: WarmStartSection = WarmStartSection()
-    engine: EngineSection = EngineSection()
+    engine: Engine = TorchEngineSection()
     rollout: RolloutSection = RolloutSection()
     validation: ValidationSection = ValidationSection()
     custom_reward_function: EpisodeRewardFunctionSection = EpisodeRewardFunctionSection()
@@ -163,11 +163,11 @@ def ppo_checks(config: PPOConfig) -> Problems:
     estimator, context = config.algorithm.adv_estimator, f"engine.max_context={engine.max_context}"
     iterations = f"trainer.total_iterations={trainer.total_iterations}"
     yield from engine_checks(engine)
-    if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
+    if isinstance(engine, SGLangEngineSection) and not engine.base_urls and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
     if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
         yield "model.lora_publish", "is adapter, and engine.name=sglang takes whole weights: use merged, or vllm"
-    if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.tensor_parallel_size > 1:
+    if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.gpus > 1:
         text = "is adapter, and workers that share a matrix cannot compare what they merged: use merged, or"
         yield "model.lora_publish", f"{text} engine.tensor_parallel_size=1"
     if rollout.max_response_length >= engine.max_context:
@@ -317,15 +317,16 @@ def template_checks(names: Iterable[str]) -> Problems:
         yield f"data.chat_template_kwargs.{name}", f"cannot be given: it is {what}"
 
 
-def engine_checks(engine: ServingSection) -> Problems:
+def engine_checks(engine: EngineSection) -> Problems:
     name, urls = engine.name, engine.base_urls
-    if (engine.replicas or 1) > 1 and (urls or name == "openai"):
-        cause = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
+    if (engine.replicas or 1) > 1 and urls:
+        cause = f"each address in engine.{name}.base_url is a replica already"
         yield "engine.replicas", f"is {engine.replicas}; {cause}"
-    words = [word.partition("=")[0] for word in engine.sglang.server_args]
-    if flag := next((word for word in words if word in _TENSOR_PARALLEL), None):
-        yield "engine.sglang.server_args", f"has {flag}: give engine.tensor_parallel_size instead"
-    if name == "vllm":
+    if isinstance(engine, SGLangEngineSection):
+        words = [word.partition("=")[0] for word in engine.sglang.server_args]
+        if flag := next((word for word in words if word in _TENSOR_PARALLEL), None):
+            yield "engine.sglang.server_args", f"has {flag}: give engine.tensor_parallel_size instead"
+    if isinstance(engine, VLLMEngineSection):
         yield from ((f"engine.vllm.args.{key}", why) for key, why in refused_arguments(engine.vllm.args).items())
     if len(set(urls)) < len(urls):
         yield f"engine.{name}.base_url", "names a server twice; a server has one trainer at a time"
@@ -338,7 +339,7 @@ def _cluster_checks(config: PPOConfig) -> Problems:
             yield "trainer.profile_steps", "is empty, and cluster.nsight.capture-range=cudaProfilerApi waits for these"
         if config.model.device == "cpu":
             yield "cluster.nsight.capture-range", "is cudaProfilerApi, and model.device=cpu calls no CUDA"
-    if config.engine.vllm.sleep_mode and config.rollout.staleness:
+    if config.engine.sleeps and config.rollout.staleness:
         text = "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not continue"
         yield "engine.vllm.sleep_mode", text
     if cluster.backend == "local" and (cluster.learner_ranks > 1 or cluster.nnodes > 1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 from ..algorithms.estimators import ESTIMATORS
@@ -31,11 +30,7 @@ Reads: TypeAlias = Mapping[str, Mapping[str, tuple[Any, ...] | Not]]
 _ON, _RAY, _GIVEN = (True,), ("ray",), Not(None)
 
 ENGINE: Reads = {
-    "engine.tensor_parallel_size engine.weight_transport": {"engine.name": ("vllm", "sglang")},
-    "engine.vllm.": {"engine.name": ("vllm",)},
-    "engine.sglang.": {"engine.name": ("sglang",)},
     "engine.stall_timeout_s": {"engine.name": ("vllm", "sglang"), "engine.replicas": Not(1), "cluster.backend": _RAY},
-    "engine.kv_cache_gib": {"engine.name": ("torch", "vllm")},
     "engine.vllm.python engine.vllm.gpu_memory_utilization engine.vllm.block_size engine.vllm.enforce_eager "
     "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size engine.threads": {
         "engine.vllm.base_url": (None,)
@@ -141,7 +136,15 @@ def unread_checks(config: Section, reads: Reads) -> Problems:
 
 
 def _values(section: Section) -> Callable[[str], Any]:
-    return lambda key: attrgetter(key)(section)
+    """Return a function from a key to its value; ``None`` for one of another variant of its section."""
+
+    def value_of(key: str) -> Any:
+        value: Any = section
+        for name in key.split("."):
+            value = getattr(value, name, None)
+        return value
+
+    return value_of
 
 
 def _changed(section: Section, prefix: str) -> Iterator[str]:

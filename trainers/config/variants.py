@@ -44,7 +44,7 @@ class Variants:
     def is_default(self, name: str, value: Any) -> bool:
         """Return whether a value is the default of a field ``name`` of one of the classes."""
         fields = [kind.model_fields[name] for kind in self.classes.values() if name in kind.model_fields]
-        return value is None or any(value == field.get_default(call_default_factory=True) for field in fields)
+        return value is None or any(_is_default(field, value) for field in fields)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         """Build a union tagged by the key."""
@@ -67,6 +67,14 @@ class Variants:
             if ((entry is not None or _nullable(fields[name])) if name in fields else not self.is_default(name, entry))
         }
         return {**own, self.key: tag}
+
+
+def _is_default(field: FieldInfo, value: Any) -> bool:
+    default = field.get_default(call_default_factory=True)
+    if isinstance(default, Section) and isinstance(value, Mapping):  # a section within the section
+        fields = type(default).model_fields
+        return all(name in fields and _is_default(fields[name], entry) for name, entry in value.items())
+    return bool(value == default)
 
 
 def _nullable(field: FieldInfo) -> bool:

@@ -141,7 +141,7 @@ def test_configuration_cannot_be_changed_by_accident():
         ("actor.max_tokens_per_micro_batch=511", "the longest episode"),
         ("trainer.resume_mode=resume_path", "trainer.resume_from_path: must be given with"),
         ("trainer.resume_from_path=tests", "has no effect without trainer.resume_mode=resume_path"),
-        ("engine.name=vlm", "it must be one of torch, vllm, sglang, openai"),
+        ("engine.name=vlm", "it must be one of torch, vllm, sglang"),
         ("engine.vllm.pyhton=x", "did you mean engine.vllm.python?"),
         ("engine.vllm.python=x", "engine.vllm.python: has no effect without engine.name=vllm"),
         ("engine.sglang.seeds=false", "engine.sglang.seeds: has no effect without engine.name=sglang"),
@@ -380,7 +380,8 @@ def test_rendered_configuration_loads_back(tmp_path_factory, kwargs, lr, name):
     file.write_text(render(config), encoding="utf-8")
     again, flags = resolve(["--config", str(file)])
     assert again == config
-    chosen, keys = {config.algorithm.adv_estimator, config.actor.policy_loss}, all_keys(PPOConfig)
+    keys = all_keys(PPOConfig)
+    chosen = {config.algorithm.adv_estimator, config.actor.policy_loss, config.engine.name}
     assert set(flags.sources) == {name for name, key in keys.items() if not key.readers or chosen & {*key.readers}}
 
 

@@ -43,9 +43,9 @@ from trainers.section import Section
 from trainers.trajectory import Trajectory
 
 TRAINERS = Path(inspect.getfile(Section)).parent
-#: The code that checks, describes and translates keys; `sizes.py` uses them.
+#: The code that checks, describes and translates keys; other files there use them.
 CONFIG = (*(str(TRAINERS / name) for name in ("config/", "command_line", "compat")), inspect.getfile(Section))
-SIZES = str(TRAINERS / "config" / "sizes.py")
+USES = [str(TRAINERS / "config" / name) for name in ("sizes.py", "engine.py")]
 
 TINY = [
     *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
@@ -67,7 +67,7 @@ def watched() -> Iterator[set[tuple[type, str]]]:
 
     def spying(self, name):
         key, code = name in type(self).model_fields, sys._getframe(1).f_code  # pydantic reads others, for a copy
-        own = code.co_filename.startswith(CONFIG) and code.co_filename != SIZES
+        own = code.co_filename.startswith(CONFIG) and code.co_filename not in USES
         if key and not own and code.co_name != "checks":
             read.add((type(self), name))
         return plain(self, name)
@@ -231,7 +231,8 @@ def test_every_key_of_generate_is_read(tmp_path):
     with watched() as read:
         assert generate.main([*where, f"data.output_path={tmp_path}/out.parquet", "trainer.threads=1"]) == 0
     # Those of servers and of Ray are read where a run's are, as above.
-    elsewhere = ("engine.vllm", "engine.sglang", "engine.weight_transport", "cluster.", "ray_init.")
+    served = ("engine.vllm", "engine.sglang", "engine.weight_transport", "engine.tensor_parallel_size")
+    elsewhere = (*served, "cluster.", "ray_init.")
     assert [name for name in unread(GenerateConfig, read) if not name.startswith(elsewhere)] == []
 
 

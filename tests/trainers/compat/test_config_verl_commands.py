@@ -297,7 +297,7 @@ def test_engines_are_split_and_replicated_over_gpus(inside):
         assert (one.tensor_parallel_size, one.replicas) == (1, 4)
         assert (two.tensor_parallel_size, two.replicas) == (2, 2)
     embedded = command(f"{_ROLLOUT}name=hf", f"{parallel}=2", *_FOUR).engine
-    assert (embedded.tensor_parallel_size, embedded.replicas) == (1, 4), "it is not split"
+    assert (embedded.gpus, embedded.replicas) == (1, 4), "it is not split"
     assert "4 GPUs, which engines of 3 do not share" in refusal(f"{_ROLLOUT}name=vllm", f"{parallel}=3", *_FOUR)
 
 

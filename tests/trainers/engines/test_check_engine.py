@@ -14,7 +14,6 @@ from trainers.config.engine import VLLM_MIN_TEMPERATURE
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [
-        (["engine.name=openai"], "engine.name=openai: .*without token ids"),
         (["engine.name=sglang"], "engine.name=sglang: sglang is not installed here.*make venv-sglang"),
         (["engine.name=sglang", "engine.sglang.python=/nowhere"], "there is no Python at /nowhere"),
         (["engine.name=sglang", "engine.sglang.base_url=host:1"], "must begin with http://"),

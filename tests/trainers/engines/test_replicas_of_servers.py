@@ -176,7 +176,6 @@ async def test_failed_server_closes_all_others(policy: Policy) -> None:
     ("arguments", "key"),
     [
         (["engine.name=vllm", f"engine.vllm.{TWO}", "engine.replicas=2"], "engine.replicas"),
-        (["engine.name=openai", "engine.replicas=2"], "engine.replicas"),
         (["engine.name=vllm", "engine.vllm.base_url=[http://x, http://x]"], "engine.vllm.base_url"),
         (["engine.name=vllm", "engine.vllm.base_url=http://x", "engine.vllm.python=p"], "engine.vllm.python"),
         (["engine.name=vllm", "engine.vllm.base_url=http://x", "engine.vllm.args.x=1"], "engine.vllm.args"),
