@@ -37,6 +37,7 @@ from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.command_line import load_config
+from trainers.config.running import RayInitSection
 from trainers.learner import OptimizerSettings
 from trainers.models.tiny import build_tokenizer
 from trainers.trajectory import Trajectory
@@ -124,7 +125,7 @@ def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch
     trajectories = some_trajectories(config.vocab_size)
     numbers = {"advantage": np.ones(SEQUENCES * TOKENS // 2, np.float32)}
     tokenizer = build_tokenizer(["a b"])
-    with RayCluster(plan, address=None, num_cpus=None, timeline=None, timeout=300.0) as cluster:
+    with RayCluster(plan, RayInitSection(), timeout=300.0) as cluster:
         watch, actors = Watch(), RayRanks(cluster)
         watch.pids = [pid for _, pid, _ in actors.info]
         group = watch.phase("loading", lambda: LearnerGroup(actors, str(folder), settings))

@@ -147,8 +147,9 @@ def run(config: EvaluateConfig) -> int:
     if target is not None:
         refuse_unwritable(target)
     function = config.custom_reward_function
-    path = Path(__file__).with_name("rewards") / "builtin.py" if function.path is None else Path(function.path)
-    with FunctionPool(path, function.name, workers=function.workers, timeout_s=function.timeout_s) as pool:
+    if function.path is None:
+        function = function.model_copy(update={"path": str(Path(__file__).with_name("rewards") / "builtin.py")})
+    with FunctionPool(function) as pool:
         outcomes = list(score(rows, pool))
     with reader_may_leave():
         print(report(outcomes, config.report.pass_threshold))

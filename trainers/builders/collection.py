@@ -165,7 +165,7 @@ def own_scores(config: PPOConfig, stack: ExitStack | AsyncExitStack) -> dict[str
     section, scores = config.custom_reward_function, dict[str, Score]()
     if section.path is not None:
         with setup_errors("custom_reward_function: ", FunctionError):
-            pool = FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
+            pool = FunctionPool(section)
         stack.callback(pool.close)
         scores["custom"] = custom_reward(config, pool)
     return scores | penalties(config)
@@ -268,7 +268,7 @@ def multiturn_reward(config: PPOConfig, tokenizer: Any) -> MultiturnScore:
     sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
     with setup_errors("multiturn_reward: ", ValueError):
         lookahead = lookahead_of(config, lambda text: len(tokenizer.encode(text, add_special_tokens=False)))
-    return MultiturnScore(lookahead, credit=section.credit, replace=section.replace, sampling=sampling)
+    return MultiturnScore(lookahead, section, sampling)
 
 
 def lookahead_of(config: PPOConfig, count_tokens: Callable[[str], int] = len) -> Lookahead:

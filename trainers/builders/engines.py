@@ -287,15 +287,8 @@ def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
     if config.cluster.backend != "ray" and config.env.backend != "ray":
         yield None
         return
-    options = config.ray_init
     with setup_errors("", ImportError):
-        cluster = RayCluster(
-            plan,
-            address=options.address,
-            num_cpus=options.num_cpus,
-            timeline=options.timeline_json_file,
-            timeout=config.cluster.start_timeout_s,
-        )
+        cluster = RayCluster(plan, config.ray_init, timeout=config.cluster.start_timeout_s)
     with cluster:
         environments = cluster.environment_options()
         with nullcontext() if environments is None else placed(environments):

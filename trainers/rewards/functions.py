@@ -22,6 +22,8 @@ from typing import Any
 from textenvs.sandbox.result import SandboxFailure
 from textenvs.sandbox.worker import Pool, Worker
 
+from ..config.reward_model import RewardFunctionSection
+
 _START_S = 120.0  # a file may import large libraries
 _PROGRAM = Path(__file__).with_name("function_worker.py")
 # The folder of the library, so that the function can import it too.
@@ -43,12 +45,13 @@ class ScoreError(RuntimeError):
 class FunctionPool(AbstractContextManager["FunctionPool"]):
     """Processes that compute one function; a context manager that ends them.
 
-    ``timeout_s`` is for one call, without the waiting for a process. FunctionError: the function cannot be loaded; one
+    The timeout is for one call, without the waiting for a process. FunctionError: the function cannot be loaded; one
     process is started at once to check it.
     """
 
-    def __init__(self, path: str | Path, name: str = "compute_score", *, workers: int = 1, timeout_s: float = 30.0):
-        self.path, self.name, self.timeout_s, self.workers = Path(path).expanduser(), name, timeout_s, workers
+    def __init__(self, section: RewardFunctionSection) -> None:
+        assert section.path is not None
+        self.section, self.path, workers = section, Path(section.path).expanduser(), section.workers
         if not self.path.is_file():
             raise FunctionError(f"there is no file {self.path}")
         self._starting: set[subprocess.Popen[bytes]] = set()
@@ -81,15 +84,16 @@ class FunctionPool(AbstractContextManager["FunctionPool"]):
         self.close()
 
     def _ask(self, question: Mapping[str, Any]) -> float:
+        name = self.section.name
         try:
             # A row may hold values without a JSON form. Answers are JSON, and never unpickled.
-            answer = self._pool.ask(base64.b64encode(pickle.dumps(question)).decode(), self.timeout_s)
+            answer = self._pool.ask(base64.b64encode(pickle.dumps(question)).decode(), self.section.timeout_s)
         except TimeoutError:
-            raise ScoreError(f"{self.name} took longer than {self.timeout_s:g} s", "timeout") from None
+            raise ScoreError(f"{name} took longer than {self.section.timeout_s:g} s", "timeout") from None
         except SandboxFailure as error:
-            raise ScoreError(f"{self.name} died: {error}", "died") from error
+            raise ScoreError(f"{name} died: {error}", "died") from error
         if "error" in answer:
-            raise ScoreError(f"{self.name} failed: {answer['error']}", "raised")
+            raise ScoreError(f"{name} failed: {answer['error']}", "raised")
         return float(answer["score"])
 
     def _start(self) -> Worker:
@@ -98,7 +102,7 @@ class FunctionPool(AbstractContextManager["FunctionPool"]):
             # -P: do not import from the program's folder.
             # In its own session: its children are killed with it, and Ctrl-C reaches the parent alone.
             process = subprocess.Popen(
-                [sys.executable, "-P", str(_PROGRAM), str(self.path), self.name, str(prints)],
+                [sys.executable, "-P", str(_PROGRAM), str(self.path), self.section.name, str(prints)],
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,

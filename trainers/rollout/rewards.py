@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from textenvs.env import LARGEST
@@ -32,6 +32,7 @@ from textenvs.lookahead import Lookahead, MultiturnReward, Played, PlayFuture
 from textenvs.messages import Messages
 from textenvs.text import quoted
 
+from ..config.reward_model import MultiturnRewardSection
 from ..engines.base import Sampling
 from ..trajectory import EpisodeError, Status, is_reward
 from .environments import EnvSpec
@@ -187,18 +188,15 @@ def _failed(name: str, turn: int, error: Exception) -> RewardError:
 # ------------------------------------------------------------------------------------------------ looking ahead
 
 
-Credit = Literal["value", "difference"]
-
-
 class MultiturnScore:
     """The multiturn-aware reward as a :data:`Score`, in training alone: futures are played beside the episode.
 
     Futures are forks (:class:`Futures`), played by the engine's model of that moment. See :mod:`textenvs.lookahead`;
     the ``lookahead`` is without a policy. They sample by ``sampling``, ``None`` as the episodes do.
 
-    With ``credit="value"`` each turn earns its multiturn-aware reward, an estimate of what the whole conversation will
-    be worth: it is the turn's return already, and must not be added up over turns (a discount of 0 over turns). With
-    ``"difference"`` it earns what it changed in that estimate; an episode's rewards then sum to the score of the
+    With ``credit=value`` each turn earns its multiturn-aware reward, an estimate of what the whole conversation will be
+    worth: it is the turn's return already, and must not be added up over turns (a discount of 0 over turns). With
+    ``difference`` it earns what it changed in that estimate; an episode's rewards then sum to the score of the
     conversation that it became. ``replace``: in place of the environment's reward, not beside it: a term
     ``environment_not_counted`` takes that away.
     """
@@ -206,11 +204,11 @@ class MultiturnScore:
     needs_futures = True
 
     def __init__(
-        self, lookahead: Lookahead, *, credit: Credit = "value", replace: bool = True, sampling: Sampling | None = None
+        self, lookahead: Lookahead, section: MultiturnRewardSection | None = None, sampling: Sampling | None = None
     ) -> None:
-        if credit not in ("value", "difference"):
-            raise ValueError(f"credit must be 'value' or 'difference', not {credit!r}")
-        self._lookahead, self._credit, self._replace, self._sampling = lookahead, credit, replace, sampling
+        section = section or MultiturnRewardSection()
+        self._lookahead, self._credit, self._replace = lookahead, section.credit, section.replace
+        self._sampling = sampling
         # The estimates on the way of each episode, by turn.
         self._before: WeakKeyDictionary[PendingRewards, dict[int, asyncio.Task[MultiturnReward]]] = WeakKeyDictionary()
         self._counts: Counter[str] = Counter()

@@ -24,6 +24,7 @@ from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.command_line import load_config
+from trainers.config.running import RayInitSection
 from trainers.engines.base import EngineError, SourceLostError, SupersededError
 from trainers.engines.transport import Wants, collect
 from trainers.learner import Learner
@@ -50,7 +51,7 @@ def group(request: pytest.FixtureRequest) -> Iterator[Group]:
         def start(ranks: int, **options: Any) -> LearnerGroup:
             backend = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "model.device=cpu"]
             plan = make_plan(load_config(backend)[0], Machine(0))
-            cluster = RayCluster(plan, address=None, num_cpus=None, timeline=None, timeout=300.0)
+            cluster = RayCluster(plan, RayInitSection(), timeout=300.0)
             stack.enter_context(cluster)
             ray_ranks = RayRanks(cluster, silence=options.get("silence", 30.0))
             return LearnerGroup(ray_ranks, helpers.tiny_model(), helpers.SETTINGS, **options)

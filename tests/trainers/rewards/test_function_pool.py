@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainers.config.reward_model import RewardFunctionSection
 from trainers.rewards import FunctionError, FunctionPool, ScoreError
 
 FUNCTIONS = """
@@ -63,7 +64,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def by_order(file):
-    with FunctionPool(file, "by_order", workers=1, timeout_s=0.5) as pool:
+    with FunctionPool(RewardFunctionSection(path=str(file), name="by_order", workers=1, timeout_s=0.5)) as pool:
         yield pool
 
 
@@ -74,13 +75,13 @@ def ask(pool, solution, **fields):
 
 
 def test_numbers_arrive_and_text_does_not(file):
-    with FunctionPool(file) as pool:
+    with FunctionPool(RewardFunctionSection(path=str(file), workers=1)) as pool:
         assert ask(pool, "abc").result() == 6.0
         assert ask(pool, "").result() == 0.0
 
 
 def test_an_async_function_and_a_numpy_number(file):
-    with FunctionPool(file, "later") as pool:
+    with FunctionPool(RewardFunctionSection(path=str(file), name="later", workers=1)) as pool:
         assert asyncio.run(pool.score(data_source="", solution_str="", ground_truth="", extra_info={"x": 0.25})) == 0.25
         odd = {"x": np.int64(3), "rows": np.arange(3), "bytes": b"\0"}  # what Parquet rows may hold
         assert ask(pool, "", extra_info=odd).result() == 3.0
@@ -109,7 +110,7 @@ def test_failure_is_reported_and_next_call_works(by_order, order, cause, message
 
 
 def test_processes_serve_many_calls_up_to_limit(file):
-    with FunctionPool(file, "by_order", workers=2) as pool:
+    with FunctionPool(RewardFunctionSection(path=str(file), name="by_order", workers=2)) as pool:
         pids = {int(ask(pool, "pid").result()) for _ in range(5)}
         assert pids <= {worker.process.pid for worker in pool._pool._started}
         futures = [ask(pool, "pid") for _ in range(40)]
@@ -117,7 +118,7 @@ def test_processes_serve_many_calls_up_to_limit(file):
 
 
 def test_close_ends_calls_and_processes(file):
-    pool = FunctionPool(file, "by_order", workers=1, timeout_s=100)
+    pool = FunctionPool(RewardFunctionSection(path=str(file), name="by_order", workers=1, timeout_s=100.0))
     running = ask(pool, "hang")
     waiting = ask(pool, "pid")
     (pid,) = {worker.process.pid for worker in pool._pool._started}
@@ -150,12 +151,12 @@ def test_missing_function_is_reported_at_start(tmp_path, text, name, message):
     if text is not None:
         (tmp_path / "f.py").write_text(text)
     with pytest.raises(FunctionError, match=message):
-        FunctionPool(tmp_path / "f.py", name)
+        FunctionPool(RewardFunctionSection(path=str(tmp_path / "f.py"), name=name, workers=1))
 
 
 @pytest.fixture(scope="module")
 def echo(file):
-    with FunctionPool(file, "echo") as pool:
+    with FunctionPool(RewardFunctionSection(path=str(file), name="echo", workers=1)) as pool:
         yield pool
 
 
@@ -170,7 +171,7 @@ def test_close_does_not_wait_for_loading(tmp_path):
         "if os.path.exists(__file__ + '.slow'): time.sleep(1000)\n"
         "def compute_score(**question): os._exit(7)\n"
     )
-    pool = FunctionPool(tmp_path / "f.py")
+    pool = FunctionPool(RewardFunctionSection(path=str(tmp_path / "f.py"), workers=1))
     (tmp_path / "f.py.slow").touch()
     score = ask(pool, "")  # its process dies, and another is started
     while not pool._starting:
@@ -208,7 +209,7 @@ def test_process_with_failed_load_is_replaced(tmp_path):
         "    raise OSError('not now')\n"
         "def compute_score(solution_str, **question): return os._exit(7) if solution_str == 'die' else 1.0\n"
     )
-    with FunctionPool(tmp_path / "f.py") as pool:
+    with FunctionPool(RewardFunctionSection(path=str(tmp_path / "f.py"), workers=1)) as pool:
         (tmp_path / "f.py.flag").touch()
         with pytest.raises(ScoreError, match="not now"):
             ask(pool, "die").result()

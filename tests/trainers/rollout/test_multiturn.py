@@ -15,6 +15,7 @@ from benchmarks.simulation.scripted import Call, Reply
 from textenvs import Task, TextEnv, Turn
 from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.messages import Message, assistant, user
+from trainers.config.reward_model import MultiturnRewardSection
 from trainers.engines.base import EngineError, Sampling
 from trainers.rollout.collector import Batch
 from trainers.rollout.curriculum import Component, Curriculum, CurriculumRules, TaskOrder
@@ -76,7 +77,7 @@ def run(score: MultiturnScore | None, **options: Any) -> Batch:
 
 
 def test_turn_earns_futures_value_without_side_effects() -> None:
-    score = MultiturnScore(five(), replace=False)
+    score = MultiturnScore(five(), MultiturnRewardSection(replace=False))
     (with_it,), (without,) = run(score).trajectories, run(None).trajectories
     assert with_it.token_ids.tolist() == without.token_ids.tolist()
     assert with_it.messages == without.messages
@@ -99,15 +100,15 @@ def test_turn_earns_futures_value_without_side_effects() -> None:
 
 @pytest.mark.parametrize("credit", ["value", "difference"])
 def test_in_place_of_what_environment_pays(credit: Any) -> None:
-    (beside,) = run(MultiturnScore(five(), credit=credit, replace=False)).trajectories
-    (instead,) = run(MultiturnScore(five(), credit=credit)).trajectories
+    (beside,) = run(MultiturnScore(five(), MultiturnRewardSection(credit=credit, replace=False))).trajectories
+    (instead,) = run(MultiturnScore(five(), MultiturnRewardSection(credit=credit))).trajectories
     difference = beside.turn_rewards - instead.turn_rewards
     assert difference.tolist() == pytest.approx([0.1, 0.2, 0.3])
 
 
 def test_differences_sum_to_what_conversation_became() -> None:
     (values,) = run(MultiturnScore(five())).trajectories
-    (differences,) = run(MultiturnScore(five(), credit="difference")).trajectories
+    (differences,) = run(MultiturnScore(five(), MultiturnRewardSection(credit="difference"))).trajectories
     worth = values.turn_rewards.tolist()
     assert differences.turn_rewards.tolist() == pytest.approx([worth[0], worth[1] - worth[0], worth[2] - worth[1]])
     assert differences.turn_rewards.sum() == pytest.approx(worth[-1])
@@ -132,7 +133,7 @@ def test_mid_conversation_start_costs_as_from_opening() -> None:
 
 def test_reused_environment_keeps_differences_apart() -> None:
     options = {"group_size": 2, "groups_per_batch": 4}
-    batch = run(MultiturnScore(five(), credit="difference"), **options)
+    batch = run(MultiturnScore(five(), MultiturnRewardSection(credit="difference")), **options)
     for trajectory in batch.trajectories:
         assert trajectory.turn_rewards.sum() == pytest.approx(batch.trajectories[0].turn_rewards.sum(), abs=1e-2)
 
@@ -171,17 +172,12 @@ def test_futures_are_same_wherever_environments_run(kind: Any) -> None:
 @pytest.mark.parametrize("credit", ["value", "difference"])
 def test_forks_of_episode_are_rewarded_likewise(credit: Any) -> None:
     """The first turn of a fork is compared with what its root was worth before it."""
-    score = MultiturnScore(five(samples=1), credit=credit, replace=False)
+    score = MultiturnScore(five(samples=1), MultiturnRewardSection(credit=credit, replace=False))
     batch = run(score, forks=ForkRules(samples=1))
     (root,), forks = batch.trajectories, batch.forks[0]
     assert len(forks) == root.num_turns
     for fork in forks:  # they say what their root says
         np.testing.assert_allclose(fork.turn_rewards, root.turn_rewards[fork.forked_turn :])
-
-
-def test_credit_is_one_of_two() -> None:
-    with pytest.raises(ValueError, match="'value' or 'difference', not 'sum'"):
-        MultiturnScore(five(), credit="sum")  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- with the engine's own model
@@ -357,7 +353,7 @@ def test_closing_leaves_no_future_behind(credit: Any) -> None:
 
     async def play() -> None:
         engine = engine_of(script)
-        rewards = {"multiturn": MultiturnScore(ahead(), credit=credit)}
+        rewards = {"multiturn": MultiturnScore(ahead(), MultiturnRewardSection(credit=credit))}
         async with Backend(EnvSpec(Chat)) as backend:
             collector = collector_of(engine, backend, rewards=rewards)
             waiting = asyncio.ensure_future(collector.next_batch())

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from trainers.cluster.memory import PlanError
 from trainers.cluster.plan import Plan, Seat
+from trainers.config.running import RayInitSection
 
 log = logging.getLogger("trainers")
 
@@ -46,21 +47,19 @@ def error_summary(error: BaseException) -> str:
 class RayCluster:
     """Ray, and the placement groups of a plan; a context manager. Reuses a Ray that this process is connected to.
 
-    ``address`` is the cluster to join; ``None`` is RAY_ADDRESS, else a new Ray, never one that merely happens to run
-    on this machine. A new Ray has ``num_cpus``; ``None`` is the maximum of the machine's CPUs and the plan's. Ray's
-    ``timeline`` is written to that file at the end; ``timeout`` is in seconds, for the placement groups. Raises
-    ImportError: Ray is not installed; PlanError: the cluster lacks resources of the plan.
+    A new Ray, where the section names none and RAY_ADDRESS is not set, is never one that merely happens to run on this
+    machine. ``timeout`` is in seconds, for the placement groups. Raises ImportError: Ray is not installed; PlanError:
+    the cluster lacks resources of the plan.
     """
 
-    def __init__(
-        self, plan: Plan, *, address: str | None, num_cpus: int | None, timeline: str | None, timeout: float
-    ) -> None:
+    def __init__(self, plan: Plan, section: RayInitSection, *, timeout: float) -> None:
         self.plan, self.timeout = plan, timeout
-        self._address = address or os.environ.get("RAY_ADDRESS") or "local"
-        self._num_cpus = num_cpus
-        if num_cpus is not None and self._address != "local":
-            raise PlanError(f"ray_init.num_cpus={num_cpus} is for a Ray of the run's own, and RAY_ADDRESS names one")
-        self._timeline = None if timeline is None else Path(timeline).expanduser()
+        self._address = section.address or os.environ.get("RAY_ADDRESS") or "local"
+        self._num_cpus, file = section.num_cpus, section.timeline_json_file
+        if self._num_cpus is not None and self._address != "local":
+            text = "is for a Ray of the run's own, and RAY_ADDRESS names one"
+            raise PlanError(f"ray_init.num_cpus={self._num_cpus} {text}")
+        self._timeline = None if file is None else Path(file).expanduser()
         self.ray = import_ray()
         self._groups: dict[str, Any] = {}
         self._owned = False
