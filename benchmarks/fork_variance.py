@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS
-from trainers.algorithms.policy_losses import token_weights
+from trainers.algorithms.losses import token_weights
 
 Floats = NDArray[np.float64]
 

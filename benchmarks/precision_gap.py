@@ -36,8 +36,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.gpu.shapes import from_tokens
+from trainers.algorithms.losses import PPO, GSPOToken, PolicyLoss
 from trainers.algorithms.off_policy import importance_weights
-from trainers.algorithms.policy_losses import gspo, ppo_clip
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
@@ -49,6 +49,10 @@ DType = Literal["float32", "bfloat16"]
 
 CLIP = (0.2, 0.28)  #: below and above 1: the defaults of actor.clip_ratio_low and _high
 GSPO_CLIP = (3e-4, 4e-4)
+LOSSES: dict[str, PolicyLoss] = {
+    "ppo": PPO(clip_ratio_low=CLIP[0], clip_ratio_high=CLIP[1]),
+    "gspo": GSPOToken(clip_ratio_low=GSPO_CLIP[0], clip_ratio_high=GSPO_CLIP[1]),
+}
 PAIRS: Sequence[tuple[DType, DType]] = (
     ("float32", "float32"),
     ("bfloat16", "float32"),
@@ -160,20 +164,8 @@ def loss_of(kind: str, count: int) -> Callable[..., Any]:
         log_ratio = (logprobs - old).detach()
         if kind == "exact":
             values, clipped = -weight * advantages * logprobs, torch.zeros_like(log_ratio)
-        elif kind == "ppo":
-            result = ppo_clip(logprobs, old, advantages, clip_low=CLIP[0], clip_high=CLIP[1], importance=weight)
-            values, clipped = result.loss, result.stats["clipped"]
         else:
-            result = gspo(
-                logprobs,
-                old,
-                advantages,
-                batch["trajectory"],
-                clip_low=GSPO_CLIP[0],
-                clip_high=GSPO_CLIP[1],
-                by_token=True,
-                importance=weight,
-            )
+            result = LOSSES[kind].token_loss(logprobs, old, advantages, batch["trajectory"], importance=weight)
             values, clipped = result.loss, result.stats["clipped"]
         off = (log_ratio.exp() < 1 - CLIP[0]) | (log_ratio.exp() > 1 + CLIP[1])
         return values.sum() / count, {

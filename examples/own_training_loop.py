@@ -17,7 +17,7 @@ from own_environment import HigherLower
 
 from trainers.algorithms.batch import ActionBatch, gather
 from trainers.algorithms.estimators import TurnGRPO
-from trainers.algorithms.policy_losses import ppo_clip, token_weights
+from trainers.algorithms.losses import PPO, token_weights
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
@@ -32,7 +32,7 @@ ITERATIONS = 3
 
 
 def loss(logprobs: torch.Tensor, entropy: torch.Tensor, columns: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict]:
-    per_token = ppo_clip(logprobs, columns["old"], columns["advantage"]).loss
+    per_token = PPO().token_loss(logprobs, columns["old"], columns["advantage"], columns["trajectory"]).loss
     return (columns["weight"] * per_token).sum(), {}
 
 

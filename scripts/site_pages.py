@@ -57,7 +57,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         "Algorithms",
         tuple(
             f"trainers.algorithms.{name}"
-            for name in ("batch", "baselines", "kl", "off_policy", "policy_losses", "estimators.base", "losses.base")
+            for name in ("batch", "baselines", "kl", "off_policy", "estimators.base", "losses.base")
         )
         + tuple(
             f"trainers.algorithms.estimators.{name}"
@@ -77,6 +77,10 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         + tuple(
             f"trainers.algorithms.estimators.{name}"
             for name in ("passk", "reinforce_pp", "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo", "fork")
+        )
+        + tuple(
+            f"trainers.algorithms.losses.{name}"
+            for name in ("ppo", "gspo", "cispo", "geo_mean", "sapo", "dppo", "clip_cov", "kl_cov", "value")
         )
         + ("trainers.rewards.credit_assignment",),
     ),

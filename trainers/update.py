@@ -30,8 +30,8 @@ from .algorithms import off_policy
 from .algorithms.batch import ActionBatch, Advantages, gather, tree_of
 from .algorithms.estimators import Estimator, normalize, restrict
 from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController, kl_estimate, mean_kl
-from .algorithms.losses import PolicyLoss
-from .algorithms.policy_losses import token_weights, value_loss
+from .algorithms.losses import PolicyLoss, token_weights
+from .algorithms.losses.value import value_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.schema import CriticSection

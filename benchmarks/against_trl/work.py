@@ -15,7 +15,7 @@ from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Message, text_of, user
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import DrGRPO
-from trainers.algorithms.policy_losses import ppo_clip, token_weights
+from trainers.algorithms.losses import PPO, token_weights
 from trainers.models.tiny import build_model, build_tokenizer
 from trainers.trajectory import Trajectory
 
@@ -141,7 +141,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 def surrogate(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """Return PPO's clipped ratio as a weighted sum of tokens; see ``Learner.update_actor``."""
-    losses = ppo_clip(logprobs, batch["old"], batch["advantage"], clip_low=CLIP, clip_high=CLIP)
+    columns = batch["old"], batch["advantage"], batch["trajectory"]
+    losses = PPO(clip_ratio_low=CLIP, clip_ratio_high=CLIP).token_loss(logprobs, *columns)
     return (batch["weight"] * losses.loss).sum(), {}
 
 

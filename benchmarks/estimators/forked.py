@@ -16,7 +16,7 @@ import numpy as np
 
 from trainers.algorithms.batch import ActionBatch, Floats, Ints
 from trainers.algorithms.estimators import ESTIMATORS
-from trainers.algorithms.policy_losses import token_weights
+from trainers.algorithms.losses import token_weights
 
 from .enumerated import policies
 from .games import GAMES, Game, play, softmax

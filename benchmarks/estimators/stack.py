@@ -14,8 +14,8 @@ import torch
 from trainers.algorithms import off_policy
 from trainers.algorithms.batch import ActionBatch, Advantages, Bools, Floats, Ints
 from trainers.algorithms.estimators import ESTIMATORS, normalize, restrict
+from trainers.algorithms.losses import PPO, token_weights
 from trainers.algorithms.names import Aggregation
-from trainers.algorithms.policy_losses import ppo_clip, token_weights
 
 from .ways import Correction, Way
 
@@ -166,8 +166,8 @@ class Coefficients:
 def _ratio(advantages: Floats, logprobs: Floats, old: Floats, offsets: Ints) -> Floats:
     """Return the default loss's factor of the advantages, clipped around the sampling policy; 0 where they are 0."""
     at = torch.tensor(logprobs, requires_grad=True)
-    columns = torch.from_numpy(old), torch.from_numpy(advantages)
-    loss = ppo_clip(at, *columns, clip_low=0.2, clip_high=0.2).loss.sum()
+    columns = torch.from_numpy(old), torch.from_numpy(advantages), torch.zeros(len(old))  # PPO reads no episode
+    loss = PPO(clip_ratio_high=0.2).token_loss(at, *columns).loss.sum()
     (slope,) = torch.autograd.grad(loss, at)
     zero = advantages == 0.0
     return np.where(zero, 0.0, -slope.numpy() / np.where(zero, 1.0, advantages))

@@ -19,7 +19,7 @@ from benchmarks.gpu.learners import make_learner, no_process_group_left, policy_
 from benchmarks.gpu.shapes import make_model
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import Fork
-from trainers.algorithms.policy_losses import token_weights
+from trainers.algorithms.losses import token_weights
 from trainers.engines.base import Sampling
 from trainers.engines.decoder import SIZE
 from trainers.engines.torch_engine import TorchEngine

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from trainers.algorithms.losses import ClippedLoss
+from trainers.algorithms.losses import ClippedLoss, TokenLoss
+from trainers.algorithms.losses.base import log_ratios, weighed
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from trainers.algorithms.policy_losses import TokenLoss
 
 
 class Asymmetric(ClippedLoss):
@@ -24,7 +23,6 @@ class Asymmetric(ClippedLoss):
         self, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, sequence: Tensor, **columns: Any
     ) -> TokenLoss:
         """Return the loss of each token, with the statistics of PPO."""
-        from trainers.algorithms.policy_losses import ppo_clip
-
-        weighted = advantages.where(advantages > 0, self.negative_weight * advantages)
-        return ppo_clip(logprobs, old_logprobs, weighted, **self.clip_range(), importance=columns.get("importance"))
+        log_ratio = log_ratios(logprobs, old_logprobs, advantages=advantages)
+        loss, stats = self.clip(log_ratio.exp(), advantages.where(advantages > 0, self.negative_weight * advantages))
+        return weighed(loss, log_ratio, columns.get("importance"), **stats)

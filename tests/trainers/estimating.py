@@ -9,14 +9,7 @@ from torch import Tensor
 
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.estimators import ESTIMATORS, Estimator, base
-from trainers.algorithms.losses import LOSSES
-from trainers.algorithms.policy_losses import TokenLoss
-
-#: The key of ``actor`` that each option of the losses' functions is read from.
-KEYS = {
-    **{"clip_low": "clip_ratio_low", "clip_high": "clip_ratio_high", "kl_coef": "ppo_kl_coef"},
-    **{"dual_clip": "clip_ratio_c", "ratio_cap": "clip_ratio_c"},
-}
+from trainers.algorithms.losses import LOSSES, TokenLoss
 
 
 def estimator(name: str, **options: Any) -> Estimator:
@@ -32,15 +25,13 @@ def estimate(name: str, batch: ActionBatch, *, eps: float = base.EPS, **options:
         return estimator(name, **options).advantages(batch)
 
 
-def options_of(name: str) -> set[str]:
-    """Return the names of the options that a loss reads; of the two for ``clip_ratio_c``, both."""
-    fields = LOSSES[name].model_fields
-    return {option for option in (*KEYS, "tau_pos", "tau_neg") if KEYS.get(option, option) in fields}
+def keys_of(name: str, **values: float) -> dict[str, float]:
+    """Return those of the values whose keys the loss reads."""
+    return {key: value for key, value in values.items() if key in LOSSES[name].model_fields}
 
 
 def token_loss(
-    name: str, *tensors: Tensor, selected: Tensor | None = None, importance: Tensor | None = None, **options: Any
+    name: str, *tensors: Tensor, selected: Tensor | None = None, importance: Tensor | None = None, **keys: Any
 ) -> TokenLoss:
-    """Return the loss of that name, with options by the names of the functions' arguments."""
-    keys = {KEYS.get(option, option): value for option, value in options.items()}
+    """Return the loss of that name, with keys of ``actor``."""
     return LOSSES[name](**keys).token_loss(*tensors, selected=selected, importance=importance)

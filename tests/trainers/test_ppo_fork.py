@@ -10,7 +10,7 @@ import pytest
 from ppo_runs import in_process, training_of
 
 from trainers import update
-from trainers.algorithms.policy_losses import token_weights
+from trainers.algorithms.losses import token_weights
 from trainers.command_line import ConfigError, resolve
 from trainers.run import Run
 from trainers.trajectory import read_parquet

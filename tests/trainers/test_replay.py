@@ -18,8 +18,8 @@ from ppo_runs import in_process
 from textenvs import Turn
 from textenvs.records import open_run
 from textenvs.viewer.branches import environment_of
-from trainers.algorithms import policy_losses
 from trainers.algorithms.estimators import turn_grpo
+from trainers.algorithms.losses import ppo
 from trainers.config.engine import EngineSection
 from trainers.learner.optim import Optimizer
 from trainers.replay import again as replaying
@@ -108,8 +108,8 @@ def changed_estimator(patch: pytest.MonkeyPatch) -> None:
 
 
 def changed_loss(patch: pytest.MonkeyPatch) -> None:
-    before = policy_losses._weighed
-    patch.setattr(policy_losses, "_weighed", lambda loss, importance: before(loss, importance) * 1.25)
+    before = ppo.weighed
+    patch.setattr(ppo, "weighed", lambda loss, *rest, **stats: before(1.25 * loss, *rest, **stats))
 
 
 def changed_gradient(patch: pytest.MonkeyPatch) -> None:

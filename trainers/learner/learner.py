@@ -2,7 +2,7 @@
 
 The learner is independent of algorithms. It takes numbers for each action token and a loss function, and returns
 log-probabilities, entropies, values and weights. Losses are sums of weighted tokens over the whole mini-batch (the
-weights come from :func:`trainers.algorithms.policy_losses.token_weights`), so an update does not depend on how the
+weights come from :func:`trainers.algorithms.losses.base.token_weights`), so an update does not depend on how the
 mini-batch is cut into micro-batches or shared among ranks.
 
 With several ranks, every rank calls every method with the same arguments and gets the same results; each computes its

@@ -13,7 +13,7 @@ A micro-batch is laid out in one of three ways:
   (:mod:`trainers.learner.trees`).
 
 How a batch is cut changes speed and memory, never the result: losses are weighted sums (see
-:mod:`trainers.algorithms.policy_losses`).
+:mod:`trainers.algorithms.losses.base`).
 """
 
 from __future__ import annotations

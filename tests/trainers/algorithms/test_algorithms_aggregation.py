@@ -10,7 +10,7 @@ import torch
 from algorithm_oracles import forall
 from hypothesis import strategies as st
 
-from trainers.algorithms.policy_losses import token_weights
+from trainers.algorithms.losses import token_weights
 
 LENGTH = 7.0
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]

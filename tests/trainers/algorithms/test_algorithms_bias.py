@@ -19,8 +19,8 @@ from estimating import estimate
 
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.estimators import ESTIMATORS, normalize
+from trainers.algorithms.losses import token_weights
 from trainers.algorithms.off_policy import importance_weights
-from trainers.algorithms.policy_losses import token_weights
 from trainers.command_line import resolve
 from trainers.config import PPOConfig
 from trainers.update import norm_length

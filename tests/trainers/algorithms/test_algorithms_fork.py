@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import fork as module
-from trainers.algorithms.policy_losses import token_weights
+from trainers.algorithms.losses import token_weights
 
 # At the opening (three replies); then, in each of two states, the second turn; the third turn's first and second token.
 LOGITS = np.array([0.2, -0.4, 0.5, 0.3, -0.6, 0.7, -0.2, 0.4, 0.1])

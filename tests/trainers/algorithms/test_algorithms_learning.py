@@ -14,7 +14,7 @@ import torch
 from estimating import estimate, token_loss
 
 from trainers.algorithms.batch import ActionBatch
-from trainers.algorithms.policy_losses import token_weights
+from trainers.algorithms.losses import token_weights
 
 GROUPS, SIZE, TURNS, REPLY = 6, 4, 3, 2
 EPISODES, TOKENS = GROUPS * SIZE, TURNS * REPLY
@@ -58,7 +58,8 @@ def learned(
         for _ in range(2):  # the second update is with ratios other than 1
             logprobs = logits.log_softmax(-1)[where][torch.arange(len(drawn)), torch.from_numpy(drawn)]
             optimizer.zero_grad()
-            (weights * token_loss(loss, logprobs, *arrays, clip_low=clip[0], clip_high=clip[1]).loss).sum().backward()
+            bounds = {"clip_ratio_low": clip[0], "clip_ratio_high": clip[1]}
+            (weights * token_loss(loss, logprobs, *arrays, **bounds).loss).sum().backward()
             optimizer.step()
     with torch.no_grad():
         first = logits.softmax(-1)[:, 0, 0]

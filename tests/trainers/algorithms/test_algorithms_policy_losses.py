@@ -5,28 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import estimating
 import pytest
 import torch
 from algorithm_oracles import forall
-from estimating import token_loss
+from estimating import keys_of, token_loss
 from hypothesis import strategies as st
 from torch import Tensor
 
 from trainers.algorithms.losses import LOSSES
-from trainers.algorithms.policy_losses import (
-    cispo,
-    clip_cov,
-    dppo,
-    entropy,
-    geo_mean,
-    gspo,
-    kl_cov,
-    ppo_clip,
-    sapo,
-    summarize,
-    value_loss,
-)
+from trainers.algorithms.losses.value import value_loss
 
 log_ratios = st.floats(-3, 3).map(lambda x: round(x, 3))
 numbers = st.floats(-3, 3).map(lambda x: round(x, 3))
@@ -37,9 +24,9 @@ def tensor(*xs: float, grad: bool = False) -> Tensor:
 
 
 def options_of(name: str, clip: tuple[float, float]) -> dict[str, float]:
-    """Values for the options that this loss needs; ``dual_clip`` and ``ratio_cap`` are left out."""
-    values = {"clip_low": clip[0], "clip_high": clip[1], "tau_pos": 0.8, "tau_neg": 1.3, "kl_coef": 0.7}
-    return {key: values[key] for key in estimating.options_of(name) if key in values}
+    """Values for the keys that this loss needs; ``clip_ratio_c`` is left out."""
+    values = {"clip_ratio_low": clip[0], "clip_ratio_high": clip[1], "tau_pos": 0.8, "tau_neg": 1.3, "ppo_kl_coef": 0.7}
+    return keys_of(name, **values)
 
 
 def ppo_by_cases(rho: float, a: float, low: float, high: float, dual: float | None) -> tuple[float, float]:
@@ -64,7 +51,8 @@ def test_ppo_clip(log_ratio: float, a: float, low: float, high: float, dual: flo
     old = -1.5
     logprobs = tensor(old + log_ratio, grad=True)
     rho = math.exp(float((logprobs - old).detach()))
-    result = ppo_clip(logprobs, tensor(old), tensor(a), clip_low=low, clip_high=high, dual_clip=dual)
+    arrays = logprobs, tensor(old), tensor(a), torch.zeros(1)
+    result = token_loss("ppo", *arrays, clip_ratio_low=low, clip_ratio_high=high, clip_ratio_c=dual)
     loss, slope = ppo_by_cases(rho, a, low, high, dual)
     assert float(result.loss.detach()) == pytest.approx(loss, abs=1e-9)
     result.loss.sum().backward()
@@ -96,7 +84,8 @@ def flat(batch: list[list[tuple[float, float]]]) -> tuple[Tensor, Tensor, Tensor
 def test_gspo(batch: list[list[tuple[float, float]]], by_token: bool, clip: tuple[float, float]) -> None:
     """By cases, with weights 1, 2, 3, ... of the tokens."""
     arrays = flat(batch)
-    result = gspo(*arrays, clip_low=clip[0], clip_high=clip[1], by_token=by_token)
+    name = "gspo_token" if by_token else "gspo"
+    result = token_loss(name, *arrays, **options_of(name, clip))
     weights = torch.arange(1.0, len(arrays[0]) + 1, dtype=torch.float64)
     (weights * result.loss).sum().backward()
     losses, slopes, ratios, on_an_edge, place = [], [], [], False, 0
@@ -124,10 +113,10 @@ def test_gspo(batch: list[list[tuple[float, float]]], by_token: bool, clip: tupl
 def test_gspo_variants_agree_for_equal_advantages() -> None:
     batch = [[(0.3, 2.0), (-0.1, 2.0), (0.2, 2.0)], [(0.4, -1.0)], [(-0.5, -1.0), (0.1, -1.0)]]
     gradients = []
-    for by_token in (False, True):
+    for name in ("gspo", "gspo_token"):
         arrays = flat(batch)
         weights = tensor(0.2, 0.2, 0.2, 0.5, 0.1, 0.1)  # of a mean over episodes, say: alike inside each
-        (weights * gspo(*arrays, clip_low=0.3, clip_high=0.3, by_token=by_token).loss).sum().backward()
+        (weights * token_loss(name, *arrays, **options_of(name, (0.3, 0.3))).loss).sum().backward()
         gradients.append(arrays[0].grad)
     torch.testing.assert_close(*gradients)
     assert gradients[0] is not None
@@ -137,8 +126,8 @@ def test_gspo_variants_agree_for_equal_advantages() -> None:
 @forall(sequences, st.sampled_from([(0.2, 0.3), (1.0, 1.0)]))
 def test_cispo(batch: list[list[tuple[float, float]]], clip: tuple[float, float]) -> None:
     """Every token keeps a gradient, of bounded weight."""
-    logprobs, old, advantages, _ = flat(batch)
-    result = cispo(logprobs, old, advantages, clip_low=clip[0], clip_high=clip[1])
+    logprobs, old, advantages, number = flat(batch)
+    result = token_loss("cispo", logprobs, old, advantages, number, **options_of("cispo", clip))
     result.loss.sum().backward()
     weights = [min(max(math.exp(x), 1 - clip[0]), 1 + clip[1]) for row in batch for x, _ in row]
     torch.testing.assert_close(logprobs.grad, -tensor(*weights) * advantages, atol=1e-9, rtol=1e-9)
@@ -172,32 +161,6 @@ def test_no_loss_depends_on_micro_batches(
     whole = gradient([list(range(len(batch)))])
     split = gradient([[e for e, p in enumerate(part) if p == number] for number in range(3)])
     torch.testing.assert_close(split, whole)
-
-
-@forall(sequences, st.sampled_from([(0.1, 0.4), (0.6, 0.05)]), st.sampled_from([None, 1.5]))
-def test_loss_by_name_is_function_of_that_name(
-    batch: list[list[tuple[float, float]]], clip: tuple[float, float], dual: float | None
-) -> None:
-    arrays, bounds = flat(batch), {"clip_low": clip[0], "clip_high": clip[1]}
-    selected = (torch.arange(len(arrays[0])) % 2).double()
-    expected = {
-        "ppo": ppo_clip(*arrays[:3], **bounds, dual_clip=dual),
-        "gspo": gspo(*arrays, **bounds),
-        "gspo_token": gspo(*arrays, **bounds, by_token=True),
-        "cispo": cispo(*arrays[:3], **bounds),
-        "geo_mean": geo_mean(*arrays, **bounds),
-        "sapo": sapo(*arrays[:3], tau_pos=0.8, tau_neg=1.3),
-        "dppo_tv": dppo(*arrays[:3], **bounds, divergence="tv", ratio_cap=dual),
-        "dppo_kl": dppo(*arrays[:3], **bounds, divergence="kl", ratio_cap=dual),
-        "clip_cov": clip_cov(*arrays[:3], selected, **bounds),
-        "kl_cov": kl_cov(*arrays[:3], selected, kl_coef=0.7),
-    }
-    for name in LOSSES:
-        keywords = {key: dual for key in ("dual_clip", "ratio_cap") if key in estimating.options_of(name)}
-        loss = token_loss(name, *arrays, selected=selected, **options_of(name, clip), **keywords).loss
-        (by_name,) = torch.autograd.grad(loss.sum(), arrays[0], retain_graph=True)
-        (direct,) = torch.autograd.grad(expected[name].loss.sum(), arrays[0], retain_graph=True)
-        torch.testing.assert_close((loss, by_name), (expected[name].loss, direct), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -238,19 +201,6 @@ def test_extreme_ratios_give_finite_losses(name: Any) -> None:
     assert empty.loss.shape == (0,)
 
 
-@forall(numbers, numbers, numbers, st.sampled_from([None, 0.2, 1.0]))
-def test_value_loss(v: float, old: float, target: float, clip: float | None) -> None:
-    values = tensor(v, grad=True)
-    result = value_loss(values, tensor(old), tensor(target), clip=clip)
-    losses = [(v - target) ** 2 / 2]
-    if clip is not None:
-        losses.append((min(max(v, old - clip), old + clip) - target) ** 2 / 2)
-    assert float(result.loss.detach()) == pytest.approx(max(losses), abs=1e-9)
-    if not 0 < max(losses) - losses[0] < 1e-12:
-        assert float(result.stats["value_clipped"]) == float(max(losses) > losses[0])
-    assert float(result.stats["value_error"]) == pytest.approx(v - target)
-
-
 def test_clipped_value_gets_gradient_only_backwards() -> None:
     """Moved towards the target by more than the clip: nothing to gain. Moved away: the gradient leads back."""
     values = tensor(0.9, -0.9, grad=True)
@@ -258,56 +208,13 @@ def test_clipped_value_gets_gradient_only_backwards() -> None:
     torch.testing.assert_close(values.grad, tensor(0.0, -1.9))
 
 
-def test_entropy() -> None:
-    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.0, -1e4, -1e4, -1e4]], dtype=torch.float64, requires_grad=True)
-    result = entropy(logits)
-    torch.testing.assert_close(result, tensor(math.log(4.0), 0.0))
-    p = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
-    assert float(entropy(p.log() + 3.0)) == pytest.approx(-sum(x * math.log(x) for x in p.tolist()))
-    result.sum().backward()
-    assert logits.grad is not None
-    assert logits.grad.isfinite().all()
-    assert torch.autograd.gradcheck(entropy, torch.randn(3, 5, dtype=torch.float64, requires_grad=True))
-    assert entropy(torch.zeros(2, 3, dtype=torch.bfloat16)).dtype == torch.float32
-
-
-def test_summaries_do_not_depend_on_micro_batches() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logprobs, old, advantages = torch.randn(3, 12, generator=generator, dtype=torch.float64)
-    whole = summarize([ppo_clip(logprobs, old, advantages).stats])
-    parts = [slice(0, 1), slice(1, 9), slice(9, 9), slice(9, 12)]
-    split = summarize([ppo_clip(logprobs[s], old[s], advantages[s]).stats for s in parts])
-    assert split == pytest.approx(whole)
-    ratios = (logprobs - old).exp()
-    assert whole["ratio"] == pytest.approx(float(ratios.mean()))
-    assert (whole["ratio_min"], whole["ratio_max"]) == (float(ratios.min()), float(ratios.max()))
-    assert summarize([]) == {}
-    assert summarize([ppo_clip(logprobs[:0], old[:0], advantages[:0]).stats]) == {}
-
-
-def test_wrong_arguments_are_named() -> None:
-    x = tensor(0.0)
+@pytest.mark.parametrize("name", LOSSES)
+def test_unlike_shapes_are_named(name: str) -> None:
+    x, longer = tensor(0.0), tensor(0.0, 0.0)
     with pytest.raises(ValueError, match=r"'advantages': \(2,\)"):
-        ppo_clip(x, x, tensor(0.0, 0.0))
-    with pytest.raises(ValueError, match="clip_low"):
-        ppo_clip(x, x, x, clip_low=1.5)
-    with pytest.raises(ValueError, match="dual_clip must be greater than 1"):
-        ppo_clip(x, x, x, dual_clip=1.0)
-    with pytest.raises(ValueError, match="the value clip must be positive"):
-        value_loss(x, x, x, clip=0.0)
-    for of_episodes in (gspo, geo_mean):
+        token_loss(name, x, x, longer, x, selected=x)
+    with pytest.raises(ValueError, match=r"'selected': \(2,\)"):
+        token_loss(name, x, x, x, x, selected=longer)
+    if name.startswith(("gspo", "geo")):
         with pytest.raises(ValueError, match=r"'sequence': \(2,\)"):
-            of_episodes(x, x, x, torch.zeros(2))
-    for of_selected in (clip_cov, kl_cov):
-        with pytest.raises(ValueError, match=r"'selected': \(2,\)"):
-            of_selected(x, x, x, torch.zeros(2))
-    with pytest.raises(ValueError, match="tau_pos and tau_neg must be positive, not 1.0 and 0.0"):
-        sapo(x, x, x, tau_neg=0.0)
-    with pytest.raises(ValueError, match="kl_coef must be at least 0"):
-        kl_cov(x, x, x, x, kl_coef=-1.0)
-    with pytest.raises(ValueError, match="ratio_cap must be at least 1"):
-        dppo(x, x, x, ratio_cap=0.5)
-    with pytest.raises(ValueError, match="divergence must be tv or kl, not 'js'"):
-        dppo(x, x, x, divergence="js")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="clip_high at least 0"):
-        cispo(x, x, x, clip_high=-1.0)
+            token_loss(name, x, x, x, longer)

@@ -13,17 +13,8 @@ from estimating import token_loss
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainers.algorithms.policy_losses import (
-    clip_cov,
-    clip_cov_tokens,
-    covariances,
-    dppo,
-    geo_mean,
-    kl_cov,
-    kl_cov_tokens,
-    ppo_clip,
-    sapo,
-)
+from trainers.algorithms.losses import ClipCov, KLCov
+from trainers.algorithms.losses.base import covariances
 
 log_ratios = st.floats(-1.2, 1.2).map(lambda x: round(x, 3))
 numbers = st.floats(-3, 3).map(lambda x: round(x, 3))
@@ -35,10 +26,10 @@ def tensor(xs: list[float]) -> Tensor:
     return torch.tensor(xs, dtype=torch.float64)
 
 
-def columns(batch: list[tuple[float, float, float]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities with a gradient, those of before, and advantages."""
-    old = tensor([before for before, _, _ in batch])
-    return (old + tensor([moved for _, moved, _ in batch])).requires_grad_(), old, tensor([a for *_, a in batch])
+def columns(batch: list[tuple[float, float, float]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log-probabilities with a gradient, those of before, advantages and an episode for each token."""
+    old, advantages = tensor([before for before, _, _ in batch]), tensor([a for *_, a in batch])
+    return (old + tensor([moved for _, moved, _ in batch])).requires_grad_(), old, advantages, torch.arange(len(batch))
 
 
 def slopes(loss: Tensor, logprobs: Tensor) -> list[float]:
@@ -52,7 +43,8 @@ def test_geo_mean(batch: list[list[tuple[float, float]]], clip: tuple[float, flo
     old = tensor([-1.0 - 0.1 * i for i in range(len(flat))])
     logprobs = (old + tensor([moved for moved, _ in flat])).requires_grad_()
     number = torch.tensor([5 * e for e, row in enumerate(batch) for _ in row])
-    result = geo_mean(logprobs, old, tensor([a for _, a in flat]), number, clip_low=clip[0], clip_high=clip[1])
+    bounds = {"clip_ratio_low": clip[0], "clip_ratio_high": clip[1]}
+    result = token_loss("geo_mean", logprobs, old, tensor([a for _, a in flat]), number, **bounds)
     losses, gradient, cut, edge = [], [], [], False
     for row in batch:
         counted = []
@@ -75,8 +67,8 @@ def test_geo_mean(batch: list[list[tuple[float, float]]], clip: tuple[float, flo
 
 @forall(tokens, st.sampled_from([(1.0, 1.05), (0.5, 3.0)]))
 def test_sapo(batch: list[tuple[float, float, float]], taus: tuple[float, float]) -> None:
-    logprobs, old, advantages = columns(batch)
-    result = sapo(logprobs, old, advantages, tau_pos=taus[0], tau_neg=taus[1])
+    arrays = columns(batch)
+    result = token_loss("sapo", *arrays, tau_pos=taus[0], tau_neg=taus[1])
     losses, gradient = [], []
     for _, moved, a in batch:
         tau, rho = taus[0] if a > 0 else taus[1], math.exp(moved)
@@ -84,7 +76,7 @@ def test_sapo(batch: list[tuple[float, float, float]], taus: tuple[float, float]
         losses.append(-4 / tau * p * a)
         gradient.append(-4 * p * (1 - p) * rho * a)
     assert result.loss.tolist() == pytest.approx(losses)
-    assert slopes(result.loss, logprobs) == pytest.approx(gradient)
+    assert slopes(result.loss, arrays[0]) == pytest.approx(gradient)
 
 
 @forall(
@@ -93,9 +85,9 @@ def test_sapo(batch: list[tuple[float, float, float]], taus: tuple[float, float]
 def test_dppo(
     batch: list[tuple[float, float, float]], divergence: Any, clip: tuple[float, float], cap: float | None
 ) -> None:
-    logprobs, old, advantages = columns(batch)
-    bounds = {"clip_low": clip[0], "clip_high": clip[1], "ratio_cap": cap}
-    result = dppo(logprobs, old, advantages, divergence=divergence, **bounds)
+    arrays = columns(batch)
+    bounds = {"clip_ratio_low": clip[0], "clip_ratio_high": clip[1], "clip_ratio_c": cap}
+    result = token_loss(f"dppo_{divergence}", *arrays, **bounds)
     losses, gradient, cut, edge = [], [], [], False
     for before, moved, a in batch:
         q, p, rho = math.exp(before), math.exp(before + moved), math.exp(moved)
@@ -110,7 +102,7 @@ def test_dppo(
         cut.append(float(outside))
     if not edge:
         assert result.loss.tolist() == pytest.approx(losses)
-        assert slopes(result.loss, logprobs) == pytest.approx(gradient)
+        assert slopes(result.loss, arrays[0]) == pytest.approx(gradient)
         assert result.stats["clipped"].tolist() == cut
 
 
@@ -118,30 +110,31 @@ def test_dppo_frees_unlikely_and_bounds_likely_tokens() -> None:
     """PPO does the opposite for both: the first ratio is 3, the second 1.19."""
     old = tensor([1e-4, 0.8]).log()
     logprobs = tensor([3e-4, 0.95]).log().requires_grad_()
-    up = tensor([1.0, 1.0])
-    for divergence in ("tv", "kl"):
-        free, held = slopes(dppo(logprobs, old, up, divergence=divergence, clip_high=0.05).loss, logprobs)
+    arrays = logprobs, old, tensor([1.0, 1.0]), torch.arange(2)
+    for name in ("dppo_tv", "dppo_kl"):
+        free, held = slopes(token_loss(name, *arrays, clip_ratio_high=0.05).loss, logprobs)
         assert free == pytest.approx(-3.0)
         assert held == 0.0
-    assert slopes(ppo_clip(logprobs, old, up).loss, logprobs) == pytest.approx([0.0, -0.95 / 0.8])
+    assert slopes(token_loss("ppo", *arrays).loss, logprobs) == pytest.approx([0.0, -0.95 / 0.8])
 
 
 def test_dppo_of_certain_tokens_is_finite() -> None:
     logprobs = torch.tensor([0.0, -1e-9, -30.0], requires_grad=True)
     for a in (-1.0, 1.0):
-        result = dppo(logprobs, torch.tensor([-30.0, 0.0, 0.0]), torch.full((3,), a), divergence="kl")
+        arrays = logprobs, torch.tensor([-30.0, 0.0, 0.0]), torch.full((3,), a), torch.arange(3)
+        result = token_loss("dppo_kl", *arrays)
         assert result.loss.isfinite().all()
 
 
 @forall(tokens, st.data())
 def test_clip_cov_and_kl_cov(batch: list[tuple[float, float, float]], data: st.DataObject) -> None:
-    logprobs, old, advantages = columns(batch)
+    arrays = columns(batch)
     chosen = data.draw(st.lists(st.booleans(), min_size=len(batch), max_size=len(batch)))
     selected = torch.tensor(chosen).double()
-    without = slopes(clip_cov(logprobs, old, advantages, selected).loss, logprobs)
-    plain = slopes(ppo_clip(logprobs, old, advantages).loss, logprobs)
+    without = slopes(token_loss("clip_cov", *arrays, selected=selected).loss, arrays[0])
+    plain = slopes(token_loss("ppo", *arrays).loss, arrays[0])
     assert without == [0.0 if c else slope for c, slope in zip(chosen, plain, strict=True)]
-    held = slopes(kl_cov(logprobs, old, advantages, selected, kl_coef=0.3).loss, logprobs)
+    held = slopes(token_loss("kl_cov", *arrays, selected=selected, ppo_kl_coef=0.3).loss, arrays[0])
     expected = [
         -math.exp(moved) * a + (0.3 * float(np.sign(round(moved, 9))) if c else 0.0)
         for (_, moved, a), c in zip(batch, chosen, strict=True)
@@ -176,13 +169,15 @@ def test_tokens_are_those_of_high_covariance(inputs: tuple[list[float], list[flo
             np.cov(logprobs[mask], advantages[mask], bias=True)[0, 1], abs=1e-9
         )
     count = min(max(int(ratio * len(trained)), 1), len(trained))
-    top = kl_cov_tokens(logprobs, advantages, mask, ratio=ratio)
+    rng = np.random.default_rng(len(trained))
+    top = KLCov(kl_cov_ratio=ratio).select(logprobs, advantages, mask, rng)
+    assert top is not None
     assert top.sum() == count
     assert not (top & ~mask).any()
     assert min(shares[top], default=0.0) >= max(shares[mask & ~top], default=-np.inf)
-    drawn = clip_cov_tokens(
-        logprobs, advantages, mask, ratio=ratio, low=0.2, high=2.0, rng=np.random.default_rng(len(trained))
-    )
+    within = ClipCov(clip_cov_ratio=ratio, clip_cov_lb=0.2, clip_cov_ub=2.0)
+    drawn = within.select(logprobs, advantages, mask, rng)
+    assert drawn is not None
     inside = mask & (shares > 0.2) & (shares < 2.0)
     assert drawn.sum() == min(count, inside.sum())
     assert not (drawn & ~inside).any()
@@ -191,25 +186,12 @@ def test_tokens_are_those_of_high_covariance(inputs: tuple[list[float], list[flo
 def test_clip_cov_draws_each_candidate_alike() -> None:
     logprobs = np.array([-1.0, -1.0, 1.0, 1.0, 9.0, -9.0])
     advantages, mask = logprobs / 3, np.ones(6, np.bool_)
-    counts = sum(
-        clip_cov_tokens(
-            logprobs, advantages, mask, ratio=0.17, low=0.0, high=1.0, rng=np.random.default_rng(seed)
-        ).astype(int)
-        for seed in range(400)
-    )
+    section = ClipCov(clip_cov_ratio=0.17, clip_cov_lb=0.0, clip_cov_ub=1.0)
+    drawn = [section.select(logprobs, advantages, mask, np.random.default_rng(seed)) for seed in range(400)]
+    counts = np.sum(np.array(drawn), axis=0)
     assert counts[4:].tolist() == [0, 0]  # outliers stay in
     assert counts.sum() == 400
     assert all(60 < count < 140 for count in counts[:4])
-
-
-def test_wrong_arguments_are_named() -> None:
-    x, mask, rng = np.zeros(2), np.ones(2, np.bool_), np.random.default_rng(0)
-    with pytest.raises(ValueError, match="low must be below high, not 2.0 and 1.0"):
-        clip_cov_tokens(x, x, mask, low=2.0, high=1.0, rng=rng)
-    with pytest.raises(ValueError, match=r"ratio must be in \(0, 1\], not 0.0"):
-        kl_cov_tokens(x, x, mask, ratio=0.0)
-    with pytest.raises(ValueError, match=r"not \(2,\), \(1,\) and \(2,\)"):
-        covariances(x, x[:1], mask)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +215,7 @@ def test_outside_clip_uses_own_range(name: str, bound: float | None, outside: li
     """Token ratios of 1.25 and 1.35 in one episode and .7 in another."""
     old = torch.tensor([-0.4, -3.0, -0.4])
     logprobs = old + torch.tensor([1.25, 1.35, 0.7]).log()
-    bounds = {} if bound is None else {"clip_low": bound, "clip_high": bound}
+    bounds = {} if bound is None else {"clip_ratio_low": bound, "clip_ratio_high": bound}
     advantages = sign * torch.tensor([1.0, -1.0, 1.0])  # they do not matter
     sequence = torch.tensor([0, 0, 1])
     stats = token_loss(name, logprobs, old, advantages, sequence, selected=torch.zeros(3), **bounds).stats

@@ -1,17 +1,15 @@
-"""Policy losses: a class each, by the name that ``actor.policy_loss`` gives it.
+"""Policy losses: a class each, by the name that ``actor.policy_loss`` gives it; and the critic's, in ``value.py``.
 
 Another package adds its own by an entry point of the group ``textenvs.policy_losses``: its name is the loss's, its
 value a subclass of :class:`.base.PolicyLoss` with ``policy_loss`` of that name.
 """
 
-from trainers.algorithms.losses.base import ClippedLoss, PolicyLoss
+from trainers.algorithms.losses.base import ClippedLoss, PolicyLoss, TokenLoss, token_weights
 from trainers.algorithms.losses.cispo import CISPO
 from trainers.algorithms.losses.clip_cov import ClipCov
-from trainers.algorithms.losses.dppo_kl import DPPOKL
-from trainers.algorithms.losses.dppo_tv import DPPOTV
+from trainers.algorithms.losses.dppo import DPPOKL, DPPOTV
 from trainers.algorithms.losses.geo_mean import GeoMean
-from trainers.algorithms.losses.gspo import GSPO
-from trainers.algorithms.losses.gspo_token import GSPOToken
+from trainers.algorithms.losses.gspo import GSPO, GSPOToken
 from trainers.algorithms.losses.kl_cov import KLCov
 from trainers.algorithms.losses.ppo import PPO
 from trainers.algorithms.losses.sapo import SAPO
@@ -31,6 +29,8 @@ __all__ = [
     "GeoMean",
     "KLCov",
     "PolicyLoss",
+    "TokenLoss",
+    "token_weights",
 ]
 
 _OWN: tuple[type[PolicyLoss], ...] = (*(PPO, GSPO, GSPOToken, CISPO, GeoMean, SAPO, DPPOTV, DPPOKL, ClipCov, KLCov),)

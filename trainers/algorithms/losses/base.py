@@ -1,24 +1,36 @@
 """The base of all policy losses: the keys of ``actor`` that they share, and what each says about itself.
 
 A loss is a frozen section of the configuration, ``actor``, with a method :meth:`PolicyLoss.token_loss` from tensors of
-tokens to a loss of each token. Nothing here imports torch, so that a configuration is read without it.
+tokens to a loss of each token. No module of a loss imports torch, so that a configuration is read without it.
+
+``(weights * loss).sum()``, with :func:`token_weights`, makes one number of the losses of tokens. It does not depend on
+micro-batches, as long as an episode is whole in one of them where the loss is of whole episodes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
-from trainers.algorithms.batch import Bools, Floats
+from trainers.algorithms.batch import Bools, Floats, Ints
 from trainers.algorithms.names import Aggregation, Importance, KLEstimator, Rejection
+from trainers.algorithms.off_policy import MAX_LOG_RATIO
 from trainers.section import DecayRate, Fraction, Problems, Section
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trainers.algorithms.policy_losses import TokenLoss
+
+@dataclass(frozen=True, eq=False)
+class TokenLoss:
+    """Losses of tokens and their statistics."""
+
+    loss: Tensor  #: ``[n]``, differentiable
+    stats: Mapping[str, Tensor]  #: name to ``[n]``, detached
 
 
 class PolicyLoss(Section):
@@ -95,8 +107,12 @@ class PolicyLoss(Section):
         """Return the loss of each token, to be minimised, and statistics; all are ``[n]``.
 
         ``logprobs`` are of the policy in training, ``old_logprobs`` of the one before the first step. ``sequence`` is
-        the episode of each token, in any numbering; ``selected`` is what :meth:`select` returned; ``importance``
-        multiplies the loss.
+        the episode of each token, int, in any numbering; ``selected`` is what :meth:`select` returned, not 0 where a
+        token is selected; ``importance`` multiplies the loss (see :mod:`trainers.algorithms.off_policy`).
+
+        Statistics are ``ratio``; ``clipped``, 1 where the bound of the ratio cut the gradient off; where there is a
+        clip range, ``outside_clip``, 1 outside it, whatever the advantage; and ``approx_kl_k1`` and ``approx_kl_k3``,
+        estimates of how far the policy has moved, KL(old, new) (see ``kl.py``). ``ValueError`` where shapes differ.
         """
         raise NotImplementedError
 
@@ -119,6 +135,133 @@ class ClippedLoss(PolicyLoss):
     """The ratio is clipped at 1 plus this. For `gspo` about 0.0004; for `geo_mean`, `dppo_tv` and `dppo_kl` as
     above."""
 
-    def clip_range(self) -> dict[str, Any]:
-        """Return the range as options of the functions of :mod:`~trainers.algorithms.policy_losses`."""
-        return {"clip_low": self.clip_ratio_low, "clip_high": self.clip_ratio_high}
+    def clip(self, ratio: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return PPO's surrogate of ratios ``[n]``, the greater of ``-rho A`` clipped and not, and its statistics."""
+        within = ratio.clamp(1.0 - self.clip_ratio_low, 1.0 + self.clip_ratio_high)
+        free, bounded = -ratio * advantages, -within * advantages
+        return free.maximum(bounded), {"ratio": ratio, "clipped": bounded > free, "outside_clip": within != ratio}
+
+
+class DualClippedLoss(ClippedLoss):
+    """A loss with a second bound of the ratio."""
+
+    clip_ratio_c: float | None = Field(None, gt=1)
+    """Dual clip of `ppo`: with a negative advantage the ratio counts up to this; of `dppo_tv` and `dppo_kl`: always.
+    null is no limit."""
+
+
+# --- for several losses
+
+
+def same_shape(**tensors: Tensor | None) -> None:
+    """Raise ``ValueError`` where the tensors differ in shape."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items() if tensor is not None}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f"shapes must be the same, one entry a token, not {shapes}")
+
+
+def log_ratios(logprobs: Tensor, old_logprobs: Tensor, **columns: Tensor | None) -> Tensor:
+    """Return ``logprobs - old_logprobs``, clamped, ``[n]``; ``ValueError`` where these or ``columns`` differ in shape.
+
+    Beyond +-20 log-ratios only say "far off", and ``exp`` could overflow to a NaN gradient.
+    """
+    same_shape(logprobs=logprobs, old_logprobs=old_logprobs, **columns)
+    return (logprobs - old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def sequence_mean(x: Tensor, sequence: Tensor) -> Tensor:
+    """Return each token's mean of ``x`` over its sequence, ``[n]``, differentiably."""
+    number = sequence.unique(return_inverse=True)[1]
+    count = number.bincount().to(x.dtype)
+    return (count.new_zeros(count.shape).index_add(0, number, x) / count)[number]
+
+
+def weighed(loss: Tensor, log_ratio: Tensor, importance: Tensor | None, **stats: Tensor) -> TokenLoss:
+    """Weigh losses by their ``importance``, and add to their statistics those of how far the policy has moved."""
+    log_ratio = log_ratio.detach()
+    stats |= {"approx_kl_k1": -log_ratio, "approx_kl_k3": log_ratio.expm1() - log_ratio}
+    return TokenLoss(
+        loss if importance is None else loss * importance.detach(),
+        {name: value.detach().to(log_ratio.dtype) for name, value in stats.items()},
+    )
+
+
+def covariances(logprobs: Floats, advantages: Floats, mask: Bools) -> Floats:
+    """Return each trained token's share ``c_i = (log p_i - mean(log p)) (A_i - mean(A))``, ``[N]``; 0 outside ``mask``.
+
+    After a small step the entropy falls by the covariance of log-probability and advantage (arXiv 2505.22617, "The
+    entropy mechanism"), of which few tokens carry most. ``log p`` is of before the batch's first update, so a choice by
+    ``c`` does not depend on how the batch is cut.
+    """
+    shares = np.zeros(len(logprobs))
+    if mask.any():
+        shares[mask] = (logprobs[mask] - logprobs[mask].mean()) * (advantages[mask] - advantages[mask].mean())
+    return shares
+
+
+def count_of_share(share: float, mask: Bools) -> int:
+    """Return how many of the trained tokens are a share of them, in (0, 1]: at least one, where there is one."""
+    trained = int(mask.sum())
+    return min(max(int(share * trained), 1), trained)
+
+
+def token_weights(
+    mode: Aggregation,
+    token_offsets: Ints,
+    mask: Bools | None = None,
+    norm_length: float | None = None,
+    *,
+    weights: Floats | None = None,
+    tree: Ints | None = None,
+) -> Floats:
+    """Return the weight of every action token: ``loss = sum_i w_i loss_i``, which parts of the global batch add up to.
+
+    With ``n_e`` counted tokens in episode ``e`` and ``S`` episodes that have any (a sequence is a whole episode,
+    all its turns together):
+
+    ========================== =============== ===================================================================
+    mode                       weight          a long episode counts
+    ========================== =============== ===================================================================
+    token-mean                 1 / sum_e n_e   by its tokens; the weight of one depends on the rest (DAPO, 2503.14476)
+    seq-mean-token-sum         1 / S           by its tokens
+    seq-mean-token-mean        1 / (S n_e)     as much as a short one (GRPO, 2402.03300); favours long failures
+    seq-mean-token-sum-norm    1 / (S L)       by its tokens, scaled by a constant ``L`` (Dr. GRPO, 2503.20783)
+    ========================== =============== ===================================================================
+
+    With ``weights`` (float ``[N]``, at least 0) a token counts so much instead of 1, and with ``tree`` (int ``[E]``,
+    :func:`~trainers.algorithms.batch.tree_of`) a sequence is an episode with its forks. ``token_offsets`` (int
+    ``[E + 1]``) say where the episodes of the *global* batch start among its ``N`` action tokens; ``mask`` (bool
+    ``[N]``) which count. ``norm_length`` is ``L``, for the last mode alone.
+
+    Returns float ``[N]``, 0 where the mask is false. Raises ``ValueError``: the mode is unknown, ``norm_length`` is
+    missing, not positive or not used, or the shapes do not fit.
+    """
+    lengths = np.diff(token_offsets)
+    counted: Floats = np.ones(int(token_offsets[-1])) if mask is None else mask.astype(np.float64)
+    if counted.shape != (int(token_offsets[-1]),):
+        raise ValueError(f"the mask has the shape {counted.shape} for {int(token_offsets[-1])} action tokens")
+    if (norm_length is not None) != (mode == "seq-mean-token-sum-norm"):
+        raise ValueError(
+            f"norm_length is for seq-mean-token-sum-norm, which needs it; got {norm_length!r} with {mode!r}"
+        )
+    if weights is not None:
+        if weights.shape != counted.shape:
+            raise ValueError(f"weights has the shape {weights.shape} for {len(counted)} action tokens")
+        counted = counted * weights
+    episode = np.repeat(np.arange(len(lengths)) if tree is None else tree, lengths)
+    per_episode: Floats = np.asarray(np.bincount(episode, counted, minlength=len(lengths)), np.float64)
+    sequences = max(int(np.count_nonzero(per_episode)), 1)  # 1: without any counted token all weights are 0 anyway
+    per_token: Floats
+    if mode == "token-mean":
+        per_token = np.full(len(counted), per_episode.sum() or 1.0)
+    elif mode == "seq-mean-token-sum":
+        per_token = np.full(len(counted), float(sequences))
+    elif mode == "seq-mean-token-mean":
+        per_token = sequences * np.where(per_episode > 0, per_episode, 1.0)[episode]
+    elif mode == "seq-mean-token-sum-norm":
+        if norm_length is None or not norm_length > 0:
+            raise ValueError(f"norm_length must be positive, not {norm_length!r}")
+        per_token = np.full(len(counted), sequences * norm_length)
+    else:
+        raise ValueError(f"unknown aggregation {mode!r}: choose one of {', '.join(get_args(Aggregation))}")
+    return counted / per_token

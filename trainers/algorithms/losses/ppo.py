@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
-from trainers.algorithms.losses.base import ClippedLoss
+from trainers.algorithms.losses.base import DualClippedLoss, TokenLoss, log_ratios, weighed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trainers.algorithms.policy_losses import TokenLoss
 
+class PPO(DualClippedLoss):
+    """Clip the ratio of each token (arXiv 1707.06347).
 
-class PPO(ClippedLoss):
-    """Clip the ratio of each token; see :func:`~.policy_losses.ppo_clip`."""
+    With ``rho = exp(logprobs - old_logprobs)``: ``-min(rho A, clip(rho, 1 - clip_ratio_low, 1 + clip_ratio_high) A)``.
+    A higher ``clip_ratio_high`` lets unlikely tokens grow faster (DAPO, arXiv 2503.14476).
+
+    With ``clip_ratio_c = c`` the loss is at most ``-c A`` where ``A < 0``, so that a token that has become much
+    likelier cannot dominate (arXiv 1912.09729). ``dual_clipped`` is 1 where that bound cut the gradient off.
+    """
 
     policy_loss: Literal["ppo"] = "ppo"
-    clip_ratio_c: float | None = Field(None, gt=1)
-    """Dual clip of `ppo`: with a negative advantage the ratio counts up to this; of `dppo_tv` and `dppo_kl`: always.
-    null is no limit."""
 
     def token_loss(
         self, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, sequence: Tensor, **columns: Any
     ) -> TokenLoss:
-        from trainers.algorithms.policy_losses import ppo_clip
-
-        tensors = (logprobs, old_logprobs, advantages)
-        return ppo_clip(
-            *tensors, **self.clip_range(), dual_clip=self.clip_ratio_c, importance=columns.get("importance")
-        )
+        log_ratio = log_ratios(logprobs, old_logprobs, advantages=advantages, **columns)
+        loss, stats = self.clip(log_ratio.exp(), advantages)
+        dual_clipped = loss.new_zeros(loss.shape)
+        if self.clip_ratio_c is not None:
+            most = -self.clip_ratio_c * advantages
+            dual_clipped = (advantages < 0) & (loss > most)
+            loss = most.where(dual_clipped, loss)
+        return weighed(loss, log_ratio, columns.get("importance"), **stats, dual_clipped=dual_clipped)
