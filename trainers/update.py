@@ -1,7 +1,7 @@
 """From a batch of episodes to its gradient: everything that the learner computes in an iteration, in reading order.
 
     update = Update(config)
-    result = update.step(episodes, learner, iteration=0)
+    result = update.step(batch.episodes, learner, iteration=0)
 
 :meth:`Update.prepare` makes the numbers of each action token: log-probabilities before the first step, corrections for
 the engine's, the KL to the reference, values, advantages. :meth:`Update.optimize` takes the optimizer steps of the
@@ -37,6 +37,7 @@ from .config import PPOConfig
 from .config.schema import CriticSection
 from .learner import Learner
 from .report.episodes import Explained
+from .rollout.collector import BatchEpisode
 from .trajectory import Trajectory, action_offsets
 
 Floats = NDArray[np.float64]
@@ -52,7 +53,7 @@ RECORDED = ("token_logprobs", "token_entropy", "token_ratio", "token_clipped", "
 class Prepared:
     """A batch that is ready for its optimizer steps."""
 
-    episodes: Sequence[Trajectory]
+    episodes: Sequence[Trajectory]  #: to train on, as credited
     #: Float ``[N]`` by name: ``old_logprobs`` and ``advantages``, and where they are used ``entropy``, ``importance``,
     #: ``ref_logprobs``, ``old_values`` and ``returns``
     columns: Mapping[str, Floats]
@@ -93,53 +94,40 @@ class Update:
         self.entropy.load_state_dict(state.get("entropy", {}))
 
     def step(
-        self,
-        episodes: Sequence[Trajectory],
-        learner: AnyLearner,
-        *,
-        iteration: int,
-        greedy: Mapping[str, float] | None = None,
-        users: int = 0,
-        explain: bool = False,
+        self, batch: Sequence[BatchEpisode], learner: AnyLearner, *, iteration: int, explain: bool = False
     ) -> UpdateResult:
         """Return :meth:`optimize` of :meth:`prepare`."""
-        prepared = self.prepare(episodes, learner, greedy=greedy, users=users, explain=explain)
-        return self.optimize(prepared, learner, iteration=iteration)
+        return self.optimize(self.prepare(batch, learner, explain=explain), learner, iteration=iteration)
 
     # ------------------ numbers of each token, before the first step
 
-    def prepare(
-        self,
-        episodes: Sequence[Trajectory],
-        learner: AnyLearner,
-        *,
-        greedy: Mapping[str, float] | None = None,
-        users: int = 0,
-        explain: bool = False,
-    ) -> Prepared:
-        """Compute what the losses need of each token.
+    def prepare(self, batch: Sequence[BatchEpisode], learner: AnyLearner, *, explain: bool = False) -> Prepared:
+        """Compute what the losses need of each token of the batch's episodes, as credited; greedy ones are left out.
 
-        ``greedy`` is the total reward of the greedy episode of each group. The last ``users`` episodes are the user's
-        side of others. ``explain`` keeps the parts that the advantages are made of. The KL controller is updated with
-        the batch's :func:`~.algorithms.kl.mean_kl`.
+        ``explain`` keeps the parts that the advantages are made of. The KL controller is updated with the batch's
+        :func:`~.algorithms.kl.mean_kl`.
         """
-        algorithm, greedy = self.config.algorithm, greedy or {}
+        algorithm, trained = self.config.algorithm, [episode for episode in batch if episode.role != "greedy"]
+        episodes = [episode.credited for episode in trained]
+        greedy = {e.credited.group_id: e.credited.total_reward for e in batch if e.role == "greedy"}
         columns, mask, metrics = self._old_logprobs(episodes, learner)
         penalty = self._reference_kl(episodes, learner, columns, metrics)
         values = bootstrap = None
         if learner.critic is not None:
             by_episode, bootstrap = learner.values(episodes)
             values = columns["old_values"] = _flat(by_episode)
-        side = np.arange(len(episodes)) >= len(episodes) - users
-        batch = ActionBatch.from_trajectories(episodes, values=values, bootstrap=bootstrap, penalty=penalty, side=side)
+        side = [episode.role == "user" for episode in trained]
+        actions = ActionBatch.from_trajectories(
+            episodes, values=values, bootstrap=bootstrap, penalty=penalty, side=side
+        )
         if "greedy" in algorithm.needs:
-            batch = replace(batch, greedy=np.array([greedy[episode.group_id] for episode in episodes], np.float64))
+            actions = replace(actions, greedy=np.array([greedy[episode.group_id] for episode in episodes], np.float64))
             metrics["actor/greedy_reward"] = float(np.mean(list(greedy.values())))
-        batch, compared = algorithm.complete(batch, episodes)
+        actions, compared = algorithm.complete(actions, episodes)
         metrics |= {f"actor/{name}": value for name, value in compared.items()}
-        advantages = algorithm.advantages(batch)
+        advantages = algorithm.advantages(actions)
         if explain:
-            advantages = replace(advantages, made_of=algorithm.made_of(batch, advantages))
+            advantages = replace(advantages, made_of=algorithm.made_of(actions, advantages))
         advantages = restrict(advantages, mask)
         metrics |= advantage_metrics(advantages)
         if advantages.returns is not None:

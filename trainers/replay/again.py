@@ -28,6 +28,7 @@ from ..config import PPOConfig
 from ..config.model import ModelSection
 from ..models.policy import end_token_ids_of, resolve_device
 from ..report.episodes import Explained
+from ..rollout.collector import BatchEpisode, roots_and_forks
 from ..rollout.environments import Backend
 from ..rollout.forks import ForkPoint
 from ..rollout.play import Episode, Player
@@ -240,10 +241,10 @@ _STEP_NUMBERS = {"actor/loss": "loss", "critic/loss": "loss", "actor/grad_norm":
 
 def moved_again(
     config: PPOConfig, episodes: Sequence[Trajectory], records: Sequence[Recorded]
-) -> tuple[list[Trajectory], Difference | None]:
-    """Return the episodes as the estimator saw them, and the first turn whose credit differs."""
+) -> tuple[list[BatchEpisode], Difference | None]:
+    """Return the batch with the rewards as the estimator saw them, and the first turn whose credit differs."""
     move = collection.redistribution_of(config.algorithm)
-    credited, difference = [], None
+    credited, difference = list[Trajectory](), None
     for episode, record in zip(episodes, records, strict=True):
         again = episode if move is None or record.credit_moved is None else move(episode)
         then = episode.turn_rewards if record.credit_moved is None else record.credit_moved
@@ -252,7 +253,17 @@ def moved_again(
             values = float(then[turn]), float(again.turn_rewards[turn])
             difference = Difference("credit", "the turn's reward", *values, episode.episode_id, turn)
         credited.append(replace(again, turn_rewards=np.asarray(then, np.float64)))
-    return credited, difference
+    return [*roots_and_forks(credited), *greedy_episodes(episodes, records)], difference
+
+
+def greedy_episodes(episodes: Sequence[Trajectory], records: Sequence[Recorded]) -> list[BatchEpisode]:
+    """Return an episode for each group with the total of its greedy one: all that files have of it, and is read."""
+    by_group = {episode.group_id: (episode, record) for episode, record in zip(episodes, records, strict=True)}
+    return [
+        BatchEpisode(replace(episode, turn_rewards=record.greedy_reward * np.eye(episode.num_turns)[-1]), "greedy")
+        for episode, record in by_group.values()
+        if record.greedy_reward is not None
+    ]
 
 
 def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[Mapping[str, float]]) -> None:
@@ -384,16 +395,15 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
     for stage in ("environment", "reward"):
         report.note(stage, summary, next((difference for difference in differences if difference.stage == stage), None))
 
-    credited, moved = moved_again(config, episodes, records)
-    report.note("credit", f"{len(credited)} episodes: the same", moved)
-    greedy = {record.group_id: record.greedy_reward for record in records if record.greedy_reward is not None}
+    batch, moved = moved_again(config, episodes, records)
+    report.note("credit", f"{len(episodes)} episodes: the same", moved)
     compare = Comparison(episodes, records, chosen, is_exact(config))
     try:
         checkpoint = checkpoint_before(recorded, config, iteration)
     except ReplayError as error:
         for stage in ("sampling", *STAGES[STAGES.index("log-probability") :]):
             report.note(stage, f"left out: {error}" if stage == "sampling" else "left out, as sampling is")
-        report.note("advantage", *advantages_again(config, compare, credited, greedy))
+        report.note("advantage", *advantages_again(config, compare, batch))
         return report
     if urls := config.engine.base_urls:  # their present clients must not get other weights
         config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "torch"})})
@@ -405,9 +415,7 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
             report.note("sampling", *await sample_again(run, selected, near))
         await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
 
-        result = await run.learning(
-            run.update.step, credited, run.learner, iteration=run.iteration, greedy=greedy, explain=True
-        )
+        result = await run.learning(run.update.step, batch, run.learner, iteration=run.iteration, explain=True)
         assert result.explained is not None
         if any(record.checksums for record in records):
             learned(report, compare, result.explained, file.info["steps"])
@@ -418,7 +426,7 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
 
 
 def advantages_again(
-    config: PPOConfig, compare: Comparison, credited: Sequence[Trajectory], greedy: Mapping[str, float]
+    config: PPOConfig, compare: Comparison, batch: Sequence[BatchEpisode]
 ) -> tuple[str, Difference | None]:
     """Recompute advantages without a checkpoint, if no model takes part; return a summary and the first difference."""
     if (
@@ -428,6 +436,6 @@ def advantages_again(
     ):
         return "left out: models of the checkpoint have a part in them", None
     without: Any = SimpleNamespace(reference=None, critic=None)
-    prepared = Update(config).prepare(credited, without, greedy=greedy, explain=True)
+    prepared = Update(config).prepare(batch, without, explain=True)
     difference = compare.first(advantage_columns(prepared), _ADVANTAGE, lambda name: "advantage")
     return f"{len(prepared.advantages.advantages)} tokens: the same", difference
