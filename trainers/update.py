@@ -6,7 +6,8 @@
 :meth:`Update.prepare` makes the numbers of each action token: log-probabilities before the first step, corrections for
 the engine's, the KL to the reference, values, advantages. :meth:`Update.optimize` takes the optimizer steps of the
 critic and the actor on mini-batches of them. Estimators, losses and corrections are :mod:`trainers.algorithms`; the
-configuration chooses among them here. The training loop and :mod:`trainers.replay` both call this.
+configuration chooses among them here. The training loop and :mod:`trainers.replay` both call this; trainers of others
+take :func:`estimate` alone, the one way from a batch to its advantages.
 
 Arrays are of a batch of ``E`` episodes with ``N`` action tokens, in the order of the episodes.
 """
@@ -107,36 +108,22 @@ class Update:
         ``explain`` keeps the parts that the advantages are made of. The KL controller is updated with the batch's
         :func:`~.algorithms.kl.mean_kl`.
         """
-        algorithm, trained = self.config.algorithm, [episode for episode in batch if episode.role != "greedy"]
-        episodes = [episode.credited for episode in trained]
-        greedy = {e.credited.group_id: e.credited.total_reward for e in batch if e.role == "greedy"}
+        episodes = [episode.credited for episode in batch if episode.role != "greedy"]
         columns, mask, metrics = self._old_logprobs(episodes, learner)
         penalty = self._reference_kl(episodes, learner, columns, metrics)
         values = bootstrap = None
         if learner.critic is not None:
             by_episode, bootstrap = learner.values(episodes)
             values = columns["old_values"] = _flat(by_episode)
-        side = [episode.role == "user" for episode in trained]
-        actions = ActionBatch.from_trajectories(
-            episodes, values=values, bootstrap=bootstrap, penalty=penalty, side=side
+        estimated = estimate(
+            self.config.algorithm, batch, mask, explain=explain, values=values, bootstrap=bootstrap, penalty=penalty
         )
-        if "greedy" in algorithm.needs:
-            actions = replace(actions, greedy=np.array([greedy[episode.group_id] for episode in episodes], np.float64))
-            metrics["actor/greedy_reward"] = float(np.mean(list(greedy.values())))
-        actions, compared = algorithm.complete(actions, episodes)
-        metrics |= {f"actor/{name}": value for name, value in compared.items()}
-        advantages = algorithm.advantages(actions)
-        if explain:
-            advantages = replace(advantages, made_of=algorithm.made_of(actions, advantages))
-        advantages = restrict(advantages, mask)
-        metrics |= advantage_metrics(advantages)
+        advantages, columns["advantages"] = estimated.advantages, estimated.scaled
+        metrics |= estimated.metrics
         if advantages.returns is not None:
             columns["returns"] = advantages.returns
             metrics |= critic_metrics(advantages, columns["old_values"])
-        if getattr(algorithm, "norm_adv", False):
-            advantages = normalize(advantages)
-        columns["advantages"] = advantages.advantages
-        return Prepared(episodes, columns, advantages, metrics, greedy)
+        return Prepared(episodes, columns, advantages, metrics, greedy_totals(batch))
 
     def _old_logprobs(
         self, episodes: Sequence[Trajectory], learner: AnyLearner
@@ -214,6 +201,60 @@ class Update:
             by_term = "terms" in config.algorithm.needs
             explained = explained_of(prepared, steps.recorded, steps.rows, by_term)
         return UpdateResult(metrics, steps.rows, explained)
+
+
+# ------------------ advantages
+
+
+@dataclass(frozen=True, eq=False)
+class Estimated:
+    """The advantages of a batch of ``N`` action tokens."""
+
+    advantages: Advantages  #: as the estimator returned them, restricted to the tokens that are trained on
+    scaled: Floats  #: float ``[N]``; as the loss takes them: of mean 0 and deviation 1, with ``norm_adv``
+    metrics: Mapping[str, float]
+
+
+def estimate(
+    algorithm: Estimator,
+    batch: Sequence[BatchEpisode],
+    counted: Bools | None = None,
+    *,
+    explain: bool = False,
+    **numbers: NDArray[np.floating] | None,
+) -> Estimated:
+    """Compute the advantages of a batch's episodes, as credited; greedy ones are what others are compared with.
+
+    ``counted`` ``[N]`` says which tokens may be trained on, ``None`` for all. ``numbers`` are those of models: see
+    ``values``, ``bootstrap`` and ``penalty`` of :class:`~.algorithms.batch.ActionBatch`. ``explain`` keeps the parts
+    that the advantages are made of. ``ValueError``: the batch lacks what the algorithm needs.
+    """
+    trained = [episode for episode in batch if episode.role != "greedy"]
+    episodes, side = [episode.credited for episode in trained], [episode.role == "user" for episode in trained]
+    actions, metrics = ActionBatch.from_trajectories(episodes, side=side, **numbers), dict[str, float]()
+    if "greedy" in algorithm.needs:
+        totals = greedy_totals(batch)
+        actions = replace(actions, greedy=np.array([totals[episode.group_id] for episode in episodes], np.float64))
+        metrics["actor/greedy_reward"] = float(np.mean(list(totals.values())))
+    actions, compared = algorithm.complete(actions, episodes)
+    metrics |= {f"actor/{name}": value for name, value in compared.items()}
+    advantages = algorithm.advantages(actions)
+    if explain:
+        advantages = replace(advantages, made_of=algorithm.made_of(actions, advantages))
+    if counted is not None:
+        advantages = restrict(advantages, counted)
+    metrics |= advantage_metrics(advantages)
+    scaled = normalize(advantages) if getattr(algorithm, "norm_adv", False) else advantages
+    return Estimated(advantages, scaled.advantages, metrics)
+
+
+def greedy_totals(batch: Sequence[BatchEpisode]) -> dict[str, float]:
+    """Return the total reward of each group's greedy episode, as credited, by ``group_id``."""
+    greedy = (episode.credited for episode in batch if episode.role == "greedy")
+    return {episode.group_id: episode.total_reward for episode in greedy}
+
+
+# ------------------ the steps of an iteration
 
 
 @dataclass(frozen=True, eq=False)
