@@ -96,8 +96,7 @@ async def train(run: Run) -> None:
             metrics = {**run.references, **metrics}
         components = None
         if run.config.env.mixture:
-            played = zip(batch.choices, batch.groups, strict=True)
-            components = {group[0].group_id: choice.component for choice, group in played}
+            components = {episode.trajectory.group_id: episode.choice.component for episode in batch.episodes}
         run.reporter.iteration(run.iteration, metrics, batch.trained, explained, batch.version, components)
         diagnose(run, metrics, tied_tasks(batch.groups))
         validating, saving = (every(frequency, run.iteration) for frequency in (config.test_freq, config.save_freq))
@@ -177,14 +176,9 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
 
 async def learn(run: Run, batch: Batch) -> UpdateResult:
     """Compute advantages from the rewards as credited, and take the optimizer steps."""
-    # Reports and files keep the rewards as earned.
-    credited = [batch.credited.get(episode.episode_id, episode) for episode in batch.trained]
-    greedy = {
-        group: batch.credited.get(episode.episode_id, episode).total_reward for group, episode in batch.greedy.items()
-    }
     await asyncio.to_thread(empty_heap)  # free the engine's memory, which another thread could not use
-    prepare = partial(run.update.prepare, users=len(batch.users), explain=run.reporter.explains())
-    prepared = await run.learning(prepare, credited, run.learner, greedy=greedy)
+    prepare = partial(run.update.prepare, explain=run.reporter.explains())
+    prepared = await run.learning(prepare, batch.episodes, run.learner)
     if run.publisher.live:
         await published(run)  # the optimizer is about to change what engines still read
     optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
@@ -209,12 +203,12 @@ async def publish(run: Run, batch: Batch) -> int:
 
 def batch_metrics(run: Run, batch: Batch) -> dict[str, float]:
     """Return metrics of the episodes that were played."""
-    config = run.config
+    config, groups, users = run.config, batch.groups, batch.of("user")
     return {
         **episode_metrics(batch.trajectories, "train", ended=ended(batch.stats)),
-        "train/groups_tied": groups_tied(batch.groups, by_term="terms" in config.algorithm.needs),
-        **health_metrics(batch.groups, config.rollout.max_response_length, run.stop_token_ids),
-        **(episode_metrics(batch.users, "train/user") if batch.users else {}),
+        "train/groups_tied": groups_tied(groups, by_term="terms" in config.algorithm.needs),
+        **health_metrics(groups, config.rollout.max_response_length, run.stop_token_ids),
+        **(episode_metrics(users, "train/user") if users else {}),
         **played_metrics(config, batch),
     }
 

@@ -1,12 +1,13 @@
 """From a batch of episodes to its gradient: everything that the learner computes in an iteration, in reading order.
 
     update = Update(config)
-    result = update.step(episodes, learner, iteration=0)
+    result = update.step(batch.episodes, learner, iteration=0)
 
 :meth:`Update.prepare` makes the numbers of each action token: log-probabilities before the first step, corrections for
 the engine's, the KL to the reference, values, advantages. :meth:`Update.optimize` takes the optimizer steps of the
 critic and the actor on mini-batches of them. Estimators, losses and corrections are :mod:`trainers.algorithms`; the
-configuration chooses among them here. The training loop and :mod:`trainers.replay` both call this.
+configuration chooses among them here. The training loop and :mod:`trainers.replay` both call this; trainers of others
+take :func:`estimate` alone, the one way from a batch to its advantages.
 
 Arrays are of a batch of ``E`` episodes with ``N`` action tokens, in the order of the episodes.
 """
@@ -37,6 +38,7 @@ from .config import PPOConfig
 from .config.schema import CriticSection
 from .learner import Learner
 from .report.episodes import Explained
+from .rollout.collector import BatchEpisode
 from .trajectory import Trajectory, action_offsets
 
 Floats = NDArray[np.float64]
@@ -52,7 +54,7 @@ RECORDED = ("token_logprobs", "token_entropy", "token_ratio", "token_clipped", "
 class Prepared:
     """A batch that is ready for its optimizer steps."""
 
-    episodes: Sequence[Trajectory]
+    episodes: Sequence[Trajectory]  #: to train on, as credited
     #: Float ``[N]`` by name: ``old_logprobs`` and ``advantages``, and where they are used ``entropy``, ``importance``,
     #: ``ref_logprobs``, ``old_values`` and ``returns``
     columns: Mapping[str, Floats]
@@ -93,62 +95,35 @@ class Update:
         self.entropy.load_state_dict(state.get("entropy", {}))
 
     def step(
-        self,
-        episodes: Sequence[Trajectory],
-        learner: AnyLearner,
-        *,
-        iteration: int,
-        greedy: Mapping[str, float] | None = None,
-        users: int = 0,
-        explain: bool = False,
+        self, batch: Sequence[BatchEpisode], learner: AnyLearner, *, iteration: int, explain: bool = False
     ) -> UpdateResult:
         """Return :meth:`optimize` of :meth:`prepare`."""
-        prepared = self.prepare(episodes, learner, greedy=greedy, users=users, explain=explain)
-        return self.optimize(prepared, learner, iteration=iteration)
+        return self.optimize(self.prepare(batch, learner, explain=explain), learner, iteration=iteration)
 
     # ------------------ numbers of each token, before the first step
 
-    def prepare(
-        self,
-        episodes: Sequence[Trajectory],
-        learner: AnyLearner,
-        *,
-        greedy: Mapping[str, float] | None = None,
-        users: int = 0,
-        explain: bool = False,
-    ) -> Prepared:
-        """Compute what the losses need of each token.
+    def prepare(self, batch: Sequence[BatchEpisode], learner: AnyLearner, *, explain: bool = False) -> Prepared:
+        """Compute what the losses need of each token of the batch's episodes, as credited; greedy ones are left out.
 
-        ``greedy`` is the total reward of the greedy episode of each group. The last ``users`` episodes are the user's
-        side of others. ``explain`` keeps the parts that the advantages are made of. The KL controller is updated with
-        the batch's :func:`~.algorithms.kl.mean_kl`.
+        ``explain`` keeps the parts that the advantages are made of. The KL controller is updated with the batch's
+        :func:`~.algorithms.kl.mean_kl`.
         """
-        algorithm, greedy = self.config.algorithm, greedy or {}
+        episodes = [episode.credited for episode in batch if episode.role != "greedy"]
         columns, mask, metrics = self._old_logprobs(episodes, learner)
         penalty = self._reference_kl(episodes, learner, columns, metrics)
         values = bootstrap = None
         if learner.critic is not None:
             by_episode, bootstrap = learner.values(episodes)
             values = columns["old_values"] = _flat(by_episode)
-        side = np.arange(len(episodes)) >= len(episodes) - users
-        batch = ActionBatch.from_trajectories(episodes, values=values, bootstrap=bootstrap, penalty=penalty, side=side)
-        if "greedy" in algorithm.needs:
-            batch = replace(batch, greedy=np.array([greedy[episode.group_id] for episode in episodes], np.float64))
-            metrics["actor/greedy_reward"] = float(np.mean(list(greedy.values())))
-        batch, compared = algorithm.complete(batch, episodes)
-        metrics |= {f"actor/{name}": value for name, value in compared.items()}
-        advantages = algorithm.advantages(batch)
-        if explain:
-            advantages = replace(advantages, made_of=algorithm.made_of(batch, advantages))
-        advantages = restrict(advantages, mask)
-        metrics |= advantage_metrics(advantages)
+        estimated = estimate(
+            self.config.algorithm, batch, mask, explain=explain, values=values, bootstrap=bootstrap, penalty=penalty
+        )
+        advantages, columns["advantages"] = estimated.advantages, estimated.scaled
+        metrics |= estimated.metrics
         if advantages.returns is not None:
             columns["returns"] = advantages.returns
             metrics |= critic_metrics(advantages, columns["old_values"])
-        if getattr(algorithm, "norm_adv", False):
-            advantages = normalize(advantages)
-        columns["advantages"] = advantages.advantages
-        return Prepared(episodes, columns, advantages, metrics, greedy)
+        return Prepared(episodes, columns, advantages, metrics, greedy_totals(batch))
 
     def _old_logprobs(
         self, episodes: Sequence[Trajectory], learner: AnyLearner
@@ -226,6 +201,60 @@ class Update:
             by_term = "terms" in config.algorithm.needs
             explained = explained_of(prepared, steps.recorded, steps.rows, by_term)
         return UpdateResult(metrics, steps.rows, explained)
+
+
+# ------------------ advantages
+
+
+@dataclass(frozen=True, eq=False)
+class Estimated:
+    """The advantages of a batch of ``N`` action tokens."""
+
+    advantages: Advantages  #: as the estimator returned them, restricted to the tokens that are trained on
+    scaled: Floats  #: float ``[N]``; as the loss takes them: of mean 0 and deviation 1, with ``norm_adv``
+    metrics: Mapping[str, float]
+
+
+def estimate(
+    algorithm: Estimator,
+    batch: Sequence[BatchEpisode],
+    counted: Bools | None = None,
+    *,
+    explain: bool = False,
+    **numbers: NDArray[np.floating] | None,
+) -> Estimated:
+    """Compute the advantages of a batch's episodes, as credited; greedy ones are what others are compared with.
+
+    ``counted`` ``[N]`` says which tokens may be trained on, ``None`` for all. ``numbers`` are those of models: see
+    ``values``, ``bootstrap`` and ``penalty`` of :class:`~.algorithms.batch.ActionBatch`. ``explain`` keeps the parts
+    that the advantages are made of. ``ValueError``: the batch lacks what the algorithm needs.
+    """
+    trained = [episode for episode in batch if episode.role != "greedy"]
+    episodes, side = [episode.credited for episode in trained], [episode.role == "user" for episode in trained]
+    actions, metrics = ActionBatch.from_trajectories(episodes, side=side, **numbers), dict[str, float]()
+    if "greedy" in algorithm.needs:
+        totals = greedy_totals(batch)
+        actions = replace(actions, greedy=np.array([totals[episode.group_id] for episode in episodes], np.float64))
+        metrics["actor/greedy_reward"] = float(np.mean(list(totals.values())))
+    actions, compared = algorithm.complete(actions, episodes)
+    metrics |= {f"actor/{name}": value for name, value in compared.items()}
+    advantages = algorithm.advantages(actions)
+    if explain:
+        advantages = replace(advantages, made_of=algorithm.made_of(actions, advantages))
+    if counted is not None:
+        advantages = restrict(advantages, counted)
+    metrics |= advantage_metrics(advantages)
+    scaled = normalize(advantages) if getattr(algorithm, "norm_adv", False) else advantages
+    return Estimated(advantages, scaled.advantages, metrics)
+
+
+def greedy_totals(batch: Sequence[BatchEpisode]) -> dict[str, float]:
+    """Return the total reward of each group's greedy episode, as credited, by ``group_id``."""
+    greedy = (episode.credited for episode in batch if episode.role == "greedy")
+    return {episode.group_id: episode.total_reward for episode in greedy}
+
+
+# ------------------ the steps of an iteration
 
 
 @dataclass(frozen=True, eq=False)

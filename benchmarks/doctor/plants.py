@@ -81,7 +81,7 @@ def episodes(edit: Callable[[Trajectory, np.random.Generator], Trajectory]) -> C
 
         async def next_batch() -> Batch:
             batch = await take()
-            return replace(batch, groups=[[edit(episode, rng) for episode in group] for group in batch.groups])
+            return replace(batch, episodes=[replace(e, trajectory=edit(e.trajectory, rng)) for e in batch.episodes])
 
         run.collector.next_batch = next_batch  # type: ignore[method-assign]
 
@@ -174,8 +174,11 @@ def _shuffled(run: Run) -> None:
     async def next_batch() -> Batch:
         batch = await take()
         earned = rng.permutation([episode.total_reward for episode in batch.trajectories]).tolist()
-        groups = [[_with_rewards(e, np.eye(e.num_turns)[-1] * earned.pop()) for e in group] for group in batch.groups]
-        return replace(batch, groups=groups)
+
+        def earning(episode: Trajectory) -> Trajectory:
+            return _with_rewards(episode, np.eye(episode.num_turns)[-1] * earned.pop())
+
+        return replace(batch, episodes=[replace(e, trajectory=earning(e.trajectory)) for e in batch.episodes])
 
     run.collector.next_batch = next_batch  # type: ignore[method-assign]
 

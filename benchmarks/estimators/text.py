@@ -300,7 +300,7 @@ async def _collected(overrides: Sequence[str]) -> tuple[list[list[Trajectory]], 
     """Collect one batch: its groups, and the greedy episode of each."""
     async with assemble(resolve(overrides)[0]) as run:
         batch = await run.collector.next_batch()
-    return batch.groups, [batch.greedy[group[0].group_id] for group in batch.groups]
+    return batch.groups, batch.of("greedy")
 
 
 @torch.no_grad()

@@ -184,7 +184,7 @@ async def _trained(overrides: Sequence[str], family: Family) -> tuple[list[tuple
             metrics, _ = await iterate(run, batch, phases)
             run.iteration += 1
             tokens += int(metrics["perf/sampled_tokens"])
-            roots, forks = roots + len(batch.trajectories), forks + sum(map(len, batch.forks))
+            roots, forks = roots + len(batch.trajectories), forks + len(batch.of("fork"))
             if tokens >= due:
                 curve.append((tokens, await _score(run)))
                 due = tokens + family.budget / VALIDATIONS

@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.trl import dataset_of
-from trainers.algorithms.batch import ActionBatch, Advantages
-from trainers.algorithms.estimators import normalize
 from trainers.builders import SetupError
 from trainers.builders.environments import (
     check_environments,
@@ -207,7 +205,7 @@ class TRLGRPOTrainer:
             callbacks=[self._report],
             rollout_func=self._rollout,
             peft_config=_adapters(config.model),
-            estimate=partial(_estimate, config),
+            algorithm=config.algorithm,
             validation=partial(_validate, config, self._rollout, [row["prompt"] for row in validation]),
             schedule=learner_settings(config)["optimizer"],
         )
@@ -313,11 +311,6 @@ def validation_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
     for task in validation_tasks(config, component):
         env_seed = derive_seed(config.trainer.seed, "evaluate environment", task, bits=32)
         yield EpisodeSpec(config.env.id, env_seed, kwargs, task)
-
-
-def _estimate(config: PPOConfig, batch: ActionBatch) -> Advantages:
-    advantages = config.algorithm.advantages(batch)
-    return normalize(advantages) if getattr(config.algorithm, "norm_adv", False) else advantages
 
 
 def _validate(

@@ -16,6 +16,7 @@ from trainers.algorithms.kl import FixedKL
 from trainers.algorithms.losses import LOSSES
 from trainers.command_line.load import resolve
 from trainers.config import PPOConfig
+from trainers.rollout.collector import BatchEpisode, roots_and_forks
 from trainers.trajectory import Trajectory
 from trainers.update import Update, actor_loss, critic_loss, has_gradient
 
@@ -93,7 +94,8 @@ def prepare(
     run: PPOConfig, learner: Any, kl: FixedKL, batch: list[Trajectory], users: int = 0
 ) -> tuple[Any, Advantages, Any]:
     """Return the columns, advantages and metrics of a batch that is prepared for its optimizer steps."""
-    prepared = Update(run, kl).prepare(batch, learner, users=users)
+    sides = [*roots_and_forks(batch[: len(batch) - users]), *(BatchEpisode(t, "user") for t in batch[-users:] if users)]
+    prepared = Update(run, kl).prepare(sides, learner)
     return prepared.columns, prepared.advantages, prepared.metrics
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -227,14 +228,15 @@ def test_greedy_episodes_are_compared_not_trained(tmp_path):
         episodes = read_parquet(tmp_path / "dumps" / f"{number:06d}.parquet")
         assert len(episodes) == 4
         assert not any("greedy" in episode.episode_id for episode in episodes)
-        assert set(batch.greedy) == {episode.group_id for episode in episodes}
-        assert all("greedy" in episode.episode_id for episode in batch.greedy.values())
-        assert row["actor/greedy_reward"] == pytest.approx(np.mean([e.total_reward for e in batch.greedy.values()]))
+        greedy = {episode.group_id: episode.total_reward for episode in batch.of("greedy")}
+        assert set(greedy) == {episode.group_id for episode in episodes}
+        assert all("greedy" in episode.episode_id for episode in batch.of("greedy"))
+        assert row["actor/greedy_reward"] == pytest.approx(np.mean([*greedy.values()]))
     batch = seen[-1]
-    greedy = {group: episode.total_reward for group, episode in batch.greedy.items()}
-    advantages = Update(run.config).prepare(batch.trajectories, run.learner, greedy=greedy).advantages
+    greedy = {episode.group_id: episode.total_reward for episode in batch.of("greedy")}
+    advantages = Update(run.config).prepare(batch.episodes, run.learner).advantages
     expected = [
-        episode.total_reward - batch.greedy[episode.group_id].total_reward
+        episode.total_reward - greedy[episode.group_id]
         for episode in batch.trajectories
         for _ in range(int(episode.action_mask.sum()))
     ]
@@ -323,8 +325,7 @@ def test_lost_episodes_reduce_optimizer_steps(tmp_path):
 
         async def next_batch():
             batch = await take()
-            batch.groups[0].pop()
-            return batch
+            return replace(batch, episodes=batch.episodes[1:])
 
         run.collector.next_batch = next_batch
 

@@ -69,7 +69,7 @@ def test_embedded_engine_computes_no_prefix_twice(tmp_path: Path) -> None:
             batch = await next_batch()
             once = sum(int((~t.action_mask).sum()) + t.num_turns for t in batch.trajectories)
             shared = 0
-            for fork in (fork for forks in batch.forks for fork in forks):
+            for fork in batch.of("fork"):
                 start = int(np.flatnonzero(fork.action_mask)[0])
                 once += 16 + int((~fork.action_mask[start:]).sum()) + fork.num_turns
                 shared += start - 16

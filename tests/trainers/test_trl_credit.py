@@ -1,15 +1,15 @@
 """Advantages of turns in TRL's loss: against the estimator's formula, and against the loss written down by hand."""
 
-from functools import partial
-
 import numpy as np
 import program_envs  # noqa: F401 - registers
 import pytest
 import torch
-from estimating import estimate
+from trajectories import trajectory_of
 from trl_runs import batch, tiny_policy, trl_trainer
 
 from textenvs.integrations.trl import textenv_dataset
+from trainers.algorithms.estimators.gae import GAE
+from trainers.algorithms.estimators.rloo import RLOO
 from trainers.integrations.trl import TextEnvRollout, term_rewards, textenv_reward
 from trainers.integrations.trl.credit import TurnCreditGRPOTrainer, token_advantages
 
@@ -110,7 +110,7 @@ def test_trl_rewards_are_weighted_at_last_turn(tmp_path):
 def test_chosen_estimator_trains_one_step(tmp_path):
     model, tokenizer = tiny_policy()
     before = {name: value.clone() for name, value in model.named_parameters()}
-    options = {"estimate": partial(estimate, "rloo")}
+    options = {"algorithm": RLOO()}
     rollout, trainer = made(tmp_path, options=options, policy=(model, tokenizer), num_generations_eval=2)
     with rollout:
         rows, inputs = batch(trainer)
@@ -123,27 +123,18 @@ def test_chosen_estimator_trains_one_step(tmp_path):
 
 def test_failed_episodes_are_not_shown_to_estimator():
     """Groups keep their places: the failed one is the second of its group of two."""
-    seen = []
-
-    def noted(action_batch):
-        seen.append(action_batch)
-        return estimate("rloo", action_batch)
-
-    sizes = ([2, 1], [], [3], [1])
-    episodes = [{"turn_sizes": size, "terminated": True} for size in sizes]
-    rewards = [np.ones(len(array)) * (number + 1) for number, array in enumerate(sizes)]
-    made, trained = token_advantages(episodes, rewards, 2, noted)
-    assert seen[0].group.tolist() == [0, 1, 1]
-    assert [array.tolist() for array in made] == [[2.0, 2.0, 2.0], [], [-1.0] * 3, [1.0]]
+    turns = ([0, 0, 1], [], [0, 0, 0], [0])
+    rewards = ([1.0, 1.0], [], [3.0], [4.0])
+    episodes = [trajectory_of(*episode) for episode in zip(turns, rewards, strict=True)]
+    made, trained = token_advantages(RLOO(baseline="group"), episodes, 2)
+    assert [array.tolist() for array in made] == [[2.0] * 3, [], [-1.0] * 3, [1.0]]
     assert [array.tolist() for array in trained] == [[True] * 3, [], [True] * 3, [True]]
-    assert [
-        token_advantage.tolist() for token_advantage in token_advantages(episodes[1:2], rewards[1:2], 1, noted)[0]
-    ] == [[]]
+    assert [array.tolist() for array in token_advantages(RLOO(), episodes[1:2], 1)[0]] == [[]]
 
 
 def test_dropped_tokens_are_not_in_trl_loss(tmp_path):
     """With ``truncated=drop``: neither in the sum, nor in the number it is divided by, nor in the KL."""
-    options = {"estimate": partial(estimate, "rloo", truncated="drop")}
+    options = {"algorithm": RLOO(truncated="drop")}
     rollout, trainer = made(tmp_path, options=options, loss_type="dapo")
     with rollout:
         rows, inputs = batch(trainer)
@@ -170,6 +161,8 @@ def test_dropped_tokens_are_not_in_trl_loss(tmp_path):
         ({"reward_funcs": term_rewards("luck")}, {}, "needs textenv_reward"),
         ({}, {"reward_weights": [0.0]}, "must be above 0"),
         ({}, {"multi_objective_aggregation": "normalize_then_sum"}, "sum_then_normalize"),
+        ({"algorithm": GAE()}, {}, "gae needs critic"),
+        ({"algorithm": RLOO(reward_credit="last")}, {}, "reward_credit"),
     ],
 )
 def test_what_cannot_be_credited_is_refused(options, settings, match, tmp_path):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from trainers.command_line import load_config
 from trainers.ppo import train
 from trainers.report.loggers import read_jsonl
+from trainers.rollout.collector import roots_and_forks
 from trainers.run import Run, assemble
 from trainers.trajectory import Trajectory
 from trainers.update import Update
@@ -95,7 +96,7 @@ def crossroads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[Traj
 def advantages_by_turn(run: Run, trajectories: list[Trajectory], *options: str) -> NDArray[np.float64]:
     """Each episode's advantages ``[episodes, turns]`` (all tokens of a turn must have the same)."""
     config = load_config([*CROSSROADS, "algorithm.norm_adv=false", *options])[0]
-    flat = Update(config).prepare(trajectories, run.learner).columns["advantages"]
+    flat = Update(config).prepare(roots_and_forks(trajectories), run.learner).columns["advantages"]
     episodes = np.split(flat, np.cumsum([t.action_mask.sum() for t in trajectories])[:-1])
     turns = [t.turn_id[t.action_mask] for t in trajectories]
     by_turn = [np.array([a[k == i].mean() for i in range(3)]) for a, k in zip(episodes, turns, strict=True)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_vocabulary import episode
+from trajectories import trajectory_of, turns_of
 
 from trainers.algorithms.batch import Advantages
 from trainers.algorithms.kl import EntropyBonus
@@ -19,7 +19,8 @@ from trainers.update import Prepared, Update
 
 RNG = np.random.default_rng(3)
 #: Of different lengths, so that means of means are not the mean.
-EPISODES = [episode(RNG.integers(0, 61, size).tolist()) for size in (6, 30, 9, 14, 22, 7, 11, 5)]
+SIZES = (6, 30, 9, 14, 22, 7, 11, 5)
+EPISODES = [trajectory_of(turns_of((4, n - 4)), token_ids=RNG.integers(0, 61, n), logprobs=-1) for n in SIZES]
 OFFSETS = action_offsets(EPISODES)
 
 

@@ -23,7 +23,6 @@ from trainers.config import PPOConfig
 from trainers.ppo import train
 from trainers.rollout.collector import Batch
 from trainers.run import Run, assemble
-from trainers.update import Update
 
 ORDER = [
     *("env.id=program_envs:tests/order", "env.user={prompt: short, tries: 2, may_end: false}", "actor.lr=0.003"),
@@ -73,7 +72,7 @@ def test_user_learns_rewarded_messages(model: Path, tmp_path: Path, reward: str,
     assert np.mean(rewards[-3:]) > best - 0.35 > np.mean(rewards[:2])
 
 
-def test_both_sides_train_on_engine_tokens(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_sides_train_on_engine_tokens(model: Path, tmp_path: Path) -> None:
     batches: list[Batch] = []
     models: list[Any] = []
 
@@ -87,16 +86,10 @@ def test_both_sides_train_on_engine_tokens(model: Path, tmp_path: Path, monkeypa
 
         run.collector.next_batch = recorded_batch  # type: ignore[method-assign]
 
-    sides: list[int] = []
-    prepare = Update.prepare
-    monkeypatch.setattr(
-        Update, "prepare", lambda *args, **options: sides.append(options["users"]) or prepare(*args, **options)
-    )
     run = trained(tmp_path, model, "env.train_side=both", "trainer.total_iterations=2", look=look)
-    assert sides == [len(batch.users) for batch in batches]
     for version, batch in enumerate(batches):
         run.learner.actor.load_state_dict(models[version])
-        assert batch.users
+        assert batch.of("user")
         for trajectory in batch.trained:
             assert set(trajectory.weight_version[trajectory.action_mask].tolist()) == {version}
             for piece in trajectory.segments():
@@ -107,7 +100,7 @@ def test_both_sides_train_on_engine_tokens(model: Path, tmp_path: Path, monkeypa
                 mask = trajectory.action_mask[piece][1:]
                 assert np.allclose(full[mask], trajectory.logprobs[piece][1:][mask], atol=1e-4)
     rows = training_of(tmp_path)
-    assert all(row["train/user/episodes"] == len(batch.users) for row, batch in zip(rows, batches, strict=True))
+    assert all(row["train/user/episodes"] == len(batch.of("user")) for row, batch in zip(rows, batches, strict=True))
     assert all(row["actor/outside_clip_first"] == 0 for row in rows if "actor/outside_clip_first" in row)
 
 

@@ -7,12 +7,13 @@ import contextlib
 import itertools
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from textenvs.records import Episode as Recorded
 from textenvs.records import RecordedRun
@@ -26,8 +27,10 @@ from ..checkpoints import CheckpointError, load
 from ..command_line import load_config
 from ..config import PPOConfig
 from ..config.model import ModelSection
+from ..engines.base import Generation, Sampling
 from ..models.policy import end_token_ids_of, resolve_device
 from ..report.episodes import Explained
+from ..rollout.collector import BatchEpisode, roots_and_forks
 from ..rollout.environments import Backend
 from ..rollout.forks import ForkPoint
 from ..rollout.play import Episode, Player
@@ -163,70 +166,87 @@ async def sample_again(run: Run, episodes: Sequence[Trajectory], near: float) ->
 
     Returns a summary of what was computed, and the first difference.
     """
-    config, version, exact = run.config, run.engine.version, run.config.engine.name == "torch"
-    openings = {
-        trajectory.episode_id: int(np.argmax(trajectory.action_mask)) for trajectory in episodes if trajectory.num_turns
-    }
-    limits, most = limits_of(config), run.engine.max_context
-    places = asyncio.Semaphore(1 if config.rollout.max_running == 1 else 2**31)
-    differences: dict[str, Difference] = {}  # by episode
-    tokens = skipped_tokens = changed_replies = 0
-    farthest = 0.0
+    resampling = _Resampling(run, episodes, near)
+    differences = await asyncio.gather(*map(resampling.episode, episodes))
+    return resampling.summary(), next((difference for difference in differences if difference is not None), None)
 
-    async def sample(episode: Trajectory, turn: int) -> Difference | None:
-        nonlocal tokens, skipped_tokens, changed_replies, farthest
+
+class _Resampling:
+    """Samples recorded replies with a run's engine, and counts what it compared."""
+
+    def __init__(self, run: Run, episodes: Sequence[Trajectory], near: float) -> None:
+        self._run, self._near = run, near
+        self._openings = {t.episode_id: int(np.argmax(t.action_mask)) for t in episodes if t.num_turns}
+        self._places = asyncio.Semaphore(1 if run.config.rollout.max_running == 1 else 2**31)
+        self._tokens = self._skipped_tokens = self._changed_replies = 0
+        self._farthest = 0.0
+
+    async def episode(self, episode: Trajectory) -> Difference | None:
+        """Sample the replies of an episode; return the first difference."""
+        differences = [await self._turn(episode, turn) for turn in range(episode.num_turns)]
+        await self._run.engine.release(f"replay/{episode.episode_id}")
+        return next((difference for difference in differences if difference is not None), None)
+
+    async def _turn(self, episode: Trajectory, turn: int) -> Difference | None:
         where = np.flatnonzero(episode.turn_id == turn)
-        if (episode.weight_version[where] != version).any() or episode.sampling_seed is None:
-            skipped_tokens += len(where)
+        if (episode.weight_version[where] != self._run.engine.version).any() or episode.sampling_seed is None:
+            self._skipped_tokens += len(where)
             return None
         context = context_of(episode, turn).tolist()
-        limit, opening = min(limits.max_context or most, most), openings.get(episode.forked_from or episode.episode_id)
+        sampling = self._sampling(episode, len(context))
+        sampling = replace(sampling, seed=derive_seed(episode.sampling_seed, episode.forked_turn + turn))
+        async with self._places:
+            reply = await self._run.engine.generate(context, sampling, f"replay/{episode.episode_id}")
+        return self._compare(episode, turn, where, reply)
+
+    def _sampling(self, episode: Trajectory, context: int) -> Sampling:
+        """Return how a reply was sampled after a context of so many tokens, but for its seed."""
+        limits, most = limits_of(self._run.config), self._run.engine.max_context
+        limit = min(limits.max_context or most, most)
+        opening = self._openings.get(episode.forked_from or episode.episode_id)
         if limits.max_response_tokens is not None and opening is not None:
             limit = min(limit, opening + limits.max_response_tokens)
-        sampling = sampling_of(config)
-        sampling = replace(
+        sampling = sampling_of(self._run.config)
+        return replace(
             sampling,
-            max_new_tokens=min(sampling.max_new_tokens, limit - len(context)),
-            stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *run.stop_token_ids))),
-            seed=derive_seed(episode.sampling_seed, episode.forked_turn + turn),
+            max_new_tokens=min(sampling.max_new_tokens, limit - context),
+            stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *self._run.stop_token_ids))),
         )
-        async with places:
-            reply = await run.engine.generate(context, sampling, f"replay/{episode.episode_id}")
-        tokens += len(where)
+
+    def _compare(
+        self, episode: Trajectory, turn: int, where: NDArray[np.int64], reply: Generation
+    ) -> Difference | None:
+        self._tokens += len(where)
         then, now = episode.token_ids[where].tolist(), reply.token_ids.tolist()
         if then != now:
             at = next(n for n, pair in enumerate(itertools.zip_longest(then, now)) if pair[0] != pair[1])
-            changed_replies += 1
-            expected, got = (run.tokenizer.decode(ids[at : at + 1]) or None for ids in (then, now))
+            self._changed_replies += 1
+            if self._run.config.engine.name != "torch":  # its kernels may choose another token
+                return None
+            expected, got = (self._run.tokenizer.decode(ids[at : at + 1]) or None for ids in (then, now))
             place = episode.episode_id, turn, int(where[0]) + at
-            return Difference("sampling", "the sampled token", expected, got, *place) if exact else None
+            return Difference("sampling", "the sampled token", expected, got, *place)
         logprobs = reply.logprobs
         if reply.kept_counts is not None and reply.sampled_logprobs is not None:
             logprobs = np.where(reply.kept_counts > 0, reply.sampled_logprobs, reply.logprobs)
         apart = np.abs(logprobs.astype(np.float64) - episode.logprobs[where])
-        farthest = max(farthest, float(apart.max()))
-        if not (far := apart > near).any():
+        self._farthest = max(self._farthest, float(apart.max()))
+        if not (far := apart > self._near).any():
             return None
         at = int(np.argmax(far))
         values = float(episode.logprobs[where[at]]), float(logprobs[at])
         return Difference("sampling", "its log-probability", *values, episode.episode_id, turn, int(where[at]))
 
-    async def all_of(episode: Trajectory) -> None:
-        for turn in range(episode.num_turns):
-            if (difference := await sample(episode, turn)) is not None:
-                differences.setdefault(episode.episode_id, difference)
-        await run.engine.release(f"replay/{episode.episode_id}")
-
-    await asyncio.gather(*(all_of(trajectory) for trajectory in episodes))
-    summary = f"{tokens} tokens sampled again: the same, log-probabilities "
-    summary += f"at most {farthest:.2g} apart" if farthest else "to the last bit"
-    if changed_replies:
-        summary = f"{tokens} tokens sampled again: {changed_replies} replies differ, as a served engine's may"
-    if skipped_tokens:
-        summary += f"; {skipped_tokens} tokens are of other weights than the checkpoint's, or without a seed: left out"
-    return summary, next(
-        (differences[trajectory.episode_id] for trajectory in episodes if trajectory.episode_id in differences), None
-    )
+    def summary(self) -> str:
+        farthest = f"at most {self._farthest:.2g} apart" if self._farthest else "to the last bit"
+        summary = f"{self._tokens} tokens sampled again: the same, log-probabilities {farthest}"
+        if self._changed_replies:
+            summary = f"{self._tokens} tokens sampled again: {self._changed_replies} replies differ"
+            summary += ", as a served engine's may"
+        if self._skipped_tokens:
+            summary += f"; {self._skipped_tokens} tokens are of other weights than the checkpoint's, or without a seed"
+            summary += ": left out"
+        return summary
 
 
 # ------------------------------------------------------------------------------------------------ credit, learning
@@ -240,10 +260,10 @@ _STEP_NUMBERS = {"actor/loss": "loss", "critic/loss": "loss", "actor/grad_norm":
 
 def moved_again(
     config: PPOConfig, episodes: Sequence[Trajectory], records: Sequence[Recorded]
-) -> tuple[list[Trajectory], Difference | None]:
-    """Return the episodes as the estimator saw them, and the first turn whose credit differs."""
+) -> tuple[list[BatchEpisode], Difference | None]:
+    """Return the batch with the rewards as the estimator saw them, and the first turn whose credit differs."""
     move = collection.redistribution_of(config.algorithm)
-    credited, difference = [], None
+    credited, difference = list[Trajectory](), None
     for episode, record in zip(episodes, records, strict=True):
         again = episode if move is None or record.credit_moved is None else move(episode)
         then = episode.turn_rewards if record.credit_moved is None else record.credit_moved
@@ -252,7 +272,17 @@ def moved_again(
             values = float(then[turn]), float(again.turn_rewards[turn])
             difference = Difference("credit", "the turn's reward", *values, episode.episode_id, turn)
         credited.append(replace(again, turn_rewards=np.asarray(then, np.float64)))
-    return credited, difference
+    return [*roots_and_forks(credited), *greedy_episodes(episodes, records)], difference
+
+
+def greedy_episodes(episodes: Sequence[Trajectory], records: Sequence[Recorded]) -> list[BatchEpisode]:
+    """Return an episode for each group with the total of its greedy one: all that files have of it, and is read."""
+    by_group = {episode.group_id: (episode, record) for episode, record in zip(episodes, records, strict=True)}
+    return [
+        BatchEpisode(replace(episode, turn_rewards=record.greedy_reward * np.eye(episode.num_turns)[-1]), "greedy")
+        for episode, record in by_group.values()
+        if record.greedy_reward is not None
+    ]
 
 
 def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[Mapping[str, float]]) -> None:
@@ -343,27 +373,33 @@ def is_exact(config: PPOConfig) -> bool:
     return single_process and resolve_device(config.model.device).type == "cpu"
 
 
-async def replay(recorded: RecordedRun, iteration: int, group: str | None = None, near: float | None = None) -> Report:
-    """Recompute an iteration; with ``group``, only its episodes are played, sampled and compared.
+@dataclass(frozen=True)
+class _Iteration:
+    """A recorded iteration."""
 
-    ``near`` is the greatest difference of the engine's log-probabilities that counts as equal; by default, what the
-    engine's arithmetic explains.
-    Raises ReplayError if there is no such group, or an older version wrote the file; RecordsError if there are no
-    records of the episodes.
-    """
+    config: PPOConfig
+    info: Mapping[str, Any]
+    records: Sequence[Recorded]
+    episodes: Sequence[Trajectory]
+    chosen: Sequence[bool]  #: of each episode, whether it is to be played and sampled again
+
+    @property
+    def selected(self) -> list[Trajectory]:
+        return [*itertools.compress(self.episodes, self.chosen)]
+
+
+def read_iteration(recorded: RecordedRun, iteration: int, group: str | None) -> _Iteration:
+    """Read what :func:`replay` needs of the files; it says what is refused."""
     file = recorded.iteration(iteration)
-    records = list(file.episodes())
-    episodes = read_parquet(file.path)
+    records, episodes = list(file.episodes()), read_parquet(file.path)
     chosen = [group is None or episode.group_id in (group, f"g{group}") for episode in episodes]
-    selected = [episode for episode, included in zip(episodes, chosen, strict=True) if included]
-    if not selected:
+    if not any(chosen):
         groups = ", ".join(dict.fromkeys(episode.group_id for episode in episodes))
         raise ReplayError(f"iteration {iteration} has no group {group}; it has {groups}")
-    if any(episode.env_seed is None for episode in selected):
+    if any(episode.env_seed is None for episode in itertools.compress(episodes, chosen)):
         raise ReplayError(f"{file.path} was written without seeds, by an older version: it cannot be played again")
     config: PPOConfig = load_config(["--config", str(recorded.path / "config.yaml")])[0]
-    components = file.info.get("components") or {}
-    if config.env.mixture and not components:
+    if config.env.mixture and not file.info.get("components"):
         raise ReplayError(f"{file.path} was written by an older version: it does not say what each group played")
     if config.env.train_side != "policy":
         raise ReplayError(f"episodes of a run with env.train_side={config.env.train_side} cannot be played again")
@@ -372,28 +408,29 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
             "episodes that begin in the middle (env.curriculum.reverse_share) cannot be played again: their files do "
             "not say which state they began in"
         )
-    report = Report()
+    return _Iteration(config, file.info, records, episodes, chosen)
 
-    with scores_of(config) as (scores, unavailable):
-        model = model_again(recorded, config)
-        tokenizer, ends = tokenizer_of(config.model_copy(update={"model": model})), end_token_ids_of(model)
-        played, differences = await play_again(config, tokenizer, ends, selected, scores, bool(unavailable), components)
-    omissions = [f"{len(selected) - played} of {len(selected)} episodes left out"] if played < len(selected) else []
-    omissions += [f"without {' and '.join(unavailable)}, which ask models"] if unavailable else []
-    summary = "; ".join([f"{played} episodes: the same", *omissions])
-    for stage in ("environment", "reward"):
-        report.note(stage, summary, next((difference for difference in differences if difference.stage == stage), None))
 
-    credited, moved = moved_again(config, episodes, records)
-    report.note("credit", f"{len(credited)} episodes: the same", moved)
-    greedy = {record.group_id: record.greedy_reward for record in records if record.greedy_reward is not None}
-    compare = Comparison(episodes, records, chosen, is_exact(config))
+async def replay(recorded: RecordedRun, iteration: int, group: str | None = None, near: float | None = None) -> Report:
+    """Recompute an iteration; with ``group``, only its episodes are played, sampled and compared.
+
+    ``near`` is the greatest difference of the engine's log-probabilities that counts as equal; by default, what the
+    engine's arithmetic explains.
+    Raises ReplayError if there is no such group, or an older version wrote the file; RecordsError if there are no
+    records of the episodes.
+    """
+    files, report = read_iteration(recorded, iteration, group), Report()
+    config = files.config
+    await environments_again(report, files, model_again(recorded, config))
+    batch, moved = moved_again(config, files.episodes, files.records)
+    report.note("credit", f"{len(files.episodes)} episodes: the same", moved)
+    compare = Comparison(files.episodes, files.records, files.chosen, is_exact(config))
     try:
         checkpoint = checkpoint_before(recorded, config, iteration)
     except ReplayError as error:
         for stage in ("sampling", *STAGES[STAGES.index("log-probability") :]):
             report.note(stage, f"left out: {error}" if stage == "sampling" else "left out, as sampling is")
-        report.note("advantage", *advantages_again(config, compare, credited, greedy))
+        report.note("advantage", *advantages_again(config, compare, batch))
         return report
     if urls := config.engine.base_urls:  # their present clients must not get other weights
         config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "torch"})})
@@ -402,23 +439,34 @@ async def replay(recorded: RecordedRun, iteration: int, group: str | None = None
         if urls:
             report.note("sampling", f"left out: {', '.join(urls)} may serve others, and would need other weights")
         else:
-            report.note("sampling", *await sample_again(run, selected, near))
+            report.note("sampling", *await sample_again(run, files.selected, near))
         await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
 
-        result = await run.learning(
-            run.update.step, credited, run.learner, iteration=run.iteration, greedy=greedy, explain=True
-        )
+        result = await run.learning(run.update.step, batch, run.learner, iteration=run.iteration, explain=True)
         assert result.explained is not None
-        if any(record.checksums for record in records):
-            learned(report, compare, result.explained, file.info["steps"])
+        if any(record.checksums for record in files.records):
+            learned(report, compare, result.explained, files.info["steps"])
         else:
             for stage in STAGES[STAGES.index("advantage") :]:
                 report.note(stage, "left out: the file does not say what the learner made of the episodes")
     return report
 
 
+async def environments_again(report: Report, files: _Iteration, model: ModelSection) -> None:
+    """Report what the environments and the rewards of the selected episodes do now, with the tokens of ``model``."""
+    config, episodes, components = files.config, files.selected, files.info.get("components") or {}
+    with scores_of(config) as (scores, unavailable):
+        tokenizer, ends = tokenizer_of(config.model_copy(update={"model": model})), end_token_ids_of(model)
+        played, differences = await play_again(config, tokenizer, ends, episodes, scores, bool(unavailable), components)
+    omissions = [f"{len(episodes) - played} of {len(episodes)} episodes left out"] if played < len(episodes) else []
+    omissions += [f"without {' and '.join(unavailable)}, which ask models"] if unavailable else []
+    summary = "; ".join([f"{played} episodes: the same", *omissions])
+    for stage in ("environment", "reward"):
+        report.note(stage, summary, next((difference for difference in differences if difference.stage == stage), None))
+
+
 def advantages_again(
-    config: PPOConfig, compare: Comparison, credited: Sequence[Trajectory], greedy: Mapping[str, float]
+    config: PPOConfig, compare: Comparison, batch: Sequence[BatchEpisode]
 ) -> tuple[str, Difference | None]:
     """Recompute advantages without a checkpoint, if no model takes part; return a summary and the first difference."""
     if (
@@ -428,6 +476,6 @@ def advantages_again(
     ):
         return "left out: models of the checkpoint have a part in them", None
     without: Any = SimpleNamespace(reference=None, critic=None)
-    prepared = Update(config).prepare(credited, without, greedy=greedy, explain=True)
+    prepared = Update(config).prepare(batch, without, explain=True)
     difference = compare.first(advantage_columns(prepared), _ADVANTAGE, lambda name: "advantage")
     return f"{len(prepared.advantages.advantages)} tokens: the same", difference

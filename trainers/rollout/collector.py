@@ -22,10 +22,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import groupby
+from typing import Any, Literal
 
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
@@ -51,38 +53,72 @@ _STARTS_AT_ONCE = 64  # episodes that start before the event loop turns to somet
 _LOOK_EVERY = 1.0  # seconds between two looks at the engine's load
 
 
-@dataclass(frozen=True)
+Role = Literal["root", "fork", "user", "greedy"]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchEpisode:
+    """An episode of a batch, and its part in it."""
+
+    trajectory: Trajectory  #: as it was played, with the rewards that it earned
+    #: ``root``: a member of its group, played from where the group begins; ``fork``: begun in a state of a root;
+    #: ``user``: the user's side of a root, where the policy plays both sides, also of an attempt that failed on it;
+    #: ``greedy``: what its group's roots are compared with, not to train on
+    role: Role = "root"
+    group: int = 0  #: the number of its group in the run
+    choice: Choice = Choice("", 0)  #: what its group played
+    #: The same with the turn rewards that the estimator is to see; ``None`` where they are as earned
+    moved: Trajectory | None = None
+
+    @property
+    def credited(self) -> Trajectory:
+        """The episode as the estimator is to see it."""
+        return self.trajectory if self.moved is None else self.moved
+
+
+def roots_and_forks(trajectories: Iterable[Trajectory]) -> list[BatchEpisode]:
+    """Return the episodes of a batch without users and greedy episodes."""
+    return [BatchEpisode(trajectory, "fork" if trajectory.forked_from else "root") for trajectory in trajectories]
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
-    """A batch for the trainer: groups, their forks, and statistics."""
+    """A batch for the trainer: its episodes, and statistics."""
 
     number: int  #: of this batch in the run, from 0
     version: int  #: the weights it is to be trained on: no token is more than ``staleness`` versions older
-    #: Groups in order of admission, each of them siblings of one task (fewer where some failed for good)
-    groups: list[list[Trajectory]]
+    #: Roots, then forks, then users, then greedy ones; each group by group in order of admission, siblings in order
+    #: (fewer where some failed for good)
+    episodes: Sequence[BatchEpisode]
     #: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before
     stats: dict[str, float]
     #: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message
     problems: Mapping[str, str] = field(default_factory=dict)
-    #: The greedy episode of each group, by ``group_id``, where the collector plays them. Not to train on.
-    greedy: Mapping[str, Trajectory] = field(default_factory=dict)
-    #: Episodes as the estimator is to see them, by ``episode_id``, with ``Collector(credit=...)``
-    credited: Mapping[str, Trajectory] = field(default_factory=dict)
-    #: The forks of each group's episodes, group by group, with ``Collector(forks=...)``
-    forks: list[list[Trajectory]] = field(default_factory=list)
-    #: The user's side of the groups' episodes, where the policy plays both, also of attempts that failed on it
-    users: list[Trajectory] = field(default_factory=list)
-    #: What each group played, with a :class:`~trainers.rollout.curriculum.Curriculum`
-    choices: list[Choice] = field(default_factory=list)
+
+    def of(self, *roles: Role) -> list[Trajectory]:
+        """Return the episodes with one of these roles."""
+        return [episode.trajectory for episode in self.episodes if episode.role in roles]
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """All episodes from the opening on, group by group."""
-        return [trajectory for group in self.groups for trajectory in group]
+        """The roots, group by group."""
+        return self.of("root")
 
     @property
     def trained(self) -> list[Trajectory]:
-        """All episodes to train on: those, then their forks, then the user's side of them."""
-        return [*self.trajectories, *(fork for forks in self.forks for fork in forks), *self.users]
+        """All episodes to train on."""
+        return self.of("root", "fork", "user")
+
+    @property
+    def groups(self) -> list[list[Trajectory]]:
+        """The roots of each group."""
+        roots = (episode for episode in self.episodes if episode.role == "root")
+        return [[root.trajectory for root in siblings] for _, siblings in groupby(roots, lambda root: root.group)]
+
+    @property
+    def choices(self) -> list[Choice]:
+        """What each of the :attr:`groups` played."""
+        return list({episode.group: episode.choice for episode in self.episodes if episode.role == "root"}.values())
 
 
 class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
@@ -101,7 +137,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         sampling: How to sample a reply; its ``seed`` is not used.
         rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
         credit: From an episode to the same with other turn rewards, for the estimator alone
-            (:attr:`Batch.credited`); called in a thread. One that it raises for ends as ``Status.ERROR_REWARD``.
+            (:attr:`BatchEpisode.moved`); called in a thread. One that it raises for ends as ``Status.ERROR_REWARD``.
         forks: Where and how often episodes are forked; ``None`` for nowhere. They are played when their sibling has
             ended well, sampled from the seeds of group, sibling, turn and number.
         engine_slots: Requests that the engine computes at a time, for :meth:`stats`; ``None`` takes ``max_running``, or
@@ -156,11 +192,12 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         self._load = Load(engine_slots or self._scheduler.max_running or self._scheduler.capacity)
         self._lag = None if lag_interval is None else LoopLag(lag_interval)
         self._stats, self._length_bias = Stats(), LengthBias()
-        self._credited: dict[str, tuple[int, Trajectory]] = {}  # by episode, with its group's number
+        # By group, until it is delivered or dropped: credited episodes by id, and users' sides.
+        self._credited: defaultdict[int, dict[str, Trajectory]] = defaultdict(dict)
+        self._users: defaultdict[int, list[Trajectory]] = defaultdict(list)
         roots = groups.group_size * groups.groups_per_batch
         self._forks = None if forks is None else ForkPlan(forks, roots, seed)
         self._points: dict[tuple[int, int], list[ForkPoint]] = {}  # by group and sibling, while forks are to be played
-        self._users: dict[int, list[Trajectory]] = {}  # by group, likewise
         self._episodes: dict[asyncio.Task[None], Ticket] = {}
         self._dismissed: set[asyncio.Task[None]] = set()
         self._steering: asyncio.Task[None] | None = None
@@ -200,20 +237,34 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
             if ticket in withdrawn:
                 self._dismissed.add(task)
                 task.cancel()
-        greedy = {trajectory.group_id: trajectory for trajectory in self._scheduler.taken_greedy}
-        forks = self._scheduler.taken_forks
+        episodes = list(self._batch_episodes(groups))
         if self._forks is not None:
-            self._forks.observe(groups, [fork for group_forks in forks for fork in group_forks])
+            self._forks.observe(groups, [episode.trajectory for episode in episodes if episode.role == "fork"])
         self._note_dropped()  # those that were withdrawn now
-        choices = list[Choice]()
         if self._curriculum is not None:
-            choices = self._curriculum.observe(dict(zip(self._scheduler.taken_groups, groups, strict=True)))
+            self._curriculum.observe(dict(zip(self._scheduler.taken_groups, groups, strict=True)))
         stats, problems = self._measured(groups, version, began), self._stats.problems
         self._stats = Stats()
-        number, credited = self._scheduler.batches - 1, self._take_credited()
-        users = [user for group in self._scheduler.taken_groups for user in self._users.pop(group, ())]
-        self._users = {group: those for group, those in self._users.items() if not self._scheduler.is_done(group)}
-        return Batch(number, version, groups, stats, problems, greedy, credited, forks, users, choices)
+        return Batch(self._scheduler.batches - 1, version, episodes, stats, problems)
+
+    def _batch_episodes(self, groups: list[list[Trajectory]]) -> Iterator[BatchEpisode]:
+        """Yield the episodes of the batch just taken; forget what was kept of its groups, and of dropped ones."""
+        scheduler, numbers = self._scheduler, self._scheduler.taken_groups
+        choices = [self._choose(number) for number in numbers]
+        of_roles: dict[Role, list[list[Trajectory]]] = {
+            "root": groups,
+            "fork": scheduler.taken_forks,
+            "user": [self._users[number] for number in numbers],
+            "greedy": [[trajectory] for trajectory in scheduler.taken_greedy] or [[] for _ in numbers],
+        }
+        for role, of_groups in of_roles.items():
+            for number, choice, trajectories in zip(numbers, choices, of_groups, strict=True):
+                for trajectory in trajectories:
+                    moved = self._credited[number].get(trajectory.episode_id)
+                    yield BatchEpisode(trajectory, role, number, choice, moved)
+        for kept in (self._users, self._credited):
+            for number in [number for number in kept if scheduler.is_done(number)]:
+                del kept[number]
 
     @property
     def collected(self) -> int:
@@ -426,7 +477,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
             if self._credit is not None and user.status.trainable:
                 user = await self._with_credit(self._credit, ticket, user, timeline)  # noqa: PLW2901
             if user.status.trainable:
-                self._users.setdefault(ticket.group, []).append(user)
+                self._users[ticket.group].append(user)
         self._stats.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)
@@ -462,17 +513,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         except Exception as error:  # a function of the user's: it costs this episode, as any other reward would
             timeline.cause = "credit"
             return replace(trajectory, status=Status.ERROR_REWARD, error=f"{type(error).__name__}: {error}")
-        self._credited[trajectory.episode_id] = (ticket.group, credited)
+        self._credited[ticket.group][trajectory.episode_id] = credited
         return trajectory
-
-    def _take_credited(self) -> dict[str, Trajectory]:
-        """Return the credited episodes of the groups just delivered; drop those of groups that are done."""
-        taken_groups = set(self._scheduler.taken_groups)
-        delivered = {name: credited for name, (group, credited) in self._credited.items() if group in taken_groups}
-        self._credited = {
-            name: entry for name, entry in self._credited.items() if not self._scheduler.is_done(entry[0])
-        }
-        return delivered
 
     def _episode(self, ticket: Ticket) -> Episode:
         group, sibling, greedy = ticket.group, ticket.sibling, self._scheduler.is_greedy(ticket)

@@ -267,9 +267,8 @@ class Curriculum:
         else:
             self._dropped.append(self._result(group, siblings))
 
-    def observe(self, groups: Mapping[int, Sequence[Trajectory]]) -> list[Choice]:
-        """Record a batch of these groups; return what each of them played."""
-        choices = [self._chosen[number] for number in groups]
+    def observe(self, groups: Mapping[int, Sequence[Trajectory]]) -> None:
+        """Record a batch of these groups, by number."""
         results = [self._result(number, siblings) for number, siblings in groups.items()]
         for number, successes, count, new in sorted([*results, *self._dropped], key=lambda result: result[0]):
             choice = self._chosen.pop(number)
@@ -282,7 +281,6 @@ class Curriculum:
             elif (moved := _moved(choice.start, successes, count)) is not None:
                 self._keep(choice.component, moved)
         self._dropped.clear()
-        return choices
 
     # ------------------------------------------------------------------ resuming, reporting
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from ppo_runs import QUICK, SMALL, training_of
+from trajectories import trajectory_of, turns_of
 from transformers import AutoModelForCausalLM
 
 from trainers.builders.policy import renderer_of
@@ -27,7 +28,7 @@ from trainers.models.vocabulary import unused_token_ids
 from trainers.ppo import train
 from trainers.run import Run, assemble
 from trainers.serving.chat_server import engine_policy
-from trainers.trajectory import Status, Trajectory, read_parquet
+from trainers.trajectory import Trajectory, read_parquet
 
 TEXTS = ["How many apples are there? There are 12 apples.", "user\nassistant\n"] * 3
 SIZE = 340  #: of the model's vocabulary; its tokenizer has some 280 tokens
@@ -119,29 +120,12 @@ def over_used(model: Any, item: Trajectory, unused: list[int], temperature: floa
     return log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
 
 
-def episode(tokens: list[int], prompt: int = 4) -> Trajectory:
-    mask = np.arange(len(tokens)) >= prompt
-    return Trajectory(
-        token_ids=np.array(tokens, np.int32),
-        action_mask=mask,
-        logprobs=np.where(mask, -1.0, 0.0).astype(np.float32),
-        weight_version=np.where(mask, 0, -1).astype(np.int32),
-        turn_id=np.where(mask, 0, -1).astype(np.int32),
-        turn_rewards=np.zeros(1),
-        terminated=True,
-        truncated=False,
-        status=Status.COMPLETED,
-        episode_id="e",
-        segment_starts=np.zeros(1, np.int32),
-    )
-
-
 @pytest.mark.parametrize("chunk", [None, 2])
 def test_learner_leaves_unused_ids_out(chunk):
     unused = [1, *range(50, 61)]
     model = tiny.build_model(61, hidden=32, layers=2, heads=2, kv_heads=1, seed=5)
     learner = Learner(model, reference=True, temperature=0.7, unused_token_ids=unused, chunk_size=chunk)
-    item = episode([5, 9, 30, 44, 12, 8, 49, 0, 2])
+    item = trajectory_of(turns_of((4, 5)), token_ids=[5, 9, 30, 44, 12, 8, 49, 0, 2])
     with torch.no_grad():
         expected, spread = over_used(model, item, unused, 0.7)
     logprobs, entropies = learner.logprobs([item], entropy=True)
@@ -171,8 +155,8 @@ def test_unused_id_among_actions_is_refused():
     model = tiny.build_model(61, hidden=32, layers=1, heads=2, kv_heads=1)
     learner = Learner(model, unused_token_ids=[60])
     with pytest.raises(ValueError, match="action token 60"):
-        learner.logprobs([episode([1, 2, 3, 4, 5, 60])])
-    learner.logprobs([episode([1, 60, 3, 4, 5, 6])])  # observed
+        learner.logprobs([trajectory_of(turns_of((4, 2)), token_ids=[1, 2, 3, 4, 5, 60])])
+    learner.logprobs([trajectory_of(turns_of((4, 2)), token_ids=[1, 60, 3, 4, 5, 6])])  # observed
 
 
 def test_sampling_mask_works_with_unused_ids():

@@ -424,14 +424,13 @@ def test_greedy_option_plays_each_task_greedily() -> None:
     batches = run_simulated(collect(engine_of(script), batches=2, group_size=2, greedy=True, sampling=sampling))
     for batch in batches:
         assert [len(group) for group in batch.groups] == [2, 2, 2]
-        assert [group[0].group_id for group in batch.groups] == list(batch.greedy)
-        for group in batch.groups:
-            greedy = batch.greedy[group[0].group_id]
+        for group, greedy in zip(batch.groups, batch.of("greedy"), strict=True):
+            assert greedy.group_id == group[0].group_id
             assert greedy.task_key == group[0].task_key
             assert greedy.episode_id == f"{greedy.group_id}-greedy-a0"
             assert greedy.messages[-1]["content"] != group[0].messages[-1]["content"]
     (plain,) = run_simulated(collect(engine_of(script), group_size=2, sampling=sampling))
-    assert plain.greedy == {}
+    assert plain.of("greedy") == []
     assert [t.episode_id for t in plain.trajectories] == [t.episode_id for t in batches[0].trajectories]
 
 

@@ -39,14 +39,13 @@ def forked(script: Any = chatty, batches: int = 1, **options: Any) -> list[Batch
 
 
 def trees(batch: Batch) -> Iterator[tuple[Trajectory, list[Trajectory]]]:
-    for group, forks in zip(batch.groups, batch.forks, strict=True):
-        for root in group:
-            yield root, [fork for fork in forks if fork.forked_from == root.episode_id]
+    for root in batch.trajectories:
+        yield root, [fork for fork in batch.of("fork") if fork.forked_from == root.episode_id]
 
 
 def test_fork_has_root_context_and_own_turns() -> None:
     (batch,) = forked()
-    assert batch.trained == [*batch.trajectories, *(fork for forks in batch.forks for fork in forks)]
+    assert batch.trained == [*batch.trajectories, *batch.of("fork")]
     different = 0
     for root, forks in trees(batch):
         assert [(fork.forked_turn) for fork in forks] == [t for t in range(root.num_turns) for _ in range(2)]
@@ -78,7 +77,7 @@ def test_fork_continues_root_randomness() -> None:
 def test_roots_are_what_they_are_without_forks() -> None:
     (with_forks,), (without,) = forked(), forked(forks=None)
     assert with_forks.groups == without.groups
-    assert without.forks == [[], []]
+    assert without.of("fork") == []
     assert without.trained == without.trajectories
 
 
@@ -103,8 +102,8 @@ def test_forks_follow_from_seeds_also_after_restart() -> None:
     for one, other in zip(whole, (*first, *second), strict=True):
         assert [t.episode_id for t in one.trained] == [t.episode_id for t in other.trained]
         assert [t.token_ids.tolist() for t in one.trained] == [t.token_ids.tolist() for t in other.trained]
-    assert not any(whole[0].forks), "nothing is known of a fork's cost yet"
-    assert any(forks for batch in whole[1:] for forks in batch.forks)
+    assert not whole[0].of("fork"), "nothing is known of a fork's cost yet"
+    assert any(batch.of("fork") for batch in whole[1:])
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
@@ -251,7 +250,7 @@ def test_evaluation_and_greedy_episodes_are_not_forked() -> None:
 
     batch, played = run_simulated(play())
     assert not any(t.forked_from for t in played)
-    assert {fork.forked_from for forks in batch.forks for fork in forks} == {batch.trajectories[0].episode_id}
+    assert {fork.forked_from for fork in batch.of("fork")} == {batch.trajectories[0].episode_id}
 
 
 def test_environment_without_snapshots_is_error_that_says_so() -> None:
@@ -387,7 +386,7 @@ def test_decisions_in_collector_do_not_depend_on_replies() -> None:
     made = []
     for reward in (2, 9):
         _, second = forked(policy(reward), 2, forks=ForkRules(budget=40))
-        made.append([(fork.episode_id, fork.forked_turn) for forks in second.forks for fork in forks])
+        made.append([(fork.episode_id, fork.forked_turn) for fork in second.of("fork")])
     assert made[0] == made[1] != []
 
 

@@ -174,7 +174,7 @@ def test_forks_of_episode_are_rewarded_likewise(credit: Any) -> None:
     """The first turn of a fork is compared with what its root was worth before it."""
     score = MultiturnScore(five(samples=1), MultiturnRewardSection(credit=credit, replace=False))
     batch = run(score, forks=ForkRules(samples=1))
-    (root,), forks = batch.trajectories, batch.forks[0]
+    (root,), forks = batch.trajectories, batch.of("fork")
     assert len(forks) == root.num_turns
     for fork in forks:  # they say what their root says
         np.testing.assert_allclose(fork.turn_rewards, root.turn_rewards[fork.forked_turn :])

@@ -68,10 +68,10 @@ def contexts(trajectory: Trajectory) -> list[list[int]]:
 
 def test_episode_yields_both_sides_with_engine_tokens() -> None:
     batch, calls = played([["a number 5", "tea"], ["coffee"], ["Bye."]])
-    assert [t.episode_id for t in batch.users] == [f"{t.episode_id}-user" for t in batch.trajectories]
-    assert {t.group_id for t in batch.users} == {"g0-user"}
-    assert batch.trained == [*batch.trajectories, *batch.users]
-    policy, user = batch.trajectories[0], batch.users[0]
+    assert [t.episode_id for t in batch.of("user")] == [f"{t.episode_id}-user" for t in batch.trajectories]
+    assert {t.group_id for t in batch.of("user")} == {"g0-user"}
+    assert batch.trained == [*batch.trajectories, *batch.of("user")]
+    policy, user = batch.trajectories[0], batch.of("user")[0]
     assert words(policy) == ["Which?", "tea", "tea"]
     assert words(user) == ["a number 5", "tea", "coffee", "Bye."]
     half = calls[: len(calls) // 2]
@@ -88,7 +88,7 @@ def test_episode_yields_both_sides_with_engine_tokens() -> None:
 @pytest.mark.parametrize(("reward", "sign"), [("shared", 1.0), ("opposed", -1.0)])
 def test_message_earns_answered_turn_and_refused_costs(reward: str, sign: float) -> None:
     batch, _ = played([["a number 5", "tea"], ["coffee"], ["Bye."]], ["Which?", "tea", "coffee"], reward=reward)
-    policy, user = batch.trajectories[0], batch.users[0]
+    policy, user = batch.trajectories[0], batch.of("user")[0]
     assert policy.turn_rewards.tolist() == [-0.25, 0.75, -0.25]
     assert user.turn_rewards.tolist() == [-0.5, sign * -0.25, sign * 0.75, sign * -0.25]
     assert user.turn_terms[:2] == ({"refused": -0.5}, {"answer": sign * -0.25})
@@ -121,9 +121,9 @@ def test_attempts_failed_on_user_join_users_group() -> None:
     (batch,) = run_simulated(collect(engine_of(script), spec(), groups_per_batch=1, max_running=1, tasks=2))
     assert [t.status for t in batch.trajectories] == [Status.COMPLETED] * 2
     # "tea" answers the first reply; no message answers the last one, "bye".
-    assert [t.turn_rewards.tolist() for t in batch.users] == [[-0.5, -0.5], [-0.5], [-0.5]]
-    assert [t.terminated for t in batch.users] == [True] * 3
-    assert {t.group_id for t in batch.users} == {"g0-user"}
+    assert [t.turn_rewards.tolist() for t in batch.of("user")] == [[-0.5, -0.5], [-0.5], [-0.5]]
+    assert [t.terminated for t in batch.of("user")] == [True] * 3
+    assert {t.group_id for t in batch.of("user")} == {"g0-user"}
 
 
 async def test_process_plays_as_event_loop_does() -> None:

@@ -22,7 +22,7 @@ the baseline so far counts as one value more. None of them depends on the sample
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -160,81 +160,87 @@ def _against_others(
     """Return ``Q`` of every turn minus its baseline, in time proportional to the turns of roots and forks."""
     episode = batch.episode_of_turn
     turn = np.arange(len(q)) - batch.turn_offsets[episode] + batch.first_turn[episode]
-    key = batch.group[episode] * (turn.max(initial=0) + 1) + turn
-    base, total, mass = _sums(q, weight, key)
-    base_all, total_all, mass_all = _sums(q, weight, turn)
-    moved = (q - base[key]).tolist()  # so that equal values have an advantage of 0 to the last bit
-    moved_all = (q - base_all[turn]).tolist()
-    apart = (base_all[turn] - base[key]).tolist()
-    heavy, key, turn = weight.tolist(), key.tolist(), turn.tolist()
-    advantages = np.zeros_like(q)
+    of_group = _Means(q, weight, batch.group[episode] * (turn.max(initial=0) + 1) + turn)
+    of_batch = _Means(q, weight, turn)
+    apart = (of_batch.base - of_group.base).tolist()
 
     def parted_at_opening(these: Sequence[int]) -> float | None:
         """Return the mean of all at this turn but these, of the tree: of the group, and of the batch."""
-        at = these[0]
-        siblings = _others(total, mass, key[at], [(heavy[place], moved[place]) for place in these])
-        if kind == "group":
+        siblings, everyone = of_group.without(these), None if kind == "group" else of_batch.without(these)
+        if everyone is None:
             return siblings
-        batch_mean = _others(total_all, mass_all, turn[at], [(heavy[place], moved_all[place]) for place in these])
-        if batch_mean is None:
-            return siblings
-        return batch_mean + apart[at] if siblings is None else (siblings + batch_mean + apart[at]) / 2.0
+        return everyone + apart[these[0]] if siblings is None else (siblings + everyone + apart[these[0]]) / 2.0
 
-    def settle(at: int, baseline: float | None) -> None:
-        # The baseline is 0 where there is nothing to compare with.
-        advantages[at] = q[at] if baseline is None else moved[at] - baseline
-
-    for root, branches in trees:
-        ends = [first + len(fork) for first, starting in enumerate(branches) for fork in starting]
-        for number in range(max(len(root), *ends, 0)):
-            # Those that reach this turn: in the root's state, and by the state at which they left the root.
-            cell = [root[number], *(fork[0] for fork in branches[number])] if number < len(root) else []
-            departed = [
-                [fork[number - first] for fork in starting if number - first < len(fork)]
-                for first, starting in enumerate(branches[:number])
-            ]
-            if number == 0:
-                for at in cell:
-                    settle(at, parted_at_opening([at]))
-                continue
-            for at in departed[0]:
-                settle(at, parted_at_opening([at]))
-            later = [*itertools.chain.from_iterable(departed[1:]), *cell]
-            if not later:
-                continue
-            baseline = parted_at_opening(later)
-            # Of those that left later, and of the root's state, whose mean is one value: their sum and number.
-            behind = [(sum(moved[at] for at in cell) / len(cell), 1) if cell else (0.0, 0)]
-            for these in reversed(departed[2:]):
-                behind.append((behind[-1][0] + sum(moved[at] for at in these), behind[-1][1] + len(these)))
-            for these, (after, count) in zip(departed[1:], reversed(behind), strict=False):
-                departed_sum = sum(moved[at] for at in these)
-                for at in these:
-                    settle(at, _mean(baseline, departed_sum - moved[at] + after, len(these) - 1 + count))
-                baseline = _mean(baseline, departed_sum, len(these))
-            cell_sum = sum(moved[at] for at in cell)
-            for at in cell:
-                settle(at, _mean(baseline, cell_sum - moved[at], len(cell) - 1))
+    advantages = np.zeros_like(q)
+    for tree in trees:
+        for at, baseline in _baselines(tree, of_group.moved, parted_at_opening):
+            # The baseline is 0 where there is nothing to compare with.
+            advantages[at] = q[at] if baseline is None else of_group.moved[at] - baseline
     return advantages
 
 
-def _sums(q: Floats, weight: Floats, key: Ints) -> tuple[Floats, Floats, Floats]:
-    """Return by key: one of its values, the weighted sum of the differences from it, and the sum of the weights."""
-    base = np.zeros(int(key.max(initial=0)) + 1)
-    base[key[weight > 0]] = q[weight > 0]
-    total, mass = np.zeros_like(base), np.zeros_like(base)
-    np.add.at(total, key, weight * (q - base[key]))
-    np.add.at(mass, key, weight)
-    return base, total, mass
+_Baselines: TypeAlias = Iterator[tuple[int, float | None]]  #: a turn's place in the batch, and its baseline
 
 
-def _others(total: Floats, mass: Floats, key: int, these: Sequence[tuple[float, float]]) -> float | None:
-    """Return the weighted mean of all with this key but these pairs of weight and value; ``None`` without any."""
-    rest = float(mass[key]) - sum(weight for weight, _ in these)
-    # A weight of almost nothing beside the rest is indistinguishable from rounding.
-    if rest <= 1e-9 * mass[key]:
-        return None
-    return (float(total[key]) - sum(weight * value for weight, value in these)) / rest
+def _baselines(tree: _Tree, moved: list[float], at_opening: Callable[[Sequence[int]], float | None]) -> _Baselines:
+    """Yield the samples of a tree; ``at_opening`` is the mean of those of other trees, at the turn of these."""
+    root, branches = tree
+    ends = [first + len(fork) for first, starting in enumerate(branches) for fork in starting]
+    for number in range(max(len(root), *ends, 0)):
+        # Those that reach this turn: in the root's state, and by the state at which they left the root.
+        cell = [root[number], *(fork[0] for fork in branches[number])] if number < len(root) else []
+        departed = [
+            [fork[number - first] for fork in starting if number - first < len(fork)]
+            for first, starting in enumerate(branches[:number])
+        ]
+        for at in departed[0] if number else cell:
+            yield at, at_opening([at])
+        if number and (later := [*itertools.chain.from_iterable(departed[1:]), *cell]):
+            yield from _later_baselines(cell, departed[1:], moved, at_opening(later))
+
+
+def _later_baselines(
+    cell: list[int], departed: list[list[int]], moved: list[float], baseline: float | None
+) -> _Baselines:
+    """Yield the samples of one turn that left the root after its opening, or not at all (``cell``)."""
+    # Of those that left later, and of the root's state, whose mean is one value: their sum and number.
+    behind = [(sum(moved[at] for at in cell) / len(cell), 1) if cell else (0.0, 0)]
+    for these in reversed(departed[1:]):
+        behind.append((behind[-1][0] + sum(moved[at] for at in these), behind[-1][1] + len(these)))
+    for these, (after, count) in zip(departed, reversed(behind), strict=False):
+        departed_sum = sum(moved[at] for at in these)
+        for at in these:
+            yield at, _mean(baseline, departed_sum - moved[at] + after, len(these) - 1 + count)
+        baseline = _mean(baseline, departed_sum, len(these))
+    cell_sum = sum(moved[at] for at in cell)
+    for at in cell:
+        yield at, _mean(baseline, cell_sum - moved[at], len(cell) - 1)
+
+
+class _Means:
+    """Weighted means of the turns with the same key, without some of them.
+
+    They are of differences from one value of the key, so that equal values have an advantage of 0 to the last bit.
+    """
+
+    def __init__(self, q: Floats, weight: Floats, key: Ints) -> None:
+        base = np.zeros(int(key.max(initial=0)) + 1)
+        base[key[weight > 0]] = q[weight > 0]
+        self._total, self._mass = np.zeros_like(base), np.zeros_like(base)
+        np.add.at(self._total, key, weight * (q - base[key]))
+        np.add.at(self._mass, key, weight)
+        self._key, self._weight = key.tolist(), weight.tolist()
+        self.base = base[key]  #: float ``[K]``
+        self.moved: list[float] = (q - self.base).tolist()  #: of each turn, its difference
+
+    def without(self, these: Sequence[int]) -> float | None:
+        """Return the mean of all turns with the key of these but these; ``None`` without any."""
+        key = self._key[these[0]]
+        rest = float(self._mass[key]) - sum(self._weight[at] for at in these)
+        # A weight of almost nothing beside the rest is indistinguishable from rounding.
+        if rest <= 1e-9 * self._mass[key]:
+            return None
+        return (float(self._total[key]) - sum(self._weight[at] * self.moved[at] for at in these)) / rest
 
 
 def _mean(before: float | None, total: float, count: int) -> float | None:

@@ -56,8 +56,9 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
     that is used up it ends as truncated, at the end of a reply. Each row that it returns has, beside the tokens:
     ``turn_rewards`` (a list), ``turn_ids`` (the turn of each token of the completion, -1 for the environment's),
     ``terms`` (the parts of each turn's reward), ``stop``, ``status``, ``terminated``, ``truncated``, ``failed``,
-    ``messages`` and ``episode_id``. A failed episode (a simulator, a tool or the environment gave up, or took too long)
-    is one masked token; :func:`.textenv_reward` returns ``None`` for it, so it is in no group's mean.
+    ``messages``, ``episode_id``, and all of it as a ``trajectory``. A failed episode (a simulator, a tool or the
+    environment gave up, or took too long) is one masked token; :func:`.textenv_reward` returns ``None`` for it, so it
+    is in no group's mean.
 
     Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
     """
@@ -288,7 +289,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory], training: bool) -> None:
-        failed = [episode for episode in trajectories if not episode.status.trainable or not episode.num_turns]
+        failed = [episode for episode in trajectories if has_failed(episode)]
         for episode in failed[:1]:
             log.warning("%d of %d episodes failed; one of them: %s", len(failed), len(trajectories), episode.error)
         if training and len(failed) == len(trajectories):  # an evaluation without a figure ends no training
@@ -340,7 +341,7 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
             "chat_template_kwargs={'enable_thinking': False}, or trl.chat_template_utils.get_training_chat_template)"
         )
     mask = trajectory.action_mask
-    failed = not trajectory.status.trainable or not mask.any()
+    failed = has_failed(trajectory)
     start = int(mask.argmax()) if mask.any() else len(mask)
     span = slice(start, len(mask) - int(mask[::-1].argmax()))  # without what follows the last reply
     return {
@@ -358,7 +359,13 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
         "failed": failed,
         "messages": [dict(message) for message in trajectory.messages],
         "episode_id": trajectory.episode_id,
+        "trajectory": trajectory,
     }
+
+
+def has_failed(episode: Trajectory) -> bool:
+    """Return whether nothing can be learned from an episode: its rewards are invalid, or no token was sampled."""
+    return not episode.status.trainable or not episode.num_turns
 
 
 # ------------------------------------------------------------------ reward functions
