@@ -102,72 +102,94 @@ def make_plan(
     ``served`` is as in :func:`trainers.cluster.memory.estimate`. ``serving``: engines alone, on Ray: there is no
     learner, and ``cluster.colocate`` is false.
     """
-    device = config.model.device
-    if device == "auto":
-        gpus = machine.gpus if config.cluster.n_gpus_per_node is None else config.cluster.n_gpus_per_node
-        device = "cuda" if gpus else "cpu"
+    device = _device(config, machine)
     per_node = _gpus_per_node(config, machine, device)
     if config.engine.replicas is None:
         config = with_replicas(config, _room_for_engines(config, device, per_node, serving))
     cluster, engine = config.cluster, config.engine
-    on_ray = cluster.backend == "ray"
-    width = engine.gpus
     ranks = 0 if serving else cluster.learner_ranks
     replicas = 0 if engine.base_urls else engine.engines  # servers that run already need no place
-    _check_sizes(config, device, per_node, width, ranks, replicas)
+    _check_sizes(config, device, per_node, engine.gpus, ranks, replicas)
     shards = 1 if serving else _check_cut(config, machine, shape)
 
-    cpus_each, gpu = float(cluster.cpus_per_actor), int(device == "cuda")
-    learner_pool: PoolName = "shared" if cluster.colocate else "learner"
-    engine_pool: PoolName = "shared" if cluster.colocate else "engines"
-    # The GPUs that a server shares with ranks are one place, for Ray alone decides which places are on one machine.
-    shared = width if cluster.colocate and gpu else 1
-    learner = tuple(Seat(learner_pool, rank // shared, cpus_each, gpu) for rank in range(ranks))
-    groups: tuple[tuple[int, ...], ...] = ((),) * replicas
-    if cluster.colocate:
-        if gpu and on_ray:
-            groups = tuple(tuple(range(i * width, (i + 1) * width)) for i in range(replicas))
-        engines = tuple(Seat(engine_pool, i, cpus_each, 0) for i in range(replicas))
-    else:
-        engines = tuple(Seat(engine_pool, i, cpus_each, gpu * width) for i in range(replicas))
-    environments: tuple[Seat, ...] = ()
-    if config.env.backend == "ray" and cluster.cpus_per_env:
-        assert config.env.workers is not None
-        # Training and validation have environments of their own, and so has each component of a mixture.
-        count = 2 * config.env.workers * max(1, len(config.env.mixture))
-        environments = tuple(Seat("environments", i, cluster.cpus_per_env) for i in range(count))
-    rewards = tuple(_reward_seats(config, learner, cpus_each, gpu))
-    scoring = tuple(seat for workers in rewards for seat in workers.seats)
-    seats = (*(learner + engines + scoring if on_ray else ()), *environments)
-    pools = tuple(_pools(seats))
+    learner = _learner_seats(config, device, ranks)
+    engines, engine_gpus = _engine_seats(config, device, replicas)
+    environments = _environment_seats(config)
+    rewards = tuple(_reward_seats(config, learner, float(cluster.cpus_per_actor), int(device == "cuda")))
+    placed_by_ray = (*learner, *engines, *(seat for workers in rewards for seat in workers.seats))
     memory: tuple[tuple[str, str, int], ...] = ()
-    local_ranks = _ranks(config, machine)
+    on_ray, local_ranks = cluster.backend == "ray", _ranks(config, machine)
     if shape is not None:
-        sizes = {"ranks": local_ranks, "shards": shards, "engine_gpus": width}
+        sizes = {"ranks": local_ranks, "shards": shards, "engine_gpus": engine.gpus}
         memory = tuple(estimate(config, shape, device=device, gpu_bytes=machine.gpu_bytes, served=served, **sizes))
     plan = Plan(
         "ray" if on_ray else "local",
         device,
         cluster.nnodes,
         per_node,
-        pools,
-        learner,
-        engines,
-        groups,
-        environments,
-        rewards,
+        pools=tuple(_pools((*(placed_by_ray if on_ray else ()), *environments))),
+        learner=learner,
+        engines=engines,
+        engine_gpus=engine_gpus,
+        environments=environments,
+        rewards=rewards,
         memory=memory,
-        notes=() if serving else (*_notes(config, groups), *tight(memory, config, device, local_ranks, machine)),
+        notes=() if serving else (*_notes(config, engine_gpus), *tight(memory, config, device, local_ranks, machine)),
     )
-    cpus = config.ray_init.num_cpus
+    _check_cpus(plan, config.ray_init.num_cpus)
+    for shortage in shortages(memory, config, device, local_ranks, machine):
+        raise PlanError(shortage)
+    return plan
+
+
+def _device(config: PPOConfig, machine: Machine) -> Literal["cpu", "cuda"]:
+    """Return the device that ``model.device`` is on this machine."""
+    if config.model.device != "auto":
+        return config.model.device
+    gpus = machine.gpus if config.cluster.n_gpus_per_node is None else config.cluster.n_gpus_per_node
+    return "cuda" if gpus else "cpu"
+
+
+def _learner_seats(config: PPOConfig, device: str, ranks: int) -> tuple[Seat, ...]:
+    """Place the learner's ranks."""
+    cluster, gpu = config.cluster, int(device == "cuda")
+    pool: PoolName = "shared" if cluster.colocate else "learner"
+    # The GPUs that a server shares with ranks are one place, for Ray alone decides which places are on one machine.
+    ranks_of_place = config.engine.gpus if cluster.colocate and gpu else 1
+    return tuple(Seat(pool, rank // ranks_of_place, float(cluster.cpus_per_actor), gpu) for rank in range(ranks))
+
+
+def _engine_seats(
+    config: PPOConfig, device: str, replicas: int
+) -> tuple[tuple[Seat, ...], tuple[tuple[int, ...], ...]]:
+    """Place the engine's replicas; for each, the seat and the ranks whose GPUs it uses (``Plan.engine_gpus``)."""
+    cluster, width, gpu = config.cluster, config.engine.gpus, device == "cuda"
+    pool: PoolName = "shared" if cluster.colocate else "engines"
+    own_gpus = width if gpu and not cluster.colocate else 0
+    seats = tuple(Seat(pool, i, float(cluster.cpus_per_actor), own_gpus) for i in range(replicas))
+    if gpu and cluster.colocate and cluster.backend == "ray":
+        return seats, tuple(tuple(range(i * width, (i + 1) * width)) for i in range(replicas))
+    return seats, ((),) * replicas
+
+
+def _environment_seats(config: PPOConfig) -> tuple[Seat, ...]:
+    """Place the environments, if they are counted actors of Ray."""
+    cpus = config.cluster.cpus_per_env
+    if config.env.backend != "ray" or not cpus:
+        return ()
+    assert config.env.workers is not None
+    # Training and validation have environments of their own, and so has each component of a mixture.
+    count = 2 * config.env.workers * max(1, len(config.env.mixture))
+    return tuple(Seat("environments", i, cpus) for i in range(count))
+
+
+def _check_cpus(plan: Plan, cpus: float | None) -> None:
+    """Check that Ray's CPUs (``ray_init.num_cpus``) are enough; null is as many as it finds."""
     if cpus is not None and plan.cpus > cpus:
         raise PlanError(
             f"ray_init.num_cpus={cpus}, but {_cpus_in_words(plan)}: {plan.cpus:g}. Give Ray at least "
             f"{ceil(plan.cpus)}, or take fewer"
         )
-    for shortage in shortages(memory, config, device, local_ranks, machine):
-        raise PlanError(shortage)
-    return plan
 
 
 def with_replicas(config: PPOConfig, count: int) -> PPOConfig:

@@ -157,29 +157,11 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from template_checks(config.data.chat_template_kwargs)
     yield from model_checks(config.model)
     yield from learner_checks(config.model, config.trainer)
+    yield from _adapter_checks(config)
     yield from _algorithm_checks(config.algorithm)
     yield from _fork_checks(config)
-    engine, rollout, trainer, actor = config.engine, config.rollout, config.trainer, config.actor
-    estimator, context = config.algorithm.adv_estimator, f"engine.max_context={engine.max_context}"
-    iterations = f"trainer.total_iterations={trainer.total_iterations}"
-    yield from engine_checks(engine)
-    if isinstance(engine, SGLangEngineSection) and not engine.base_urls and engine.sglang.seeds and rollout.min_p > 0:
-        yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
-    if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
-        yield "model.lora_publish", "is adapter, and engine.name=sglang takes whole weights: use merged, or vllm"
-    if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.gpus > 1:
-        text = "is adapter, and workers that share a matrix cannot compare what they merged: use merged, or"
-        yield "model.lora_publish", f"{text} engine.tensor_parallel_size=1"
-    if rollout.max_response_length >= engine.max_context:
-        text = f"is {rollout.max_response_length}, which leaves no room for a prompt in {context}"
-        yield "rollout.max_response_length", text
-    if config.model.lora_adapter_path is not None and config.warm_start.enable:
-        text = "would merge what it trains into the adapter's model: imitate with `python -m trainers.sft` first"
-        yield "warm_start.enable", text
-    if (longest := config.data.longest_prompt) is not None and longest >= engine.max_context:
-        yield "data.longest_prompt", f"is {longest}, which {context} does not hold"
-    if late := [step for step in trainer.profile_steps if step > trainer.total_iterations]:
-        yield "trainer.profile_steps", f"has {late[0]}, and there are {iterations}"
+    yield from engine_checks(config.engine)
+    yield from _context_checks(config)
     yield from mixture_checks(config.env, config.data)
     yield from _curriculum_checks(config)
     yield from _side_checks(config)
@@ -189,30 +171,75 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _replace_checks(config)
     yield from reward_model_checks(config)
     yield from _cluster_checks(config)
+    yield from _rollout_checks(config)
+    yield from _batch_checks(config)
+    yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
+    yield from _kl_control_checks(config.algorithm, config.rollout.groups_per_batch * config.rollout.n)
+    yield from _trainer_checks(config)
+
+
+def _adapter_checks(config: PPOConfig) -> Problems:
+    """Check that the warm start and the engine go with a LoRA adapter."""
+    model, engine = config.model, config.engine
+    if model.lora_rank and model.lora_publish == "adapter" and engine.name == "sglang":
+        yield "model.lora_publish", "is adapter, and engine.name=sglang takes whole weights: use merged, or vllm"
+    if model.lora_rank and model.lora_publish == "adapter" and engine.gpus > 1:
+        text = "is adapter, and workers that share a matrix cannot compare what they merged: use merged, or"
+        yield "model.lora_publish", f"{text} engine.tensor_parallel_size=1"
+    if model.lora_adapter_path is not None and config.warm_start.enable:
+        text = "would merge what it trains into the adapter's model: imitate with `python -m trainers.sft` first"
+        yield "warm_start.enable", text
+
+
+def _context_checks(config: PPOConfig) -> Problems:
+    """Check that prompts, responses and micro-batches go with the engine's context."""
+    response, context = config.rollout.max_response_length, f"engine.max_context={config.engine.max_context}"
+    if response >= config.engine.max_context:
+        yield "rollout.max_response_length", f"is {response}, which leaves no room for a prompt in {context}"
+    if (longest := config.data.longest_prompt) is not None and longest >= config.engine.max_context:
+        yield "data.longest_prompt", f"is {longest}, which {context} does not hold"
+    if (most := config.actor.max_tokens_per_micro_batch) < config.engine.max_context:
+        yield "actor.max_tokens_per_micro_batch", f"is {most}; the longest episode, {context}, must fit"
+
+
+def _rollout_checks(config: PPOConfig) -> Problems:
+    """Check how episodes are sampled, and how many are in flight."""
+    rollout, engine = config.rollout, config.engine
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         text = f"rollout.staleness={rollout.staleness} and rollout.groups_per_batch={rollout.groups_per_batch}"
         yield "rollout.window", f"is {rollout.window}; with {text} it is at most {most}"
     if config.env.backend == "ray" and config.env.workers is None:
         yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
+    if isinstance(engine, SGLangEngineSection) and not engine.base_urls and engine.sglang.seeds and rollout.min_p > 0:
+        yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
     yield from sampling_mask_checks(rollout, engine.name)
     futures = config.multiturn_reward.temperature if config.multiturn_reward.enable else None
     yield from temperature_checks(rollout, config.validation, futures, engine.name)
+
+
+def _batch_checks(config: PPOConfig) -> Problems:
+    """Check that a batch has enough episodes to compare and to split."""
+    rollout, algorithm, estimator = config.rollout, config.algorithm, config.algorithm.adv_estimator
     if rollout.n < 2:
-        if rollout.filter_zero_variance and "greedy" not in config.algorithm.needs:
+        if rollout.filter_zero_variance and "greedy" not in algorithm.needs:
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
-        if config.algorithm.compares_siblings:
+        if algorithm.compares_siblings:
             yield "rollout.n", f"must be at least 2 with algorithm.adv_estimator={estimator}: one alone teaches nothing"
-    for key, text in config.algorithm.checks(rollout.n):
+    for key, text in algorithm.checks(rollout.n):
         yield f"algorithm.{key}", text
     episodes = rollout.groups_per_batch * rollout.n
-    if actor.mini_batches > episodes:
+    if config.actor.mini_batches > episodes:
         text = f"rollout.groups_per_batch={rollout.groups_per_batch} times rollout.n={rollout.n}"
-        yield "actor.mini_batches", f"is {actor.mini_batches}, but a batch has only {episodes} episodes ({text})"
-    if (most := actor.max_tokens_per_micro_batch) < engine.max_context:
-        yield "actor.max_tokens_per_micro_batch", f"is {most}; the longest episode, {context}, must fit"
-    yield from _loss_checks(actor, estimator)
-    yield from _kl_control_checks(config.algorithm, episodes)
+        yield "actor.mini_batches", f"is {config.actor.mini_batches}, but a batch has only {episodes} episodes ({text})"
+
+
+def _trainer_checks(config: PPOConfig) -> Problems:
+    """Check the run's iterations and folders."""
+    trainer = config.trainer
+    iterations = f"trainer.total_iterations={trainer.total_iterations}"
+    if late := [step for step in trainer.profile_steps if step > trainer.total_iterations]:
+        yield "trainer.profile_steps", f"has {late[0]}, and there are {iterations}"
     if "critic" in config.algorithm.needs and (warmup := config.critic.warmup) >= trainer.total_iterations:
         yield "critic.warmup", f"is {warmup}: the policy would not be trained in any of {iterations}"
     dumps = [folder for folder in (trainer.rollout_data_dir, trainer.validation_data_dir) if folder is not None]

@@ -66,6 +66,56 @@ def rewards_at_turn_ends(fields: Mapping[str, Any], length: int) -> torch.Tensor
     return rewards
 
 
+class _EpisodeTokens:
+    """The tokens of an episode, and what the server reports with its replies.
+
+    After ``prompt`` there is ``room`` for that many tokens. ``with_logprobs``: each sampled token must have one.
+    """
+
+    def __init__(self, prompt: list[int], room: int, with_logprobs: bool) -> None:
+        self.prompt, self.room = prompt, room
+        self.response: list[int] = []  #: tokens after the prompt
+        self.mask: list[int] = []  #: 1 for those that the policy sampled, else 0
+        self.logprobs: list[float] | None = [] if with_logprobs else None
+        self.spans: list[list[int]] = []  #: of each turn, the end not included
+        self.metrics: dict[str, Any] = {"num_preempted": -1}
+        self.served: dict[str, Any] = {}  #: the weights of the first and the last reply, and counts
+        self.routed_experts: Any = None
+
+    def add_reply(self, output: Any) -> list[int]:
+        """Append a server's reply, cut where the room ends; return its tokens."""
+        turn, start = len(self.spans), len(self.response)
+        if output.stop_reason in _ABORTED:
+            raise EpisodeFailedError(f"the server aborted the reply of turn {turn}")
+        ids = [int(i) for i in output.token_ids][: self.room - start]
+        if not ids:
+            raise EpisodeFailedError(f"the server returned no token for turn {turn}")
+        if self.logprobs is not None:
+            if not output.log_probs:
+                raise RuntimeError("rollout.calculate_log_probs is set, and the server returned no log-probabilities")
+            self.logprobs += [float(p) for p in output.log_probs[: len(ids)]]
+        self.spans.append([start, start + len(ids)])
+        self.response += ids
+        self.mask += [1] * len(ids)
+        if output.routed_experts is not None:
+            self.routed_experts = output.routed_experts
+        for name, value in output.extra_fields.items():
+            if name in self.served and name in _COUNTS:
+                self.served[name] += value
+            elif name not in self.served or (name == "max_global_steps" and value is not None):
+                self.served[name] = value
+        if output.num_preempted is not None:
+            self.metrics["num_preempted"] = max(self.metrics["num_preempted"], 0) + output.num_preempted
+        return ids
+
+    def add_bridge(self, bridge: list[int]) -> None:
+        """Append an observation's tokens and the next generation point."""
+        self.response += bridge
+        self.mask += [0] * len(bridge)
+        if self.logprobs is not None:
+            self.logprobs += [0.0] * len(bridge)
+
+
 @agent_loop.register("textenv")
 class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
     """Plays the episode that a row's ``extra_info["textenv"]`` describes (see ``textenvs rows verl``).
@@ -141,6 +191,7 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
         row: Mapping[str, Any],
         attempt: int,
     ) -> TextEnvOutput:
+        """Play an episode from its opening to its end, or to the end of its room."""
         if "raw_prompt" in row and not same_messages(row["raw_prompt"], opening):
             raise SpecError(
                 f"the row's prompt is not what {spec.env} opens with at seed {spec.seed}: the rows were written with "
@@ -148,83 +199,71 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
             )
         tools = tools_of(session.env)
         prompt = self.renderer.render(opening, tools)
+        tokens = _EpisodeTokens(prompt, self._room(prompt), bool(sampling_params.get("logprobs")))
+        # One a trajectory, so that its turns go to one server; a fixed one where verl is to be deterministic.
+        fixed = self.rollout_config.get("full_determinism")
+        request_id = f"det-{row.get('priority', 0)}" if fixed else uuid4().hex
+        while True:
+            with simple_timer("generate_sequences", tokens.metrics):
+                output = await self.server_manager.generate(
+                    request_id=request_id,
+                    prompt_ids=prompt + tokens.response,
+                    sampling_params=self._sampling(sampling_params, tokens.room - len(tokens.response)),
+                )
+            ids = tokens.add_reply(output)
+            cut = ids[-1] not in self.renderer.stop_token_ids
+            with simple_timer("tool_calls", tokens.metrics):
+                turn = await session.areply(self.renderer.reasoning.reply(self.renderer.decode(ids), cut=cut))
+            session.check()
+            if turn.done:
+                return self._output(spec, session, tokens, attempt, out_of_room=False)
+            bridge = self.renderer.bridge(turn.messages, after=ids[-1], tools=tools)
+            if len(tokens.response) + len(bridge) >= tokens.room:
+                return self._output(spec, session, tokens, attempt, out_of_room=True)
+            tokens.add_bridge(bridge)
+
+    def _room(self, prompt: list[int]) -> int:
+        """Return the maximum of tokens after a prompt; ``ValueError`` where it is too long."""
         if len(prompt) > self.rollout_config.prompt_length:
             raise ValueError(
                 f"the opening takes {len(prompt)} tokens, and rollout.prompt_length is "
                 f"{self.rollout_config.prompt_length}: raise data.max_prompt_length, or leave such rows out with "
                 "data.filter_overlong_prompts=True"
             )
-        limit, longest = int(self.rollout_config.response_length), self.rollout_config.get("max_model_len")
+        room, longest = int(self.rollout_config.response_length), self.rollout_config.get("max_model_len")
         if longest is not None:
-            limit = min(limit, int(longest) - len(prompt))
-        if limit < 1:
+            room = min(room, int(longest) - len(prompt))
+        if room < 1:
             raise ValueError(
                 f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is {longest}: there is no room for "
                 "a reply"
             )
-        response: list[int] = []  # tokens after the prompt
-        mask: list[int] = []  # which of them the policy sampled
-        logprobs: list[float] = []
-        spans: list[list[int]] = []  # of each turn, the end not included
-        metrics, served = {"num_preempted": -1}, dict[str, Any]()
-        logprobs_wanted = bool(sampling_params.get("logprobs"))
-        # One a trajectory, so that its turns go to one server; a fixed one where verl is to be deterministic.
-        fixed = self.rollout_config.get("full_determinism")
-        request_id = f"det-{row.get('priority', 0)}" if fixed else uuid4().hex
-        routed_experts, out_of_room = None, False
-        while True:
-            with simple_timer("generate_sequences", metrics):
-                output = await self.server_manager.generate(
-                    request_id=request_id,
-                    prompt_ids=prompt + response,
-                    sampling_params=self._sampling(sampling_params, limit - len(response)),
-                )
-            if output.stop_reason in _ABORTED:
-                raise EpisodeFailedError(f"the server aborted the reply of turn {len(session.turns)}")
-            ids = [int(i) for i in output.token_ids][: limit - len(response)]
-            if not ids:
-                raise EpisodeFailedError(f"the server returned no token for turn {len(session.turns)}")
-            if logprobs_wanted and not output.log_probs:
-                raise RuntimeError("rollout.calculate_log_probs is set, and the server returned no log-probabilities")
-            spans.append([len(response), len(response) + len(ids)])
-            response += ids
-            mask += [1] * len(ids)
-            logprobs += [float(p) for p in output.log_probs[: len(ids)]] if logprobs_wanted else ()
-            _note(served, metrics, output)
-            routed_experts = output.routed_experts if output.routed_experts is not None else routed_experts
-            cut = ids[-1] not in self.renderer.stop_token_ids
-            with simple_timer("tool_calls", metrics):
-                turn = await session.areply(self.renderer.reasoning.reply(self.renderer.decode(ids), cut=cut))
-            session.check()
-            if turn.done:
-                break
-            bridge = self.renderer.bridge(turn.messages, after=ids[-1], tools=tools)
-            out_of_room = len(response) + len(bridge) >= limit
-            if out_of_room:
-                break
-            response += bridge
-            mask += [0] * len(bridge)
-            logprobs += [0.0] * len(bridge)
-        last = session.turns[-1]
+        return room
+
+    def _output(
+        self, spec: EpisodeSpec, session: Session, tokens: _EpisodeTokens, attempt: int, *, out_of_room: bool
+    ) -> TextEnvOutput:
+        """Build verl's output of an episode."""
+        last, experts = session.turns[-1], tokens.routed_experts
         ended = {"terminated": float(last.terminated), "truncated": float(last.truncated or out_of_room)}
         return TextEnvOutput(
-            prompt_ids=prompt,
-            response_ids=response,
-            response_mask=mask,
-            response_logprobs=logprobs if logprobs_wanted else None,
-            routed_experts=None if routed_experts is None else routed_experts[: len(prompt) + len(response)],
+            prompt_ids=tokens.prompt,
+            response_ids=tokens.response,
+            response_mask=tokens.mask,
+            response_logprobs=tokens.logprobs,
+            routed_experts=None if experts is None else experts[: len(tokens.prompt) + len(tokens.response)],
             reward_score=session.reward,
             num_turns=2 * len(session.turns),  # as verl counts: the prompt is one, and so is each observation
-            metrics=metrics,
+            metrics=tokens.metrics,
             extra_fields={
-                **served,
+                **tokens.served,
                 "turn_scores": session.turn_rewards,
-                "turn_spans": spans,
+                "turn_spans": tokens.spans,
                 "textenv": {
                     "env": spec.env,
                     "stop": "response_length" if out_of_room else session.stop,
                     **ended,
-                    "terms": [dict(turn_.info["terms"]) for turn_ in session.turns],
+                    "terms": [dict(turn.info["terms"]) for turn in session.turns],
                     "metrics": dict(last.info.get("metrics") or {}),
                     "attempts": attempt,
                 },
@@ -252,17 +291,6 @@ def _renderer(tokenizer: Any, template_kwargs: str) -> Renderer:
             "only grow: what was sampled stays as it was, as in verl's own loops"
         )
     return renderer
-
-
-def _note(served: dict[str, Any], metrics: dict[str, Any], output: Any) -> None:
-    """Record the server's numbers: the weights of the first and the last reply, and preemptions."""
-    for name, value in output.extra_fields.items():
-        if name in served and name in _COUNTS:
-            served[name] += value
-        elif name not in served or (name == "max_global_steps" and value is not None):
-            served[name] = value
-    if output.num_preempted is not None:
-        metrics["num_preempted"] = max(metrics["num_preempted"], 0) + output.num_preempted
 
 
 class TextEnvAgentLoopWorker(agent_loop.AgentLoopWorker):  # type: ignore[misc]
