@@ -117,7 +117,7 @@ class Batch:
 
     @property
     def choices(self) -> list[Choice]:
-        """What each of the :attr:`groups` played."""
+        """Choices of the :attr:`groups`, in their order."""
         return list({episode.group: episode.choice for episode in self.episodes if episode.role == "root"}.values())
 
 
