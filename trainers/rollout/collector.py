@@ -120,7 +120,7 @@ class Batch:
 
     @property
     def choices(self) -> list[Choice]:
-        """What each of the :attr:`groups` played."""
+        """The choice of each of the :attr:`groups`."""
         return list({episode.group: episode.choice for episode in self.episodes if episode.role == "root"}.values())
 
 
