@@ -22,15 +22,9 @@ def surplus_groups(rollout: RolloutSection) -> int:
     return ceil((rollout.oversampling_factor - 1.0) * rollout.groups_per_batch - 1e-9)
 
 
-def groups_in_flight(rollout: RolloutSection, updates_due: int = 0) -> int:
-    """Return the groups that staleness allows in flight while so many updates are due.
-
-    Why so many, and no more: :mod:`trainers.rollout.group_scheduler`.
-    """
-    if updates_due > rollout.staleness:
-        return 0
-    batches = rollout.staleness + 1 - updates_due
-    return batches * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(rollout)
+def groups_in_flight(rollout: RolloutSection) -> int:
+    """Return the groups that staleness allows in flight; :mod:`trainers.rollout.group_scheduler` shows why so many."""
+    return (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(rollout)
 
 
 def episodes_per_group(rollout: RolloutSection, needs: Collection[Need]) -> int:

@@ -134,7 +134,7 @@ class GroupScheduler:
 
     def __init__(self, rollout: RolloutSection, needs: Collection[Need] = (), version: int = 0) -> None:
         self.rollout, self.version = rollout, version
-        self.episodes_per_group = episodes_per_group(rollout, needs)
+        self.episodes_per_group, self._most = episodes_per_group(rollout, needs), groups_in_flight(rollout)
         self._greedy, self._by_term, self._surplus = "greedy" in needs, "terms" in needs, surplus_groups(rollout)
         #: Maximum episodes at a time, those of evaluation included; with ``auto`` the collector adjusts it.
         self.max_running = rollout.max_running if isinstance(rollout.max_running, int) else self.capacity
@@ -158,7 +158,7 @@ class GroupScheduler:
     @property
     def capacity(self) -> int:
         """Episodes that may be in flight when no update is due."""
-        return groups_in_flight(self.rollout) * self.episodes_per_group
+        return self._most * self.episodes_per_group
 
     def is_greedy(self, ticket: Ticket) -> bool:
         return ticket.sibling == self.rollout.n
@@ -372,7 +372,8 @@ class GroupScheduler:
         heapq.heapify(self._waiting)
 
     def _admit(self) -> bool:
-        if len(self._groups) >= groups_in_flight(self.rollout, self.updates_due):  # (*)
+        room = self._most - self.updates_due * self.rollout.groups_per_batch  # (*)
+        if self.updates_due > self.rollout.staleness or len(self._groups) >= room:
             return False
         if self._again:
             number = self._again.popleft()
