@@ -38,10 +38,10 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.letters import Letters
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, assistant, user
+from trainers.config.rollout import RolloutSection
 from trainers.engines.base import Generation, Sampling
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.group_scheduler import GroupRules
 
 PER_TOKEN = 0.25  # seconds
 LONGEST = 60.0  # seconds of a reply or of a user's answer: contexts and patience are finite
@@ -289,12 +289,15 @@ async def collect(
     engine = Places(ScriptedEngine(script, vocab_size=64, max_context=1 << 20), setting.places)
     loop = asyncio.get_running_loop()
     outcome, collected = Outcome(), []
-    groups = GroupRules(
-        group_size=setting.siblings,
+    rollout = RolloutSection(
+        n=setting.siblings,
         groups_per_batch=setting.groups,
         staleness=staleness,
         window=window,
         max_running=setting.running,
+        max_response_length=1 << 16,
+        generation_timeout_s=None,
+        episode_timeout_s=None,
     )
     async with (
         Backend(EnvSpec(User, {"workload": workload})) as backend,
@@ -303,8 +306,7 @@ async def collect(
             Siblings(),  # type: ignore[arg-type]
             backend,
             tasks=None,
-            groups=groups,
-            sampling=Sampling(max_new_tokens=1 << 16),
+            rollout=rollout,
             engine_slots=setting.places,
         ) as collector,
     ):

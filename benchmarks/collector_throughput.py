@@ -33,12 +33,12 @@ from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Message, text_of, user
 from trainers.cli import tuned_gc
+from trainers.config.rollout import RolloutSection
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.models.tiny import build_model, build_tokenizer
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.group_scheduler import GroupRules
 from trainers.rollout.renderer import Renderer
 
 TURNS = 4
@@ -139,10 +139,10 @@ async def collector_turns(in_flight: int, seconds: float) -> tuple[float, float]
             batch = await collector.next_batch()
             await collector.update_weights(None, batch.version + 1)
 
-    groups = GroupRules(group_size=8, groups_per_batch=in_flight // 4, staleness=3, max_running=in_flight)
+    rollout = RolloutSection(n=8, groups_per_batch=in_flight // 4, staleness=3, max_running=in_flight)
     async with (
         Backend(EnvSpec(SlowUser)) as backend,
-        Collector(engine, renderer, backend, tasks=None, groups=groups) as collector,
+        Collector(engine, renderer, backend, tasks=None, rollout=rollout) as collector,
         working(train(collector)),
     ):
         return await rate(lambda: SlowUser.turns_played, seconds)
@@ -181,11 +181,11 @@ async def tokens_of_both(in_flight: int, episodes: int, threads: int) -> tuple[t
     warm_up = Sampling(max_new_tokens=48, ignore_stop=True)
     await asyncio.gather(*(engine.generate([3] * 40, warm_up) for _ in range(in_flight)))
     recorder = Recorder(engine)
-    groups = GroupRules(group_size=8, groups_per_batch=episodes // 8, max_running=in_flight)
-    sampling = Sampling(max_new_tokens=48)
+    groups = episodes // 8
+    rollout = RolloutSection(n=8, groups_per_batch=groups, max_running=in_flight, max_response_length=48)
     async with (
         Backend(EnvSpec("textenv/gsm8k-interact")) as backend,
-        Collector(recorder, Renderer(tokenizer), backend, tasks=None, groups=groups, sampling=sampling) as collector,
+        Collector(recorder, Renderer(tokenizer), backend, tasks=None, rollout=rollout) as collector,
     ):
         begin, cpu = time.perf_counter(), time.process_time()
         await collector.next_batch()

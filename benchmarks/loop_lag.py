@@ -24,9 +24,9 @@ from collector_throughput import SlowUser, make_renderer
 
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.cli import tuned_gc
+from trainers.config.rollout import RolloutSection
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.group_scheduler import GroupRules
 from trainers.rollout.loop_lag import LoopLag
 
 WANTED_P99_S = 0.05
@@ -60,10 +60,10 @@ async def measure(episodes: int, seconds: float) -> dict[str, Any]:
             batch = await collector.next_batch()
             await collector.update_weights(None, batch.version + 1)
 
-    groups = GroupRules(group_size=8, groups_per_batch=max(1, episodes // 16), staleness=4, max_running=episodes)
+    rollout = RolloutSection(n=8, groups_per_batch=max(1, episodes // 16), staleness=4, max_running=episodes)
     async with (
         Backend(EnvSpec(SlowUser)) as backend,
-        Collector(engine, renderer, backend, tasks=None, groups=groups) as collector,
+        Collector(engine, renderer, backend, tasks=None, rollout=rollout) as collector,
     ):
         trainer, lag = asyncio.ensure_future(train(collector)), LoopLag(0.01)
         try:

@@ -29,11 +29,10 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.letters import Letters
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, assistant, text_of, user
-from trainers.engines.base import Sampling
+from trainers.config.rollout import RolloutSection
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, reward_of
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.group_scheduler import GroupRules
 
 Mode = Literal["none", "async", "serial"]
 EPISODES, SIBLINGS = 64, 8
@@ -126,13 +125,13 @@ async def run(mode: Mode, rollouts: int, *, per: Literal["episode", "turn"] = "e
     loop = asyncio.get_running_loop()
     async with Backend(EnvSpec(Talk)) as backend, RewardService({"model": model}, {"model": options}) as service:
         rewards = {"model": reward_of(service, "model", per=per)} if mode == "async" else None
+        rollout = RolloutSection(n=SIBLINGS, groups_per_batch=EPISODES // SIBLINGS, max_response_length=1 << 12)
         async with Collector(
             engine,
             Letters(),  # type: ignore[arg-type]
             backend,
             tasks=None,
-            groups=GroupRules(group_size=SIBLINGS, groups_per_batch=EPISODES // SIBLINGS),
-            sampling=Sampling(max_new_tokens=1 << 12),
+            rollout=rollout,
             rewards=rewards,
         ) as collector:
             service.watch(collector.generating_s)

@@ -18,14 +18,13 @@ from own_environment import HigherLower
 from trainers.algorithms.batch import ActionBatch, gather
 from trainers.algorithms.estimators import TurnGRPO
 from trainers.algorithms.losses import PPO, token_weights
-from trainers.engines.base import Sampling
+from trainers.config.rollout import RolloutSection
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
 from trainers.models.tiny import build_model, build_tokenizer
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.demonstrations import encode, play
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.group_scheduler import GroupRules
 from trainers.rollout.renderer import Renderer
 
 ITERATIONS = 3
@@ -86,8 +85,7 @@ async def main() -> None:
             renderer,
             backend,
             tasks=HigherLower().tasks.size,
-            groups=GroupRules(group_size=6, groups_per_batch=7),
-            sampling=Sampling(max_new_tokens=8),
+            rollout=RolloutSection(n=6, groups_per_batch=7, max_response_length=8),
         ) as collector,
     ):
         for _ in range(ITERATIONS):

@@ -10,15 +10,7 @@ ROOT = Path(__file__).parents[1]
 #: The loop is one function on purpose: an iteration reads from top to bottom.
 LOOP = "trainers/ppo.py: train"
 #: Functions that are still to be split; the test fails for one that is short by now.
-LONG = frozenset(
-    [
-        "trainers/algorithms/estimators/fork.py: _against_others",
-        "trainers/learner/learner.py: Learner.__init__",
-        "trainers/replay/again.py: replay",
-        "trainers/replay/again.py: sample_again",
-        "trainers/rollout/play.py: Player._turns",
-    ]
-)
+LONG = frozenset(["trainers/learner/learner.py: Learner.__init__"])
 
 
 def functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, int]]:

@@ -26,6 +26,14 @@ DecayRate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
+class ConflictError(ValueError):
+    """Conflict of values that are allowed one by one; ``conflicts`` are pairs of a key and the problem."""
+
+    def __init__(self, conflicts: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{key}: {text}" for key, text in conflicts))
+        self.conflicts = conflicts
+
+
 class Section(BaseModel):
     """A group of keys: frozen, without unknown keys or conversions. The ``description`` or docstring explains a key."""
 

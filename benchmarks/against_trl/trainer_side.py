@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from trainers.config.rollout import RolloutSection
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.transport import LocalSource
 from trainers.learner import Learner, OptimizerSettings
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.group_scheduler import GroupRules
 from trainers.rollout.renderer import Renderer
 from trainers.trajectory import Trajectory
 
@@ -102,8 +102,13 @@ class Ours:
             Renderer(tokenizer),
             self._backend,
             tasks=lambda group: group % work.tasks,
-            groups=GroupRules(
-                group_size=work.group, groups_per_batch=work.tasks, max_running=min(running, work.episodes)
+            rollout=RolloutSection(
+                n=work.group,
+                groups_per_batch=work.tasks,
+                max_running=min(running, work.episodes),
+                max_response_length=256,
+                generation_timeout_s=None,
+                episode_timeout_s=None,
             ),
         )
 

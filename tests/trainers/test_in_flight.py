@@ -13,10 +13,10 @@ from ppo_runs import in_process
 
 from trainers.command_line import resolve
 from trainers.command_line.load import ConfigError
-from trainers.config.sizes import episodes, futures, slots, surplus_groups, training_episodes
+from trainers.config.sizes import episodes, futures, slots, training_episodes
 from trainers.engines.base import Generation
 from trainers.engines.torch_engine import TorchEngine
-from trainers.rollout.group_scheduler import GroupRules, GroupScheduler
+from trainers.rollout.group_scheduler import GroupScheduler
 
 
 @given(
@@ -47,18 +47,7 @@ def test_slots_cover_all_running_episodes(
         )
     except ConfigError:  # a window that this staleness does not allow
         return
-    books = GroupScheduler(
-        GroupRules(
-            group_size=n,
-            groups_per_batch=groups,
-            staleness=staleness,
-            window=window,
-            surplus=surplus_groups(config),
-            greedy=estimator == "remax",
-            max_running=None if limit == "auto" else episodes(config),
-        )
-    )
-    assert training_episodes(config) == books.capacity
+    books = GroupScheduler(config.rollout, config.algorithm.needs)
     started = 0
     while books.start() is not None:
         started += 1
@@ -66,7 +55,7 @@ def test_slots_cover_all_running_episodes(
     together = min(started + validated, episodes(config)) if isinstance(limit, int) else started
     assert together <= episodes(config)
     if isinstance(limit, int):
-        assert episodes(config) == min(limit, books.capacity + validated)
+        assert episodes(config) == min(limit, training_episodes(config) + validated)
     else:
         assert episodes(config) == started
     assert futures(config) == samples * started

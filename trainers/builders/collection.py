@@ -16,18 +16,18 @@ from textenvs.messages import text_of
 from textenvs.options import Judge, resolve
 
 from ..algorithms.estimators import Estimator
+from ..config.rollout import ComponentSection
 from ..config.schema import PPOConfig
-from ..config.sizes import episodes, futures, slots, surplus_groups
-from ..engines.base import Engine, Sampling
+from ..config.sizes import futures, slots
+from ..engines.base import Engine
 from ..rewards import FunctionError, FunctionPool
 from ..rewards.credit_assignment import Redistribution, RedistributionError, overlong_penalty, redistribution
 from ..rollout.collector import Collector
 from ..rollout.curriculum import Component as CurriculumComponent
-from ..rollout.curriculum import Curriculum, CurriculumRules, TaskOrder
+from ..rollout.curriculum import Curriculum, TaskOrder
 from ..rollout.environments import Backend
-from ..rollout.forks import ForkRules
-from ..rollout.group_scheduler import CollectionError, GroupRules
-from ..rollout.play import EpisodeLimits
+from ..rollout.group_scheduler import CollectionError
+from ..rollout.play import sampling_of
 from ..rollout.renderer import Renderer
 from ..rollout.rewards import MultiturnScore, Score, TurnContext
 from ..rollout.trace import TraceFile
@@ -37,39 +37,6 @@ from .environments import played, spec_of, task_count
 
 # Interval of the event loop's lag probe.
 _LAG_INTERVAL_S = 0.02
-
-
-def sampling_of(config: PPOConfig) -> Sampling:
-    rollout = config.rollout
-    return Sampling(
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        min_p=rollout.min_p,
-        max_new_tokens=rollout.max_response_length,
-        return_kept=rollout.keep_sampling_mask,
-    )
-
-
-def fork_rules(config: PPOConfig) -> ForkRules | None:
-    """Return the rules of forks; ``None`` if the estimator needs no forks."""
-    if "forks" not in config.algorithm.needs:
-        return None
-    fork, gamma = config.fork, getattr(config.algorithm, "gamma", 1.0)
-    return ForkRules(samples=fork.samples, where=fork.where, budget=fork.budget, gamma=gamma)
-
-
-def limits_of(config: PPOConfig) -> EpisodeLimits:
-    rollout = config.rollout
-    return EpisodeLimits(
-        max_context=config.engine.max_context,
-        max_response_tokens=rollout.max_response_tokens,
-        generation_timeout=rollout.generation_timeout_s,
-        episode_timeout=rollout.episode_timeout_s,
-        reward_timeout=None,  # rewards built here have a timeout of their own, without the waiting for a place
-        partial=rollout.partial,
-        partial_max_age=rollout.partial_max_age,
-    )
 
 
 def collector_of(
@@ -87,32 +54,17 @@ def collector_of(
     ``credit`` assigns rewards to turns, as the estimator sees them; ``without`` has the tasks of each component that
     are not played.
     """
-    rollout = config.rollout
-    groups = GroupRules(
-        group_size=rollout.n,
-        groups_per_batch=rollout.groups_per_batch,
-        staleness=rollout.staleness,
-        window=rollout.window,
-        surplus=surplus_groups(config),
-        retries=rollout.retries,
-        max_running="auto" if rollout.max_running == "auto" else episodes(config),
-        greedy="greedy" in config.algorithm.needs,
-        filter_zero_variance=rollout.filter_zero_variance,
-        filter_by_term="terms" in config.algorithm.needs,
-        max_consecutive_filtered=rollout.max_consecutive_filtered,
-        max_consecutive_errors=rollout.max_consecutive_errors,
-    )
     return Collector(
         engine,
         renderer,
         backends,
         tasks=_tasks(config, without),
-        groups=groups,
-        limits=limits_of(config),
-        sampling=sampling_of(config),
+        rollout=config.rollout,
+        algorithm=config.algorithm,
+        fork=config.fork,
         rewards=rewards,
+        reward_timeout=None,  # rewards built here have a timeout of their own, without the waiting for a place
         credit=credit,
-        forks=fork_rules(config),
         engine_slots=slots(config) * config.engine.engines,
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
@@ -135,18 +87,9 @@ def _tasks(config: PPOConfig, without: Mapping[str, Collection[int]]) -> TaskOrd
         )
     if not config.env.mixture and curriculum.kind == "fixed" and not curriculum.reverse_share:
         return orders[""]
+    mixture = config.env.mixture or {"": ComponentSection()}
     return Curriculum(
-        [
-            CurriculumComponent(component.name, orders[component.name], component.weight, component.success_reward)
-            for component in components
-        ],
-        CurriculumRules(
-            kind=curriculum.kind,
-            floor=curriculum.floor,
-            memory=curriculum.memory,
-            reverse_share=curriculum.reverse_share,
-        ),
-        seed,
+        [CurriculumComponent(name, orders[name], section) for name, section in mixture.items()], curriculum, seed
     )
 
 
@@ -265,7 +208,7 @@ def multiturn_reward(config: PPOConfig, tokenizer: Any) -> MultiturnScore:
     """Return the multiturn-aware reward, whose futures are forks of the episodes."""
     section = config.multiturn_reward
     own: dict[str, Any] = {"max_new_tokens": section.max_response_length, "temperature": section.temperature}
-    sampling = replace(sampling_of(config), **{name: value for name, value in own.items() if value is not None})
+    sampling = replace(sampling_of(config.rollout), **{name: value for name, value in own.items() if value is not None})
     with setup_errors("multiturn_reward: ", ValueError):
         lookahead = lookahead_of(config, lambda text: len(tokenizer.encode(text, add_special_tokens=False)))
     return MultiturnScore(lookahead, section, sampling)

@@ -47,7 +47,6 @@ class Component:
     val_files: Sequence[str] | None = None  #: tasks to validate on, in the same way
     train_size: int | None = None  #: number of training tasks, from the first; ``None`` is all
     weight: float = 1.0  #: relative to the other components'
-    success_reward: float | None = None  #: see :class:`~trainers.rollout.curriculum.Component`
 
     @property
     def key(self) -> str:
@@ -104,7 +103,10 @@ def components_of(env: EnvSection | PlayedEnvSection, data: TrainDataSection) ->
     if not env.mixture:
         val_kwargs, val_files = getattr(env, "val_kwargs", {}), getattr(data, "val_files", None)
         return [Component("", env.id, env.kwargs, val_kwargs, data.train_files, val_files, size)]
-    return [Component(name, **component.model_dump(), train_size=size) for name, component in env.mixture.items()]
+    return [
+        Component(name, **component.model_dump(exclude={"success_reward"}), train_size=size)
+        for name, component in env.mixture.items()
+    ]
 
 
 def played(config: PPOConfig) -> list[Component]:

@@ -17,7 +17,7 @@ from textenvs.text import excerpt, reader_may_leave
 
 from ..compat.verl.rules import NOTHING, TABLES
 from ..compat.verl.translate import Table, take_flags, translate
-from ..config.base import ConflictError, RunConfig
+from ..config.base import RunConfig
 from ..config.describe import Key, all_keys, groups, help_text, key_at
 from ..config.model import BFLOAT16, Bfloat16, ModelSection, multiplies_bfloat16, newest_model_of, planned_bfloat16
 from ..config.reward_model import sections_of
@@ -26,7 +26,7 @@ from ..config.settings import COMMAND_LINE, Report, Setting, extract_flags, from
 from ..config.unread import no_effect
 from ..config.yaml12 import dump
 from ..models.hub import is_name, read_adapter
-from ..section import Problems, Section
+from ..section import ConflictError, Problems, Section
 from .notices import notices
 from .unknown import nearest_keys, unknown_key
 

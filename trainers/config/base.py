@@ -7,17 +7,9 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationInfo, model_validator
 
-from ..section import Problems, Section
+from ..section import ConflictError, Problems, Section
 from . import unread
 from .model import BFLOAT16, Bfloat16, multiplies_bfloat16
-
-
-class ConflictError(ValueError):
-    """Conflict of values that are allowed one by one; ``conflicts`` are pairs of a key and the problem."""
-
-    def __init__(self, conflicts: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(f"{key}: {text}" for key, text in conflicts))
-        self.conflicts = conflicts
 
 
 class RunConfig(Section):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ..section import Fraction, Names, Problems, Section
+from ..section import ConflictError, Fraction, Names, Problems, Section
 from .engine import MIN_TEMPERATURE, VLLM_MIN_TEMPERATURE
 
 
@@ -169,8 +169,20 @@ class RolloutSection(Section):
     max_consecutive_filtered: int = Field(64, ge=0, description="Stop after more such groups than this in a row.")
     max_consecutive_errors: int = Field(32, ge=1, description="Stop after this many failed episodes in a row.")
     step_timeout_s: float = Field(60.0, gt=0, description="Seconds that a reset or a step may take.")
-    generation_timeout_s: float = Field(300.0, gt=0, description="Seconds that a reply may take.")
-    episode_timeout_s: float = Field(900.0, gt=0, description="Seconds that an episode may take.")
+    generation_timeout_s: float | None = Field(
+        300.0, gt=0, description="Seconds that a reply may take; null is no limit."
+    )
+    episode_timeout_s: float | None = Field(
+        900.0, gt=0, description="Seconds that an episode may take, once it has its environment; null is no limit."
+    )
+
+    @model_validator(mode="after")
+    def _window_leaves_batch(self) -> RolloutSection:
+        most = self.staleness * self.groups_per_batch + 1
+        if self.window > most:  # or no batch would ever be complete
+            text = f"rollout.staleness={self.staleness} and rollout.groups_per_batch={self.groups_per_batch}"
+            raise ConflictError([("rollout.window", f"is {self.window}; with {text} it is at most {most}")])
+        return self
 
 
 #: Maximum tokens of a sampling mask, for each sampled token.

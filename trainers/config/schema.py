@@ -205,10 +205,6 @@ def _context_checks(config: PPOConfig) -> Problems:
 def _rollout_checks(config: PPOConfig) -> Problems:
     """Check how episodes are sampled, and how many are in flight."""
     rollout, engine = config.rollout, config.engine
-    most = rollout.staleness * rollout.groups_per_batch + 1
-    if rollout.window > most:
-        text = f"rollout.staleness={rollout.staleness} and rollout.groups_per_batch={rollout.groups_per_batch}"
-        yield "rollout.window", f"is {rollout.window}; with {text} it is at most {most}"
     if config.env.backend == "ray" and config.env.workers is None:
         yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
     if isinstance(engine, SGLangEngineSection) and not engine.base_urls and engine.sglang.seeds and rollout.min_p > 0:

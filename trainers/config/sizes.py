@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trainers.algorithms.estimators.base import Need
     from trainers.config import PPOConfig
+    from trainers.config.rollout import RolloutSection
 
 
 #: Replicas are not loaded evenly: sessions stay where their KV is until one has so many times the mean load of the
@@ -14,16 +17,24 @@ if TYPE_CHECKING:
 _UNEVEN = 1.5
 
 
-def surplus_groups(config: PPOConfig) -> int:
+def surplus_groups(rollout: RolloutSection) -> int:
     """Return the groups that ``rollout.oversampling_factor`` adds to a batch."""
-    return ceil((config.rollout.oversampling_factor - 1.0) * config.rollout.groups_per_batch - 1e-9)
+    return ceil((rollout.oversampling_factor - 1.0) * rollout.groups_per_batch - 1e-9)
+
+
+def groups_in_flight(rollout: RolloutSection) -> int:
+    """Return the groups that staleness allows in flight; :mod:`trainers.rollout.group_scheduler` shows why so many."""
+    return (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(rollout)
+
+
+def episodes_per_group(rollout: RolloutSection, needs: Collection[Need]) -> int:
+    """Return the episodes of a group: ``rollout.n``, and one more for an estimator that needs a greedy one."""
+    return rollout.n + ("greedy" in needs)
 
 
 def training_episodes(config: PPOConfig) -> int:
     """Return the episodes of training that staleness allows in flight: the capacity of the ``GroupScheduler``."""
-    rollout = config.rollout
-    groups = (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(config)
-    return groups * (rollout.n + ("greedy" in config.algorithm.needs))
+    return groups_in_flight(config.rollout) * episodes_per_group(config.rollout, config.algorithm.needs)
 
 
 def episodes(config: PPOConfig) -> int:

@@ -19,7 +19,6 @@ from textenvs.records import Episode as Recorded
 from textenvs.records import RecordedRun
 
 from ..builders import collection
-from ..builders.collection import limits_of, sampling_of
 from ..builders.environments import backend_of
 from ..builders.environments import played as environments_played
 from ..builders.policy import tokenizer_of
@@ -33,7 +32,7 @@ from ..report.episodes import Explained
 from ..rollout.collector import BatchEpisode, roots_and_forks
 from ..rollout.environments import Backend
 from ..rollout.forks import ForkPoint
-from ..rollout.play import Episode, Player
+from ..rollout.play import Episode, Player, sampling_of
 from ..rollout.recorded import RecordedEngine, context_of
 from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score
@@ -68,7 +67,7 @@ async def play_again(
     """
     engine = RecordedEngine(episodes, config.engine.max_context)
     renderer = Renderer(tokenizer, template_kwargs=config.data.chat_template_kwargs, stop_token_ids=ends)
-    player = Player(engine, renderer, limits_of(config), scores)
+    player = Player(engine, renderer, config.rollout, scores, reward_timeout=None)
     forked = {(episode.forked_from, episode.forked_turn) for episode in episodes if episode.forked_from}
     points: dict[tuple[str, int], ForkPoint] = {}
     differences: dict[str, Difference | None] = {}
@@ -83,7 +82,7 @@ async def play_again(
             group_id=recorded.group_id,
             options={"task_index": recorded.task_index},
             env_seed=recorded.env_seed,
-            sampling=sampling_of(config),
+            sampling=sampling_of(config.rollout),
             sampling_seed=recorded.sampling_seed or 0,
             begin=begin,
             forks=lambda turn: int((recorded.episode_id, turn) in forked),
@@ -201,12 +200,11 @@ class _Resampling:
 
     def _sampling(self, episode: Trajectory, context: int) -> Sampling:
         """Return how a reply was sampled after a context of so many tokens, but for its seed."""
-        limits, most = limits_of(self._run.config), self._run.engine.max_context
-        limit = min(limits.max_context or most, most)
+        rollout, limit = self._run.config.rollout, self._run.engine.max_context
         opening = self._openings.get(episode.forked_from or episode.episode_id)
-        if limits.max_response_tokens is not None and opening is not None:
-            limit = min(limit, opening + limits.max_response_tokens)
-        sampling = sampling_of(self._run.config)
+        if rollout.max_response_tokens is not None and opening is not None:
+            limit = min(limit, opening + rollout.max_response_tokens)
+        sampling = sampling_of(rollout)
         return replace(
             sampling,
             max_new_tokens=min(sampling.max_new_tokens, limit - context),

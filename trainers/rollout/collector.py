@@ -5,8 +5,8 @@ An asyncio shell around the scheduler (:mod:`trainers.rollout.group_scheduler`):
 batches anywhere. The trainer's loop::
 
     async with Backend(EnvSpec("textenv/gsm8k-interact")) as backend:
-        groups = GroupRules(group_size=8, groups_per_batch=16)
-        async with Collector(engine, renderer, backend, tasks=1000, groups=groups) as collector:
+        rollout = RolloutSection(n=8, groups_per_batch=16)
+        async with Collector(engine, renderer, backend, tasks=1000, rollout=rollout) as collector:
             for step in range(steps):
                 batch = await collector.next_batch()
                 ...                                               # train on batch.groups
@@ -29,17 +29,20 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
+from ..algorithms.estimators import Estimator, TurnGRPO
+from ..config.learning import ForkSection
+from ..config.rollout import RolloutSection
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
 from .curriculum import Choice, Curriculum, TaskOrder
 from .environments import Backend
 from .eval_gate import EvalGate
-from .forks import ForkPlan, ForkPoint, ForkRules
-from .group_scheduler import CollectionError, GroupRules, GroupScheduler, Ticket
+from .forks import ForkPlan, ForkPoint
+from .group_scheduler import CollectionError, GroupScheduler, Ticket
 from .length_bias import LengthBias
 from .loop_lag import LoopLag
-from .play import Episode, EpisodeLimits, Player
+from .play import Episode, Player, sampling_of
 from .renderer import Renderer
 from .rewards import Score
 from .seeds import derive_seed, environment_seed
@@ -117,7 +120,7 @@ class Batch:
 
     @property
     def choices(self) -> list[Choice]:
-        """Choices of the :attr:`groups`, in their order."""
+        """The choice of each of the :attr:`groups`."""
         return list({episode.group: episode.choice for episode in self.episodes if episode.role == "root"}.values())
 
 
@@ -132,16 +135,16 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         backend: The environments; of a mixture, by the name of the component.
         tasks: How many tasks there are (played in a new order every epoch), ``None`` for an endless set, a function
             from group number to task index, or a curriculum, with a backend for each of its components.
-        groups: Sizes of groups and batches, and limits of what may be in flight.
-        limits: Limits of an episode; the timeouts of reset and step are the backend's.
-        sampling: How to sample a reply; its ``seed`` is not used.
+        rollout: Sizes of groups and batches, limits of an episode and of what may be in flight, and how to sample.
+            ``step_timeout_s`` is not read (the backend has its own), nor ``update_mode`` (:meth:`update_weights`).
+        algorithm: The estimator, which decides what groups must have: a greedy episode, forks.
+        fork: Where and how often episodes are forked, for an estimator that needs forks. They are played when their
+            sibling has ended well, sampled from the seeds of group, sibling, turn and number.
         rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
+        reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
         credit: From an episode to the same with other turn rewards, for the estimator alone
             (:attr:`BatchEpisode.moved`); called in a thread. One that it raises for ends as ``Status.ERROR_REWARD``.
-        forks: Where and how often episodes are forked; ``None`` for nowhere. They are played when their sibling has
-            ended well, sampled from the seeds of group, sibling, turn and number.
-        engine_slots: Requests that the engine computes at a time, for :meth:`stats`; ``None`` takes ``max_running``, or
-            what the staleness allows.
+        engine_slots: Requests that the engine computes at a time, for :meth:`stats`; ``None`` takes ``max_running``.
         lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
         trace: Where to draw episodes and weight updates; stays the caller's.
         seed: The run's seed: tasks, environments and sampling follow from it.
@@ -155,12 +158,12 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         backend: Backend | Mapping[str, Backend],
         *,
         tasks: int | None | Callable[[int], int] | Curriculum,
-        groups: GroupRules,
-        limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 (it is frozen)
-        sampling: Sampling = Sampling(),  # noqa: B008
+        rollout: RolloutSection,
+        algorithm: Estimator = TurnGRPO(),  # noqa: B008 (it is frozen)
+        fork: ForkSection = ForkSection(),  # noqa: B008
         rewards: Mapping[str, Score] | None = None,
+        reward_timeout: float | None = 600.0,
         credit: Callable[[Trajectory], Trajectory] | None = None,
-        forks: ForkRules | None = None,
         engine_slots: int | None = None,
         lag_interval: float | None = None,
         trace: TraceFile | None = None,
@@ -169,12 +172,12 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
     ) -> None:
         if engine_slots is not None and engine_slots < 1:
             raise ValueError(f"engine_slots must be at least 1 or None, not {engine_slots}")
-        self._engine, self._sampling, self._seed = engine, sampling, seed
+        self._engine, self._sampling, self._seed = engine, sampling_of(rollout), seed
         self._backends = dict(backend) if isinstance(backend, Mapping) else {"": backend}
         self._on_trajectory, self._credit, self._trace = on_trajectory, credit, trace
-        self._player = Player(engine, renderer, limits, rewards)
-        self._scheduler = GroupScheduler(groups, engine.version)
-        self._concurrency = Concurrency(self._scheduler.capacity) if groups.max_running == "auto" else None
+        self._player = Player(engine, renderer, rollout, rewards, reward_timeout)
+        self._scheduler = GroupScheduler(rollout, algorithm.needs, engine.version)
+        self._concurrency = Concurrency(self._scheduler.capacity) if rollout.max_running == "auto" else None
         if self._concurrency is not None:
             self._scheduler.max_running = self._concurrency.limit
         self._eval_gate, self._weight_lock = EvalGate(self._scheduler, self._pump), WeightLock()
@@ -189,14 +192,14 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         if sorted(self._backends) != sorted(components):
             raise ValueError(f"there are backends for {sorted(self._backends)}, and components {sorted(components)}")
         self._identity = {"seed": seed, "tasks": what}
-        self._load = Load(engine_slots or self._scheduler.max_running or self._scheduler.capacity)
+        self._load = Load(engine_slots or self._scheduler.max_running)
         self._lag = None if lag_interval is None else LoopLag(lag_interval)
         self._stats, self._length_bias = Stats(), LengthBias()
         # By group, until it is delivered or dropped: credited episodes by id, and users' sides.
         self._credited: defaultdict[int, dict[str, Trajectory]] = defaultdict(dict)
         self._users: defaultdict[int, list[Trajectory]] = defaultdict(list)
-        roots = groups.group_size * groups.groups_per_batch
-        self._forks = None if forks is None else ForkPlan(forks, roots, seed)
+        plan = ForkPlan(fork, rollout.n * rollout.groups_per_batch, seed, getattr(algorithm, "gamma", 1.0))
+        self._forks = plan if "forks" in algorithm.needs else None
         self._points: dict[tuple[int, int], list[ForkPoint]] = {}  # by group and sibling, while forks are to be played
         self._episodes: dict[asyncio.Task[None], Ticket] = {}
         self._dismissed: set[asyncio.Task[None]] = set()
@@ -268,7 +271,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
 
     @property
     def collected(self) -> int:
-        """Episodes of the next batch that have ended, of about ``groups_per_batch * group_size``."""
+        """Episodes of the next batch that have ended, of about ``groups_per_batch * n``."""
         return self._scheduler.collected
 
     def _note_dropped(self) -> None:

@@ -33,11 +33,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.rollout import ComponentSection, CurriculumSection
 from ..trajectory import Trajectory, solved
 from .environments import Backend, EnvError
 from .renderer import Renderer, RendererError
@@ -116,8 +117,6 @@ async def measure_openings(
     return dict(sorted(lengths.items())), dict(sorted(failed.items()))
 
 
-CurriculumKind = Literal["fixed", "signal"]
-
 _STARTS = 64  # of each component; the oldest one goes
 _PASSED = 1000  # tasks are passed over in a row, at most, and as many more as have been played: a floor may be tiny
 
@@ -128,26 +127,14 @@ class Component:
 
     name: str  #: unique
     tasks: Callable[[int], int]  #: from the number of a group, counted within the component, to a task
-    weight: float = 1.0  #: relative to the others', above 0
-    #: An episode that earns this much succeeded; ``None`` where the environment says so (``solved``)
-    success_reward: float | None = None
+    section: ComponentSection = ComponentSection()  #: its weight, and the reward of an episode that succeeded
 
     def succeeded(self, trajectory: Trajectory, start: Start | None = None) -> bool:
         """Return whether an episode succeeded; one that began at ``start`` has earned its replayed replies' rewards."""
-        if self.success_reward is None:
+        if self.section.success_reward is None:
             return solved(trajectory)
         before = () if start is None else start.rewards[: start.turn]
-        return float(np.sum([*before, *trajectory.turn_rewards])) >= self.success_reward
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurriculumRules:
-    """Rules by which components and starts are chosen."""
-
-    kind: CurriculumKind = "fixed"  #: ``fixed`` weights, or moved by their ``signal``
-    floor: float = 0.1  #: with ``signal``, this part of the shares stays as the weights have it, in (0, 1]
-    memory: int = 32  #: groups that a component's estimates go back, about: the mean of so many, then a moving average
-    reverse_share: float = 0.0  #: share of groups that begin in the middle of an episode, in [0, 1)
+        return float(np.sum([*before, *trajectory.turn_rewards])) >= self.section.success_reward
 
 
 @dataclass(frozen=True)
@@ -205,15 +192,15 @@ _Result = tuple[int, int, int, Start | None]
 
 
 class Curriculum:
-    """Chooses among ``components``; see the module. ``ValueError``: none, two of one name, or a weight not positive."""
+    """Chooses among ``components``; see the module. ``ValueError``: none, or two of one name."""
 
-    def __init__(self, components: Sequence[Component], rules: CurriculumRules, seed: int = 0) -> None:
-        self.components, self.rules = {component.name: component for component in components}, rules
-        if not components or len(self.components) < len(components) or min(c.weight for c in components) <= 0:
-            raise ValueError(f"at least one component, of unique names and weights above 0, not {components}")
+    def __init__(self, components: Sequence[Component], curriculum: CurriculumSection, seed: int = 0) -> None:
+        self.components, self.section = {component.name: component for component in components}, curriculum
+        if not components or len(self.components) < len(components):
+            raise ValueError(f"at least one component, of unique names, not {components}")
         self._seed, self._next = seed, 0
-        total = sum(component.weight for component in components)
-        self._weights = {component.name: component.weight / total for component in components}
+        total = sum(component.section.weight for component in components)
+        self._weights = {component.name: component.section.weight / total for component in components}
         self._states = {name: _ComponentState() for name in self.components}
         self._chosen: dict[int, Choice] = {}  # of groups that were not observed
         self._dropped: list[_Result] = []  # of groups that were dropped since the last batch was taken
@@ -227,9 +214,9 @@ class Curriculum:
         """Return the share of groups that each component has now; they sum to 1."""
         gains = {name: weight * self._states[name].signal for name, weight in self._weights.items()}
         total = sum(gains.values())
-        if self.rules.kind == "fixed" or total <= 0:
+        if self.section.kind == "fixed" or total <= 0:
             return dict(self._weights)
-        floor = self.rules.floor
+        floor = self.section.floor
         return {name: floor * weight + (1 - floor) * gains[name] / total for name, weight in self._weights.items()}
 
     # ------------------------------------------------------------------ groups
@@ -246,7 +233,7 @@ class Curriculum:
         name = max(self._states, key=lambda name: self._states[name].credit)
         state = self._states[name]
         state.credit -= 1.0
-        state.due = min(1.0, state.due + self.rules.reverse_share)
+        state.due = min(1.0, state.due + self.section.reverse_share)
         if state.starts and state.due >= 1.0:
             state.due -= 1.0
             start = state.starts.popleft()
@@ -328,7 +315,7 @@ class Curriculum:
             stats[f"{prefix}share"] = shares[name]
             if state.seen:
                 stats |= {f"{prefix}success": state.success, f"{prefix}signal": state.signal}
-            if self.rules.reverse_share:
+            if self.section.reverse_share:
                 stats[f"{prefix}starts"] = float(len(state.starts))
             if state.passed:
                 stats[f"{prefix}tasks_passed"] = float(state.passed)
@@ -341,7 +328,7 @@ class Curriculum:
         return [result[0] for result in self._dropped]
 
     def _next_task(self, name: str) -> int:
-        state, order, floor = self._states[name], self.components[name].tasks, self.rules.floor
+        state, order, floor = self._states[name], self.components[name].tasks, self.section.floor
         last = state.passed + _PASSED + len(state.tasks)
         while True:
             number, state.admitted = state.admitted, state.admitted + 1
@@ -359,7 +346,7 @@ class Curriculum:
         component = self.components[choice.component]
         succeeded = [episode for episode in siblings if component.succeeded(episode, choice.start)]
         new = None
-        if self.rules.reverse_share and choice.start is None and len(succeeded) < len(siblings):
+        if self.section.reverse_share and choice.start is None and len(succeeded) < len(siblings):
             longer = (episode for episode in succeeded if episode.num_turns > 1)
             if (source := next(longer, None)) is not None:
                 new = Start.of(source, choice.task, environment_seed(self._seed, group))
@@ -368,14 +355,14 @@ class Curriculum:
     def _learn(self, choice: Choice, successes: int, count: int) -> None:
         state = self._states[choice.component]
         state.seen += 1
-        rate = 1.0 / min(state.seen + 1, self.rules.memory + 1)
+        rate = 1.0 / min(state.seen + 1, self.section.memory + 1)
         state.success += rate * (successes / count - state.success)
         if count < 2:
             return  # one episode alone gives no estimate for its task
         signal = 4.0 * successes * (count - successes) / (count * (count - 1))
         state.signal += rate * (signal - state.signal)
         tasks = self.components[choice.component].tasks
-        if self.rules.kind == "signal" and isinstance(tasks, TaskOrder) and tasks.size is not None:
+        if self.section.kind == "signal" and isinstance(tasks, TaskOrder) and tasks.size is not None:
             state.tasks[choice.task] = (state.tasks.get(choice.task, 1.0) + signal) / 2
 
     def _keep(self, name: str, start: Start, *, instead: bool = False) -> None:

@@ -11,18 +11,17 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from textenvs.messages import Messages
 
+from ..config.learning import ForkSection
 from ..trajectory import Trajectory
 from .episode_tokens import EpisodeTokens
 from .rewards import PendingRewards
 from .seeds import derive_seed
-
-Where: TypeAlias = Literal["every", "variance"]
 
 _REMEMBERED = 8  # batches; what a turn's variance was before is forgotten
 
@@ -43,17 +42,6 @@ class ForkPoint:
     rewards: PendingRewards  #: the root's rewards that come later
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForkRules:
-    """Rules of where and how often roots are forked."""
-
-    samples: int = 1  #: forks at each state that is chosen, at least 1
-    #: ``every``: all turns alike. ``variance``: the turns with the highest variance of the return after a reply.
-    where: Where = "every"
-    budget: int | None = None  #: tokens that the forks of a batch are expected to sample at most; ``None`` for no limit
-    gamma: float = 1.0  #: the estimator's discount a turn, in that return
-
-
 #: Of one turn in one batch: number of roots that reached it, the tokens that they sampled from there on, and squared
 #: deviations with their degrees of freedom of the reward-to-go, among samples of one state and among roots of a group.
 _TurnSums: TypeAlias = tuple[float, float, float, float, float, float]
@@ -69,11 +57,12 @@ class ForkPlan:
 
     The standard deviation of a turn is that of the reward-to-go among samples of one state, where forks of the last
     batches show it; elsewhere that among the roots of a group, which is at least as large by the law of total variance.
-    Groups of one count as one group. The first batch has all forks, or none with a budget.
+    Groups of one count as one group. The first batch has all forks, or none with a budget. ``roots`` is the number of
+    episodes in a batch, ``gamma`` the estimator's discount a turn.
     """
 
-    def __init__(self, rules: ForkRules, roots: int, seed: int) -> None:
-        self.rules, self._roots, self._seed = rules, roots, seed
+    def __init__(self, fork: ForkSection, roots: int, seed: int, gamma: float = 1.0) -> None:
+        self.section, self._roots, self._seed, self._gamma = fork, roots, seed, gamma
         self._batches: deque[list[_TurnSums]] = deque(maxlen=_REMEMBERED)
         self._chances: list[float] | None = None  # by turn
 
@@ -81,21 +70,21 @@ class ForkPlan:
         """Return how many forks of this root begin before its reply at this turn."""
         chance = self.chance(turn)
         if chance >= 1.0:
-            return self.rules.samples
+            return self.section.samples
         drawn = derive_seed(self._seed, "fork", group, root, turn, bits=53) / 2.0**53
-        return self.rules.samples if drawn < chance else 0
+        return self.section.samples if drawn < chance else 0
 
     def chance(self, turn: int) -> float:
         """Return the probability that a root which reaches this turn is forked there."""
         if self._chances is None:
-            return 1.0 if self.rules.budget is None else 0.0
+            return 1.0 if self.section.budget is None else 0.0
         if turn < len(self._chances):
             return self._chances[turn]
         # No earlier root came so far.
-        return 1.0 if self.rules.budget is None else (self._chances[-1] if self._chances else 0.0)
+        return 1.0 if self.section.budget is None else (self._chances[-1] if self._chances else 0.0)
 
     def observe(self, groups: Sequence[Sequence[Trajectory]], forks: Iterable[Trajectory]) -> None:
-        self._batches.append(_turn_sums(groups, forks, self.rules.gamma))
+        self._batches.append(_turn_sums(groups, forks, self._gamma))
         self._decide()
 
     def state(self) -> list[list[list[float]]]:
@@ -115,16 +104,16 @@ class ForkPlan:
         enough = within_freedom >= 2
         variance = np.where(enough, within, among) / np.maximum(np.where(enough, within_freedom, among_freedom), 1.0)
         deviation = np.sqrt(variance)
-        cost = self.rules.samples * tokens / np.maximum(reached, 1.0)  # a state
+        cost = self.section.samples * tokens / np.maximum(reached, 1.0)  # a state
         share = reached / len(padded) / self._roots  # of the roots
         chances = np.ones(turns)
-        if self.rules.budget is None:
-            if self.rules.where == "variance":
+        if self.section.budget is None:
+            if self.section.where == "variance":
                 chances = (deviation >= float(np.dot(share, deviation)) / max(share.sum(), 1e-12) - 1e-12).astype(float)
         else:
             expected = self._roots * share * cost  # of all forks at a turn
-            remaining = float(self.rules.budget)
-            if self.rules.where == "every":
+            remaining = float(self.section.budget)
+            if self.section.where == "every":
                 chances *= min(1.0, remaining / max(float(expected.sum()), 1e-12))
             else:
                 chances[:] = 0.0

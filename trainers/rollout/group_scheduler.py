@@ -4,7 +4,7 @@ A pure state machine. The shell calls :meth:`GroupScheduler.start` until it answ
 :meth:`GroupScheduler.finish` when an episode has ended, :meth:`GroupScheduler.take` for a batch and
 :meth:`GroupScheduler.update` when new weights are out.
 
-Vocabulary. A *group* is ``group_size`` episodes (siblings) of one task, and their *forks*, which begin in a state of a
+Vocabulary. A *group* is ``rollout.n`` episodes (siblings) of one task, and their *forks*, which begin in a state of a
 sibling that has ended (:meth:`GroupScheduler.finish`); it has a number, in the order of admission. A group is *in
 flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. Its update is
 *due* from the moment it is taken until the weights trained on it are out.
@@ -17,7 +17,8 @@ Invariants
        oldest token in it. Checked on every batch.
     2. **Order.** Between two groups, the later one is delivered first only if their numbers differ by less than
        ``window`` (W); so a long episode is overtaken by at most W-1 groups, and W = 1 is strict order of admission.
-       With a ``surplus`` (S > 0) groups are delivered as they complete, and one is overtaken by at most (η+1)·G others.
+       With a surplus (S > 0 groups, by ``oversampling_factor``) groups are delivered as they complete, and one is
+       overtaken by at most (η+1)·G others.
     3. **Once.** Every group number is delivered once or dropped once with a counted reason, never both, never neither.
     4. **Progress.** When all episodes that may start have started and ended, and no update is due, there is a batch.
 
@@ -44,19 +45,23 @@ The plain rule "capacity (η+1)·batch, freed when the trainer takes a batch" is
 breaks the bound.
 
 Why 4 holds. With no update due, (*) admits until ``in flight >= (staleness + 1) * G - (W - 1)``, which is at least G
-because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, none is left to wait for.
+because :class:`.RolloutSection` demands ``W - 1 <= staleness * G``; once all of them have ended, none is left to wait
+for.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from math import inf
-from typing import Any, Literal
+from typing import Any
 
+from ..algorithms.estimators.base import Need
+from ..config.rollout import RolloutSection
+from ..config.sizes import episodes_per_group, groups_in_flight, surplus_groups
 from ..trajectory import Status, Trajectory, tied
 
 #: Ends of an attempt for which the episode itself is not the cause: the same reply is sampled again.
@@ -116,75 +121,23 @@ class _Group:
     born: int | None = None  # the version of the weights when its first episode began
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupRules:
-    """Sizes of groups and batches, and limits of what may be in flight. ``ValueError``: a value outside its range."""
-
-    group_size: int  #: episodes of one task that are compared with each other, at least 1
-    groups_per_batch: int  #: groups a batch, at least 1
-    staleness: int = 0  #: η, at least 0. At 0 a batch is sampled wholly from the weights it is trained on.
-    #: W, at least 1 and at most ``staleness * groups_per_batch + 1``. What it gives in order it takes from running
-    #: ahead: see (*).
-    window: int = 1
-    #: S, at least 0: so many groups more are in flight than the batches need. The first that are complete are taken,
-    #: and those that get too old meanwhile are withdrawn. That makes batches sooner and throws work away, that of long
-    #: episodes above all: what is trained on is shorter than what is played. Not with a window.
-    surplus: int = 0
-    #: How often one sibling is played again after a failure. After that its group continues without it, as long as two
-    #: siblings are left (one, in groups of one), and is dropped otherwise.
-    retries: int = 1
-    #: At most this many episodes at a time, those of evaluation among them; ``None`` for as many as the capacity has
-    #: (forks take the places of siblings that have ended). ``"auto"`` (of the collector) looks for as many as the
-    #: engine serves without a queue, see :mod:`trainers.rollout.concurrency`.
-    max_running: int | Literal["auto"] | None = None
-    #: Each group has one more episode, number ``group_size``, to be played greedily: what the others are compared with,
-    #: and not among those to train on. A group whose greedy episode fails is dropped.
-    greedy: bool = False
-    #: Drop groups whose episodes (a greedy one among them) all have the same total reward, and admit others instead
-    filter_zero_variance: bool = False
-    filter_by_term: bool = False  #: these have the same sum of every term of the reward, not only the same total
-    max_consecutive_filtered: int = 64  #: raise when more groups than this were filtered with none kept in between
-    max_consecutive_errors: int = 32  #: raise when this many episodes in a row ended unusable
-
-    def __post_init__(self) -> None:
-        if isinstance(self.max_running, str) and self.max_running != "auto":
-            raise ValueError(f"max_running must be a number, None or 'auto', not {self.max_running!r}")
-        for name, lowest in _LOWEST.items():
-            value = getattr(self, name)
-            if isinstance(value, int) and value < lowest:
-                raise ValueError(f"{name} must be at least {lowest}, not {value}")
-        ahead = self.staleness * self.groups_per_batch
-        if self.window > ahead + 1:
-            raise ValueError(
-                f"window={self.window} needs staleness * groups_per_batch >= {self.window - 1}, but that is "
-                f"{self.staleness} * {self.groups_per_batch}: use window <= {ahead + 1} or more staleness"
-            )
-        if self.surplus and self.window > 1:
-            raise ValueError(
-                f"window={self.window} has no meaning with surplus={self.surplus}: groups are taken as they complete"
-            )
-        if self.filter_zero_variance and self.episodes_per_group < 2:
-            raise ValueError("filter_zero_variance needs group_size >= 2: one episode alone never differs in reward")
-
-    @property
-    def episodes_per_group(self) -> int:
-        """``group_size``, and one more where there is a greedy one."""
-        return self.group_size + self.greedy
-
-
-_LOWEST = {
-    **dict.fromkeys(("group_size", "groups_per_batch", "window", "max_running", "max_consecutive_errors"), 1),
-    **dict.fromkeys(("staleness", "surplus", "retries", "max_consecutive_filtered"), 0),
-}
-
-
 class GroupScheduler:
-    """The scheduler; the module's docstring has its invariants, and ``version`` is that of the engine's weights."""
+    """The scheduler; the module's docstring has its invariants.
 
-    def __init__(self, rules: GroupRules, version: int = 0) -> None:
-        self.rules = rules
-        self.version = version
-        self.max_running = None if isinstance(rules.max_running, str) else rules.max_running
+    Args:
+        rollout: Sizes of groups and batches, and limits of what may be in flight; of its other keys nothing is read.
+        needs: Needs of the estimator. ``greedy``: each group has one more episode, number ``rollout.n``, which the
+            others are compared with and which is not trained on; a group whose greedy episode fails is dropped.
+            ``terms``: a group has no difference in reward if every term has the same sum in all of its episodes.
+        version: The version of the engine's weights.
+    """
+
+    def __init__(self, rollout: RolloutSection, needs: Collection[Need] = (), version: int = 0) -> None:
+        self.rollout, self.version = rollout, version
+        self.episodes_per_group, self._most = episodes_per_group(rollout, needs), groups_in_flight(rollout)
+        self._greedy, self._by_term, self._surplus = "greedy" in needs, "terms" in needs, surplus_groups(rollout)
+        #: Maximum episodes at a time, those of evaluation included; with ``auto`` the collector adjusts it.
+        self.max_running = rollout.max_running if isinstance(rollout.max_running, int) else self.capacity
         self.evaluations = self.updates_due = self.batches = 0
         self.taken_groups: list[int] = []
         self.taken_greedy: list[Trajectory] = []
@@ -205,10 +158,10 @@ class GroupScheduler:
     @property
     def capacity(self) -> int:
         """Episodes that may be in flight when no update is due."""
-        return self._room(0) * self.rules.episodes_per_group
+        return self._most * self.episodes_per_group
 
     def is_greedy(self, ticket: Ticket) -> bool:
-        return ticket.sibling == self.rules.group_size
+        return ticket.sibling == self.rollout.n
 
     def forks_left(self, ticket: Ticket) -> bool:
         """Return whether a fork of this ticket's sibling is still to be played."""
@@ -246,13 +199,13 @@ class GroupScheduler:
     @property
     def collected(self) -> int:
         """Episodes that have ended of the groups that are first in line for the next batch."""
-        return sum(len(group.played) for group in islice(self._groups.values(), self.rules.groups_per_batch))
+        return sum(len(group.played) for group in islice(self._groups.values(), self.rollout.groups_per_batch))
 
     # ------------------------------------------------------------------ episodes
 
     def start(self) -> Ticket | None:
         """Return the next episode to start now, or ``None`` when none may start before something else happens."""
-        if self.max_running is not None and len(self._running) + self.evaluations >= self.max_running:
+        if len(self._running) + self.evaluations >= self.max_running:
             return None
         if len(self._running) >= self.capacity:  # forks are more than the siblings that they take the places of
             return None
@@ -287,7 +240,7 @@ class GroupScheduler:
         if ticket not in self._running:
             raise ValueError(f"{ticket} is not running: it was never started, has ended before, or was withdrawn")
         self._running.remove(ticket)
-        rules, group = self.rules, self._groups[ticket.group]
+        rollout, group = self.rollout, self._groups[ticket.group]
         usable = trajectory.status.trainable and trajectory.oldest_version is not None
         if usable:
             if ticket.fork:
@@ -302,7 +255,7 @@ class GroupScheduler:
         else:
             group.failures[ticket.place] += not excused
             self._errors_in_a_row += not excused
-            if group.failures[ticket.place] > rules.retries:
+            if group.failures[ticket.place] > rollout.retries:
                 group.forking[ticket.sibling] -= ticket.fork
                 group.lost += not ticket.fork
                 self.counters["forks_lost" if ticket.fork else "siblings_lost"] += 1
@@ -310,9 +263,9 @@ class GroupScheduler:
                 draw = ticket.draw + (own or trajectory.status not in _NOT_ITS_OWN)
                 heapq.heappush(self._waiting, replace(ticket, attempt=ticket.attempt + 1, draw=draw))
                 self.counters["retries_excused" if excused else "retries"] += 1
-        whole = len(group.played) + group.lost == rules.episodes_per_group and not group.forking.total()
+        whole = len(group.played) + group.lost == self.episodes_per_group and not group.forking.total()
         dropped = self._settle(ticket.group, group) if whole else None
-        if not usable and not excused and self._errors_in_a_row >= rules.max_consecutive_errors:
+        if not usable and not excused and self._errors_in_a_row >= rollout.max_consecutive_errors:
             raise ConsecutiveErrorsError(
                 f"{self._errors_in_a_row} episodes in a row could not be used for training; the last one, of task "
                 f"{trajectory.task_key or '(unknown)'!r}, ended as {trajectory.status.value}: "
@@ -324,12 +277,12 @@ class GroupScheduler:
 
     def take(self) -> list[list[Trajectory]] | None:
         """Return the next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if incomplete."""
-        rules = self.rules
+        rollout = self.rollout
         unready = next((number for number, group in self._groups.items() if not group.ready), None)
-        limit = inf if rules.surplus or unready is None else unready + rules.window
+        limit = inf if self._surplus or unready is None else unready + rollout.window
         within = takewhile(lambda item: item[0] < limit, self._groups.items())
-        numbers = list(islice((number for number, group in within if group.ready), rules.groups_per_batch))
-        if len(numbers) < rules.groups_per_batch:
+        numbers = list(islice((number for number, group in within if group.ready), rollout.groups_per_batch))
+        if len(numbers) < rollout.groups_per_batch:
             return None
         groups = [self._groups.pop(number) for number in numbers]
         batch = [[group.played[s] for s in sorted(group.played)] for group in groups]
@@ -338,13 +291,13 @@ class GroupScheduler:
             for trajectory in (*siblings, *group_forks):
                 self._check_age(number, trajectory)
         # The greedy one has the greatest number, and a group without it was dropped.
-        self.taken_groups, self.taken_greedy = numbers, [group.pop() for group in batch] if rules.greedy else []
+        self.taken_groups, self.taken_greedy = numbers, [group.pop() for group in batch] if self._greedy else []
         self.counters["groups_delivered"] += len(numbers)
         if forks := sum(map(len, self.taken_forks)):
             self.counters["forks_delivered"] += forks
         self.batches += 1
         self.updates_due += 1
-        if rules.surplus:
+        if self._surplus:
             self._withdraw()
         return batch
 
@@ -366,8 +319,8 @@ class GroupScheduler:
         if step > self.updates_due and self._groups:
             raise ValueError(
                 f"an update from version {self.version} to {version} with {self.updates_due} batch(es) taken since: "
-                f"what is in flight would get older than staleness={self.rules.staleness} allows. Publish one version "
-                "a batch"
+                f"what is in flight would get older than staleness={self.rollout.staleness} allows. Publish one "
+                "version a batch"
             )
 
     def update(self, version: int) -> None:
@@ -405,16 +358,9 @@ class GroupScheduler:
 
     # ------------------------------------------------------------------ inside
 
-    def _room(self, updates_due: int) -> int:
-        """Return how many groups may be in flight while so many updates are due: (*)."""
-        rules = self.rules
-        if updates_due > rules.staleness:
-            return 0
-        return (rules.staleness + 1 - updates_due) * rules.groups_per_batch - (rules.window - 1) + rules.surplus
-
     def _withdraw(self) -> None:
         """Drop the groups that have become too old for the next batch, and so for any."""
-        oldest = self.training_version - self.rules.staleness
+        oldest = self.training_version - self.rollout.staleness
         late = {number for number, group in self._groups.items() if group.born is not None and group.born < oldest}
         for number in late:
             self._drop(number, "surplus")
@@ -426,7 +372,8 @@ class GroupScheduler:
         heapq.heapify(self._waiting)
 
     def _admit(self) -> bool:
-        if len(self._groups) >= self._room(self.updates_due):
+        room = self._most - self.updates_due * self.rollout.groups_per_batch  # (*)
+        if self.updates_due > self.rollout.staleness or len(self._groups) >= room:
             return False
         if self._again:
             number = self._again.popleft()
@@ -435,26 +382,26 @@ class GroupScheduler:
             self.counters["groups_admitted"] += 1
         self._groups[number] = _Group()
         # It was empty, and what is sorted is a heap.
-        self._waiting = [Ticket(number, sibling) for sibling in range(self.rules.episodes_per_group)]
+        self._waiting = [Ticket(number, sibling) for sibling in range(self.episodes_per_group)]
         return True
 
     def _settle(self, number: int, group: _Group) -> str | None:
         """Mark the group, whose siblings have all ended, as ready, or drop it; return why it was dropped."""
-        rules = self.rules
-        if rules.greedy and rules.group_size not in group.played:
+        rollout = self.rollout
+        if self._greedy and rollout.n not in group.played:
             return self._drop(number, "no_greedy")
-        if len(group.played) - rules.greedy < min(2, rules.group_size):
+        if len(group.played) - self._greedy < min(2, rollout.n):
             return self._drop(number, "too_few_siblings")
-        if rules.filter_zero_variance and tied(group.played.values(), by_term=rules.filter_by_term):
+        if rollout.filter_zero_variance and tied(group.played.values(), by_term=self._by_term):
             reason = self._drop(number, "zero_variance")
             self._filtered_in_a_row += 1
-            if self._filtered_in_a_row > rules.max_consecutive_filtered:
+            if self._filtered_in_a_row > rollout.max_consecutive_filtered:
                 first = next(iter(group.played.values()))
                 raise FilterExhaustedError(
                     f"{self._filtered_in_a_row} groups in a row had no difference in reward (in the last one, task "
                     f"{first.task_key!r}, all {len(group.played)} episodes got {first.total_reward:g}): "
                     "the tasks are all too hard or all too easy for this policy, or the reward is constant. Change the "
-                    "difficulty, raise group_size or the temperature, or turn filter_zero_variance off"
+                    "difficulty, raise rollout.n or the temperature, or turn filter_zero_variance off"
                 )
             return reason
         self._filtered_in_a_row = 0
@@ -463,12 +410,12 @@ class GroupScheduler:
 
     def _drop(self, number: int, reason: str) -> str:
         played = self._groups.pop(number).played
-        self._dropped.append((number, reason, [played[s] for s in sorted(played) if s < self.rules.group_size]))
+        self._dropped.append((number, reason, [played[s] for s in sorted(played) if s < self.rollout.n]))
         self.counters[f"groups_dropped_{reason}"] += 1
         return reason
 
     def _check_age(self, number: int, trajectory: Trajectory) -> None:
-        oldest, staleness = trajectory.oldest_version, self.rules.staleness
+        oldest, staleness = trajectory.oldest_version, self.rollout.staleness
         assert oldest is not None  # finish() keeps no trajectory without a sampled token
         if self.training_version - oldest > staleness:
             raise StalenessError(

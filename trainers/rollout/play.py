@@ -19,13 +19,14 @@ from textenvs.lookahead import Played
 from textenvs.messages import Messages, clean_text
 from textenvs.two_sides import Cut
 
+from ..config.rollout import RolloutSection
 from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
 from .curriculum import Start, context_digest
-from .environments import Backend, EnvError, EnvSpec, Lease
+from .environments import Backend, EnvError, Lease
 from .episode_tokens import EpisodeTokens
 from .forks import ForkPoint
-from .renderer import Renderer, RendererError, Tools
+from .renderer import Renderer, RendererError
 from .rewards import PendingRewards, Score, TurnContext
 from .seeds import derive_seed
 from .stats import Load, Timeline
@@ -52,35 +53,16 @@ class Episode:
     forks: Callable[[int], int] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpisodeLimits:
-    """Limits of an episode."""
-
-    #: Prompt and replies of an episode together have at most this many tokens; ``None`` for what the engine can hold,
-    #: which is the limit in any case
-    max_context: int | None = None
-    #: At most this many tokens after the opening, those of the environment included (verl's ``max_response_length``);
-    #: ``None`` for no limit but the context
-    max_response_tokens: int | None = None
-    generation_timeout: float | None = None  #: seconds for one reply; ``None`` for no limit
-    episode_timeout: float | None = None  #: seconds for an episode, once it has its environment; ``None`` for no limit
-    #: Seconds from a turn until a reward that comes later must be there; ``None`` for no limit
-    reward_timeout: float | None = 600.0
-    #: A reply that a weight update (``mode="abort"``) cut continues from its tokens under the new weights, in the same
-    #: turn; otherwise its episode ends as aborted, and is played again from the start. The staleness bound holds either
-    #: way, because it holds from a group's admission on.
-    partial: bool = False
-    #: With ``partial``, an episode whose oldest token would then be more versions old than this ends as aborted all the
-    #: same (``cause_aborted_too_old``); ``None`` for no limit
-    partial_max_age: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.partial_max_age is not None and (not self.partial or self.partial_max_age < 0):
-            raise ValueError(f"partial_max_age={self.partial_max_age} needs partial=True, and must be at least 0")
-        timeouts = ("generation_timeout", "episode_timeout", "reward_timeout")
-        for name in ("max_context", "max_response_tokens", *timeouts):
-            if (limit := getattr(self, name)) is not None and limit <= 0:
-                raise ValueError(f"{name} must be above 0 or None, not {limit}")
+def sampling_of(rollout: RolloutSection) -> Sampling:
+    """Return how training samples a reply."""
+    return Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        max_new_tokens=rollout.max_response_length,
+        return_kept=rollout.keep_sampling_mask,
+    )
 
 
 @dataclass(frozen=True)
@@ -98,7 +80,7 @@ class _Progress:
 
     timeline: Timeline
     rewards: PendingRewards
-    spec: EnvSpec
+    backend: Backend
     tokens: EpisodeTokens | None = None
     first_turn: int = 0  # the number of the turn that is the first of ``tokens``
     messages: Messages = ()
@@ -137,18 +119,26 @@ class _AbortedError(EpisodeError):
 
 
 class Player:
-    """Plays episodes with one engine, any number at a time; ``rewards``, by name, come later."""
+    """Plays episodes with one engine, any number at a time.
+
+    Args:
+        engine: The engine that samples replies.
+        renderer: The renderer of the engine's model.
+        rollout: Limits of an episode; those of groups, and how to sample, are not read.
+        rewards: Rewards that come later, by name.
+        reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
+    """
 
     def __init__(
         self,
         engine: Engine,
         renderer: Renderer,
-        limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 (it is frozen)
+        rollout: RolloutSection = RolloutSection(),  # noqa: B008 (it is frozen)
         rewards: Mapping[str, Score] | None = None,
+        reward_timeout: float | None = 600.0,
     ) -> None:
-        self.engine, self.renderer, self.limits = engine, renderer, limits
-        self._max_context = min(limits.max_context or engine.max_context, engine.max_context)
-        self._rewards = dict(rewards or {})
+        self.engine, self.renderer, self.rollout = engine, renderer, rollout
+        self._rewards, self._reward_timeout = dict(rewards or {}), reward_timeout
         for name, score in self._rewards.items():
             if not callable(score):
                 raise ValueError(f"rewards[{name!r}] must be a function score(so_far, turn), not {score!r}")
@@ -192,11 +182,11 @@ class Player:
         """
         timeline = timeline or Timeline(Load(1))
         root = None if episode.begin is None else episode.begin.rewards
-        rewards = PendingRewards(self._rewards, self.limits.reward_timeout, timeline, root)
-        progress = _Progress(timeline, rewards, backend.spec)
+        rewards = PendingRewards(self._rewards, self._reward_timeout, timeline, root)
+        progress = _Progress(timeline, rewards, backend)
         end = None
         try:
-            end = await self._whole(backend, episode, progress)
+            end = await self._whole(episode, progress)
         finally:
             rewards.cancel()
             timeline.close("cancelled" if end is None else end.status.value, None if end is None else end.cause)
@@ -218,8 +208,8 @@ class Player:
         async with backend.lease() as env:
             on_start()
             while True:
-                progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend.spec)
-                end = await self._whole(backend, future, progress, env)
+                progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend)
+                end = await self._whole(future, progress, env)
                 turns = 0 if progress.tokens is None else progress.tokens.num_turns
                 for _ in range(turns):
                     on_reply()
@@ -235,19 +225,17 @@ class Player:
         with contextlib.suppress(EngineError):
             await self.engine.release(f"{self._name}/{episode_id}")
 
-    async def _whole(
-        self, backend: Backend, episode: Episode, progress: _Progress, leased: Lease | None = None
-    ) -> _End:
+    async def _whole(self, episode: Episode, progress: _Progress, leased: Lease | None = None) -> _End:
         """Play the turns, then await the pending rewards; a failure is returned as an end, too."""
         session = f"{self._name}/{episode.episode_id}"
         clock: asyncio.Timeout | None = None
         try:
             try:
                 progress.timeline.phase("queue")
-                lease = backend.lease() if leased is None else contextlib.nullcontext(leased)
-                async with lease as env, asyncio.timeout(self.limits.episode_timeout) as clock:
-                    play = self._sides if backend.sides else self._turns
-                    end = await play(env, episode, session, progress, backend)
+                lease = progress.backend.lease() if leased is None else contextlib.nullcontext(leased)
+                async with lease as env, asyncio.timeout(self.rollout.episode_timeout_s) as clock:
+                    play = self._sides if progress.backend.sides else self._turns
+                    end = await play(env, episode, session, progress)
                     if episode.window is not None and end.status.trainable:
                         progress.scores = await env.conversation_score()
                     progress.timeline.phase("own")
@@ -270,7 +258,7 @@ class Player:
         except TimeoutError:
             if clock is None or not clock.expired():
                 raise
-            message = f"the episode took longer than {self.limits.episode_timeout:g} s"
+            message = f"the episode took longer than {self.rollout.episode_timeout_s:g} s"
             return _End(Status.TRUNCATED_TIME, error=message, cause="episode_timeout")
         except Exception as error:
             error.add_note(f"in episode {episode.episode_id}, task_index {episode.options.get('task_index')}")
@@ -283,19 +271,19 @@ class Player:
             assert progress.tokens is not None  # or no reward would have been requested
             progress.tokens.add_reward(turn - progress.first_turn, terms)
 
-    async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress, backend: Backend) -> _End:
+    async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress) -> _End:
         enter = progress.timeline.phase
         enter("reset")
         if episode.begin is None:
-            point = await self._open(env, episode, progress, backend.tools)
+            point = await self._open(env, episode, progress)
         else:
             point = await _restore(env, episode, episode.begin)
         enter("own")
-        tokens, opening, limit, names = point.tokens, point.opening, point.limit, point.names
+        tokens, limit = point.tokens, point.limit
         progress.tokens, progress.messages, progress.first_turn = tokens, point.messages, point.turn
         if episode.start is not None:  # also of a fork, whose turns are counted from there, too
             progress.metrics["start_turn"] = float(episode.start.turn)
-        if (size := opening if episode.start is None else tokens.context_size) >= limit:
+        if (size := point.opening if episode.start is None else tokens.context_size) >= limit:
             message = f"the opening takes {size} tokens, and the context has room for {limit}"
             return _End(Status.TRUNCATED_CONTEXT, error=message, cause="no_room")
         for turn in itertools.count(point.turn):
@@ -305,67 +293,69 @@ class Player:
                 if turn - point.turn >= episode.window:
                     return _End(Status.TRUNCATED_TURNS)
             if episode.forks is not None and (samples := episode.forks(turn)):
-                enter("step")
-                state = await env.snapshot()
-                enter("own")
-                fork_point = replace(point, turn=turn, state=state, tokens=tokens.fork(), messages=progress.messages)
-                progress.points.append(replace(fork_point, samples=samples))
-            cut_before = progress.timeline.counts["cut"]
-            text = await self._reply(episode, turn, limit, session, tokens, progress.timeline)
-            response_tokens = tokens.context_size - opening
-            enter("step")
-            conversation, reward, terminated, truncated, info = await env.step(text)
-            enter("own")
-            terms = _terms(info, reward)
-            tokens.reward(reward, terms)
-            progress.messages = conversation
-            progress.metrics.update(info.get("metrics") or {})
-            progress.user_messages = info.get("user_messages", ())
-            stop = info.get("stop")
-            if info.get("failed"):
-                cause = str(stop or "env_failed")
-                return _End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=cause)
-            end = None
-            if terminated:
-                end = _End(Status.COMPLETED, terminated=True, stop=stop)
-            else:
-                tokens.observe(conversation)
-                if truncated:
-                    end = _End(Status.TRUNCATED_TURNS, stop=stop)
-                elif tokens.context_size >= limit:
-                    end = _End(Status.TRUNCATED_CONTEXT)
-            if progress.rewards:
-                futures = None
-                if progress.rewards.needs_futures and episode.training:
-                    enter("step")
-                    state = await env.snapshot()
-                    enter("own")
-                    next_point = replace(point, turn=turn + 1, state=state, tokens=tokens.fork(), messages=conversation)
-                    over = end is not None and end.status is not Status.TRUNCATED_CONTEXT
-                    futures = _Futures(self, backend, episode, next_point, progress.rewards, over)
-                so_far = TurnContext(
-                    episode_id=episode.episode_id,
-                    **names,
-                    messages=conversation,
-                    reply=text,
-                    reward=reward,
-                    terms=dict(terms),
-                    over=end is not None,
-                    stop=stop,
-                    futures=futures,
-                    spec=progress.spec,
-                    task_index=episode.options.get("task_index"),
-                    training=episode.training,
-                    response_tokens=response_tokens,
-                    cut=progress.timeline.counts["cut"] > cut_before,
-                    replayed=0 if episode.start is None else episode.start.turn,
-                )
-                progress.rewards.ask(so_far, turn)
-            if end is not None:
+                progress.points.append(replace(await _snapshot(env, point, turn, progress), samples=samples))
+            if (end := await self._turn(env, episode, session, progress, point, turn)) is not None:
                 return end
         raise AssertionError("unreachable")
 
-    async def _sides(self, env: Lease, episode: Episode, session: str, progress: _Progress, backend: Backend) -> _End:
+    async def _turn(
+        self, env: Lease, episode: Episode, session: str, progress: _Progress, point: ForkPoint, turn: int
+    ) -> _End | None:
+        """Play a turn of the episode that began at ``point``; return its end, if it has ended.
+
+        Sample the reply, step, record the rewards, and request those that come later.
+        """
+        tokens, timeline = point.tokens, progress.timeline
+        cut_before = timeline.counts["cut"]
+        text = await self._reply(episode, turn, point.limit, session, tokens, timeline)
+        response_tokens = tokens.context_size - point.opening
+        timeline.phase("step")
+        conversation, reward, terminated, truncated, info = await env.step(text)
+        timeline.phase("own")
+        terms, stop = _terms(info, reward), info.get("stop")
+        tokens.reward(reward, terms)
+        progress.messages = conversation
+        progress.metrics.update(info.get("metrics") or {})
+        progress.user_messages = info.get("user_messages", ())
+        if info.get("failed"):
+            cause = str(stop or "env_failed")
+            return _End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=cause)
+        end = None
+        if terminated:
+            end = _End(Status.COMPLETED, terminated=True, stop=stop)
+        else:
+            tokens.observe(conversation)
+            if truncated:
+                end = _End(Status.TRUNCATED_TURNS, stop=stop)
+            elif tokens.context_size >= point.limit:
+                end = _End(Status.TRUNCATED_CONTEXT)
+        if progress.rewards:
+            futures = None
+            if progress.rewards.needs_futures and episode.training:
+                over = end is not None and end.status is not Status.TRUNCATED_CONTEXT
+                next_point = await _snapshot(env, point, turn + 1, progress)
+                futures = _Futures(self, progress.backend, episode, next_point, progress.rewards, over)
+            so_far = TurnContext(
+                episode_id=episode.episode_id,
+                **point.names,
+                messages=conversation,
+                reply=text,
+                reward=reward,
+                terms=dict(terms),
+                over=end is not None,
+                stop=stop,
+                futures=futures,
+                spec=progress.backend.spec,
+                task_index=episode.options.get("task_index"),
+                training=episode.training,
+                response_tokens=response_tokens,
+                cut=timeline.counts["cut"] > cut_before,
+                replayed=0 if episode.start is None else episode.start.turn,
+            )
+            progress.rewards.ask(so_far, turn)
+        return end
+
+    async def _sides(self, env: Lease, episode: Episode, session: str, progress: _Progress) -> _End:
         """Play the turns of assistant and user (:class:`~textenvs.two_sides.TwoSides`), each side in its own tokens."""
         enter, sides, limits = progress.timeline.phase, progress.sides, dict[str, int]()
         enter("reset")
@@ -379,10 +369,10 @@ class Player:
                 sides[side].observe(conversation)
             else:
                 group = {name: f"{names[name]}-{side}" for name in ("episode_id", "group_id")} if sides else {}
-                tools = backend.tools if side == "assistant" else None
+                tools = progress.backend.tools if side == "assistant" else None
                 sides[side] = EpisodeTokens(self.renderer, conversation, tools=tools, **{**names, **group})
-                most = self.limits.max_response_tokens or self._max_context
-                limits[side] = min(self._max_context, sides[side].context_size + most)
+                most = self.rollout.max_response_tokens or self.engine.max_context
+                limits[side] = min(self.engine.max_context, sides[side].context_size + most)
             tokens, progress.tokens = sides[side], sides[main]
             if side == "assistant":
                 progress.messages = conversation
@@ -426,18 +416,20 @@ class Player:
             end = _End(Status.COMPLETED, terminated=True, stop=end.stop)
         how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
         trajectory = user.finish(**how, stop=end.stop, error=end.error, **_origin(episode))  # type: ignore[arg-type]
-        return _cut(trajectory, self._max_context)
+        return _cut(trajectory, self.engine.max_context)
 
-    async def _open(self, env: Lease, episode: Episode, progress: _Progress, tools: Tools) -> ForkPoint:
+    async def _open(self, env: Lease, episode: Episode, progress: _Progress) -> ForkPoint:
         conversation, info = await env.reset(episode.env_seed, episode.options)
         progress.timeline.phase("own")
         progress.messages = conversation
         names = {"group_id": episode.group_id}
         names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
-        tokens = EpisodeTokens(self.renderer, conversation, tools=tools, episode_id=episode.episode_id, **names)
-        opening, limit = tokens.context_size, self._max_context
-        if self.limits.max_response_tokens is not None:
-            limit = min(limit, opening + self.limits.max_response_tokens)
+        tokens = EpisodeTokens(
+            self.renderer, conversation, tools=progress.backend.tools, episode_id=episode.episode_id, **names
+        )
+        opening, limit = tokens.context_size, self.engine.max_context
+        if self.rollout.max_response_tokens is not None:
+            limit = min(limit, opening + self.rollout.max_response_tokens)
         if episode.start is not None and episode.begin is None:
             conversation = await self._replay(env, episode.start, tokens)
             tokens = tokens.fork(episode_id=episode.episode_id, **names)
@@ -466,7 +458,7 @@ class Player:
         seed = derive_seed(episode.sampling_seed, turn)
         timeline.phase("generate")
         try:
-            async with asyncio.timeout(self.limits.generation_timeout) as clock:
+            async with asyncio.timeout(self.rollout.generation_timeout_s) as clock:
                 for piece in itertools.count(1):
                     context, moment = tokens.context, self.moment()
                     sampling = replace(episode.sampling, max_new_tokens=remaining, stop_token_ids=stops, seed=seed)
@@ -479,7 +471,7 @@ class Player:
                             raise EngineError(message)
                         break
                     text = tokens.reply(generation)  # also where it does not continue: its length is measured
-                    if not self.limits.partial or not self.interrupted_since(moment):
+                    if not self.rollout.partial or not self.interrupted_since(moment):
                         raise _AbortedError("the engine aborted the generation", "aborted")
                     remaining -= count
                     if remaining <= 0:  # it was cut behind the last token that it could have
@@ -492,14 +484,14 @@ class Player:
         except TimeoutError:
             if not clock.expired():
                 raise
-            message = f"the generation took longer than {self.limits.generation_timeout:g} s"
+            message = f"the generation took longer than {self.rollout.generation_timeout_s:g} s"
             raise _TooSlowError(message, "generation_timeout") from None
         timeline.phase("own")
         timeline.replied(cut=generation.finish_reason == "length")
         return tokens.reply(generation)
 
     def _check_age(self, oldest: int | None) -> None:
-        most, age = self.limits.partial_max_age, 0 if oldest is None else self._newest - oldest
+        most, age = self.rollout.partial_max_age, 0 if oldest is None else self._newest - oldest
         if most is not None and age > most:
             message = f"its oldest token is {age} versions old, more than partial_max_age={most}: it is played again"
             raise _AbortedError(message, "too_old")
@@ -518,7 +510,15 @@ class Player:
             user_messages=progress.user_messages,
             **_origin(episode),
         )
-        return _cut(trajectory, self._max_context)
+        return _cut(trajectory, self.engine.max_context)
+
+
+async def _snapshot(env: Lease, point: ForkPoint, turn: int, progress: _Progress) -> ForkPoint:
+    """Return the state of the episode that began at ``point``, before its reply ``turn``."""
+    progress.timeline.phase("step")
+    state = await env.snapshot()
+    progress.timeline.phase("own")
+    return replace(point, turn=turn, state=state, tokens=point.tokens.fork(), messages=progress.messages)
 
 
 async def _restore(env: Lease, episode: Episode, begin: ForkPoint) -> ForkPoint:

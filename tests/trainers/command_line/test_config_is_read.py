@@ -25,7 +25,6 @@ from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS, Estimator
 from trainers.algorithms.losses import LOSSES
 from trainers.builders import engines
-from trainers.builders.collection import fork_rules
 from trainers.builders.engines import check_engine, engine_of, plan_of
 from trainers.builders.environments import backend_of, played
 from trainers.builders.folder import checkpoint_to_resume, run_folder
@@ -38,6 +37,7 @@ from trainers.config.describe import all_keys
 from trainers.config.variants import Variants
 from trainers.models import tiny
 from trainers.models.policy import Policy
+from trainers.rollout.forks import ForkPlan
 from trainers.rollout.renderer import Renderer
 from trainers.section import Section
 from trainers.trajectory import Trajectory
@@ -139,7 +139,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         assert ppo.main([*SMALL, *first]) == 0
         for name in ESTIMATORS:
             compute_advantages(resolve([f"algorithm.adv_estimator={name}"])[0].algorithm)
-        assert fork_rules(resolve(["algorithm.adv_estimator=fork"])[0]) is not None
+        ForkPlan(resolve(["algorithm.adv_estimator=fork"])[0].fork, roots=1, seed=0).observe([], [])
         nothing = np.zeros(0)
         for name in LOSSES:
             algorithm = "algorithm.adv_estimator=rloo"  # also for losses of whole episodes
@@ -156,8 +156,9 @@ def test_every_key_of_ppo_is_read(tmp_path):
         with contextlib.suppress(ValueError):
             checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
         refuse_checkpoint(config, Checkpoint(tmp_path, 1, {"config": config.model_dump(mode="json")}))
-    # Read by learner ranks, Ray and adapters alone, which have runs of their own in their tests.
+    # Read by learner ranks, Ray and adapters, and where episodes fail or are cut: each has tests of its own.
     elsewhere = (
+        *("rollout.partial", "rollout.retries", "rollout.max_consecutive_"),
         *("cluster.", "ray_init.", "reward_model.classifier.threads"),
         *("model.lora_", "model.target_modules", "model.exclude_modules"),
     )

@@ -21,12 +21,11 @@ from benchmarks.simulation.letters import Letters
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection
-from trainers.engines.base import Sampling
+from trainers.config.rollout import RolloutSection
 from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, reward_of
 from trainers.rewards.backends.classifier import ClassifierPool, WorkerLostError
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.group_scheduler import GroupRules
 from trainers.trajectory import Status, Trajectory
 
 GROUPS, SIBLINGS = 3, 2
@@ -91,8 +90,7 @@ async def train(
             Letters(),  # type: ignore[arg-type]
             environments,
             tasks=None,
-            groups=GroupRules(group_size=SIBLINGS, groups_per_batch=GROUPS, retries=3),
-            sampling=Sampling(max_new_tokens=20),
+            rollout=RolloutSection(n=SIBLINGS, groups_per_batch=GROUPS, retries=3, max_response_length=20),
             rewards={"m": reward_of(service, "m", per=per)},
             on_trajectory=ended.append,
         ) as collector,

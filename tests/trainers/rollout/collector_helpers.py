@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import fields
 from typing import Any
 
 from rollout_fakes import AsyncEnv
@@ -12,11 +11,9 @@ from rollout_fakes import AsyncEnv
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message
 from trainers.chat_template import TemplateReasoning
-from trainers.engines.base import Sampling
+from trainers.config.rollout import RolloutSection
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec, Kind
-from trainers.rollout.group_scheduler import GroupRules
-from trainers.rollout.play import EpisodeLimits
 
 END = 2
 ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}
@@ -86,19 +83,13 @@ def slow_env(seed: int = 0) -> EnvSpec:
     return EnvSpec(AsyncEnv, {"delay": delay})
 
 
-def parts_of(options: dict[str, Any]) -> dict[str, Any]:
-    """A collector's keyword arguments, where ``options`` has the fields of its rules and limits among them."""
-    rules, limits = (
-        {field.name: options[field.name] for field in fields(part) if field.name in options}
-        for part in (GroupRules, EpisodeLimits)
-    )
-    rest = {name: value for name, value in options.items() if name not in rules | limits}
-    return rest | {"groups": GroupRules(**rules), "limits": EpisodeLimits(**limits)}
-
-
-def collector_of(engine: ScriptedEngine, backend: Backend, **options: Any) -> Collector:
-    options = {"tasks": 50, "group_size": 2, "groups_per_batch": 3, "sampling": Sampling(max_new_tokens=40)} | options
-    return Collector(engine, Characters(), backend, **parts_of(options))  # type: ignore[arg-type]
+def collector_of(engine: Any, backend: Any, renderer: Any = None, **options: Any) -> Collector:
+    """A collector; ``options`` are its arguments, and keys of its section among them."""
+    rollout: dict[str, Any] = {"n": 2, "groups_per_batch": 3, "max_response_length": 40}
+    rollout |= {"generation_timeout_s": None, "episode_timeout_s": None}  # seconds are simulated: episodes take many
+    rollout |= {name: options.pop(name) for name in [*options] if name in RolloutSection.model_fields}
+    options = {"tasks": 50, "rollout": RolloutSection(**rollout)} | options
+    return Collector(engine, renderer or Characters(), backend, **options)
 
 
 async def collect(

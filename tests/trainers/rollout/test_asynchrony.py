@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from collector_helpers import END, Characters, collector_of, engine_of, parts_of, slow_env, tokens
+from collector_helpers import END, Characters, collector_of, engine_of, slow_env, tokens
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
@@ -22,7 +22,6 @@ from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineError, RequestError, Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.models.tiny import build_model
-from trainers.rollout.collector import Collector
 from trainers.rollout.curriculum import TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.episode_tokens import EpisodeTokens
@@ -83,8 +82,8 @@ def test_collection_keeps_all_invariants(
     ended: list[Trajectory] = []
     delivered: list[int] = []
     window = 1 + int(slack * staleness * groups)
-    options = options | {"group_size": size, "groups_per_batch": groups, "staleness": staleness, "window": window}
-    options |= {"generation_timeout": 90.0, "episode_timeout": 300.0, "tasks": None, "on_trajectory": ended.append}
+    options = options | {"n": size, "groups_per_batch": groups, "staleness": staleness, "window": window}
+    options |= {"generation_timeout_s": 90.0, "episode_timeout_s": 300.0, "tasks": None, "on_trajectory": ended.append}
     options |= {"max_consecutive_errors": 10**6, "max_consecutive_filtered": 10**6}
     options |= {"filter_zero_variance": filtering and size > 1}
 
@@ -204,7 +203,7 @@ def test_mass_start_leaves_event_loop_responsive() -> None:
                 asyncio.get_running_loop().call_soon(tick)
 
         engine = engine_of(lambda call, version: Reply(tokens("1 end"), latency=1.0))
-        options = {"group_size": 5, "groups_per_batch": 100}
+        options = {"n": 5, "groups_per_batch": 100}
         async with Backend(EnvSpec(Opening)) as backend, collector_of(engine, backend, **options) as collector:
             tick()
             batch = await collector.next_batch()
@@ -274,14 +273,16 @@ async def test_zero_staleness_model_equals_plain_loop() -> None:
 
     async def collected() -> list[Trajectory]:
         engine, episodes = make_engine(), []
-        options: dict[str, Any] = {"tasks": 5, "group_size": 2, "groups_per_batch": 2, "max_running": 1, "seed": 7}
-        async with Backend(EnvSpec(AsyncEnv)) as backend:
-            collector = Collector(engine, Bytes(), backend, sampling=Sampling(max_new_tokens=12), **parts_of(options))  # type: ignore[arg-type]
-            async with collector:
-                for version in (1, 2, 3):
-                    batch = await collector.next_batch()
-                    episodes += batch.trajectories
-                    await collector.update_weights(weights_of(engine, version), version)
+        options: dict[str, Any] = {"tasks": 5, "n": 2, "groups_per_batch": 2, "max_running": 1, "seed": 7}
+        options["max_response_length"] = 12
+        async with (
+            Backend(EnvSpec(AsyncEnv)) as backend,
+            collector_of(engine, backend, Bytes(), **options) as collector,
+        ):
+            for version in (1, 2, 3):
+                batch = await collector.next_batch()
+                episodes += batch.trajectories
+                await collector.update_weights(weights_of(engine, version), version)
         await engine.close()
         return episodes
 

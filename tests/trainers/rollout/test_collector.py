@@ -27,12 +27,13 @@ from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
+from trainers.algorithms.estimators import ReMax
 from trainers.engines.base import EngineDeadError, RequestError, Sampling
-from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.collector import Batch
 from trainers.rollout.curriculum import TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec, Kind
 from trainers.rollout.episode_tokens import EpisodeTokens
-from trainers.rollout.group_scheduler import ConsecutiveErrorsError, FilterExhaustedError, GroupRules
+from trainers.rollout.group_scheduler import ConsecutiveErrorsError, FilterExhaustedError
 from trainers.rollout.seeds import derive_seed
 from trainers.trajectory import Status, Trajectory
 
@@ -61,7 +62,7 @@ def test_batch_has_ordered_groups_with_turn_rewards() -> None:
 
 def test_siblings_share_environments_seed_and_differ_in_sampling() -> None:
     engine = engine_of(says("0 end"))
-    (batch,) = run_simulated(collect(engine, group_size=3))
+    (batch,) = run_simulated(collect(engine, n=3))
     openings = [{t.messages[0]["content"] for t in group} for group in batch.groups]
     assert [len(group) for group in openings] == [1, 1, 1], "the opening shows the seed"
     assert len(set.union(*openings)) == 3
@@ -110,9 +111,7 @@ def test_zero_staleness_batches_equal_synchronous_loop() -> None:
         return batches
 
     expected = run_simulated(synchronous())
-    batches = run_simulated(
-        collect(engine_of(wordy), slow_env(), 4, group_size=4, seed=7, max_context=4096, generation_timeout=1000)
-    )
+    batches = run_simulated(collect(engine_of(wordy), slow_env(), 4, n=4, seed=7))
     assert len({t.status for b in expected for g in b for t in g}) == 2, "the script makes episodes of both kinds"
     for reference, actual in zip(expected, batches, strict=True):
         assert [len(group) for group in actual.groups] == [4, 4, 4]
@@ -125,15 +124,17 @@ def test_zero_staleness_batches_equal_synchronous_loop() -> None:
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
 @pytest.mark.parametrize(
-    ("staleness", "window", "surplus"), [(0, 1, 0), (1, 1, 0), (1, 3, 0), (3, 5, 0), (0, 1, 2), (1, 1, 2)]
+    ("staleness", "window", "factor"),
+    [(0, 1, 1.0), (1, 1, 1.0), (1, 3, 1.0), (3, 5, 1.0), (0, 1, 5 / 3), (1, 1, 5 / 3)],
 )
-def test_no_batch_is_older_than_bound(mode: Any, staleness: int, window: int, surplus: int) -> None:
+def test_no_batch_is_older_than_bound(mode: Any, staleness: int, window: int, factor: float) -> None:
     """Batch number b is trained on version b: the trainer takes batches while it trains, and updates in between."""
 
     async def trainer() -> list[Batch]:
         engine, batches = engine_of(wordy), []
         async with Backend(slow_env()) as backend:
-            options = {"staleness": staleness, "window": window, "surplus": surplus, "retries": 0, "max_running": 11}
+            options = {"staleness": staleness, "window": window, "oversampling_factor": factor}
+            options |= {"retries": 0, "max_running": 11}
             async with collector_of(engine, backend, **options) as collector:
                 following = asyncio.ensure_future(collector.next_batch())
                 for step in range(12):
@@ -150,7 +151,7 @@ def test_no_batch_is_older_than_bound(mode: Any, staleness: int, window: int, su
     assert [b.version for b in batches] == list(range(12))
     numbers = [int(group[0].group_id[1:]) for b in batches for group in b.groups]
     assert len(numbers) == len(set(numbers))
-    assert surplus or all(place - number < window for place, number in enumerate(numbers))
+    assert factor > 1 or all(place - number < window for place, number in enumerate(numbers))
     if staleness and mode != "wait":
         assert max(ages) > 0, "a bound that nothing comes near is not tested"
     last_stats = batches[-1].stats
@@ -167,7 +168,7 @@ def test_aborted_episode_is_replayed_without_using_retries() -> None:
 
     async def run() -> None:
         async with Backend(EnvSpec(AsyncEnv)) as backend:
-            options = {"group_size": 1, "groups_per_batch": 3, "staleness": 1, "retries": 0, "max_running": 6}
+            options = {"n": 1, "groups_per_batch": 3, "staleness": 1, "retries": 0, "max_running": 6}
             collector = collector_of(engine_of(script), backend, on_trajectory=seen.append, **options)
             async with collector:
                 first = await collector.next_batch()
@@ -187,7 +188,7 @@ def test_long_episode_is_overtaken_only_in_window() -> None:
 
     firsts = {}
     for window in (1, 3):
-        options = {"tasks": None, "group_size": 1, "groups_per_batch": 2, "staleness": 2, "window": window}
+        options = {"tasks": None, "n": 1, "groups_per_batch": 2, "staleness": 2, "window": window}
         (batch,) = run_simulated(collect(engine_of(script), **options))
         firsts[window] = [t.task_key for t in batch.trajectories]
     assert firsts == {1: ["0", "1"], 3: ["1", "2"]}
@@ -205,9 +206,9 @@ def test_oversampling_delivers_first_complete_and_cancels_rest() -> None:
         async with Backend(EnvSpec(AsyncEnv)) as backend:
             options = {
                 "tasks": None,
-                "group_size": 2,
+                "n": 2,
                 "groups_per_batch": 2,
-                "surplus": 1,
+                "oversampling_factor": 1.5,
                 "on_trajectory": seen.append,
             }
             async with collector_of(engine, backend, **options) as collector:
@@ -238,7 +239,7 @@ def test_length_bias_shows_short_episodes_coming_first() -> None:
         return Reply(tokens("0 to the end" if task in (0, 2) else "0 end"), latency={0: 50.0, 2: 200.0}.get(task, 1.0))
 
     async def biases() -> list[float | None]:
-        options = {"tasks": None, "group_size": 1, "groups_per_batch": 2, "staleness": 3, "window": 4}
+        options = {"tasks": None, "n": 1, "groups_per_batch": 2, "staleness": 3, "window": 4}
         batches = await collect(engine_of(script), batches=3, **options)
         assert [[t.task_key for t in b.trajectories] for b in batches] == [["1", "3"], ["0", "4"], ["2", "5"]]
         return [b.stats.get("length_bias") for b in batches]
@@ -298,7 +299,7 @@ def test_group_continues_without_failed_sibling() -> None:
         bad = call.session is not None and call.session.split("/")[1].startswith(("g0-s1", "g1-s0", "g1-s2"))
         return Reply(tokens("1 raise" if bad else "1 end"))
 
-    (batch,) = run_simulated(collect(engine_of(script), group_size=3, groups_per_batch=2))
+    (batch,) = run_simulated(collect(engine_of(script), n=3, groups_per_batch=2))
     assert [(group[0].group_id, len(group)) for group in batch.groups] == [("g0", 2), ("g2", 3)]
     assert batch.stats["groups_dropped_too_few_siblings"] == 1
 
@@ -333,8 +334,8 @@ def test_dead_engine_stops_run_at_once() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"generation_timeout": 5.0}, "the generation took longer than 5 s"),
-        ({"episode_timeout": 7.0}, "the episode took longer than 7 s"),
+        ({"generation_timeout_s": 5.0}, "the generation took longer than 5 s"),
+        ({"episode_timeout_s": 7.0}, "the episode took longer than 7 s"),
     ],
 )
 def test_generations_and_episodes_have_their_time(options: dict[str, float], message: str) -> None:
@@ -387,16 +388,12 @@ def test_bug_in_episode_says_which() -> None:
             raise ZeroDivisionError("a bug of the renderer")
 
     async def run() -> None:
-        async with Backend(EnvSpec(AsyncEnv)) as backend:
-            collector = Collector(
-                engine_of(says("1 end")),
-                Broken(),
-                backend,
-                tasks=1,
-                groups=GroupRules(group_size=1, groups_per_batch=1),
-            )  # type: ignore[arg-type]
-            async with collector:
-                await collector.next_batch()
+        engine = engine_of(says("1 end"))
+        async with (
+            Backend(EnvSpec(AsyncEnv)) as backend,
+            collector_of(engine, backend, Broken(), tasks=1, n=1, groups_per_batch=1) as collector,
+        ):
+            await collector.next_batch()
 
     with pytest.raises(ZeroDivisionError) as raised:
         run_simulated(run())
@@ -408,7 +405,7 @@ def test_groups_without_difference_are_replaced_or_stop_run() -> None:
         spread = call.sampling.seed % 2 if task_of(call) % 3 == 0 and call.sampling.seed is not None else 0
         return Reply(tokens(f"{spread} end"))
 
-    (batch,) = run_simulated(collect(engine_of(script), tasks=None, group_size=4, filter_zero_variance=True))
+    (batch,) = run_simulated(collect(engine_of(script), tasks=None, n=4, filter_zero_variance=True))
     assert all(len({t.total_reward for t in group}) == 2 for group in batch.groups)
     assert all(int(group[0].task_key) % 3 == 0 for group in batch.groups)
     assert batch.stats["groups_dropped_zero_variance"] >= 4
@@ -420,8 +417,7 @@ def test_greedy_option_plays_each_task_greedily() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens("7 end" if call.sampling.temperature == 0 else "1 end"))
 
-    sampling = Sampling(max_new_tokens=40, temperature=0.8)
-    batches = run_simulated(collect(engine_of(script), batches=2, group_size=2, greedy=True, sampling=sampling))
+    batches = run_simulated(collect(engine_of(script), batches=2, n=2, algorithm=ReMax(), temperature=0.8))
     for batch in batches:
         assert [len(group) for group in batch.groups] == [2, 2, 2]
         for group, greedy in zip(batch.groups, batch.of("greedy"), strict=True):
@@ -429,7 +425,7 @@ def test_greedy_option_plays_each_task_greedily() -> None:
             assert greedy.task_key == group[0].task_key
             assert greedy.episode_id == f"{greedy.group_id}-greedy-a0"
             assert greedy.messages[-1]["content"] != group[0].messages[-1]["content"]
-    (plain,) = run_simulated(collect(engine_of(script), group_size=2, sampling=sampling))
+    (plain,) = run_simulated(collect(engine_of(script), n=2, temperature=0.8))
     assert plain.of("greedy") == []
     assert [t.episode_id for t in plain.trajectories] == [t.episode_id for t in batches[0].trajectories]
 
@@ -441,15 +437,17 @@ SEED = derive_seed(0, "environment", 0, bits=32)
 OPENING = len(Characters().render(({"role": "user", "content": f"task 0 seed {SEED}"},)))
 
 
-def first_trajectory(script: Callable[[Call, int], Reply], **options: Any) -> tuple[Trajectory, ScriptedEngine]:
-    engine = engine_of(script, max_context=500)
-    options = {"tasks": 1, "group_size": 1, "groups_per_batch": 1} | options
+def first_trajectory(
+    script: Callable[[Call, int], Reply], max_context: int = 500, **options: Any
+) -> tuple[Trajectory, ScriptedEngine]:
+    engine = engine_of(script, max_context=max_context)
+    options = {"tasks": 1, "n": 1, "groups_per_batch": 1} | options
     (batch,) = run_simulated(collect(engine, **options))
     return batch.groups[0][0], engine
 
 
 def test_reply_cut_by_limit_continues_episode() -> None:
-    trajectory, engine = first_trajectory(says("0.5 on and on"), sampling=Sampling(max_new_tokens=4))
+    trajectory, engine = first_trajectory(says("0.5 on and on"), max_response_length=4)
     assert trajectory.status is Status.COMPLETED
     assert trajectory.turn_rewards.tolist() == [0.5, 0.5, 0.5]
     assert {call.sampling.max_new_tokens for call in engine.calls} == {4}

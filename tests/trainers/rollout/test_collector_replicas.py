@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from collector_helpers import Characters, parts_of, tokens, turn_of
+from collector_helpers import collector_of, tokens, turn_of
 from fragile import Fragile
 from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
-from trainers.engines.base import EngineDeadError, Sampling
+from trainers.engines.base import EngineDeadError
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
 from trainers.rollout.collector import Batch, Collector
@@ -45,16 +45,9 @@ async def collected(
     replicas = Replicas(engines, limits=Limits(update_timeout=50.0), **options)
     seen: list[Trajectory] = []
     result = []
-    sizes: dict[str, Any] = {"tasks": None, "group_size": SIBLINGS, "groups_per_batch": GROUPS}
+    sizes: dict[str, Any] = {"tasks": None, "n": SIBLINGS, "groups_per_batch": GROUPS}
     async with Backend(EnvSpec(AsyncEnv, {"turns": TURNS, "delay": lambda task, turn: (task + turn) % 4})) as backend:
-        async with Collector(
-            replicas,
-            Characters(),  # type: ignore[arg-type]
-            backend,
-            sampling=Sampling(max_new_tokens=40),
-            on_trajectory=seen.append,
-            **parts_of(sizes | {"max_context": 4096}),
-        ) as collector:
+        async with collector_of(replicas, backend, on_trajectory=seen.append, **sizes) as collector:
             beside = None if fault is None else asyncio.ensure_future(fault(engines, collector))
             for step in range(batches):
                 result.append(await collector.next_batch())

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from collector_helpers import Characters, parts_of, tokens
+from collector_helpers import collector_of, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
@@ -15,7 +15,6 @@ from rollout_fakes import AsyncEnv
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.engines.base import Generation, Sampling
-from trainers.rollout.collector import Collector
 from trainers.rollout.concurrency import Concurrency
 from trainers.rollout.environments import Backend, EnvSpec
 
@@ -169,22 +168,15 @@ def test_auto_limit_follows_engine_capacity() -> None:
         engine = Crowded(60)
         spec = EnvSpec(AsyncEnv, {"turns": 6})
         seen: list[tuple[float, float]] = []
-        async with Backend(spec) as backend:
-            options: dict[str, Any] = {"tasks": None, "group_size": 4, "groups_per_batch": 64, "staleness": 2}
-            sampling = Sampling(max_new_tokens=20)
-            async with Collector(
-                engine,
-                Characters(),  # type: ignore[arg-type]
-                backend,
-                sampling=sampling,
-                **parts_of(options | {"max_running": "auto"}),
-            ) as collector:
-                for step in range(9):
-                    batch = await collector.next_batch()
-                    seen.append((batch.stats["max_running"], batch.stats["running"]))
-                    if step == 5:
-                        engine.places = 20
-                    await collector.update_weights(None, batch.version + 1)
+        options: dict[str, Any] = {"tasks": None, "n": 4, "groups_per_batch": 64, "staleness": 2}
+        options |= {"max_response_length": 20, "max_running": "auto"}
+        async with Backend(spec) as backend, collector_of(engine, backend, **options) as collector:
+            for step in range(9):
+                batch = await collector.next_batch()
+                seen.append((batch.stats["max_running"], batch.stats["running"]))
+                if step == 5:
+                    engine.places = 20
+                await collector.update_weights(None, batch.version + 1)
         assert 48 <= seen[5][0] <= 72
         assert 14 <= seen[8][0] <= 26, "a third of the engine is left"
         assert all(running <= 1.5 * limit for limit, running in seen)
@@ -196,19 +188,8 @@ def test_auto_limit_stays_within_bounds() -> None:
     async def run() -> float:
         engine = ScriptedEngine(lambda call: Reply(tokens("1 end"), latency=5.0), vocab_size=128)
         async with Backend(EnvSpec(AsyncEnv)) as backend:
-            options: dict[str, Any] = {"tasks": None, "group_size": 2, "groups_per_batch": 3, "max_running": "auto"}
-            async with Collector(engine, Characters(), backend, **parts_of(options)) as collector:  # type: ignore[arg-type]
+            options: dict[str, Any] = {"tasks": None, "n": 2, "groups_per_batch": 3, "max_running": "auto"}
+            async with collector_of(engine, backend, **options) as collector:
                 return (await collector.next_batch()).stats["max_running"]
 
     assert run_simulated(run()) == 6
-
-
-def test_unknown_limit_word_is_refused() -> None:
-    async def run() -> None:
-        engine = ScriptedEngine(lambda call: Reply(tokens("1 end")), vocab_size=128)
-        async with Backend(EnvSpec(AsyncEnv)) as backend:
-            options: dict[str, Any] = {"tasks": None, "group_size": 2, "groups_per_batch": 3, "max_running": "many"}
-            with pytest.raises(ValueError, match="max_running must be a number, None or 'auto', not 'many'"):
-                Collector(engine, Characters(), backend, **parts_of(options))  # type: ignore[arg-type]
-
-    run_simulated(run())

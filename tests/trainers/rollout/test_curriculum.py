@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.clock import run_simulated
+from trainers.config.rollout import ComponentSection, CurriculumSection
 from trainers.engines.base import Generation, Sampling
 from trainers.rollout.collector import Batch
-from trainers.rollout.curriculum import Component, Curriculum, CurriculumRules, Start, TaskOrder
+from trainers.rollout.curriculum import Component, Curriculum, Start, TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.episode_tokens import EpisodeTokens
 from trainers.rollout.seeds import derive_seed, environment_seed
@@ -46,8 +47,9 @@ def episode(success: bool, turns: int = 1, mark: int = 0) -> Trajectory:
 
 
 def curriculum(weights: Sequence[float], size: int | None = None, **rules: Any) -> Curriculum:
-    parts = [Component(f"c{i}", TaskOrder(size, seed=i), weight) for i, weight in enumerate(weights)]
-    return Curriculum(parts, CurriculumRules(**rules), seed=3)
+    sections = [ComponentSection(weight=weight) for weight in weights]
+    parts = [Component(f"c{i}", TaskOrder(size, seed=i), section) for i, section in enumerate(sections)]
+    return Curriculum(parts, CurriculumSection(**rules), seed=3)
 
 
 WEIGHTS = st.lists(st.floats(0.05, 20.0), min_size=1, max_size=5)
@@ -112,7 +114,7 @@ def test_shares_follow_unbiased_signal_estimate() -> None:
 
 
 def test_numbers_of_only_environment_have_no_name() -> None:
-    chooser = Curriculum([Component("", TaskOrder(4))], CurriculumRules(kind="signal", reverse_share=0.5))
+    chooser = Curriculum([Component("", TaskOrder(4))], CurriculumSection(kind="signal", reverse_share=0.5))
     for n in range(20):
         chooser.choose(n)
         chooser.observe({n: [episode(True, turns=2), episode(n > 4)]})
@@ -204,8 +206,8 @@ def test_success_reward_counts_what_replayed_replies_earned() -> None:
     whole = replace(whole, turn_rewards=np.array([0.1, 0.2, 0.3, 0.4]))
 
     def new() -> Curriculum:
-        part = Component("a", TaskOrder(None), success_reward=float(np.sum(whole.turn_rewards)))
-        return Curriculum([part], CurriculumRules(reverse_share=0.9), seed=3)
+        part = Component("a", TaskOrder(None), ComponentSection(success_reward=float(np.sum(whole.turn_rewards))))
+        return Curriculum([part], CurriculumSection(reverse_share=0.9), seed=3)
 
     chooser, turns = new(), list[int]()
     chooser.choose(0)
@@ -280,17 +282,17 @@ def test_choices_ignore_order_within_batch() -> None:
 
 def test_invalid_mixture_is_refused() -> None:
     one = Component("a", TaskOrder(None))
-    for parts in ((), (one, one), (Component("a", TaskOrder(None), 0.0),)):
-        with pytest.raises(ValueError, match="unique names and weights above 0"):
-            Curriculum(parts, CurriculumRules())
-    chooser = Curriculum([one], CurriculumRules())
+    for parts in ((), (one, one)):
+        with pytest.raises(ValueError, match="at least one component, of unique names"):
+            Curriculum(parts, CurriculumSection())
+    chooser = Curriculum([one], CurriculumSection())
     with pytest.raises(ValueError, match="group 1 is not the next"):
         chooser.choose(1)
     chooser.choose(0)
     with pytest.raises(ValueError, match=r"groups \[5\] play"):
-        Curriculum([one], CurriculumRules()).restore(chooser.state([0]), [0, 5])
+        Curriculum([one], CurriculumSection()).restore(chooser.state([0]), [0, 5])
     with pytest.raises(ValueError, match="mixture of a, not of b"):
-        Curriculum([Component("b", TaskOrder(None))], CurriculumRules()).restore(chooser.state([0]), [0])
+        Curriculum([Component("b", TaskOrder(None))], CurriculumSection()).restore(chooser.state([0]), [0])
 
 
 # ---------------------------------------------------------------- with the collector
@@ -300,8 +302,8 @@ RULES = {"kind": "signal", "reverse_share": 0.5, "memory": 2}
 
 
 def two(**rules: Any) -> Curriculum:
-    parts = [Component("near", TaskOrder(20, seed=1)), Component("far", TaskOrder(None), 2.0)]
-    return Curriculum(parts, CurriculumRules(**RULES | rules), seed=7)
+    parts = [Component("near", TaskOrder(20, seed=1)), Component("far", TaskOrder(None), ComponentSection(weight=2.0))]
+    return Curriculum(parts, CurriculumSection(**RULES | rules), seed=7)
 
 
 def backends(**options: Any) -> dict[str, Backend]:
@@ -312,7 +314,7 @@ def backends(**options: Any) -> dict[str, Backend]:
 async def collected(batches: int, frontier: Any = None, version: int = 0, **options: Any) -> tuple[list[Batch], Any]:
     """Batches, and the frontier after them."""
     engine, results = engine_of(wordy, version=version), list[Batch]()
-    defaults = {"tasks": two(), "seed": 7, "group_size": 4, "max_context": 4096, "generation_timeout": 1000}
+    defaults = {"tasks": two(), "seed": 7, "n": 4}
     async with collector_of(engine, backends(), **defaults | options) as collector:  # type: ignore[arg-type]
         if frontier is not None:
             collector.restore(json.loads(json.dumps(frontier)))
@@ -403,7 +405,7 @@ def test_run_in_pieces_is_whole_run() -> None:
     "options",
     [
         {"staleness": 2, "window": 3},
-        {"staleness": 1, "surplus": 2},
+        {"staleness": 1, "oversampling_factor": 5 / 3},
         {"staleness": 1, "filter_zero_variance": True, "max_consecutive_filtered": 999},
     ],
 )
@@ -440,8 +442,8 @@ def test_unreplayable_environment_fails_episode_with_advice() -> None:
             return await super().areset(seed=seed, options=options)
 
     seen: list[Trajectory] = []
-    chooser = Curriculum([Component("a", TaskOrder(None))], CurriculumRules(reverse_share=0.9), seed=7)
-    options: dict[str, Any] = {"group_size": 4, "on_trajectory": seen.append, "max_context": 4096}
+    chooser = Curriculum([Component("a", TaskOrder(None))], CurriculumSection(reverse_share=0.9), seed=7)
+    options: dict[str, Any] = {"n": 4, "on_trajectory": seen.append}
 
     async def play() -> None:
         async with (

@@ -15,10 +15,11 @@ from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
+from trainers.config.rollout import RolloutSection
 from trainers.engines.base import EngineError, Sampling
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.eval_gate import EvalGate
-from trainers.rollout.group_scheduler import CollectionError, GroupRules, GroupScheduler
+from trainers.rollout.group_scheduler import CollectionError, GroupScheduler
 from trainers.rollout.weight_lock import WeightLock
 from trainers.trajectory import Trajectory
 
@@ -85,7 +86,7 @@ def test_update_and_evaluation_run_in_order() -> None:
     async def run() -> None:
         engine = engine_of(says("1 end", latency=10.0))
         loop = asyncio.get_running_loop()
-        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend) as collector:
+        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, max_running=8) as collector:
             batch = await collector.next_batch()
             began = loop.time()
             first = asyncio.ensure_future(collector.evaluate([1, 2]))
@@ -185,7 +186,7 @@ def test_evaluation_takes_free_places_before_training() -> None:
             return Reply([*map(ord, "1 end"), 2], latency=1.0 + len(order) / 100)
 
         engine = engine_of(script)
-        options = {"max_running": 4, "group_size": 4, "groups_per_batch": 3}
+        options = {"max_running": 4, "n": 4, "groups_per_batch": 3}
         async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, **options) as collector:
             batch = asyncio.ensure_future(collector.next_batch())
             await asyncio.sleep(0.5)
@@ -291,7 +292,7 @@ async def test_lock_granted_during_cancellation_is_released() -> None:
 
 
 async def test_place_granted_during_cancellation_is_released() -> None:
-    scheduler, blocks, freed = GroupScheduler(GroupRules(group_size=1, groups_per_batch=2, max_running=1)), Blocks(), []
+    scheduler, blocks, freed = GroupScheduler(RolloutSection(n=1, groups_per_batch=2, max_running=1)), Blocks(), []
     gate = EvalGate(scheduler, lambda: freed.append(scheduler.evaluations))
     one = blocks.enter("one", gate.place)
     await settled()
@@ -312,7 +313,7 @@ async def test_place_granted_during_cancellation_is_released() -> None:
 
 
 async def test_evaluations_enter_when_limit_grows() -> None:
-    scheduler, blocks = GroupScheduler(GroupRules(group_size=1, groups_per_batch=4, max_running=2)), Blocks()
+    scheduler, blocks = GroupScheduler(RolloutSection(n=1, groups_per_batch=4, max_running=2)), Blocks()
     gate = EvalGate(scheduler, lambda: None)
     assert scheduler.start()
     assert scheduler.start()

@@ -85,8 +85,8 @@ def test_paused_engine_changes_no_result() -> None:
         late = 65.0 - now if 5.0 <= now < 65.0 else 0.0
         return Reply(reply.token_ids, latency=reply.latency + late, per_token=reply.per_token)
 
-    smooth = run_simulated(collect(engine_of(wordy), slow_env(), 3, generation_timeout=100))
-    paused = run_simulated(collect(engine_of(pausing), slow_env(), 3, generation_timeout=100))
+    smooth = run_simulated(collect(engine_of(wordy), slow_env(), 3, generation_timeout_s=100))
+    paused = run_simulated(collect(engine_of(pausing), slow_env(), 3, generation_timeout_s=100))
     for one, other in zip(smooth, paused, strict=True):
         assert all(x == y for x, y in zip(one.trajectories, other.trajectories, strict=True))
     assert sum(b.stats["wait_s"] for b in paused) > sum(b.stats["wait_s"] for b in smooth) + 30
@@ -157,7 +157,7 @@ async def test_environments_process_that_is_killed_costs_its_episode() -> None:
         (worker,) = backend._leased
         os.kill(worker._host._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
 
-    options = {"group_size": 1, "groups_per_batch": 1, "on_trajectory": ended.append}
+    options = {"n": 1, "groups_per_batch": 1, "on_trajectory": ended.append}
     backend = Backend(EnvSpec(SyncEnv), "process", workers=1, step_timeout=60.0)
     async with backend, collector_of(engine, backend, **options) as collector:
         killer = asyncio.ensure_future(kill(backend))
@@ -184,7 +184,7 @@ async def test_conversation_that_template_rejects_costs_its_episode(
 
     monkeypatch.setattr(Characters, method, reject_first)
     engine = engine_of(says("1 on"))
-    (batch,) = await collect(engine, EnvSpec(AsyncEnv), group_size=1, groups_per_batch=2, on_trajectory=ended.append)
+    (batch,) = await collect(engine, EnvSpec(AsyncEnv), n=1, groups_per_batch=2, on_trajectory=ended.append)
     (failed,) = [t for t in ended if t.status is not Status.COMPLETED]
     assert (failed.status, failed.error) == (Status.ERROR_ENV, "roles must alternate")
     assert batch.stats["cause_error_env_not_shown"] == 1
@@ -215,7 +215,7 @@ async def test_user_whose_service_returns_garbage_costs_its_episode() -> None:
     engine = engine_of(lambda call, version: Reply(tokens("1 on" if next(calls) == 0 else "1 end")))
     with FakeService(garbage()) as service:
         spec = EnvSpec(Helped, {"base_url": service.url})
-        options = {"group_size": 1, "groups_per_batch": 2, "on_trajectory": ended.append}
+        options = {"n": 1, "groups_per_batch": 2, "on_trajectory": ended.append}
         (batch,) = await collect(engine, spec, **options)
         await close_clients()
     (failed,) = [t for t in ended if t.status is not Status.COMPLETED]

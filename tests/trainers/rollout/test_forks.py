@@ -17,14 +17,17 @@ from rollout_fakes import AsyncEnv, Errand
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
+from trainers.algorithms.estimators import TurnGRPO
+from trainers.algorithms.estimators.fork import Fork
+from trainers.config.learning import ForkSection
 from trainers.engines.base import EngineError
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.forks import ForkPlan, ForkRules
+from trainers.rollout.forks import ForkPlan
 from trainers.rollout.group_scheduler import ConsecutiveErrorsError
 from trainers.trajectory import Status, Trajectory, read_parquet, write_parquet
 
-EVERY = ForkRules(samples=2)
+EVERY: dict[str, Any] = {"algorithm": Fork(), "fork": ForkSection(samples=2)}
 
 
 def chatty(call: Call, version: int) -> Reply:
@@ -34,7 +37,7 @@ def chatty(call: Call, version: int) -> Reply:
 
 
 def forked(script: Any = chatty, batches: int = 1, **options: Any) -> list[Batch]:
-    options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 2} | options
+    options = EVERY | {"n": 2, "groups_per_batch": 2} | options
     return run_simulated(collect(engine_of(script), EnvSpec(Errand), batches, **options))
 
 
@@ -75,7 +78,7 @@ def test_fork_continues_root_randomness() -> None:
 
 
 def test_roots_are_what_they_are_without_forks() -> None:
-    (with_forks,), (without,) = forked(), forked(forks=None)
+    (with_forks,), (without,) = forked(), forked(algorithm=TurnGRPO())
     assert with_forks.groups == without.groups
     assert without.of("fork") == []
     assert without.trained == without.trajectories
@@ -83,11 +86,11 @@ def test_roots_are_what_they_are_without_forks() -> None:
 
 def test_forks_follow_from_seeds_also_after_restart() -> None:
     """Also their number, which a budget makes depend on the batches before."""
-    rules = ForkRules(samples=1, budget=60)
+    rules = ForkSection(samples=1, budget=60)
 
     async def play(frontier: Any, batches: int) -> tuple[list[Batch], Any]:
         engine, collected = engine_of(chatty), []
-        options = {"group_size": 2, "groups_per_batch": 2, "forks": rules}
+        options = {"n": 2, "groups_per_batch": 2, "fork": rules, "algorithm": Fork()}
         async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
             if frontier is not None:
                 collector.restore(frontier)
@@ -108,7 +111,7 @@ def test_forks_follow_from_seeds_also_after_restart() -> None:
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_forks_are_same_wherever_environments_run(kind: Any) -> None:
-    options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 2}
+    options = EVERY | {"n": 2, "groups_per_batch": 2}
     quick = engine_of(lambda call, version: Reply(chatty(call, version).token_ids))
     elsewhere = asyncio.run(collect(quick, EnvSpec(Errand), kind=kind, limits={"workers": 2}, **options))
     assert elsewhere[0].trained == forked()[0].trained
@@ -119,7 +122,7 @@ def test_forks_are_same_wherever_environments_run(kind: Any) -> None:
 def test_forks_are_same_in_actors_of_ray(request: pytest.FixtureRequest) -> None:
     local_ray(request.config)
     quick = engine_of(lambda call, version: Reply(chatty(call, version).token_ids))
-    options = {"forks": EVERY, "group_size": 2, "groups_per_batch": 1}
+    options = EVERY | {"n": 2, "groups_per_batch": 1}
     elsewhere = asyncio.run(collect(quick, EnvSpec(Errand), kind="ray", limits={"workers": 2}, **options))
     assert elsewhere[0].trained == forked(groups_per_batch=1)[0].trained
 
@@ -155,7 +158,7 @@ def test_forks_of_replayed_root_begin_in_new_episode() -> None:
             return Reply(error=EngineError("once"))
         return Reply(tokens("1 on"))
 
-    (batch,) = forked(script, group_size=1, groups_per_batch=1)
+    (batch,) = forked(script, n=1, groups_per_batch=1)
     ((root, forks),) = trees(batch)
     assert root.episode_id.endswith("s0-a1")
     assert len(forks) == 2 * root.num_turns
@@ -166,7 +169,7 @@ def test_staleness_bound_holds_for_forks() -> None:
         seconds = 5.0 if "-f" in (call.session or "") else 1.0
         return Reply(tokens(f"{(call.sampling.seed or 0) % 5} on"), latency=seconds)
 
-    batches = forked(slow, batches=6, staleness=2, group_size=2, groups_per_batch=2)
+    batches = forked(slow, batches=6, staleness=2, n=2, groups_per_batch=2)
     mixed = 0
     for batch in batches:
         for root, forks in trees(batch):
@@ -179,7 +182,7 @@ def test_staleness_bound_holds_for_forks() -> None:
 def test_aborted_fork_is_replayed_with_its_seed() -> None:
     async def play() -> tuple[list[Batch], list[Trajectory]]:
         engine, ended = engine_of(chatty), list[Trajectory]()
-        options = {"group_size": 2, "groups_per_batch": 1, "staleness": 3, "forks": EVERY, "retries": 0}
+        options = {"n": 2, "groups_per_batch": 1, "staleness": 3, "retries": 0, **EVERY}
         options |= {"on_trajectory": ended.append}
         async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
             first = await collector.next_batch()
@@ -196,10 +199,10 @@ def test_aborted_fork_is_replayed_with_its_seed() -> None:
 
 def test_no_more_episodes_run_than_without_forks() -> None:
     most = {}
-    for forks in (None, ForkRules(samples=5)):
+    for algorithm in (TurnGRPO(), Fork()):
         running = [0]
 
-        async def play(forks: Any = forks, running: Any = running) -> None:
+        async def play(algorithm: Any = algorithm, running: Any = running) -> None:
             engine = engine_of(chatty)
             generate = engine.generate
 
@@ -208,12 +211,12 @@ def test_no_more_episodes_run_than_without_forks() -> None:
                 return await generate(*args)
 
             engine.generate = counted  # type: ignore[method-assign]
-            options = {"group_size": 2, "groups_per_batch": 3, "forks": forks}
+            options = {"n": 2, "groups_per_batch": 3, "algorithm": algorithm, "fork": ForkSection(samples=5)}
             async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
                 await collector.next_batch()
 
         run_simulated(play())
-        most[forks] = max(running)
+        most[algorithm] = max(running)
     assert set(most.values()) == {6}
 
 
@@ -228,7 +231,7 @@ def test_engine_keeps_root_until_last_fork() -> None:
             await release(session)
 
         engine.release = released  # type: ignore[method-assign]
-        options = {"group_size": 1, "groups_per_batch": 1, "forks": EVERY}
+        options = {"n": 1, "groups_per_batch": 1, **EVERY}
         async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
             batch = await collector.next_batch()
             await asyncio.sleep(0)
@@ -240,10 +243,14 @@ def test_engine_keeps_root_until_last_fork() -> None:
     assert sorted(order) == sorted([root.episode_id, *(fork.episode_id for fork in forks)])
 
 
+class GreedyFork(Fork):
+    needs = Fork.needs | {"greedy"}
+
+
 def test_evaluation_and_greedy_episodes_are_not_forked() -> None:
     async def play() -> tuple[Batch, list[Trajectory]]:
         engine = engine_of(chatty)
-        options = {"group_size": 1, "groups_per_batch": 1, "forks": EVERY, "greedy": True}
+        options = EVERY | {"n": 1, "groups_per_batch": 1, "algorithm": GreedyFork()}
         async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
             played = await collector.evaluate([0, 1])
             return await collector.next_batch(), played
@@ -255,7 +262,7 @@ def test_evaluation_and_greedy_episodes_are_not_forked() -> None:
 
 def test_environment_without_snapshots_is_error_that_says_so() -> None:
     with pytest.raises(ConsecutiveErrorsError, match="snapshot"):
-        run_simulated(collect(engine_of(chatty), EnvSpec(AsyncEnv), forks=EVERY, max_consecutive_errors=2))
+        run_simulated(collect(engine_of(chatty), EnvSpec(AsyncEnv), max_consecutive_errors=2, **EVERY))
 
 
 def test_parquet_keeps_where_fork_was_made(tmp_path: Any) -> None:
@@ -287,7 +294,7 @@ def fork_of(of: Trajectory, turn: int, reward: float, number: int) -> Trajectory
     return replace(root(f"{of.episode_id}-{turn}-{number}", [reward], [2]), forked_from=of.episode_id, forked_turn=turn)
 
 
-def observed(rules: ForkRules, forks: bool = True) -> ForkPlan:
+def observed(rules: ForkSection, forks: bool = True) -> ForkPlan:
     """After a batch of two roots of three turns: only the second reply makes a difference to what is earned."""
     plan = ForkPlan(rules, roots=2, seed=3)
     roots = [root("a", [0.0, 1.0, 0.0], [2, 4, 2]), root("b", [0.1, 0.9, 0.0], [2, 4, 2])]
@@ -300,22 +307,22 @@ def observed(rules: ForkRules, forks: bool = True) -> ForkPlan:
 
 
 def test_every_turn_is_forked_without_budget() -> None:
-    plan = ForkPlan(ForkRules(samples=3), roots=2, seed=3)
+    plan = ForkPlan(ForkSection(samples=3), roots=2, seed=3)
     assert [plan.samples(0, 0, turn) for turn in range(4)] == [3] * 4
-    assert [observed(ForkRules(samples=3)).samples(0, 0, turn) for turn in range(5)] == [3] * 5
+    assert [observed(ForkSection(samples=3)).samples(0, 0, turn) for turn in range(5)] == [3] * 5
 
 
 def test_variance_forks_where_returns_differ() -> None:
-    plan = observed(ForkRules(where="variance"))
+    plan = observed(ForkSection(where="variance"))
     assert [plan.samples(0, 0, turn) for turn in range(3)] == [0, 1, 0]
     # Without forks, the roots of a group tell: they differ a little at the second turn.
-    assert [observed(ForkRules(where="variance"), forks=False).chance(turn) for turn in range(3)] == [0.0, 1.0, 0.0]
+    assert [observed(ForkSection(where="variance"), forks=False).chance(turn) for turn in range(3)] == [0.0, 1.0, 0.0]
 
 
 def test_variance_is_that_of_what_estimator_sees() -> None:
     """Every reply to the opening earns 1 at once, and then much or little, which a discount of 0 does not see."""
     for gamma, expected in ((1.0, [1.0, 0.0]), (0.0, [0.0, 1.0])):
-        plan = ForkPlan(ForkRules(where="variance", gamma=gamma), roots=1, seed=3)
+        plan = ForkPlan(ForkSection(where="variance"), roots=1, seed=3, gamma=gamma)
         first = root("a", [1.0, 9.0], [1, 1])
         longer = [replace(root(f"a-{n}", [1.0, r], [1, 1]), forked_from="a") for n, r in enumerate((0.0, 50.0))]
         plan.observe([[first]], [*longer, fork_of(first, 1, 8.0, 0), fork_of(first, 1, 9.0, 1)])
@@ -323,7 +330,7 @@ def test_variance_is_that_of_what_estimator_sees() -> None:
 
 
 def test_forgotten_turns_are_forked_again() -> None:
-    plan = observed(ForkRules(where="variance"))
+    plan = observed(ForkSection(where="variance"))
     assert plan.chance(0) == 0.0
     for _ in range(8):  # no forks; the opening then decides among the roots of a group
         plan.observe([[root("a", [5.0, 0.0, 0.0], [2, 4, 2]), root("b", [0.0, 0.0, 0.0], [2, 4, 2])]], [])
@@ -333,7 +340,7 @@ def test_forgotten_turns_are_forked_again() -> None:
 @pytest.mark.parametrize("where", ["every", "variance"])
 @pytest.mark.parametrize("budget", [1, 10, 25, 1000])
 def test_budget_is_expected_tokens_of_forks(where: Any, budget: int) -> None:
-    plan = observed(ForkRules(samples=2, where=where, budget=budget))
+    plan = observed(ForkSection(samples=2, where=where, budget=budget))
     # Two roots reach every turn, and sample 8, 6 and 2 tokens from there on; each state has two forks.
     costs = [2 * 2 * 8, 2 * 2 * 6, 2 * 2 * 2]
     expected = sum(plan.chance(turn) * cost for turn, cost in enumerate(costs))
@@ -349,7 +356,7 @@ def test_budget_is_expected_tokens_of_forks(where: Any, budget: int) -> None:
 
 def test_budget_moves_to_decisive_turn() -> None:
     """The second turn decides what roots earn; a budget for forks of one turn does not stay at the first."""
-    plan = ForkPlan(ForkRules(where="variance", budget=12), roots=2, seed=3)
+    plan = ForkPlan(ForkSection(where="variance", budget=12), roots=2, seed=3)
     for number in range(6):
         roots = [root("a", [0.0, 1.0, 0.0], [2, 4, 2], "g"), root("b", [0.1, 0.9, 0.0], [2, 4, 2], "h")]
         forked = [turn for turn in range(3) if number and plan.chance(turn) > 0.5]
@@ -360,14 +367,14 @@ def test_budget_moves_to_decisive_turn() -> None:
 
 
 def test_first_batch_has_no_forks_under_budget() -> None:
-    plan = ForkPlan(ForkRules(budget=100), roots=2, seed=0)
+    plan = ForkPlan(ForkSection(budget=100), roots=2, seed=0)
     assert [plan.samples(group, 0, 0) for group in range(5)] == [0] * 5
 
 
 @given(st.lists(st.floats(-5, 5), min_size=3, max_size=3))
 def test_fork_decision_ignores_own_batch(rewards: list[float]) -> None:
     """It is made from batches delivered before, the seed, and numbers: what a root will reply has no part in it."""
-    rules = ForkRules(where="variance", budget=20)
+    rules = ForkSection(where="variance", budget=20)
     plan = observed(rules)
     before = [plan.samples(group, 0, turn) for group in range(9) for turn in range(3)]
     root("now", rewards, [1, 1, 1])
@@ -385,13 +392,13 @@ def test_decisions_in_collector_do_not_depend_on_replies() -> None:
 
     made = []
     for reward in (2, 9):
-        _, second = forked(policy(reward), 2, forks=ForkRules(budget=40))
+        _, second = forked(policy(reward), 2, fork=ForkSection(budget=40))
         made.append([(fork.episode_id, fork.forked_turn) for fork in second.of("fork")])
     assert made[0] == made[1] != []
 
 
 def test_plan_is_restored_from_its_state() -> None:
-    plan = observed(ForkRules(where="variance", budget=20))
-    other = ForkPlan(ForkRules(where="variance", budget=20), roots=2, seed=3)
+    plan = observed(ForkSection(where="variance", budget=20))
+    other = ForkPlan(ForkSection(where="variance", budget=20), roots=2, seed=3)
     other.restore(plan.state())
     assert [other.chance(turn) for turn in range(4)] == [plan.chance(turn) for turn in range(4)]

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from trainers.config.rollout import RolloutSection
 from trainers.rollout.group_scheduler import (
     ConsecutiveErrorsError,
     FilterExhaustedError,
-    GroupRules,
     GroupScheduler,
     StalenessError,
     Ticket,
@@ -50,7 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """
 
     @initialize(
-        group_size=st.integers(1, 3),
+        n=st.integers(1, 3),
         groups=st.integers(1, 3),
         staleness=st.integers(0, 3),
         slack=st.floats(0, 1),
@@ -60,21 +60,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         filtering=st.booleans(),
         greedy=st.booleans(),
     )
-    def begin(self, group_size, groups, staleness, slack, surplus, retries, max_running, filtering, greedy):
+    def begin(self, n, groups, staleness, slack, surplus, retries, max_running, filtering, greedy):
         self.options = {
-            "group_size": group_size,
-            "greedy": greedy,
+            "n": n,
             "groups_per_batch": groups,
             "staleness": staleness,
             "window": 1 if surplus else 1 + int(slack * staleness * groups),
-            "surplus": surplus,
+            "oversampling_factor": 1 + surplus / groups,
             "retries": retries,
             "max_running": max_running,
-            "filter_zero_variance": filtering and group_size > 1,
+            "filter_zero_variance": filtering and n > 1,
             "max_consecutive_filtered": 10**6,
             "max_consecutive_errors": 10**6,
         }
-        self.scheduler = GroupScheduler(GroupRules(**self.options))
+        self.rollout, self.needs = RolloutSection(**self.options), ["greedy"] if greedy else []
+        self.scheduler = GroupScheduler(self.rollout, self.needs)
         self.updates = self.batches_taken = 0
         self.running: dict[Ticket, int] = {}  # with the version when it started
         self.started: set[Ticket] = set()
@@ -126,7 +126,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.forking[number] = self.forking.get(number, 0) + len(forks)
             self.scheduler.finish(ticket, trajectory, forks=forks)
             assert self.scheduler.forks_left(ticket) == bool(forks)
-        size, greedy = self.options["group_size"], self.options["greedy"]
+        size, greedy = self.options["n"], bool(self.needs)
         rewards = [t.total_reward for t in self.done[number].values()]
         if len(rewards) + self.lost.get(number, 0) == size + greedy and not self.forking.get(number):
             flat = self.options["filter_zero_variance"] and len(set(rewards)) == 1
@@ -148,14 +148,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         if (batch := self.scheduler.take()) is None:
             return
         assert len(batch) == self.options["groups_per_batch"]
-        size = self.options["group_size"]
+        size = self.options["n"]
         taken_greedy = iter(self.scheduler.taken_greedy)
         for group, forks in zip(batch, self.scheduler.taken_forks, strict=True):
             number = int(group[0].episode_id.split("/")[0])
             played_forks = self.forks.get(number, {})
             assert forks == [played_forks[place] for place in sorted(played_forks)], "all that were played, in order"
             assert group == [self.done[number][s] for s in sorted(self.done[number]) if s < size], "complete, in order"
-            if self.options["greedy"]:
+            if self.needs:
                 assert next(taken_greedy) == self.done[number][size]
             assert number not in self.dropped
             assert number not in self.delivered
@@ -165,7 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         # Invariant 2: a group that is left behind is older by less than the window.
         newest = max(self.delivered[-len(batch) :])
         behind = set(range(newest)) - self.dropped - set(self.delivered)
-        if not self.options["surplus"]:
+        if self.options["oversampling_factor"] == 1:
             assert all(newest - number < self.options["window"] for number in behind)
         for number in behind:
             self.overtaken[number] = self.overtaken.get(number, 0) + sum(
@@ -181,7 +181,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         }
         late -= self.dropped | set(self.delivered)
         assert set(self.scheduler.withdrawn()) == {ticket for ticket in self.running if ticket.group in late}
-        if not self.options["surplus"]:
+        if self.options["oversampling_factor"] == 1:
             assert not late
         self.dropped |= late
         self.running = {ticket: version for ticket, version in self.running.items() if ticket.group not in late}
@@ -199,7 +199,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         unfinished = set(range(frontier["next_group"])) - set(self.delivered) - self.dropped
         assert frontier["in_flight"] == sorted(unfinished), "neither skipped nor repeated"
         self.updates = self.batches_taken  # the trainer's state is that after its last update
-        self.scheduler = GroupScheduler(GroupRules(**self.options), self.updates)
+        self.scheduler = GroupScheduler(self.rollout, self.needs, self.updates)
         self.scheduler.restore(frontier)
         assert self.scheduler.frontier() | {"version": 0} == frontier | {"version": 0}
         self.running.clear()
@@ -233,7 +233,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def bounded(self):
         if not hasattr(self, "scheduler"):
             return
-        size, limit = self.options["group_size"], self.options["max_running"]
+        size, limit = self.options["n"], self.options["max_running"]
         assert self.scheduler.running == len(self.running) <= self.scheduler.capacity
         assert limit is None or len(self.running) <= limit
         in_flight = set(self.scheduler.in_flight)
@@ -243,7 +243,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         numbers = range(self.scheduler.frontier()["next_group"] + 2)
         assert {number for number in numbers if self.scheduler.is_done(number)} == over
         ended = {number: len(done) + self.lost.get(number, 0) for number, done in self.done.items()}
-        size = self.scheduler.rules.episodes_per_group
+        size = self.scheduler.episodes_per_group
         whole = {number for number, count in ended.items() if count == size and not self.forking.get(number)}
         assert self.scheduler.ready == len(whole - over)
 
@@ -275,12 +275,12 @@ def steady_ages(scheduler: GroupScheduler, rounds: int) -> list[int]:
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_staleness_allowed_is_used(staleness: int) -> None:
-    ages = steady_ages(GroupScheduler(GroupRules(group_size=2, groups_per_batch=3, staleness=staleness)), 8)
+    ages = steady_ages(GroupScheduler(RolloutSection(n=2, groups_per_batch=3, staleness=staleness)), 8)
     assert max(ages) == staleness
 
 
 def test_stale_batch_is_not_delivered() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, staleness=1), 5)
+    scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=1, staleness=1), version=5)
     ticket = scheduler.start()
     assert ticket is not None
     scheduler.finish(ticket, played(3, name="old"))
@@ -289,7 +289,7 @@ def test_stale_batch_is_not_delivered() -> None:
 
 
 def test_zero_staleness_starts_nothing_before_update() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=2, groups_per_batch=2))
+    scheduler = GroupScheduler(RolloutSection(n=2, groups_per_batch=2))
     for ticket in start_all(scheduler):
         scheduler.finish(ticket, played(0))
     assert scheduler.take() is not None
@@ -299,7 +299,7 @@ def test_zero_staleness_starts_nothing_before_update() -> None:
 
 
 def test_updates_beyond_staleness_are_refused() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, staleness=1), 4)
+    scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=1, staleness=1), version=4)
     scheduler.update(7)  # nothing is in flight: any version will do
     start_all(scheduler)
     with pytest.raises(ValueError, match="from version 7 to 8 with 0 batch"):
@@ -315,7 +315,7 @@ def test_updates_beyond_staleness_are_refused() -> None:
 def test_only_window_overtakes_oldest_group() -> None:
     delivered = {}
     for window in (1, 2, 3):
-        scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=2, staleness=2, window=window))
+        scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=2, staleness=2, window=window))
         _straggler, *rest = start_all(scheduler)
         for ticket in rest:
             scheduler.finish(ticket, played(0, name=str(ticket.group)))
@@ -325,7 +325,7 @@ def test_only_window_overtakes_oldest_group() -> None:
 
 
 def test_straggler_is_overtaken_by_less_than_window() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, staleness=3, window=3))
+    scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=1, staleness=3, window=3))
     straggler = scheduler.start()
     assert straggler is not None
     overtaken = 0
@@ -346,7 +346,7 @@ def test_straggler_is_overtaken_by_less_than_window() -> None:
 def test_surplus_is_taken_on_completion_without_loss() -> None:
     """Check that oversampling with a filter takes the first groups that are complete and differ."""
     scheduler = GroupScheduler(
-        GroupRules(group_size=2, groups_per_batch=2, staleness=2, window=4, filter_zero_variance=True)
+        RolloutSection(n=2, groups_per_batch=2, staleness=2, window=4, filter_zero_variance=True)
     )
 
     def play(group: int, *rewards: float) -> None:
@@ -375,7 +375,7 @@ def test_surplus_is_taken_on_completion_without_loss() -> None:
 
 
 def test_oversampling_takes_first_complete_and_withdraws_rest() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=2, groups_per_batch=2, surplus=1, max_running=5))
+    scheduler = GroupScheduler(RolloutSection(n=2, groups_per_batch=2, oversampling_factor=1.5, max_running=5))
     assert len(start_all(scheduler)) == 5
     for ticket in [Ticket(1, 0), Ticket(1, 1)]:
         scheduler.finish(ticket, played(0, name=str(ticket.group)))
@@ -396,7 +396,7 @@ def test_oversampling_takes_first_complete_and_withdraws_rest() -> None:
 
 
 def test_with_staleness_surplus_is_kept_for_next_batch() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, staleness=1, surplus=1))
+    scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=1, staleness=1, oversampling_factor=2.0))
     slow, *rest = start_all(scheduler)
     for ticket in rest:
         scheduler.finish(ticket, played(0, name=str(ticket.group)))
@@ -410,7 +410,7 @@ def test_with_staleness_surplus_is_kept_for_next_batch() -> None:
 
 
 def test_running_slots_are_refilled_episode_at_time() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=3, groups_per_batch=2, max_running=2))
+    scheduler = GroupScheduler(RolloutSection(n=3, groups_per_batch=2, max_running=2))
     assert start_all(scheduler) == [Ticket(0, 0), Ticket(0, 1)]
     scheduler.finish(Ticket(0, 0), played(0))
     assert start_all(scheduler) == [Ticket(0, 2)]
@@ -424,7 +424,7 @@ def test_running_slots_are_refilled_episode_at_time() -> None:
 
 
 def test_group_continues_with_two_siblings_not_one() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=3, groups_per_batch=1, staleness=1, retries=1))
+    scheduler = GroupScheduler(RolloutSection(n=3, groups_per_batch=1, staleness=1, retries=1))
 
     def play(group: int, failing: set[int]) -> None:
         while ticket := next((t for t in tickets if t.group == group), None):
@@ -445,8 +445,8 @@ def test_group_continues_with_two_siblings_not_one() -> None:
 
 
 def test_each_group_has_separate_greedy_episode() -> None:
-    rules = GroupRules(group_size=2, groups_per_batch=1, staleness=1, retries=0, greedy=True, filter_zero_variance=True)
-    scheduler = GroupScheduler(rules)
+    rollout = RolloutSection(n=2, groups_per_batch=1, staleness=1, retries=0, filter_zero_variance=True)
+    scheduler = GroupScheduler(rollout, {"greedy"})
     tickets = start_all(scheduler)
     assert len(tickets) == scheduler.capacity == 6
     assert [t.sibling for t in tickets if scheduler.is_greedy(t)] == [2, 2]
@@ -471,7 +471,7 @@ def test_each_group_has_separate_greedy_episode() -> None:
 
 
 def test_dropped_group_is_replaced_within_same_batch() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=2, retries=0))
+    scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=2, retries=0))
     first, second = start_all(scheduler)
     scheduler.finish(first, played(0, status=Status.ERROR_ENGINE))
     replacement = scheduler.start()
@@ -484,7 +484,7 @@ def test_dropped_group_is_replaced_within_same_batch() -> None:
 
 
 def test_trajectory_without_sampled_token_is_failure() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, retries=0))
+    scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=1, retries=0))
     ticket = scheduler.start()
     empty = Trajectory(*(np.zeros(0, t) for t in (np.int32, bool, np.float32, np.int32, np.int32, np.float64)))
     assert ticket is not None
@@ -494,7 +494,7 @@ def test_trajectory_without_sampled_token_is_failure() -> None:
 
 def test_tied_groups_are_replaced_up_to_limit() -> None:
     scheduler = GroupScheduler(
-        GroupRules(group_size=2, groups_per_batch=1, filter_zero_variance=True, max_consecutive_filtered=2)
+        RolloutSection(n=2, groups_per_batch=1, filter_zero_variance=True, max_consecutive_filtered=2)
     )
 
     def play(rewards: tuple[float, float]) -> None:
@@ -514,7 +514,7 @@ def test_tied_groups_are_replaced_up_to_limit() -> None:
 
 
 def test_only_consecutive_errors_stop_run() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=4, retries=9, max_consecutive_errors=2))
+    scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=4, retries=9, max_consecutive_errors=2))
 
     def end(status: Status, **kwargs: bool) -> None:
         ticket = scheduler.start()
@@ -530,7 +530,7 @@ def test_only_consecutive_errors_stop_run() -> None:
 
 
 def test_excused_abort_costs_no_retry() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1, retries=0))
+    scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=1, retries=0))
     for attempt in range(5):
         ticket = scheduler.start()
         assert ticket == Ticket(0, 0, attempt)
@@ -540,7 +540,7 @@ def test_excused_abort_costs_no_retry() -> None:
 
 
 def test_episode_ends_once() -> None:
-    scheduler = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1))
+    scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=1))
     ticket = scheduler.start()
     assert ticket is not None
     scheduler.finish(ticket, played(0))
@@ -548,28 +548,18 @@ def test_episode_ends_once() -> None:
         scheduler.finish(ticket, played(0))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"group_size": 0}, "group_size must be at least 1"),
-        ({"groups_per_batch": 0}, "groups_per_batch must be at least 1"),
-        ({"staleness": -1}, "staleness must be at least 0"),
-        ({"max_running": 0}, "max_running must be at least 1"),
-        ({"window": 2}, "use window <= 1 or more staleness"),
-        ({"window": 6, "staleness": 2}, "use window <= 5 or more staleness"),
-        ({"group_size": 1, "filter_zero_variance": True}, "group_size >= 2"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(options: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        GroupRules(**({"group_size": 2, "groups_per_batch": 2} | options))
+@pytest.mark.parametrize(("window", "staleness", "most"), [(2, 0, 1), (6, 2, 5)])
+def test_window_that_never_completes_batch_is_refused(window: int, staleness: int, most: int) -> None:
+    RolloutSection(groups_per_batch=2, window=most, staleness=staleness)
+    with pytest.raises(ValueError, match=f"window: is {window}; .* it is at most {most}"):
+        RolloutSection(groups_per_batch=2, window=window, staleness=staleness)
 
 
 def test_malformed_frontier_is_refused() -> None:
-    good = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1)).frontier()
+    good = GroupScheduler(RolloutSection(n=1, groups_per_batch=1)).frontier()
     with pytest.raises(ValueError, match="ascending numbers below next_group=2"):
-        GroupScheduler(GroupRules(group_size=1, groups_per_batch=1)).restore(good | {"next_group": 2, "in_flight": [2]})
-    used = GroupScheduler(GroupRules(group_size=1, groups_per_batch=1))
+        GroupScheduler(RolloutSection(n=1, groups_per_batch=1)).restore(good | {"next_group": 2, "in_flight": [2]})
+    used = GroupScheduler(RolloutSection(n=1, groups_per_batch=1))
     used.start()
     with pytest.raises(ValueError, match="before the first episode"):
         used.restore(good)

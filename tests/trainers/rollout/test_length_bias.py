@@ -46,7 +46,7 @@ def by_call(call: Call, version: int) -> Reply:
 
 async def train(script: Any, mode: Any, batches: int, **options: Any) -> list[Batch]:
     """A trainer that takes a second for each batch."""
-    options = {"tasks": None, "group_size": 1, "groups_per_batch": 8, "sampling": Sampling(max_new_tokens=99)} | options
+    options = {"tasks": None, "n": 1, "groups_per_batch": 8, "max_response_length": 99} | options
     collected = []
     async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine_of(script), backend, **options) as collector:
         for version in range(1, batches + 1):
@@ -77,8 +77,8 @@ def test_update_does_not_select_replies_by_length(mode: str, partial: bool, stal
     ("planted", "script", "options"),
     [
         ("the engine draws anew after an abort", by_call, {"staleness": 2}),
-        ("groups that take long are withdrawn", by_seed, {"staleness": 1, "surplus": 8}),
-        ("replies that take longer than allowed are drawn anew", by_seed, {"generation_timeout": 5.9, "retries": 9}),
+        ("groups that take long are withdrawn", by_seed, {"staleness": 1, "oversampling_factor": 2.0}),
+        ("replies that take longer than allowed are drawn anew", by_seed, {"generation_timeout_s": 5.9, "retries": 9}),
     ],
 )
 def test_length_bias_sees_bias_that_is_planted(planted: str, script: Any, options: dict[str, Any]) -> None:

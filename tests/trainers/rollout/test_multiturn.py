@@ -15,18 +15,19 @@ from benchmarks.simulation.scripted import Call, Reply
 from textenvs import Task, TextEnv, Turn
 from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.messages import Message, assistant, user
+from trainers.algorithms.estimators.fork import Fork
 from trainers.config.reward_model import MultiturnRewardSection
+from trainers.config.rollout import ComponentSection, CurriculumSection
 from trainers.engines.base import EngineError, Sampling
 from trainers.rollout.collector import Batch
-from trainers.rollout.curriculum import Component, Curriculum, CurriculumRules, TaskOrder
+from trainers.rollout.curriculum import Component, Curriculum, TaskOrder
 from trainers.rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.forks import ForkRules
 from trainers.rollout.group_scheduler import ConsecutiveErrorsError
 from trainers.rollout.rewards import MultiturnScore
 from trainers.trajectory import EpisodeError, Status
 
-ONE: dict[str, Any] = {"group_size": 1, "groups_per_batch": 1}
+ONE: dict[str, Any] = {"n": 1, "groups_per_batch": 1}
 
 
 class Questions:
@@ -119,8 +120,9 @@ def test_mid_conversation_start_costs_as_from_opening() -> None:
         return Reply(tokens(f"{(call.sampling.seed or 0) % 10} on"))
 
     score = MultiturnScore(ahead(window=0, cost=1.0))
-    chooser = Curriculum([Component("", TaskOrder(None), success_reward=0.0)], CurriculumRules(reverse_share=0.9), 7)
-    options: dict[str, Any] = {"tasks": chooser, "seed": 7, "group_size": 2, "groups_per_batch": 3}
+    component = Component("", TaskOrder(None), ComponentSection(success_reward=0.0))
+    chooser = Curriculum([component], CurriculumSection(reverse_share=0.9), 7)
+    options: dict[str, Any] = {"tasks": chooser, "seed": 7, "n": 2, "groups_per_batch": 3}
     batches = run_simulated(collect(engine_of(script), EnvSpec(Errand), 3, rewards={"multiturn": score}, **options))
     started = 0
     for choice, group in ((c, g) for batch in batches for c, g in zip(batch.choices, batch.groups, strict=True)):
@@ -132,7 +134,7 @@ def test_mid_conversation_start_costs_as_from_opening() -> None:
 
 
 def test_reused_environment_keeps_differences_apart() -> None:
-    options = {"group_size": 2, "groups_per_batch": 4}
+    options = {"n": 2, "groups_per_batch": 4}
     batch = run(MultiturnScore(five(), MultiturnRewardSection(credit="difference")), **options)
     for trajectory in batch.trajectories:
         assert trajectory.turn_rewards.sum() == pytest.approx(batch.trajectories[0].turn_rewards.sum(), abs=1e-2)
@@ -173,7 +175,7 @@ def test_futures_are_same_wherever_environments_run(kind: Any) -> None:
 def test_forks_of_episode_are_rewarded_likewise(credit: Any) -> None:
     """The first turn of a fork is compared with what its root was worth before it."""
     score = MultiturnScore(five(samples=1), MultiturnRewardSection(credit=credit, replace=False))
-    batch = run(score, forks=ForkRules(samples=1))
+    batch = run(score, algorithm=Fork())
     (root,), forks = batch.trajectories, batch.of("fork")
     assert len(forks) == root.num_turns
     for fork in forks:  # they say what their root says
@@ -196,7 +198,7 @@ def seconds(episodes: int, samples: int | None, window: int = 2) -> float:
         if samples is not None:
             rewards["multiturn"] = MultiturnScore(ahead(samples=samples, window=window))
         began = asyncio.get_running_loop().time()
-        options = {"group_size": 1, "groups_per_batch": episodes, "rewards": rewards}
+        options = {"n": 1, "groups_per_batch": episodes, "rewards": rewards}
         async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, **options) as collector:
             await collector.next_batch()
         return asyncio.get_running_loop().time() - began
@@ -293,12 +295,12 @@ def test_future_without_room_is_scored_as_it_stands() -> None:
     """There is room for a turn of the episode and one of its futures; then the context is full for both."""
 
     async def play() -> Any:
-        engine = engine_of(lambda call, version: Reply(tokens("1 on")))
         opening = len(Characters().render((user("What is 3 + 4?"),)))
+        engine = engine_of(lambda call, version: Reply(tokens("1 on")), max_context=opening + 27)
         options = {"rewards": {"multiturn": MultiturnScore(ahead(samples=2, window=3))}, **ONE}
         async with (
             Backend(EnvSpec(Chat)) as backend,
-            collector_of(engine, backend, max_context=opening + 27, **options) as collector,
+            collector_of(engine, backend, **options) as collector,
         ):
             batch = await collector.next_batch()
         with pytest.raises(NoRoomError, match="room for"):

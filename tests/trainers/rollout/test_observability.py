@@ -198,9 +198,7 @@ async def test_lag_is_measured_while_collecting_and_no_longer() -> None:
             time.sleep(0.15)
             return self.step(action)
 
-    batch = (
-        await collect(engine_of(says("1 end")), EnvSpec(Blocking), group_size=1, groups_per_batch=1, lag_interval=0.005)
-    )[0]
+    batch = (await collect(engine_of(says("1 end")), EnvSpec(Blocking), n=1, groups_per_batch=1, lag_interval=0.005))[0]
     assert batch.stats["loop_lag_max_s"] >= 0.1
     assert batch.stats["loop_lag_p50_s"] <= batch.stats["loop_lag_p99_s"] <= batch.stats["loop_lag_max_s"]
     handles = [h for h in asyncio.get_running_loop()._scheduled if not h.cancelled()]  # type: ignore[attr-defined]
@@ -220,7 +218,7 @@ def test_phases_and_bubbles_of_known_run() -> None:
         await asyncio.sleep(4.0)
 
     spec = EnvSpec(AsyncEnv, {"delay": lambda task, turn: 1.0})
-    options = {"group_size": 1, "groups_per_batch": 2, "max_running": 1}
+    options = {"n": 1, "groups_per_batch": 2, "max_running": 1}
     first, second = run_simulated(collect(engine_of(script), spec, 2, after=train, **options))
     assert {name: first.stats[f"time_{name}_s"] for name in PHASES} == pytest.approx(
         {"queue": 0, "reset": 0, "generate": 6, "step": 2, "rewards": 0, "own": 0}
@@ -244,7 +242,7 @@ def test_environment_wait_counts_as_queueing() -> None:
     async def run() -> Batch:
         async with Backend(EnvSpec(AsyncEnv), workers=1) as backend:
             engine = engine_of(says("1 end", latency=2.0))
-            async with collector_of(engine, backend, group_size=2, groups_per_batch=2, max_running=3) as collector:
+            async with collector_of(engine, backend, n=2, groups_per_batch=2, max_running=3) as collector:
                 watcher = asyncio.ensure_future(look(collector))
                 batch = await collector.next_batch()
                 await watcher
@@ -282,7 +280,7 @@ async def test_causes_are_counted_and_told(word: str, kind: Any, cause: str) -> 
     count = itertools.count()
     engine = engine_of(lambda call, version: Reply(tokens(f"1 {word}" if next(count) == 0 else "1 end")))
     limits = {"workers": 1, "step_timeout": 0.2 if kind == "inline" else 20.0}
-    options = {"group_size": 1, "groups_per_batch": 1}
+    options = {"n": 1, "groups_per_batch": 1}
     (batch,) = await collect(engine, EnvSpec(AsyncEnv), kind=kind, limits=limits, **options)
     assert {name: n for name, n in batch.stats.items() if name.startswith("cause_")} == {f"cause_{cause}": 1}
     assert list(batch.problems) == [cause]

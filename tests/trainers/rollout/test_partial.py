@@ -11,7 +11,6 @@ from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
-from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Status, Trajectory
@@ -36,7 +35,7 @@ async def run(
     engine: ScriptedEngine, updates: list[tuple[float, int]], ended: list[Trajectory], **options: Any
 ) -> Batch:
     """The second batch: two episodes, cut by updates at these times. The trainer owes one a batch it took."""
-    options = {"group_size": 2, "groups_per_batch": 1, "staleness": 1, "retries": 0} | options
+    options = {"n": 2, "groups_per_batch": 1, "staleness": 1, "retries": 0} | options
     backend, loop = Backend(EnvSpec(AsyncEnv)), asyncio.get_running_loop()
     async with backend, collector_of(engine, backend, on_trajectory=ended.append, **options) as collector:
         await collector.next_batch()
@@ -109,7 +108,7 @@ def test_request_during_update_is_excused(partial: bool) -> None:
 
     async def collected() -> Batch:
         engine = Slow(script, vocab_size=128)
-        options: dict[str, Any] = {"group_size": 1, "groups_per_batch": 1, "staleness": 2, "retries": 0}
+        options: dict[str, Any] = {"n": 1, "groups_per_batch": 1, "staleness": 2, "retries": 0}
         options |= {"max_running": 1, "partial": partial}
         async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, **options) as collector:
             await collector.next_batch()
@@ -124,17 +123,11 @@ def test_request_during_update_is_excused(partial: bool) -> None:
 
 
 def test_limits_are_of_whole_reply() -> None:
-    sampling = Sampling(max_new_tokens=6)
-    batch = run_simulated(run(engine_of(goes_on), [(4.5, 1)], [], partial=True, sampling=sampling))
+    batch = run_simulated(run(engine_of(goes_on), [(4.5, 1)], [], partial=True, max_response_length=6))
     assert [t.token_ids[t.action_mask].tolist()[:6] for t in batch.trajectories] == [FULL[:6]] * 2
     ended: list[Trajectory] = []
-    options: dict[str, Any] = {"generation_timeout": 20.0, "max_consecutive_errors": 2}
+    options: dict[str, Any] = {"generation_timeout_s": 20.0, "max_consecutive_errors": 2}
     with pytest.raises(Exception, match="the generation took longer than 20 s"):
         run_simulated(run(engine_of(goes_on), [(4.5, 1)], ended, partial=True, **options))
     late = [t for t in ended if t.status is Status.TRUNCATED_TIME]
     assert [len(t.turn_rewards) for t in late] == [1, 1], "the tokens before the cut are there"
-
-
-def test_age_without_partial_is_refused() -> None:
-    with pytest.raises(ValueError, match="partial_max_age=1 needs partial=True"):
-        run_simulated(run(engine_of(goes_on), [], [], partial_max_age=1))

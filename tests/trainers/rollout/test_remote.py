@@ -16,9 +16,7 @@ def script(call: Call) -> Reply:
 
 async def collected(env_id, **kwargs):
     engine = ScriptedEngine(script, vocab_size=128)
-    (batch,) = await collect(
-        engine, EnvSpec(env_id, kwargs), group_size=4, groups_per_batch=8, filter_zero_variance=False
-    )
+    (batch,) = await collect(engine, EnvSpec(env_id, kwargs), n=4, groups_per_batch=8, filter_zero_variance=False)
     return [
         (
             episode.messages,

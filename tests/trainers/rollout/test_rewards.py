@@ -14,7 +14,7 @@ from benchmarks.simulation.scripted import Call, Reply
 from trainers.rollout.rewards import TurnContext
 from trainers.trajectory import Status, Trajectory
 
-ONE: dict[str, Any] = {"group_size": 1, "groups_per_batch": 1}
+ONE: dict[str, Any] = {"n": 1, "groups_per_batch": 1}
 
 
 def three_turns(call: Call, version: int) -> Reply:
@@ -133,7 +133,7 @@ def test_who_waits_for_rewards_holds_no_environment() -> None:
         await asyncio.sleep(100.0)
         return 1.0
 
-    options = {"rewards": {"slow": slow}, "limits": {"workers": 1}, "group_size": 4, "groups_per_batch": 1}
+    options = {"rewards": {"slow": slow}, "limits": {"workers": 1}, "n": 4, "groups_per_batch": 1}
     (batch,) = run_simulated(collect(engine_of(says("1 end", latency=1.0)), **options))
     assert batch.stats["wait_s"] == pytest.approx(104), "four episodes one after the other, their rewards together"
 

@@ -26,9 +26,10 @@ from textenvs.integrations.rows import same_messages
 from textenvs.integrations.trl import log_terms, spec_of
 from textenvs.trust import Environments
 
+from ...config.rollout import RolloutSection
 from ...engines.torch_engine import TorchEngine
 from ...rollout.environments import Backend, EnvSpec, Kind, tools_of
-from ...rollout.play import Episode, EpisodeLimits, Player
+from ...rollout.play import Episode, Player
 from ...rollout.renderer import Renderer
 from ...rollout.seeds import derive_seed
 from ...trajectory import Trajectory
@@ -139,13 +140,12 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
             # Always: weights may change without a step of the optimizer (a checkpoint that is loaded).
             wait_for(self._engine.update_weights(weights_of(trainer), self._engine.version + 1))  # type: ignore[arg-type]
         assert self._engine is not None
-        limits = EpisodeLimits(
-            max_context=self.max_context,
+        rollout = RolloutSection(
             max_response_tokens=trainer.args.max_completion_length,
-            generation_timeout=self.generation_timeout,
-            episode_timeout=self.episode_timeout,
+            generation_timeout_s=self.generation_timeout,
+            episode_timeout_s=self.episode_timeout,
         )
-        return Player(self._engine, self._renderer, limits)
+        return Player(self._engine, self._renderer, rollout)
 
     def _bind(self, trainer: Any) -> None:
         former, self._engine, self._trainer = self._engine, None, None  # a call after an error below binds again
