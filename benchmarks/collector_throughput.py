@@ -33,6 +33,7 @@ from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Message, text_of, user
 from trainers.cli import tuned_gc
+from trainers.config.engine import TorchEngineSection
 from trainers.config.rollout import RolloutSection
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
@@ -177,7 +178,7 @@ async def tokens_of_both(in_flight: int, episodes: int, threads: int) -> tuple[t
     texts = [text_of(message) for index in range(200) for message in env.reset(options={"task_index": index})[0]]
     tokenizer = build_tokenizer(texts, vocab_size=512)
     model = build_model(len(tokenizer), hidden=128, layers=3, intermediate=512)
-    engine = TorchEngine(model, max_slots=in_flight, max_context=512, threads=threads)
+    engine = TorchEngine(model, TorchEngineSection(max_slots=in_flight, max_context=512, threads=threads))
     warm_up = Sampling(max_new_tokens=48, ignore_stop=True)
     await asyncio.gather(*(engine.generate([3] * 40, warm_up) for _ in range(in_flight)))
     recorder = Recorder(engine)

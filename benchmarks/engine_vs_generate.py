@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.models.tiny import build_model
@@ -134,7 +135,7 @@ async def compare(
     ways = {"all at once": (count, False)}
     ways |= {f"batches of {size}": (size, False) for size in sizes}
     ways |= {f"batches of {size}, sorted with foresight": (size, True) for size in sizes}
-    engine = TorchEngine(model, max_slots=count, max_context=shape["max_context"], threads=threads)
+    engine = TorchEngine(model, TorchEngineSection(max_slots=count, max_context=shape["max_context"], threads=threads))
     seconds: dict[str, list[float]] = {"engine": [], **{way: [] for way in ways}}
     with ResidentPeak() as peak:
         await run_engine(engine, work, clock)

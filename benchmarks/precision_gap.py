@@ -38,6 +38,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.gpu.shapes import from_tokens
 from trainers.algorithms.losses import PPO, GSPOToken, PolicyLoss
 from trainers.algorithms.off_policy import importance_weights
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
@@ -78,7 +79,9 @@ def load(path: str) -> tuple[Any, list[list[int]]]:
 async def sample(model: Any, prompts: list[list[int]], episodes: int, tokens: int, dtype: str) -> list[Trajectory]:
     """Sample replies at temperature 1, of ``tokens`` tokens each."""
     engine = TorchEngine(
-        model, max_slots=episodes, max_context=max(map(len, prompts)) + tokens, dtype=getattr(torch, dtype)
+        model,
+        TorchEngineSection(max_slots=episodes, max_context=max(map(len, prompts)) + tokens),
+        dtype=getattr(torch, dtype),
     )
     try:
         requests = [prompts[i % len(prompts)] for i in range(episodes)]

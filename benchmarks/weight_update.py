@@ -27,36 +27,36 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from trainers.cluster.publisher import Publisher
 from trainers.command_line import load_config
+from trainers.config.engine import ENGINES, ServedEngineSection, TorchEngineSection
 from trainers.engines.remote import RemoteEngine
-from trainers.engines.sglang import SGLangEngine, SGLangOptions
+from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.vllm.engine import VLLMEngine
-from trainers.engines.vllm.options import VLLMOptions
 from trainers.learner import Learner, LoRASettings
 from trainers.learner.memory import empty_heap, peak
 from trainers.models.tiny import build_model
 
 SHAPE = {"hidden": 1024, "layers": 6, "heads": 16, "kv_heads": 4, "intermediate": 4096}
 VOCAB = 30_000
-KINDS = {"vllm": (VLLMEngine, VLLMOptions), "sglang": (SGLangEngine, SGLangOptions)}
+KINDS: dict[str, type[RemoteEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 
 
 def started(folder: Path, arguments: argparse.Namespace, transport: str, *, verify: bool) -> RemoteEngine:
     """Return an engine with a server of its own."""
-    kind, options = KINDS[arguments.engine]
-    settings = options(
-        python=arguments.python,
-        transport=transport,
-        tensor_parallel=arguments.ranks,
-        verify=verify,
-        update_folder=arguments.update_folder,
-        max_slots=4,
-        threads=1,
-        kv_cache_gib=0.25,
-        dtype=arguments.dtype,
-        device=arguments.device,
+    server = {"python": arguments.python, "verify": verify, "update_folder": arguments.update_folder}
+    section = ENGINES[arguments.engine].model_validate(
+        {
+            "max_context": 256,
+            "max_slots": 4,
+            "threads": 1,
+            "tensor_parallel_size": arguments.ranks,
+            "weight_transport": transport,
+            arguments.engine: server,
+            **({"kv_cache_gib": 0.25} if arguments.engine == "vllm" else {}),
+        }
     )
-    return kind(folder, settings, max_context=256)
+    assert isinstance(section, ServedEngineSection)
+    return KINDS[arguments.engine](folder, section, dtype=arguments.dtype, device=arguments.device)
 
 
 async def measure(folder: Path, model: torch.nn.Module, arguments: argparse.Namespace, transport: str) -> dict:
@@ -100,7 +100,7 @@ async def measure_in_process(arguments: argparse.Namespace, lora: int, staleness
     dtype = getattr(torch, arguments.dtype)
     settings = LoRASettings(rank=lora, alpha=lora) if lora else None
     learner = Learner(model, device=arguments.device, dtype=arguments.dtype, lora=settings)
-    engine = TorchEngine(model, max_slots=1, max_context=256, device=arguments.device, dtype=dtype)
+    engine = TorchEngine(model, TorchEngineSection(max_slots=1, max_context=256), device=arguments.device, dtype=dtype)
     del model
     publisher, took, above = Publisher(learner, config), [], []
     try:
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--transports", nargs="+", default=["process_group", "disk", "http"])
     parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks of the server")
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--update-folder", type=Path, help="of `disk`, for example /dev/shm")
+    parser.add_argument("--update-folder", help="of `disk`, for example /dev/shm")
     parser.add_argument("--model", help="of the embedded engine: a folder")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")

@@ -18,6 +18,7 @@ from own_environment import HigherLower
 from trainers.algorithms.batch import ActionBatch, gather
 from trainers.algorithms.estimators import TurnGRPO
 from trainers.algorithms.losses import PPO, token_weights
+from trainers.config.engine import TorchEngineSection
 from trainers.config.rollout import RolloutSection
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
@@ -77,7 +78,9 @@ async def main() -> None:
     print(f"warm start: loss {metrics['loss']:.2f}")
 
     model.load_state_dict(learner.weights())  # the learner trains a copy, and so does the engine play with one
-    engine = TorchEngine(model, max_slots=32, max_context=256, stop_token_ids=renderer.stop_token_ids, threads=1)
+    engine = TorchEngine(
+        model, TorchEngineSection(max_slots=32, max_context=256, threads=1), stop_token_ids=renderer.stop_token_ids
+    )
     async with (
         Backend(EnvSpec("examples/higher-lower")) as backend,
         Collector(

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from trainers.config.engine import TorchEngineSection
 from trainers.config.rollout import RolloutSection
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
@@ -89,11 +90,9 @@ class Ours:
         context = work.turns * (work.longest + 64) + 64
         self._engine = TorchEngine(
             model,
-            max_slots=min(running, work.episodes),
-            max_context=context,
+            TorchEngineSection(max_slots=min(running, work.episodes), max_context=context, threads=threads),
             device=device,
             dtype=torch.bfloat16 if bfloat16 else None,
-            threads=threads,
         )
         self._forced = Forced(self._engine)
         self._backend = Backend(EnvSpec(lambda: Talk(work.turns)))

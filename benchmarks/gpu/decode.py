@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.shapes import make_model
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 
@@ -72,8 +73,7 @@ async def _timed(job: Job, model: Any, dtype: torch.dtype, batch: int) -> list[f
     prompts = rng.integers(0, model.config.vocab_size, (batch, job.sizes.prompt)).tolist()
     engine = TorchEngine(
         model,
-        max_slots=batch,
-        max_context=job.sizes.prompt + job.sizes.new[1],
+        TorchEngineSection(max_slots=batch, max_context=job.sizes.prompt + job.sizes.new[1]),
         device=job.device,
         dtype=dtype,
         prefill_budget=8192,

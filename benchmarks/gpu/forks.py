@@ -20,6 +20,7 @@ from benchmarks.gpu.shapes import make_model
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import Fork
 from trainers.algorithms.losses import token_weights
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Sampling
 from trainers.engines.decoder import SIZE
 from trainers.engines.torch_engine import TorchEngine
@@ -81,7 +82,9 @@ async def _sampled(
     longest = job.sizes.prompt + _TURNS * (new + _OBSERVED)
     dtype = torch.bfloat16 if job.device.type == "cuda" else torch.float32
     slots = batch * (1 + _TURNS)  # so that nothing that a root had is dropped
-    engine = TorchEngine(model, max_slots=slots, max_context=longest, device=job.device, dtype=dtype)
+    engine = TorchEngine(
+        model, TorchEngineSection(max_slots=slots, max_context=longest), device=job.device, dtype=dtype
+    )
     sampling = Sampling(max_new_tokens=new, ignore_stop=True)
     counts = {name: {"tokens": 0, "computed": 0.0, "s": 0.0} for name in ("roots", "forks")}
 

@@ -24,6 +24,7 @@ import torch
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.learners import distance, gradients, make_learner, no_process_group_left
 from benchmarks.gpu.shapes import SHAPES, forked, from_tokens, lengths_of, make_model, sequences
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 
@@ -137,7 +138,9 @@ async def _sample(job: Job, model: Any, dtype: torch.dtype) -> list[tuple[np.nda
         rng.integers(0, model.config.vocab_size, int(size)).astype(np.int32)
         for size in rng.integers(1, job.sizes.prompt + 1, 16)
     ]
-    engine = TorchEngine(model, max_slots=16, max_context=job.sizes.prompt + new, device=job.device, dtype=dtype)
+    engine = TorchEngine(
+        model, TorchEngineSection(max_slots=16, max_context=job.sizes.prompt + new), device=job.device, dtype=dtype
+    )
     try:
         sampling = Sampling(max_new_tokens=new, ignore_stop=True)
         made = await asyncio.gather(*(engine.generate(prompt.tolist(), sampling) for prompt in prompts))

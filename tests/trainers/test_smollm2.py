@@ -15,6 +15,7 @@ from torch import Tensor
 
 from textenvs.messages import assistant, system, tool, user
 from trainers.command_line import load_config
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner, OptimizerSettings
@@ -46,7 +47,7 @@ def generate(
     policy: Policy, dtype: torch.dtype, prompt_ids: Sequence[Sequence[int]], **sampling: Any
 ) -> list[Generation]:
     async def run() -> list[Generation]:
-        engine = TorchEngine(policy.model, max_slots=len(prompt_ids), max_context=256, dtype=dtype)
+        engine = TorchEngine(policy.model, TorchEngineSection(max_slots=len(prompt_ids), max_context=256), dtype=dtype)
         try:
             samplings = [Sampling(**{"seed": number, **sampling}) for number in range(len(prompt_ids))]
             return await asyncio.gather(*(engine.generate(*one) for one in zip(prompt_ids, samplings, strict=True)))

@@ -20,6 +20,7 @@ from textenvs.env import EnvironmentFailure
 from textenvs.judges import EquivalenceJudge, InteractivityJudge
 from textenvs.messages import assistant, user
 from trainers.command_line import load_config
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Sampling
 from trainers.engines.server import ServerProcess, free_port
 from trainers.engines.torch_engine import TorchEngine
@@ -79,7 +80,7 @@ def test_greedy_replies_match_embedded_engine_except_near_ties(address: str) -> 
     served = [post(address, {"prompt": prompt, **greedy})["choices"][0]["token_ids"] for prompt in prompt_ids]
 
     async def embedded() -> list[list[int]]:
-        engine = TorchEngine(policy.model, max_slots=2, max_context=256, dtype=torch.float32)
+        engine = TorchEngine(policy.model, TorchEngineSection(max_slots=2, max_context=256), dtype=torch.float32)
         stop = (policy.tokenizer.eos_token_id,)
         sampling = Sampling(max_new_tokens=32, temperature=0.0, stop_token_ids=stop)
         try:

@@ -1,6 +1,6 @@
 """An engine's workers without an engine: a process that joins groups and receives, so that it can be killed.
 
-``python weight_workers.py`` reads an order a line and answers each with a line, both JSON.
+``python weight_workers.py DESCRIPTOR`` reads an order a line and answers each with a line there, both JSON.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
@@ -22,15 +22,35 @@ from trainers.engines.transport import Receiver, Wants, in_thread
 from trainers.engines.weights import ChecksumRule, Checksums
 
 
-def start() -> subprocess.Popen[str]:
-    """A process that takes orders."""
-    return subprocess.Popen(
-        [sys.executable, __file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+class WorkerProcess(subprocess.Popen[str]):
+    """A process that takes orders. Its replies have a pipe of their own: libraries write to its standard output."""
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, __file__, str(writer)]
+        super().__init__(command, stdin=subprocess.PIPE, pass_fds=[writer], text=True, env=environment)
+        os.close(writer)
+        self._replies = os.fdopen(reader)
+
+    def order(self, what: str, argument: Any = None) -> Any:
+        assert self.stdin is not None
+        try:
+            self.stdin.write(json.dumps([what, argument]) + "\n")
+            self.stdin.flush()
+            line = self._replies.readline()
+        except OSError as error:
+            raise EngineError("the worker is gone") from error
+        if not line:
+            raise EngineError("the worker is gone")
+        status, result = json.loads(line)
+        if status == "error":
+            raise EngineError(result)
+        return result
+
+    def end(self) -> None:
+        self.kill()
+        self.wait()
 
 
 class Workers(Receiver):
@@ -40,7 +60,7 @@ class Workers(Receiver):
         refuse: The number of the bucket that it refuses.
         stop: The number of the bucket before which it hangs.
         die: The number of the bucket before which it is killed.
-        process: One that :func:`start` started, and in which no update is in progress; else a new one.
+        process: One in which no update is in progress; by default a new one.
         wants: See :class:`Receiver`.
     """
 
@@ -50,14 +70,14 @@ class Workers(Receiver):
         refuse: int | None = None,
         stop: int | None = None,
         die: int | None = None,
-        process: subprocess.Popen[str] | None = None,
+        process: WorkerProcess | None = None,
         **wants: Any,
     ) -> None:
         super().__init__()
         self._wants = Wants(**{"rule": ChecksumRule(), "bucket_bytes": 20_000, "timeout_s": 60.0} | wants)
         self._faults = {refuse: "refuse", stop: "stop", die: "die"}
         self.buckets = 0
-        self.process = process or start()
+        self.process = process or WorkerProcess()
 
     @property
     def wants(self) -> Wants:
@@ -81,27 +101,13 @@ class Workers(Receiver):
         return {name: tuple(sums) for name, sums in (await self._order("checksums")).items()}
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.process.end()
 
     async def _order(self, what: str, argument: Any = None) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps([what, argument]) + "\n")
-            self.process.stdin.flush()
-            line = await in_thread(self.process.stdout.readline)
-        except OSError as error:
-            raise EngineError("the worker is gone") from error
-        if not line:
-            raise EngineError("the worker is gone")
-        status, result = json.loads(line)
-        if status == "error":
-            raise EngineError(result)
-        return result
+        return await in_thread(lambda: self.process.order(what, argument))
 
 
-def main() -> None:
+def main(replies: TextIO) -> None:
     joined: Any = None
     sums = Checksums(ChecksumRule())
     for line in sys.stdin:
@@ -124,8 +130,9 @@ def main() -> None:
             answer = ["ok", result]
         except Exception as error:
             answer = ["error", repr(error)]
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=replies, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    with os.fdopen(int(sys.argv[1]), "w") as replies:
+        main(replies)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import inspect
-import os
 import shutil
 import tempfile
 import weakref
@@ -22,7 +20,7 @@ from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.runtime import RayCluster
 from ..cluster.shape import shape_of, this_machine
-from ..config.engine import ServedEngineSection
+from ..config.engine import ServedEngineSection, TorchEngineSection, VLLMEngineSection
 from ..config.model import ModelSection, multiplies_bfloat16, native_dtype, planned_bfloat16
 from ..config.schema import PPOConfig
 from ..config.sizes import slots
@@ -30,11 +28,11 @@ from ..engines.base import Engine, EngineError, default_kv_bytes
 from ..engines.remote import RemoteEngine
 from ..engines.replica import Limits
 from ..engines.replicas import Replicas
-from ..engines.server import ServerOptions
-from ..engines.sglang import SGLangEngine, SGLangOptions
+from ..engines.server import server_python
+from ..engines.sglang import SGLangEngine
 from ..engines.torch_engine import TorchEngine
 from ..engines.vllm.engine import VLLMEngine
-from ..engines.vllm.options import VLLMOptions
+from ..engines.weight_update import UPDATE_TIMEOUT_S
 from ..learner import Learner
 from ..models.policy import Policy, resolve_device
 from ..models.tiny import save as save_policy
@@ -62,7 +60,9 @@ async def engine_of(
 
     With ``cluster.backend=ray`` its actors are in ``cluster``, and share the GPUs of ``learner``.
     """
-    section = config.engine
+    sizes = {"max_slots": slots(config), "threads": threads_for(policy, config.engine.threads)}
+    section = config.engine.model_copy(update=sizes)
+    config = config.model_copy(update={"engine": section})
     starting = section.server.start_timeout_s if isinstance(section, ServedEngineSection) else 0.0
     if config.cluster.backend == "ray":
         starting += config.cluster.start_timeout_s  # of its actor
@@ -183,17 +183,15 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
     device, cluster = resolve_device(config.model.device), config.cluster
     if device.type == "cuda" and cluster.backend == "local":  # the learner's, or its own; an actor sees only its own
         device = torch.device("cuda", 0 if cluster.colocate else 1 + replica)
+    assert isinstance(config.engine, TorchEngineSection)
     return TorchEngine(
         policy.model,
-        max_slots=slots(config),
-        max_context=config.engine.max_context,
-        kv_cache_gib=getattr(config.engine, "kv_cache_gib", None),
+        config.engine,
         device=device,
         dtype=getattr(torch, config.model.precision),
         stop_token_ids=renderer.stop_token_ids,
         unused_token_ids=policy.unused_token_ids,
         seed=config.trainer.seed + replica,
-        threads=threads_for(policy, config.engine.threads),
         version=version,
         sleep_level=2,  # the learner makes new weights meanwhile
     )
@@ -203,23 +201,16 @@ async def served_engine(
     config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int, folder: Path
 ) -> RemoteEngine:
     """Return one server, started or running, with the policy's weights as ``version``; it reads those in ``folder``."""
-    kind = VLLMEngine if config.engine.name == "vllm" else SGLangEngine
-    options = dataclasses.replace(
-        _server_options(config, replica),
-        max_slots=slots(config),
+    section = config.engine
+    assert isinstance(section, ServedEngineSection)
+    engine = (VLLMEngine if isinstance(section, VLLMEngineSection) else SGLangEngine)(
+        folder,
+        section,
+        replica=replica,
         dtype=config.model.precision,
         device=resolve_device(config.model.device).type,
-        # The first GPU of a replica: replicas take the machine's GPUs in turn; a single engine takes any.
-        gpu=replica * config.engine.gpus if config.engine.engines > 1 else None,
-        threads=threads_for(policy, config.engine.threads),
-        kv_cache_gib=getattr(config.engine, "kv_cache_gib", None),
         seed=config.trainer.seed + replica,
-        update_timeout_s=ServerOptions.update_timeout_s + _sending_s(policy),
-    )
-    engine = kind(
-        folder,
-        options,
-        max_context=config.engine.max_context,
+        update_timeout_s=UPDATE_TIMEOUT_S + _sending_s(policy),
         stop_token_ids=renderer.stop_token_ids,
         unused_token_ids=policy.unused_token_ids,
         version=version,
@@ -233,32 +224,11 @@ async def served_engine(
     return engine
 
 
-def _server_options(config: PPOConfig, replica: int) -> ServerOptions:
-    """Return the options of a replica's engine, which have the names of their keys."""
-    engine = config.engine
-    assert isinstance(engine, ServedEngineSection)
-    kind, section = VLLMOptions if engine.name == "vllm" else SGLangOptions, engine.server
-    same = {option.name for option in dataclasses.fields(kind)} & type(section).model_fields.keys()
-    urls = section.base_url
-    return kind(
-        **{name: getattr(section, name) for name in same}
-        | {
-            "base_url": None if urls is None else urls[replica],
-            "api_key": None if urls is None else os.environ.get(f"{engine.name.upper()}_API_KEY"),
-            "tensor_parallel": engine.tensor_parallel_size,
-            "transport": engine.weight_transport,
-            "bucket_bytes": section.bucket_mib * 2**20,
-            "update_folder": None if section.update_folder is None else Path(section.update_folder).expanduser(),
-        }
-    )
-
-
 def check_engine(config: PPOConfig) -> None:
     """Raise ``SetupError`` before anything is trained if the engine is not available."""
-    with setup_errors(f"engine.name={config.engine.name}: ", ValueError, EngineError):
-        if isinstance(config.engine, ServedEngineSection):
-            for replica in range(config.engine.engines):
-                _server_options(config, replica)
+    if isinstance(config.engine, ServedEngineSection) and not config.engine.base_urls:
+        with setup_errors(f"engine.name={config.engine.name}: ", ValueError):
+            server_python(config.engine)
 
 
 def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool = False) -> Plan:

@@ -393,6 +393,7 @@ def _explain(
 ) -> list[Problem]:
     problems: list[Problem] = []
     bad: dict[str, Key] = {}  # in order, each once: a union or a list gives an error for each of its parts
+    reasons: dict[str, str] = {}  # of the sections' own validators
     for detail in error.errors(include_url=False):
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, ConflictError):
@@ -402,6 +403,8 @@ def _explain(
         names = [".".join(location[: n + 1]) for n in range(len(location))]
         exact = {name: key for name in names if (key := key_at(name, keys)) is not None and key.name == name}
         bad.update({name: key for name, key in exact.items() if not key.entries} or exact)
+        if isinstance(cause, ValueError):
+            reasons.update(dict.fromkeys(exact, str(cause)))
     for name, key in bad.items():
         value: Any = tree
         for part in name.split("."):
@@ -410,9 +413,8 @@ def _explain(
             else:  # it was not written: an entry of a mapping of sections is named by its key
                 value = name.split(".")[-2]
                 break
-        problems.append(
-            Problem(name, f"{excerpt(dump(value))} is not allowed; it must be {key.allowed}", _origin(key, sources))
-        )
+        reason = reasons.get(name, f"it must be {key.allowed}")
+        problems.append(Problem(name, f"{excerpt(dump(value))} is not allowed; {reason}", _origin(key, sources)))
     return problems
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ..section import Names, Section
 from .variants import Variants
@@ -51,6 +51,13 @@ class ServerSection(Section):
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to be ready.")
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to answer a health check.")
 
+    @field_validator("base_url")
+    @classmethod
+    def _are_addresses(cls, urls: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if not all(url.startswith(("http://", "https://")) for url in urls or ()):
+            raise ValueError("an address must begin with http:// or https://")
+        return urls
+
 
 class VLLMSection(ServerSection):
     """Options of vLLM servers (`engine.name=vllm`), started by the run or already running. See docs/engines.md."""
@@ -61,7 +68,7 @@ class VLLMSection(ServerSection):
     """Tokens of a block, the unit of prefix reuse; null is vLLM's choice (on a CPU 128; others are multiples of 32
     there)."""
     enforce_eager: bool | None = None
-    """Neither compile nor capture graphs; null is true on a GPU, false on a CPU."""
+    """Neither compile nor capture graphs; null is true on a CPU, false on a GPU."""
     sleep_mode: bool = False
     """Release the GPU's memory while the learner learns, if they share GPUs."""
     args: dict[str, Any] = Field(default_factory=dict)

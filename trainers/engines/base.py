@@ -36,6 +36,8 @@ from trainers.config.engine import MIN_TEMPERATURE
 FinishReason = Literal["stop", "length", "abort"]
 UpdateMode = Literal["keep", "wait", "abort"]
 
+DEFAULT_SLOTS = 64  #: requests at once of an engine outside a run, if its section has no ``max_slots``
+
 
 class EngineError(RuntimeError):
     """The engine cannot continue, or cannot serve this request; the message says which."""

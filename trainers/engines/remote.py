@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoConfig
 
+from trainers.config.engine import ServedEngineSection
 from trainers.engines.base import (
     EngineDeadError,
     EngineError,
@@ -36,17 +38,9 @@ from trainers.engines.base import (
     check_sizes,
     check_unused,
 )
-from trainers.engines.server import (
-    Client,
-    ServerOptions,
-    ServerProcess,
-    UnreachableError,
-    error_text,
-    free_port,
-    refused,
-)
+from trainers.engines.server import Client, ServerProcess, UnreachableError, error_text, free_port, refused
 from trainers.engines.transport import AdapterSource, Weights, WeightSource, attending
-from trainers.engines.weight_update import MixedWeightsError, WeightUpdater
+from trainers.engines.weight_update import UPDATE_TIMEOUT_S, MixedWeightsError, WeightUpdater
 from trainers.engines.weights import read_parameters
 
 _Result = TypeVar("_Result")
@@ -86,34 +80,44 @@ class Reply:
 class RemoteEngine(ABC):
     """See :class:`trainers.engines.base.Engine` for the protocol.
 
-    With ``options.base_url`` it talks to a server that runs already; else it starts one, which ends with the engine or
-    with this process, in the background: :meth:`ready`, the first request or update waits for it. KV is shared by all
-    requests with the same prefix; sessions have no meaning. ``sampled_logprobs`` is ``None`` where a cut applies.
+    With a ``base_url`` in the section it talks to a server that runs already, with the key of ``VLLM_API_KEY`` or
+    ``SGLANG_API_KEY``; else it starts one, which ends with the engine or with this process, in the background:
+    :meth:`ready`, the first request or update waits for it. KV is shared by all requests with the same prefix; sessions
+    have no meaning. ``sampled_logprobs`` is ``None`` where a cut applies.
 
     Args:
         model: Folder of the model that the server serves, whose ``config.json`` and safetensors' headers requests and
             updates are checked against.
-        options: Which server, and how to treat it.
-        max_context: Prompt and new tokens together are at most this.
+        section: Which server, and how to treat it.
+        replica: Which of the section's ``engines`` this is: it decides the address, or the GPUs of a new server.
+        dtype: Of a new server: ``float32`` or ``bfloat16``.
+        device: Of a new server: ``cpu`` or ``cuda``.
+        seed: Of requests without a seed.
+        update_timeout_s: Seconds for one step of an update.
         stop_token_ids: Stop tokens of every request, beside its own.
         unused_token_ids: Ids that are never sampled, because the tokenizer has no token for them.
         version: Of the model's weights.
         weights: What a server that runs already is given as ``version`` before the first request, if anything.
 
-    Raises ``ValueError``: the folder is no model, or its sizes do not fit ``max_context``; ImportError: aiohttp is
-    missing; EngineDeadError: the server's program cannot be started.
+    Raises ``ValueError``: the folder is no model, its sizes do not fit ``max_context``, or there is no Python with the
+    server's package; ImportError: aiohttp is missing; EngineDeadError: the server's program cannot be started.
     """
 
     kind: ClassVar[str]  #: in messages
     health_path: ClassVar[str]
     updater_class: ClassVar[type[WeightUpdater]]
+    health_interval_s = 2.0  #: between two health checks; after two failures in a row the server is dead
 
     def __init__(
         self,
         model: str | Path,
-        options: ServerOptions,
+        section: ServedEngineSection,
         *,
-        max_context: int,
+        replica: int = 0,
+        dtype: str = "float32",
+        device: str = "cpu",
+        seed: int = 0,
+        update_timeout_s: float = UPDATE_TIMEOUT_S,
         stop_token_ids: Sequence[int] = (),
         unused_token_ids: Sequence[int] = (),
         version: int = 0,
@@ -124,13 +128,14 @@ class RemoteEngine(ABC):
             raise ValueError(f"{folder} is not a folder with a config.json")
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         self._vocab_size: int = config.vocab_size
-        self.version, self.max_context = version, max_context
+        self.version, self.max_context = version, section.max_context
         self._stop_token_ids = tuple(stop_token_ids)
-        check_sizes(config, max_context, self._stop_token_ids)
+        check_sizes(config, self.max_context, self._stop_token_ids)
         check_unused(unused_token_ids, self._vocab_size)
         self._unused_token_ids = tuple(unused_token_ids)
         parameters = read_parameters(folder, tied=bool(config.tie_word_embeddings), kv_heads=config.num_key_value_heads)
-        self._options, self._weights = options, weights
+        self._section, self._seed, self._weights = section, seed, weights
+        self._health_timeout_s, self._update_timeout_s = section.server.health_timeout_s, update_timeout_s
         self._flights: set[Flight] = set()
         self._updating = asyncio.Lock()  # one update at a time, in order
         self._pending_updates = 0  # new requests wait while there are any
@@ -146,26 +151,34 @@ class RemoteEngine(ABC):
         )
 
         self._server: ServerProcess | None = None
-        extra = f"{options.package}-client"
-        if options.base_url is None:
-            port = free_port()
-            self._client = Client(f"http://127.0.0.1:{port}", extra=extra)
-            command, environment = self._command(folder.resolve(), port)
-            try:
-                self._server = ServerProcess(command, environment)
-            except OSError as error:
-                raise EngineDeadError(f"cannot start {command[0]}: {error.strerror}") from error
+        # The first GPU of a replica: replicas take the machine's GPUs in turn; a single engine takes any.
+        gpu = replica * section.gpus if section.engines > 1 else None
+        if running := bool(section.base_urls):
+            key = os.environ.get(f"{section.name.upper()}_API_KEY")
+            self._client = Client(section.base_urls[replica], key, extra=f"{section.name}-client")
         else:
-            self._client = Client(options.base_url, options.api_key, extra=extra)
-        first_gpu = (options.gpu or 0) % max(1, torch.cuda.device_count())
-        apart = options.base_url is not None or first_gpu > 0  # else it has this process's GPU
-        self._updater = self.updater_class(self._client, options, parameters, folder, apart=apart)
+            self._client = self._start(folder.resolve(), dtype=dtype, device=device, seed=seed, gpu=gpu)
+        # Else it has this process's GPU.
+        apart = running or (gpu or 0) % max(1, torch.cuda.device_count()) > 0
+        self._updater = self.updater_class(
+            self._client, section, parameters, folder, apart=apart, timeout_s=update_timeout_s
+        )
+
+    def _start(self, model: Path, **start: Any) -> Client:
+        port = free_port()
+        client = Client(f"http://127.0.0.1:{port}", extra=f"{self._section.name}-client")
+        command, environment = self._command(model, port, **start)
+        try:
+            self._server = ServerProcess(command, environment)
+        except OSError as error:
+            raise EngineDeadError(f"cannot start {command[0]}: {error.strerror}") from error
+        return client
 
     # Specific to each server
 
     @abstractmethod
-    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
-        """Return the command line of a server, and additions to its environment."""
+    def _command(self, model: Path, port: int, **start: Any) -> tuple[list[str], dict[str, str]]:
+        """Return the command line of a server, and additions to its environment, as the kind's ``server_command``."""
 
     @abstractmethod
     async def _meet(self, answer: Any) -> None:
@@ -271,7 +284,7 @@ class RemoteEngine(ABC):
             for flight, _ in begun:
                 flight.cancelled = True
                 self._withdraw(flight)
-            await asyncio.wait([task for _, task in begun], timeout=self._options.health_timeout_s)
+            await asyncio.wait([task for _, task in begun], timeout=self._health_timeout_s)
         ending = list(self._background)
         for task in ending:
             task.cancel()
@@ -396,7 +409,8 @@ class RemoteEngine(ABC):
     async def _connect(self) -> None:
         """Wait for the server, read its properties, start to watch it."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self._options.start_timeout_s
+        timeout = self._section.server.start_timeout_s
+        deadline = clock() + timeout
         try:
             while True:
                 self._check_process("did not start: it")
@@ -405,8 +419,7 @@ class RemoteEngine(ABC):
                     break
                 except EngineError as error:
                     if clock() > deadline:
-                        limit = f"{self._options.start_timeout_s:g} s"
-                        raise EngineError(f"it was not ready after {limit} ({error})") from None
+                        raise EngineError(f"it was not ready after {timeout:g} s ({error})") from None
                 await asyncio.sleep(_TICK_S)
             await self._meet(answer)
             if self._server is None and self._weights is not None:
@@ -421,13 +434,13 @@ class RemoteEngine(ABC):
             self._spawn(self._watch())
 
     async def _watch(self) -> None:
-        options, clock = self._options, asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
         checked, failures = clock(), 0
         try:
             while self._end is None:
-                await asyncio.sleep(min(_TICK_S, options.health_interval_s))
+                await asyncio.sleep(min(_TICK_S, self.health_interval_s))
                 self._check_process("died: it")
-                if clock() - checked < options.health_interval_s:
+                if clock() - checked < self.health_interval_s:
                     continue
                 try:
                     await self._check_health()
@@ -459,7 +472,7 @@ class RemoteEngine(ABC):
 
     async def _check_health(self) -> Any:
         path = self.health_path
-        answer = await self._client.request("GET", path, timeout=self._options.health_timeout_s)
+        answer = await self._client.request("GET", path, timeout=self._health_timeout_s)
         if answer.status != 200:
             raise EngineError(f"{path} answers {answer.status}: {error_text(answer.body)}")
         return answer.body

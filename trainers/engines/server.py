@@ -1,4 +1,4 @@
-"""The process of an inference server, its options, and an HTTP client for it."""
+"""The process of an inference server, and an HTTP client for it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textenvs.text import excerpt
+from trainers.config.engine import ServedEngineSection
 from trainers.engines.base import EngineError
 
 if TYPE_CHECKING:
     import aiohttp
-
-WeightWay = Literal["auto", "process_group", "disk", "http"]
 
 _GRACE_S = 5.0  # a server has no state to save: processes still running then are killed
 _CHILDREN_S = 2.0  # likewise its children, after it
@@ -140,56 +138,19 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class ServerOptions:
-    """Options of a server: its address or start, the transport of weights, and timeouts.
-
-    ``transport`` is how weights travel: ``process_group`` (gloo, or NCCL to a server on other GPUs), ``disk`` through a
-    folder that both sides see, ``http`` by value. ``auto`` is ``process_group`` to a server that is started, ``http``
-    to one that runs already.
-
-    Raises ``ValueError``: the address is none, or there is no Python with the server's package.
-    """
-
-    base_url: str | None = None  #: of a server that runs already, ``http://127.0.0.1:30000``; ``None`` starts one
-    api_key: str | None = None  #: of that server
-    python: str | None = None  #: of the server's environment, to start one with; ``None`` is this one
-    tensor_parallel: int = 1  #: workers of a server that is started, which share each matrix
-    # Of a server that is started:
-    max_slots: int = 256  #: how many requests run at once; more wait
-    dtype: str = "float32"  #: or ``bfloat16``
-    device: str = "cpu"  #: or ``cuda``
-    gpu: int | None = None  #: which one, modulo their number; ``None`` is the server's choice
-    threads: int | None = None  #: on the CPU; ``None`` is torch's own choice
-    kv_cache_gib: float | None = None  #: for keys and values; ``None`` is the server's choice
-    seed: int = 0  #: of requests without a seed
-    # Updates, health checks and timeouts:
-    transport: WeightWay = "auto"
-    bucket_bytes: int = 256 * 2**20  #: of weights that travel at once by ``process_group`` and ``http``, at most
-    master_address: str | None = None  #: of this machine, as the server reaches it; ``None`` finds it
-    update_folder: Path | None = None  #: where ``disk`` writes; ``None`` is a temporary folder of this machine
-    verify: bool = True  #: after an update, compare the server's checksums with those of the sent weights
-    update_timeout_s: float = 600.0  #: for one step of an update
-    start_timeout_s: float = 600.0  #: until it must be ready
-    health_interval_s: float = 2.0  #: between two health checks
-    health_timeout_s: float = 5.0  #: that one may take; after two failures in a row the server is dead
-
-    package: ClassVar[str]  #: what a server is started from
-
-    def __post_init__(self) -> None:
-        make = f"`make venv-{self.package}` makes .venv-{self.package}/bin/python"
-        if self.base_url is not None:
-            if not self.base_url.startswith(("http://", "https://")):
-                raise ValueError(f"base_url must begin with http:// or https://, not {self.base_url!r}")
-        elif self.python is None:
-            if importlib.util.find_spec(self.package) is None:
-                raise ValueError(
-                    f"{self.package} is not installed here: give the Python of an environment that has it ({make}, for "
-                    f"the CPU; with CUDA, pip install 'textenvs[{self.package}]' into an environment of its own), or "
-                    "the base_url of a server that runs already"
-                )
-        elif shutil.which(self.python) is None:
-            raise ValueError(f"there is no Python at {self.python}; {make}")
+def server_python(section: ServedEngineSection) -> str:
+    """Return the Python that starts the section's server; ``ValueError``: it is missing, or has no such server."""
+    package, python = section.name, section.server.python
+    make = f"`make venv-{package}` makes .venv-{package}/bin/python"
+    if python is None and importlib.util.find_spec(package) is None:
+        raise ValueError(
+            f"{package} is not installed here: give the Python of an environment that has it ({make}, for the CPU; "
+            f"with CUDA, pip install 'textenvs[{package}]' into an environment of its own), or the base_url of a "
+            "server that runs already"
+        )
+    if python is not None and shutil.which(python) is None:
+        raise ValueError(f"there is no Python at {python}; {make}")
+    return python or sys.executable
 
 
 # Uvicorn drops idle connections after 5 s. Connections that are closed earlier are never dropped during a request.

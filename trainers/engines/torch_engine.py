@@ -19,7 +19,9 @@ import torch
 from transformers import PreTrainedModel
 
 from textenvs.threads import in_new_thread
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import (
+    DEFAULT_SLOTS,
     EngineDeadError,
     Generation,
     Sampling,
@@ -48,39 +50,32 @@ class TorchEngine:
 
     Args:
         model: Its weights are copied, so training may change it.
-        max_slots: How many requests run at once.
-        max_context: Positions of a request, prompt and new tokens; by default the model's own, at most 4096.
-        kv_cache_gib: Memory for keys and values, in GiB; a position takes ``layers * 2 * kv_heads * head_dim`` numbers.
-            By default what ``max_slots`` requests of ``max_context`` need, and at most 1 on a CPU and a quarter of
-            what is free on a GPU.
+        section: Its sizes; a position of ``kv_cache_gib`` takes ``layers * 2 * kv_heads * head_dim`` numbers, and no
+            more is taken than ``max_slots`` requests of ``max_context`` need.
         device: Where to compute; by default where the model is.
         dtype: Of weights and KV; by default the model's. Log-probs are computed in float32 in any case.
         stop_token_ids: Stop tokens of every request, beside its own.
         unused_token_ids: Ids that are never sampled, because the tokenizer has no token for them; log-probabilities
             are over the others.
         seed: Of requests without a seed.
-        threads: CPU threads of matrix products; by default PyTorch's setting. 1 is best for tiny models.
         prefill_budget: At most this many prompt tokens a step.
         version: Of the model's weights.
         sleep_level: What :meth:`sleep` gives back: 1, keys and values; 2, the weights as well, and requests then wait
             for the next update.
 
-    Raises ``ValueError``: an unsupported model (the message says why), or a size that is not positive.
+    Raises ``ValueError``: an unsupported model (the message says why), or sizes that do not fit it.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
+        section: TorchEngineSection,
         *,
-        max_slots: int = 64,
-        max_context: int | None = None,
-        kv_cache_gib: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         stop_token_ids: Sequence[int] = (),
         unused_token_ids: Sequence[int] = (),
         seed: int = 0,
-        threads: int | None = None,
         prefill_budget: int = 1024,
         version: int = 0,
         sleep_level: Literal[1, 2] = 1,
@@ -88,18 +83,15 @@ class TorchEngine:
         check_supported(model.config)
         if sleep_level not in (1, 2):
             raise ValueError(f"sleep_level must be 1 or 2, not {sleep_level!r}")
-        if max_context is None:
-            max_context = min(model.config.max_position_embeddings, 4096)
-        sizes = {"max_slots": max_slots, "prefill_budget": prefill_budget, "threads": 1 if threads is None else threads}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, not {size}")
+        if prefill_budget < 1:
+            raise ValueError(f"prefill_budget must be at least 1, not {prefill_budget}")
+        max_slots, max_context, threads = section.max_slots or DEFAULT_SLOTS, section.max_context, section.threads
         check_sizes(model.config, max_context, stop_token_ids)
         check_unused(unused_token_ids, model.config.vocab_size)
         where = torch.device(device) if device is not None else model.device
         if where.type == "cpu":
             keep_few_kernels()
-        blocks = _blocks(model.config, max_slots, max_context, kv_cache_gib, where, dtype or model.dtype)
+        blocks = _blocks(model.config, section, max_slots, where, dtype or model.dtype)
         kind = Decoder if is_fused(model.config, max_context) else ModuleDecoder
         decoder = kind(model, blocks, max_context, where, dtype, threads)
         self._scheduler = Scheduler(
@@ -235,18 +227,18 @@ class _Mailbox:
         self.settle(outcomes)
 
 
-def _blocks(config: Any, slots: int, context: int, gib: float | None, device: torch.device, dtype: torch.dtype) -> int:
+def _blocks(config: Any, section: TorchEngineSection, slots: int, device: torch.device, dtype: torch.dtype) -> int:
     """Return the number of blocks: as many as requests can use, or as fit in the memory."""
-    size, least = position_bytes(config, dtype) * SIZE, blocks_for(context)
-    if gib is None:
+    size, least = position_bytes(config, dtype) * SIZE, blocks_for(section.max_context)
+    if section.kv_cache_bytes is None:
         gpu = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
         room = max(default_kv_bytes(gpu) // size, least)
     else:
-        room = int(gib * 2**30) // size
+        room = section.kv_cache_bytes // size
     if room < least:
         raise ValueError(
-            f"kv_cache_gib={gib:g} has room for {room * SIZE} positions, and one request may have "
-            f"max_context={context}; give at least {math.ceil(least * size / 2**30 * 1e6) / 1e6:g}"
+            f"kv_cache_gib={section.kv_cache_gib:g} has room for {room * SIZE} positions, and one request may have "
+            f"max_context={section.max_context}; give at least {math.ceil(least * size / 2**30 * 1e6) / 1e6:g}"
         )
     return min(room, slots * least)
 

@@ -21,13 +21,16 @@ from urllib.parse import urlsplit
 
 import torch
 
+from trainers.config.engine import ServedEngineSection
 from trainers.engines.base import EngineError, SourceLostError
-from trainers.engines.server import Client, ServerOptions, error_text
+from trainers.engines.server import Client, error_text
 from trainers.engines.transport import AdapterSource, Bucket, Receiver, Wants, Weights, WeightSource, source_of
 from trainers.engines.weights import HEAD, ChecksumRule, Parameters, Sums
 from trainers.models.safetensors_file import SafetensorsFile
 
 log = logging.getLogger("trainers")
+
+UPDATE_TIMEOUT_S = 600.0  #: for one step of an update
 
 Kind = Literal["weights", "base", "adapter"]
 
@@ -37,28 +40,39 @@ class MixedWeightsError(EngineError):
 
 
 class WeightUpdater(Receiver):
-    """Sends one server its weights, by the transport of the options.
+    """Sends one server its weights, by the section's transport.
 
     ``folder`` is the model's, for the files beside weights on a disk. ``apart``: the server does not compute on this
-    process's GPU, which NCCL cannot share between two ranks.
+    process's GPU, which NCCL cannot share between two ranks. ``timeout_s`` is for one step of an update.
     """
 
     server = "server"  #: in messages
     checksum_kind: Literal["bits", "sha256"]
 
     def __init__(
-        self, client: Client, options: ServerOptions, parameters: Parameters, folder: Path, *, apart: bool
+        self,
+        client: Client,
+        section: ServedEngineSection,
+        parameters: Parameters,
+        folder: Path,
+        *,
+        apart: bool,
+        timeout_s: float = UPDATE_TIMEOUT_S,
     ) -> None:
         super().__init__()
         self.begun = False  #: whether the server may have taken something since the update began
         self.ranks = 1
         self.device = "cpu"
-        self.transport = options.transport
+        self.transport = section.weight_transport
         if self.transport == "auto":
-            self.transport = "process_group" if options.base_url is None else "http"
-        self.verify = options.verify  #: whether the server's checksums are compared
-        self._client, self._options, self._parameters, self._folder = client, options, parameters, folder
-        self._apart = apart
+            self.transport = "http" if section.base_urls else "process_group"
+        self.verify = section.server.verify  #: whether the server's checksums are compared
+        self.bucket_bytes = section.server.bucket_mib * 2**20  #: of weights that travel at once, at most
+        update_folder = section.server.update_folder
+        self._update_folder = None if update_folder is None else Path(update_folder).expanduser()
+        self._address, self._health_timeout_s = section.server.master_address, section.server.health_timeout_s
+        self._client, self._parameters, self._folder = client, parameters, folder
+        self._apart, self._timeout_s = apart, timeout_s
         self._dtype: torch.dtype | None = None
         self._kind: Kind = "weights"  # kind of the weights being sent
         self._on_disk: Path | None = None  # the last folder, which SGLang names until the next update
@@ -77,16 +91,16 @@ class WeightUpdater(Receiver):
 
     @property
     def wants(self) -> Wants:
-        whole, options = self._kind == "weights", self._options
+        whole = self._kind == "weights"
         rule = ChecksumRule(self.checksum_kind, self.ranks, self._parameters.kv_heads)
         return Wants(
             workers=self.ranks,
             backend="nccl" if self._apart and self.device == "cuda" and torch.cuda.is_available() else "gloo",
             dtype=self._dtype if whole else None,
             rule=rule if whole and self.verify else None,
-            bucket_bytes=options.bucket_bytes,
-            timeout_s=options.update_timeout_s,
-            address=options.master_address,
+            bucket_bytes=self.bucket_bytes,
+            timeout_s=self._timeout_s,
+            address=self._address,
             local_address=_own_address(self._client.base_url),
         )
 
@@ -126,7 +140,7 @@ class WeightUpdater(Receiver):
 
     async def control(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Ask the server to do something; returns the body of its answer. Raises ``EngineError``: it did not."""
-        answer = await self._client.request("POST", path, body, timeout=self._options.update_timeout_s, alone=True)
+        answer = await self._client.request("POST", path, body, timeout=self._timeout_s, alone=True)
         if answer.status == 404:
             raise EngineError(f"the {self.server} server has no {path}: {self._without(path)}")
         body = answer.body if isinstance(answer.body, Mapping) else {}
@@ -215,7 +229,7 @@ class WeightUpdater(Receiver):
 
     async def _by_disk(self, source: WeightSource) -> Sums:
         """Send weights through a file. SourceLostError: it cannot be written (a full disk); no server is at fault."""
-        parent, wants = self._options.update_folder, self.wants
+        parent, wants = self._update_folder, self.wants
         folder: Path | None = None
         try:
             if parent is not None:

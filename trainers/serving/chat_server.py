@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from textenvs.messages import check_conversation
 
+from ..config.engine import TorchEngineSection
 from ..config.model import ModelSection, native_dtype
 from ..engines.base import EngineError, RequestError, Sampling
 from ..engines.torch_engine import TorchEngine
@@ -131,8 +132,9 @@ def engine_policy(
     renderer = Renderer(loaded.tokenizer, template_kwargs=chat_template_kwargs, stop_token_ids=loaded.end_token_ids)
     engine = TorchEngine(
         loaded.model,
-        max_slots=concurrency,
-        max_context=min(loaded.model.config.max_position_embeddings, MOST_CONTEXT),
+        TorchEngineSection(
+            max_slots=concurrency, max_context=min(loaded.model.config.max_position_embeddings, MOST_CONTEXT)
+        ),
         device=resolve_device(device),
         dtype=getattr(torch, native_dtype(model, device)),
         stop_token_ids=renderer.stop_token_ids,

@@ -24,7 +24,7 @@ from trainers import evaluate, generate, ppo, sft
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS, Estimator
 from trainers.algorithms.losses import LOSSES
-from trainers.builders import engines
+from trainers.builders import SetupError
 from trainers.builders.engines import check_engine, engine_of, plan_of
 from trainers.builders.environments import backend_of, played
 from trainers.builders.folder import checkpoint_to_resume, run_folder
@@ -194,24 +194,17 @@ async def with_other_backends():
 
 
 async def with_other_engines(folder):
-    """Run up to the servers, which do not exist."""
+    """Run up to the servers, which end at once."""
     tokenizer = tiny.build_tokenizer(["a b"])
     policy = Policy(tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2, kv_heads=1), tokenizer)
     renderer = Renderer(tokenizer)
-
-    class AsFarAsHere(Exception):
-        pass
-
-    def refuse(*args, **kwargs):
-        raise AsFarAsHere
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "VLLMEngine", refuse)
-        where = f"trainer.default_local_dir={folder}"
-        with pytest.raises(AsFarAsHere):
-            await engine_of(
-                resolve(["engine.name=vllm", f"engine.vllm.python={sys.executable}", where])[0], policy, renderer
-            )
+    python = folder / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    for name in ("vllm", "sglang"):
+        server = [f"engine.name={name}", f"engine.{name}.python={python}", f"trainer.default_local_dir={folder}"]
+        with pytest.raises(SetupError, match="exited with code 1"):
+            await engine_of(resolve(server)[0], policy, renderer)
     check_engine(resolve(["engine.name=sglang", "engine.sglang.base_url=http://127.0.0.1:1"])[0])
 
 

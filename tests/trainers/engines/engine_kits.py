@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
-from trainers.config.engine import MIN_TEMPERATURE
+from trainers.config.engine import MIN_TEMPERATURE, TorchEngineSection
 from trainers.engines.base import Engine
 from trainers.engines.decoder import SIZE
 from trainers.engines.replica import Limits
@@ -103,7 +103,9 @@ def _kill_torch(engine: TorchEngine) -> None:
 @contextmanager
 def _torch_kit(family: str) -> Iterator[Kit]:
     async def make(model: PreTrainedModel, max_slots: int = 64, unused: Sequence[int] = ()) -> TorchEngine:
-        return TorchEngine(model, max_slots=max_slots, max_context=CONTEXT, threads=1, unused_token_ids=unused)
+        return TorchEngine(
+            model, TorchEngineSection(max_slots=max_slots, max_context=CONTEXT, threads=1), unused_token_ids=unused
+        )
 
     yield Kit(
         lively_model(family),

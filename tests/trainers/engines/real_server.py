@@ -6,8 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from transformers import PreTrainedModel
+
+from trainers.config.engine import SGLangEngineSection, VLLMEngineSection
+from trainers.engines.remote import RemoteEngine
 from trainers.engines.server import ServerProcess, free_port
 
 #: Timeouts that a busy machine does not exceed; a killed server is noticed at once in any case.
@@ -15,7 +19,11 @@ PATIENT: dict[str, Any] = {"start_timeout_s": 500.0, "health_timeout_s": 60.0}
 
 
 class RealServer(ABC):
-    """A server that is started when it is first needed, and again when it was killed."""
+    """A server that is started when it is first needed, and again when it was killed; ``folder/model`` is its model."""
+
+    engine: ClassVar[type[RemoteEngine]]
+    section: ClassVar[type[VLLMEngineSection | SGLangEngineSection]]
+    transport: ClassVar[str] = "auto"
 
     def __init__(self, folder: Path, context: int) -> None:
         self.folder, self.context = folder, context
@@ -34,6 +42,25 @@ class RealServer(ABC):
         if self.process is None or self.process.ended is not None:
             self.process = ServerProcess(*self.command())
         return self.process
+
+    async def make(
+        self,
+        model: PreTrainedModel,
+        max_slots: int = 64,
+        unused: Sequence[int] = (),
+        transport: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Return an engine on this server, with the model's weights; ``options`` are of the server's section."""
+        keys = {"max_context": self.context, "weight_transport": transport or self.transport}
+        server = {"base_url": self.url, **PATIENT, **options}
+        section = self.section.model_validate(keys | {self.section.model_fields["name"].default: server})
+        with self.running():
+            engine = self.engine(
+                self.folder / "model", section, weights=model.state_dict(), version=0, unused_token_ids=unused
+            )
+            await engine.ready()
+            return engine
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from real_server import PATIENT, RealServer, stopped_in_the_end
+from real_server import RealServer, stopped_in_the_end
 from transformers import PreTrainedModel
 
-from trainers.engines.sglang import SGLangEngine, SGLangOptions
+from trainers.config.engine import SGLangEngineSection, SGLangSection
+from trainers.engines.sglang import SGLangEngine
+from trainers.engines.sglang.command import server_command
 
 PYTHON = Path(os.environ.get("TEXTENVS_SGLANG_PYTHON", Path(__file__).parents[3] / ".venv-sglang/bin/python"))
 
@@ -20,26 +22,11 @@ PYTHON = Path(os.environ.get("TEXTENVS_SGLANG_PYTHON", Path(__file__).parents[3]
 class Server(RealServer):
     """SGLang's server."""
 
+    engine, section = SGLangEngine, SGLangEngineSection
+
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
-        return SGLangOptions(python=str(PYTHON)).command(self.folder, self.port, self.context)
-
-    def options(self, **extra: object) -> SGLangOptions:
-        return SGLangOptions(base_url=self.url, **PATIENT | extra)
-
-    async def make(
-        self, model: PreTrainedModel, max_slots: int = 64, unused: Sequence[int] = (), **extra: object
-    ) -> SGLangEngine:
-        with self.running():
-            engine = SGLangEngine(
-                self.folder,
-                self.options(**extra),
-                max_context=self.context,
-                weights=model.state_dict(),
-                version=0,
-                unused_token_ids=unused,
-            )
-            await engine.ready()
-            return engine
+        section = SGLangEngineSection(max_context=self.context, max_slots=256, sglang=SGLangSection(python=str(PYTHON)))
+        return server_command(section, self.folder / "model", self.port)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -53,6 +40,6 @@ def serving(folder: Path, model: PreTrainedModel, context: int) -> Iterator[Serv
             f"there is no {PYTHON}: `make venv-sglang` makes it, TEXTENVS_SGLANG_PYTHON names another, and "
             '`-m "not engines"` leaves these tests out'
         )
-    model.save_pretrained(folder)
+    model.save_pretrained(folder / "model")
     with stopped_in_the_end(Server(folder, context)) as server:
         yield server

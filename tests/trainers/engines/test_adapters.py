@@ -10,6 +10,7 @@ import pytest
 import torch
 from some_adapters import adapted, adapter_of, merged
 
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import EngineDeadError, Generation, Sampling
 from trainers.engines.replicas import Replicas
 from trainers.engines.torch_engine import TorchEngine
@@ -23,7 +24,7 @@ SAMPLING = Sampling(temperature=0.7, max_new_tokens=12, seed=3)
 
 
 def an_engine(version: int = 0) -> TorchEngine:
-    return TorchEngine(MODEL, max_slots=2, max_context=64, threads=1, version=version)
+    return TorchEngine(MODEL, TorchEngineSection(max_slots=2, max_context=64, threads=1), version=version)
 
 
 async def reply_of(engine: Any) -> Generation:

@@ -16,7 +16,7 @@ from trainers.config.engine import VLLM_MIN_TEMPERATURE
     [
         (["engine.name=sglang"], "engine.name=sglang: sglang is not installed here.*make venv-sglang"),
         (["engine.name=sglang", "engine.sglang.python=/nowhere"], "there is no Python at /nowhere"),
-        (["engine.name=sglang", "engine.sglang.base_url=host:1"], "must begin with http://"),
+        (["engine.name=vllm", "engine.vllm.python=/nowhere"], "there is no Python at /nowhere; `make venv-vllm`"),
     ],
 )
 def test_unusable_engines_are_refused_before_training(arguments: list[str], wrong: str) -> None:
@@ -30,6 +30,10 @@ def test_options_of_another_engine_are_an_error() -> None:
 
     for arguments, key in (
         (["engine.sglang.seeds=false"], "engine.sglang.seeds"),
+        (
+            ["engine.name=vllm", "engine.vllm.base_url=[http://x, host:1]"],
+            "engine.vllm.base_url.*must begin with http://",
+        ),
         (["engine.name=sglang", "engine.sglang.base_url=http://x", "engine.sglang.python=p"], "engine.sglang.python"),
         (["engine.name=sglang", "rollout.min_p=0.1"], "rollout.min_p"),
         (["engine.name=vllm", f"rollout.temperature={VLLM_MIN_TEMPERATURE / 2}"], "rollout.temperature"),

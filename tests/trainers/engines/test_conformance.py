@@ -225,9 +225,8 @@ async def test_samples_follow_the_distribution(kit: Kit) -> None:
     bins = [order[i : i + 1] for i in range(15)] + [order[15:]]  # the rare ones together
     observed, expected_counts = (np.array([side[which].sum() for which in bins]) for side in (drawn, expected))
     assert expected_counts.min() > 5
-    assert (
-        (observed - expected_counts) ** 2 / expected_counts
-    ).sum() < 37.7  # chi-square, 15 degrees of freedom: p > 0.001
+    chi_square = ((observed - expected_counts) ** 2 / expected_counts).sum()
+    assert chi_square < 37.7  # 15 degrees of freedom: p > 0.001
 
 
 # Ends
@@ -261,10 +260,8 @@ async def test_requests_have_their_own_stops_and_limits(kit: Kit) -> None:
                 for stops in ((), (tokens[1],), (tokens[5], tokens[3], tokens[8]))
             )
         )
-    ends = [
-        min((tokens.index(s) + 1 for s in stops), default=99)
-        for stops in ((), tokens[1:2], tokens[3:9:5] + tokens[5:6])
-    ]
+    stop_sets = ((), tokens[1:2], tokens[3:9:5] + tokens[5:6])
+    ends = [min((tokens.index(stop) + 1 for stop in stops), default=99) for stops in stop_sets]
     for generation, (limit, end) in zip(made, [(limit, end) for limit in (1, 2, 24) for end in ends], strict=True):
         assert generation.token_ids.tolist() == tokens[: min(limit, end)]
         assert generation.finish_reason == ("stop" if end <= limit else "length")

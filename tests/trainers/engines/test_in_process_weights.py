@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from trainers.cluster.publisher import Publisher
 from trainers.command_line import load_config
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import EngineDeadError, Sampling, SupersededError
 from trainers.engines.decoder import Decoder
 from trainers.engines.module_decoder import ModuleDecoder
@@ -138,7 +139,7 @@ def stepping_source(at: int) -> tuple[Learner, LocalSource]:
 
 @pytest.mark.parametrize("at", [0, 3])
 async def test_weights_changing_while_read_are_never_used(at: int) -> None:
-    engine = TorchEngine(build_model(64, seed=1, **SHAPE), max_slots=1, max_context=32, threads=1)  # type: ignore[arg-type]
+    engine = TorchEngine(build_model(64, seed=1, **SHAPE), TorchEngineSection(max_slots=1, max_context=32, threads=1))  # type: ignore[arg-type]
     greedy = Sampling(temperature=0.0, max_new_tokens=4)
     before = await engine.generate([1, 2], greedy)
     learner, source = stepping_source(at)

@@ -201,8 +201,3 @@ def test_conflicting_keys_are_errors(arguments: list[str], key: str) -> None:
 )
 def test_number_of_engines(arguments: list[str], engines: int) -> None:
     assert configured(*arguments).engine.engines == engines
-
-
-def test_invalid_address_is_refused_before_training() -> None:
-    with pytest.raises(SetupError, match="must begin with http://"):
-        check_engine(configured("engine.name=vllm", "engine.vllm.base_url=[http://x, localhost:8000]"))

@@ -21,17 +21,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.cluster.memory import last_of
+from trainers.config.engine import SGLangEngineSection, SGLangSection
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
-from trainers.engines.sglang import SGLangEngine, SGLangOptions
+from trainers.engines.sglang import SGLangEngine
+from trainers.engines.sglang.command import server_command
 from trainers.engines.sglang.engine import generate_body, payload, server_seed
 from trainers.engines.transport import LocalSource, plan_of
 from trainers.engines.weights import ChecksumRule, Checksums, read_parameters
 
 CONTEXT = 256
 LONG = Sampling(max_new_tokens=200, ignore_stop=True)
-QUICK: dict[str, Any] = {"health_interval_s": 0.05, "health_timeout_s": 30.0, "start_timeout_s": 100.0}
+QUICK: dict[str, Any] = {"health_timeout_s": 30.0, "start_timeout_s": 100.0}
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +48,17 @@ async def serving(
     *,
     version: int = 0,
     unused: Sequence[int] = (),
+    transport: Any = "auto",
+    bucket_bytes: int = 2**20,
     **options: Any,
 ) -> AsyncIterator[tuple[FakeSGLang, SGLangEngine]]:
     server = FakeSGLang(behavior)
     url = await server.start()
-    made = SGLangOptions(base_url=url, **QUICK | options)
-    engine = SGLangEngine(folder, made, max_context=CONTEXT, version=version, unused_token_ids=unused)
+    sglang = SGLangSection(base_url=(url,), **QUICK | options)
+    section = SGLangEngineSection(max_context=CONTEXT, weight_transport=transport, sglang=sglang)
+    engine = SGLangEngine(folder, section, version=version, unused_token_ids=unused)
+    engine.health_interval_s = 0.05
+    engine._updater.bucket_bytes = bucket_bytes
     try:
         async with asyncio.timeout(100):
             yield server, engine
@@ -287,7 +294,7 @@ async def test_invalid_answers_do_not_stop_the_engine(folder: Path, garbage: Any
 async def test_weights_arrive_complete(
     folder: Path, weights: dict[str, torch.Tensor], transport: Any, tmp_path: Path
 ) -> None:
-    async with serving(folder, transport=transport, update_folder=tmp_path) as (server, engine):
+    async with serving(folder, transport=transport, update_folder=str(tmp_path)) as (server, engine):
         for version in (1, 2):
             await engine.update_weights(weights, version)
         assert all(torch.equal(server.weights[n], v) for n, v in weights.items() if n != "lm_head.weight")
@@ -455,8 +462,8 @@ def test_checksums_include_vocabulary_padding(kind: Any) -> None:
 
 
 def test_multi_rank_server_gets_its_cores(tmp_path: Path) -> None:
-    options = SGLangOptions(python=sys.executable, tensor_parallel=2)
-    _, environment = options.command(tmp_path, 1234, 256)
+    section = SGLangEngineSection(tensor_parallel_size=2, sglang=SGLangSection(python=sys.executable))
+    _, environment = server_command(section, tmp_path, 1234)
     assert len(environment["SGLANG_CPU_OMP_THREADS_BIND"].split("|")) == 2
 
 
@@ -464,8 +471,9 @@ def test_multi_rank_server_gets_its_cores(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [(), ("--mem-fraction-static", "0.25"), ("--mem-fraction-static=0.25",)])
 def test_server_memory_is_bounded_by_requests_or_share(tmp_path: Path, device: str, share: tuple[str, ...]) -> None:
     """The plan counts this memory; by default SGLang takes all free memory, which the learner may need."""
-    options = SGLangOptions(python=sys.executable, max_slots=8, device=device, server_args=share)
-    words, _ = options.command(tmp_path, 1234, 256)
+    sglang = SGLangSection(python=sys.executable, server_args=share)
+    section = SGLangEngineSection(max_slots=8, max_context=256, sglang=sglang)
+    words, _ = server_command(section, tmp_path, 1234, device=device)
     limit = last_of(words, "--max-total-tokens")
     assert limit == (None if share and device == "cuda" else str(8 * (256 + 8)))
     assert words[-len(share) :] == list(share) or not share
@@ -537,16 +545,3 @@ async def test_close_aborts_requests_on_external_server(folder: Path) -> None:
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, EngineDeadError) and "closed" in str(result) for result in results)
         assert not server.live
-
-
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        ({"base_url": "localhost:30000"}, "http://"),
-        ({"python": "/nowhere/python"}, "make venv-sglang"),
-        ({}, "make venv-sglang"),
-    ],
-)
-def test_unsuitable_options_are_refused(options: dict[str, Any], wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        SGLangOptions(**options)

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from trainers.config.engine import SGLangEngineSection, SGLangSection
 from trainers.engines.base import EngineDeadError, Sampling
-from trainers.engines.sglang import SGLangEngine, SGLangOptions
+from trainers.engines.sglang import SGLangEngine
 
 CONTEXT = 256
 LONG = Sampling(max_new_tokens=200, ignore_stop=True)
-QUICK: dict[str, Any] = {"health_interval_s": 0.05, "health_timeout_s": 30.0, "start_timeout_s": 100.0}
+QUICK: dict[str, Any] = {"health_timeout_s": 30.0, "start_timeout_s": 100.0}
 
 
 def python_that(folder: Path, script: str) -> str:
@@ -34,6 +35,13 @@ def a_fake_server(folder: Path) -> str:
     return python_that(folder, f'export PYTHONSAFEPATH=\nexec {sys.executable} {fake} "$@"\n')
 
 
+def started(folder: Path, python: str, **options: Any) -> SGLangEngine:
+    sglang = SGLangSection(python=python, **QUICK | options)
+    engine = SGLangEngine(folder, SGLangEngineSection(max_context=CONTEXT, sglang=sglang))
+    engine.health_interval_s = 0.05
+    return engine
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -45,7 +53,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("fault", ["killed", "stopped", "closed"])
 async def test_own_server_ends_with_its_engine(folder: Path, tmp_path: Path, fault: str) -> None:
     options = {"health_timeout_s": 1.0} if fault == "stopped" else {}
-    engine = SGLangEngine(folder, SGLangOptions(python=a_fake_server(tmp_path), **QUICK | options), max_context=CONTEXT)
+    engine = started(folder, a_fake_server(tmp_path), **options)
     assert engine._server is not None
     pid = engine._server.pid
     try:
@@ -67,7 +75,7 @@ async def test_own_server_ends_with_its_engine(folder: Path, tmp_path: Path, fau
 
 async def test_failed_start_quotes_the_log(folder: Path, tmp_path: Path) -> None:
     python = python_that(tmp_path, "echo ImportError: no module named luck\nexit 3\n")
-    engine = SGLangEngine(folder, SGLangOptions(python=python, **QUICK), max_context=CONTEXT)
+    engine = started(folder, python)
     for _ in range(2):
         with pytest.raises(EngineDeadError, match=r"(?s)did not start: it exited with code 3.*no module named luck"):
             await engine.ready()
@@ -75,8 +83,7 @@ async def test_failed_start_quotes_the_log(folder: Path, tmp_path: Path) -> None
 
 
 async def test_server_that_never_gets_ready_is_given_up(folder: Path, tmp_path: Path) -> None:
-    options = SGLangOptions(python=python_that(tmp_path, "exec sleep 60\n"), **QUICK | {"start_timeout_s": 0.3})
-    engine = SGLangEngine(folder, options, max_context=CONTEXT)
+    engine = started(folder, python_that(tmp_path, "exec sleep 60\n"), start_timeout_s=0.3)
     assert engine._server is not None
     with pytest.raises(EngineDeadError, match=r"not ready after 0\.3 s"):
         await engine.generate([1], LONG)

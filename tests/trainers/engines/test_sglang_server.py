@@ -23,8 +23,8 @@ async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any,
 
     The third way, ``http``, is the one of the conformance suite.
     """
-    options = {"update_folder": tmp_path} if transport == "disk" else {}
-    engine = await sglang.make(lively_model(), transport=transport, bucket_bytes=20_000, **options)
+    engine = await sglang.make(lively_model(), transport=transport, update_folder=str(tmp_path))
+    engine._updater.bucket_bytes = 20_000
     try:
         for version, seed in ((3, 1), (4, 2)):
             model = lively_model(seed=seed)

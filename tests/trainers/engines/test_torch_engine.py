@@ -15,6 +15,7 @@ import pytest
 import torch
 from engine_kits import VOCAB, lively_model
 
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Generation, Sampling, UpdateMode
 from trainers.engines.decoder import SIZE, Decoder, blocks_for
 from trainers.engines.module_decoder import ModuleDecoder
@@ -22,6 +23,7 @@ from trainers.engines.scheduler import Request, Scheduler, Update
 from trainers.engines.torch_engine import TorchEngine
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
+SMALL = TorchEngineSection(max_slots=2, threads=1)
 
 
 def scheduler(
@@ -350,7 +352,7 @@ def test_enough_memory_means_no_preemption() -> None:
 
 def test_too_little_memory_for_one_request_is_refused() -> None:
     with pytest.raises(ValueError, match=r"room for 0 positions.*max_context=128; give at least"):
-        TorchEngine(lively_model(), max_context=128, kv_cache_gib=1e-9)
+        TorchEngine(lively_model(), TorchEngineSection(max_context=128, kv_cache_gib=1e-9))
 
 
 def test_memory_is_allocated_on_use() -> None:
@@ -443,7 +445,7 @@ def test_output_that_is_not_finite_ends_the_engine() -> None:
 
 async def test_engine_has_its_own_weights() -> None:
     model = lively_model()
-    engine = TorchEngine(model, max_slots=2, threads=1)
+    engine = TorchEngine(model, SMALL)
     before = await engine.generate([1, 2], GREEDY)
     weights = {name: value.clone() for name, value in lively_model(seed=1).state_dict().items()}
     with torch.no_grad():
@@ -460,7 +462,7 @@ async def test_engine_has_its_own_weights() -> None:
 
 
 async def test_tied_weights_must_be_equal() -> None:
-    engine = TorchEngine(lively_model(), max_slots=2, threads=1)
+    engine = TorchEngine(lively_model(), SMALL)
     weights = dict(lively_model(seed=1).state_dict())
     once = {name: value for name, value in weights.items() if name != "lm_head.weight"}
     await engine.update_weights(once, 1)
@@ -474,10 +476,10 @@ async def test_tied_weights_must_be_equal() -> None:
 
 
 async def test_engine_stop_tokens_apply_to_all_requests() -> None:
-    plain = TorchEngine(lively_model(), max_slots=2, threads=1)
+    plain = TorchEngine(lively_model(), SMALL)
     tokens = (await plain.generate([1, 2], GREEDY)).token_ids.tolist()
     await plain.close()
-    engine = TorchEngine(lively_model(), max_slots=2, threads=1, stop_token_ids=[tokens[4]])
+    engine = TorchEngine(lively_model(), SMALL, stop_token_ids=[tokens[4]])
     made = await engine.generate([1, 2], GREEDY)
     assert made.token_ids.tolist() == tokens[: tokens.index(tokens[4]) + 1]
     assert made.finish_reason == "stop"
@@ -490,19 +492,19 @@ def engine_threads() -> int:
 
 async def test_no_thread_outlives_its_engine() -> None:
     before = engine_threads()
-    engine = TorchEngine(lively_model(), max_slots=2, threads=1)
+    engine = TorchEngine(lively_model(), SMALL)
     await engine.generate([1], GREEDY)
     assert engine_threads() == before + 1
     await engine.close()
     assert engine_threads() == before
-    engine = TorchEngine(lively_model(), max_slots=2, threads=1)
+    engine = TorchEngine(lively_model(), SMALL)
     del engine
     gc.collect()
     assert engine_threads() == before
 
 
 def test_closed_event_loop_does_not_affect_others() -> None:
-    engine = TorchEngine(lively_model(), max_slots=4, threads=1)
+    engine = TorchEngine(lively_model(), TorchEngineSection(max_slots=4, threads=1))
     tasks: list[asyncio.Future[Generation]] = []  # asyncio itself keeps only weak references
 
     async def abandon() -> None:
@@ -525,7 +527,7 @@ def test_thread_setting_is_local() -> None:
     before = torch.get_num_threads()
 
     async def run() -> None:
-        engine = TorchEngine(lively_model(), max_slots=2, threads=before + 1)
+        engine = TorchEngine(lively_model(), TorchEngineSection(max_slots=2, threads=before + 1))
         await engine.generate([1], GREEDY)
         await engine.close()
 
@@ -548,7 +550,7 @@ def test_kv_use_counts_only_computing_blocks() -> None:
 
 
 async def test_cancelled_close_does_not_block_the_loop() -> None:
-    engine, resumed, outcome = TorchEngine(lively_model(), max_slots=2, threads=1), threading.Event(), []
+    engine, resumed, outcome = TorchEngine(lively_model(), SMALL), threading.Event(), []
 
     def hang(*_: object) -> None:
         outcome.append(resumed.wait(20))

@@ -23,6 +23,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 
@@ -31,7 +32,7 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
 
 def check_against_forward(model: Any, threads: int = 1, **options: Any) -> None:
     async def run() -> list[Generation]:
-        engine = TorchEngine(model, max_slots=4, max_context=128, threads=threads, **options)
+        engine = TorchEngine(model, TorchEngineSection(max_slots=4, max_context=128, threads=threads), **options)
         try:
             return await asyncio.gather(*(engine.generate(p, GREEDY) for p in prompts))
         finally:
@@ -81,7 +82,7 @@ def test_bfloat16_runs_close_to_float32() -> None:
     model = lively_model()
 
     async def run() -> Generation:
-        engine = TorchEngine(model, max_slots=2, dtype=torch.bfloat16, threads=1)
+        engine = TorchEngine(model, TorchEngineSection(max_slots=2, threads=1), dtype=torch.bfloat16)
         try:
             return await engine.generate([1, 2, 3], GREEDY)
         finally:
@@ -127,7 +128,8 @@ def test_other_families_run_through_their_own_modules(family: str) -> None:
 
 async def test_mixture_of_experts_updates_and_shares_prompts() -> None:
     one, two = (enliven(AutoModelForCausalLM.from_config(_OTHERS["qwen3-moe"]), seed) for seed in (0, 1))
-    moved, fresh = TorchEngine(one, max_slots=2, threads=1), TorchEngine(two, max_slots=2, threads=1)
+    section = TorchEngineSection(max_slots=2, max_context=128, threads=1)
+    moved, fresh = TorchEngine(one, section), TorchEngine(two, section)
     prompt = list(range(40))
     try:
         before = await moved.generate(prompt, GREEDY)
@@ -154,27 +156,31 @@ async def test_mixture_of_experts_updates_and_shares_prompts() -> None:
 )
 def test_unsupported_attention_is_refused(config: PreTrainedConfig, why: str) -> None:
     with pytest.raises(ValueError, match=f"'{config.model_type}'.*{why}|{why}.*'{config.model_type}'"):
-        TorchEngine(AutoModelForCausalLM.from_config(config), max_context=64)
+        TorchEngine(AutoModelForCausalLM.from_config(config), TorchEngineSection(max_context=64))
 
 
 def test_unsupported_features_are_refused() -> None:
     dynamic = lively_model("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
     with pytest.raises(ValueError, match="'dynamic'"):
-        TorchEngine(dynamic)
+        TorchEngine(dynamic, TorchEngineSection())
     adapted = lively_model()
     adapted.model.layers[0].self_attn.q_proj.lora = torch.nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"q_proj\.lora"):
-        TorchEngine(adapted)
+        TorchEngine(adapted, TorchEngineSection())
 
 
 @pytest.mark.parametrize(
-    "bad", [{"max_slots": 0}, {"max_context": 1}, {"max_context": CONTEXT + 1}, {"threads": 0}, {"prefill_budget": 0}]
+    ("section", "options", "message"),
+    [
+        ({"max_context": CONTEXT + 1}, {}, "max_context must be from 2 to"),
+        ({}, {"prefill_budget": 0}, "prefill_budget"),
+    ],
 )
-def test_sizes_out_of_range_are_refused(bad: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        TorchEngine(lively_model(), **bad)  # type: ignore[arg-type]
+def test_sizes_out_of_range_are_refused(section: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TorchEngine(lively_model(), TorchEngineSection(**section), **options)
 
 
 def test_stop_token_outside_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match="stop token id 64"):
-        TorchEngine(lively_model(), stop_token_ids=(VOCAB,))
+        TorchEngine(lively_model(), TorchEngineSection(), stop_token_ids=(VOCAB,))

@@ -15,13 +15,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from engine_kits import lively_model
-from weight_workers import Workers, start
+from weight_workers import WorkerProcess, Workers
 
+from trainers.config.engine import VLLMEngineSection, VLLMSection
 from trainers.engines.base import EngineError, SourceLostError, SupersededError
 from trainers.engines.process_group import make_group
 from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource, exchange
 from trainers.engines.vllm.engine import VLLMUpdater
-from trainers.engines.vllm.options import VLLMOptions
 from trainers.engines.weight_update import _own_address
 from trainers.engines.weights import ChecksumRule, Checksums, Parameters, Sums
 from trainers.models.safetensors_file import SafetensorsFile
@@ -30,17 +30,12 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[Any]:
+def process() -> Iterator[WorkerProcess]:
     """A worker process shared by tests that do not end it."""
-    made = start()
-    assert made.stdin is not None
-    assert made.stdout is not None
-    made.stdin.write('["leave", null]\n')
-    made.stdin.flush()
-    made.stdout.readline()  # it is there, and no test waits for its imports
+    made = WorkerProcess()
+    made.order("leave")  # it is there, and no test waits for its imports
     yield made
-    made.kill()
-    made.wait()
+    made.end()
 
 
 @pytest.fixture
@@ -172,9 +167,10 @@ async def test_rank_0_listens_at_its_machines_address(monkeypatch: pytest.Monkey
     """With a learner on Ray, rank 0 is on another machine, so this process's address would be wrong."""
     monkeypatch.setattr("trainers.engines.weight_update._own_address", lambda url: "192.0.2.2")
     url = "http://192.0.2.1:8000"
-    options = VLLMOptions(base_url=url, transport="process_group", master_address=address)
+    vllm = VLLMSection(base_url=(url,), master_address=address)
+    section = VLLMEngineSection(weight_transport="process_group", vllm=vllm)
     client: Any = SimpleNamespace(base_url=url)
-    wants = VLLMUpdater(client, options, Parameters({}, False, 1), Path("."), apart=True).wants
+    wants = VLLMUpdater(client, section, Parameters({}, False, 1), Path("."), apart=True).wants
     assert wants.address == address
     assert wants.local_address == "192.0.2.2"
 
@@ -232,9 +228,10 @@ async def test_full_disk_is_not_the_servers_fault(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(SafetensorsFile, "write", full)
     url, model = "http://127.0.0.1:8000", tmp_path / "model"
     model.mkdir()
-    options = VLLMOptions(base_url=url, transport="disk", update_folder=tmp_path / "updates")
+    vllm = VLLMSection(base_url=(url,), update_folder=str(tmp_path / "updates"))
     client: Any = SimpleNamespace(base_url=url)
-    updater = VLLMUpdater(client, options, Parameters({}, False, 1), model, apart=True)
+    section = VLLMEngineSection(weight_transport="disk", vllm=vllm)
+    updater = VLLMUpdater(client, section, Parameters({}, False, 1), model, apart=True)
     with pytest.raises(SourceLostError, match=r"updates/weights-.* for the vLLM server: .*No space left.*make room"):
         await updater._send(source(), "weights")
     assert not updater.begun

@@ -19,25 +19,33 @@ from engine_kits import CONTEXT, lively_model
 from fake_vllm import FakeVLLM, ServerBehavior
 from some_adapters import adapted, adapter_of
 
+from trainers.config.engine import VLLMEngineSection, VLLMSection
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
+from trainers.engines.vllm.command import server_command
 from trainers.engines.vllm.engine import VLLMEngine, read_metrics, read_reply
-from trainers.engines.vllm.options import VLLMOptions
 from trainers.engines.weights import FUSED, ChecksumRule, Checksums, bits, differing
 
-QUICK: dict[str, Any] = {"health_interval_s": 0.05, "health_timeout_s": 30.0, "start_timeout_s": 100.0}
+QUICK: dict[str, Any] = {"health_timeout_s": 30.0, "start_timeout_s": 100.0}
 LONG = Sampling(max_new_tokens=300, ignore_stop=True)
 NAME = "model.layers.1.mlp.down_proj.weight"
 
 
 @asynccontextmanager
 async def serving(
-    folder: Path, behavior: ServerBehavior | None = None, *, unused: Sequence[int] = (), **options: Any
+    folder: Path,
+    behavior: ServerBehavior | None = None,
+    *,
+    unused: Sequence[int] = (),
+    bucket_bytes: int = 2**20,
+    **options: Any,
 ) -> AsyncIterator[tuple[FakeVLLM, VLLMEngine]]:
     server = FakeVLLM(behavior)
     url = await server.start()
     weights = lively_model().state_dict()
-    options = VLLMOptions(base_url=url, **QUICK | options)
-    engine = VLLMEngine(folder, options, max_context=CONTEXT, weights=weights, unused_token_ids=unused)
+    section = VLLMEngineSection(max_context=CONTEXT, vllm=VLLMSection(base_url=(url,), **QUICK | options))
+    engine = VLLMEngine(folder, section, weights=weights, unused_token_ids=unused)
+    engine.health_interval_s = 0.05
+    engine._updater.bucket_bytes = bucket_bytes
     try:
         async with asyncio.timeout(100):
             yield server, engine
@@ -73,21 +81,6 @@ async def test_wrong_server_options_name_the_right_ones(folder: Path, behavior: 
         assert not server.paused
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"base_url": "localhost:8000"}, "http://"),
-        ({"python": "/nowhere/python"}, "make venv-vllm"),
-        ({}, "make venv-vllm"),
-        ({"base_url": "http://x", "args": {"logprobs_mode": "raw_logits"}}, r"engine\.vllm\.args\.logprobs_mode"),
-        ({"base_url": "http://x", "args": {"tensor_parallel_size": 2}}, r"engine\.tensor_parallel_size"),
-    ],
-)
-def test_unsuitable_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        VLLMOptions(**options)
-
-
 def test_arguments_become_command_line_words() -> None:
     args = {
         "max_num_batched_tokens": 99,
@@ -95,8 +88,8 @@ def test_arguments_become_command_line_words() -> None:
         "compilation_config": {"mode": 0},
         "x": None,
     }
-    options = VLLMOptions(python=sys.executable, tensor_parallel=2, threads=3, args=args)
-    command, environment = options.command(Path("m"), Path("p"), 1234, 256)
+    section = VLLMEngineSection(tensor_parallel_size=2, threads=3, vllm=VLLMSection(python=sys.executable, args=args))
+    command, environment = server_command(section, Path("m"), 1234, packages=Path("p"))
     words = " ".join(command)
     for argument in (
         "--model m",

@@ -35,9 +35,8 @@ async def learns(engine: VLLMEngine, seed: int, version: int) -> None:
 @pytest.mark.parametrize("transport", ["disk", "http"])
 async def test_weights_arrive_by_every_transport(vllm: Server, transport: Any, tmp_path: Path) -> None:
     """Buckets far smaller than the model, twice; the third way is the one of the conformance suite."""
-    engine = await vllm.make(
-        lively_model(**SERVED), transport=transport, bucket_bytes=20_000, update_folder=tmp_path / "new"
-    )
+    engine = await vllm.make(lively_model(**SERVED), transport=transport, update_folder=str(tmp_path / "new"))
+    engine._updater.bucket_bytes = 20_000
     try:
         await learns(engine, 1, 3)
         await learns(engine, 2, 4)
@@ -47,7 +46,8 @@ async def test_weights_arrive_by_every_transport(vllm: Server, transport: Any, t
 
 async def test_adapters_equal_merged_weights(vllm: Server) -> None:
     state = lively_model(**SERVED).state_dict()
-    engine = await vllm.make(lively_model(**SERVED), bucket_bytes=20_000)
+    engine = await vllm.make(lively_model(**SERVED))
+    engine._updater.bucket_bytes = 20_000
     try:
         await engine.update_weights(merged(state, seed=2), 1)
         expected = await engine.generate([1, 2, 3], GREEDY)

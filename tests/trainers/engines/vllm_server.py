@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from real_server import PATIENT, RealServer, stopped_in_the_end
+from real_server import RealServer, stopped_in_the_end
 from transformers import PreTrainedModel
 
 import trainers
+from trainers.config.engine import VLLMEngineSection, VLLMSection
+from trainers.engines.vllm.command import server_command
 from trainers.engines.vllm.engine import VLLMEngine
-from trainers.engines.vllm.options import VLLMOptions
 
 PYTHON = Path(os.environ.get("TEXTENVS_VLLM_PYTHON", Path(__file__).parents[3] / ".venv-vllm/bin/python"))
 BLOCK = 32  # tokens; the least that vLLM takes on a CPU
@@ -23,27 +24,17 @@ BLOCK = 32  # tokens; the least that vLLM takes on a CPU
 class Server(RealServer):
     """vLLM's server."""
 
+    engine, section, transport = VLLMEngine, VLLMEngineSection, "process_group"
+
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
-        options = VLLMOptions(python=str(PYTHON), block_size=BLOCK, max_slots=32, threads=1, kv_cache_gib=0.25)
-        return options.command(self.folder / "model", self.folder / "packages", self.port, self.context)
-
-    def options(self, **extra: object) -> VLLMOptions:
-        return VLLMOptions(base_url=self.url, **PATIENT | {"transport": "process_group"} | extra)
-
-    async def make(
-        self, model: PreTrainedModel, max_slots: int = 32, unused: Sequence[int] = (), **extra: object
-    ) -> VLLMEngine:
-        with self.running():
-            engine = VLLMEngine(
-                self.folder / "model",
-                self.options(**extra),
-                max_context=self.context,
-                weights=model.state_dict(),
-                version=0,
-                unused_token_ids=unused,
-            )
-            await engine.ready()
-            return engine
+        section = VLLMEngineSection(
+            max_context=self.context,
+            max_slots=32,
+            threads=1,
+            kv_cache_gib=0.25,
+            vllm=VLLMSection(python=str(PYTHON), block_size=BLOCK),
+        )
+        return server_command(section, self.folder / "model", self.port, packages=self.folder / "packages")
 
     def kill(self) -> None:
         assert self.process is not None

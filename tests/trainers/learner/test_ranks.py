@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ranks import TRAJECTORIES, assert_same, caught_gradients, make_learner, measure, run_ranks
 from torch.distributed.fsdp import FSDPModule
 
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import LoRASettings, Parallel
@@ -78,7 +79,9 @@ def sampled_by_an_engine():
     """Trajectories of prompts that the engine went on with, with its own log-probabilities."""
 
     async def sample():
-        engine = TorchEngine(make_learner(critic=False, reference=False).actor.lm, max_slots=8, max_context=64)
+        engine = TorchEngine(
+            make_learner(critic=False, reference=False).actor.lm, TorchEngineSection(max_slots=8, max_context=64)
+        )
         try:
             sampling = [Sampling(max_new_tokens=9 + number, ignore_stop=True, seed=number) for number in range(5)]
             prompts = [[(7 * number + at) % 61 for at in range(3 + number)] for number in range(5)]

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from trainers.builders.policy import renderer_of
 from trainers.command_line import load_config
+from trainers.config.engine import TorchEngineSection
 from trainers.config.model import ModelSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
@@ -79,7 +80,7 @@ async def test_replies_end_where_transformers_ends_them(tmp_path):
     free = policy_in(folder_of(tmp_path / "free"))
     used = [token_id for token_id in range(SIZE) if token_id not in free.unused_token_ids]
     prompt = free.tokenizer.encode("How many apples?")
-    engine = TorchEngine(free.model, max_context=192, unused_token_ids=free.unused_token_ids)
+    engine = TorchEngine(free.model, TorchEngineSection(max_context=192), unused_token_ids=free.unused_token_ids)
     long = (await engine.generate(prompt, Sampling(temperature=1.0, seed=3, max_new_tokens=40))).token_ids.tolist()
     await engine.close()
     end = next(token for at, token in enumerate(long) if at > 3 and token not in long[:at])

@@ -19,6 +19,7 @@ from rollout_fakes import AsyncEnv
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
+from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import EngineError, RequestError, Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.models.tiny import build_model
@@ -230,7 +231,9 @@ async def test_zero_staleness_model_equals_plain_loop() -> None:
 
     def make_engine() -> TorchEngine:
         torch_model = build_model(128, hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64, seed=3)
-        return TorchEngine(torch_model, max_slots=2, max_context=256, threads=1, stop_token_ids=(END,))
+        return TorchEngine(
+            torch_model, TorchEngineSection(max_slots=2, max_context=256, threads=1), stop_token_ids=(END,)
+        )
 
     def weights_of(engine: TorchEngine, version: int) -> dict[str, Any]:
         other = build_model(128, hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64, seed=10 + version)

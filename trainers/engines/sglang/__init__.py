@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .engine import SGLangEngine, SGLangOptions
+from .engine import SGLangEngine
 
-__all__ = ["SGLangEngine", "SGLangOptions"]
+__all__ = ["SGLangEngine"]

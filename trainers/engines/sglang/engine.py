@@ -1,4 +1,4 @@
-"""SGLang (0.5.23 and later) as an engine: its server's command line, requests and answers, and weights."""
+"""SGLang (0.5.23 and later) as an engine: its requests and answers, and its weights."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import pickle
 import random
-import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import ne
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from textenvs.text import excerpt
+from trainers.config.engine import SGLangEngineSection
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling
 from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
-from trainers.engines.server import ServerOptions, UnreachableError, error_text
+from trainers.engines.server import UnreachableError, error_text
+from trainers.engines.sglang.command import server_command
 from trainers.engines.transport import Bucket
 from trainers.engines.weight_update import WeightUpdater
 from trainers.engines.weights import Sums
@@ -85,7 +84,7 @@ class SGLangUpdater(WeightUpdater):
     async def _flush(self) -> None:
         """Flush the cache; the server refuses while it is busy, so retry."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self._options.health_timeout_s
+        deadline = clock() + self._health_timeout_s
         while True:
             try:
                 await self.control("/flush_cache", {})
@@ -292,66 +291,6 @@ log = logging.getLogger("trainers")
 
 _ABORT_AGAIN_S = 0.1
 _INFO_S = 30.0
-_SPARE_CONTEXT = 8  # positions that SGLang keeps for itself beyond prompt and reply
-
-
-@dataclass(frozen=True)
-class SGLangOptions(ServerOptions):
-    """Options of the SGLang engine; the others are those of every server."""
-
-    #: More command-line arguments of a server that is started; they win over the engine's own.
-    server_args: tuple[str, ...] = ()
-    #: Start the server in deterministic mode, in which it honours seeds, at the price of some speed on GPUs and of
-    #: ``min_p``.
-    seeds: bool = True
-
-    package: ClassVar[str] = "sglang"
-
-    def command(self, model: Path, port: int, max_context: int) -> tuple[list[str], dict[str, str]]:
-        """Return the command line of a server, and additions to its environment."""
-        context = max_context + _SPARE_CONTEXT
-        arguments = {
-            "--model-path": model,
-            "--host": "127.0.0.1",
-            "--port": port,
-            "--device": self.device,
-            "--dtype": self.dtype,
-            "--context-length": context,
-            "--max-running-requests": self.max_slots,
-            "--random-seed": self.seed % 2**31,
-            "--log-level": "warning",
-        }
-        # Without sleeping, the scheduler polls for requests and keeps a core busy while a policy is trained.
-        flags = ["--skip-tokenizer-init", "--skip-server-warmup", "--sleep-on-idle"]
-        environment = {
-            "PYTHONPATH": "",  # this process's packages are not the server's
-            "PYTHONSAFEPATH": "1",  # nor are the files beside the launcher
-            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the positions that SGLang keeps to itself
-        }
-        if self.device == "cuda" and self.gpu is not None:
-            arguments["--base-gpu-id"] = self.gpu % torch.cuda.device_count()
-        if (ranks := self.tensor_parallel) > 1:
-            arguments["--tp-size"] = ranks
-        if self.seeds:
-            flags.append("--enable-deterministic-inference")
-        if self.device == "cpu":
-            cores = sorted(os.sched_getaffinity(0))
-            environment |= {
-                "SGLANG_USE_CPU_ENGINE": "1",
-                "TORCHDYNAMO_DISABLE": "1",  # compiling takes a C++ compiler, and longer than small models save by it
-            }
-            if ranks > 1:  # SGLang wants to be told which cores each rank computes on
-                shares = [cores[rank::ranks] or cores[:1] for rank in range(ranks)]
-                environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, share)) for share in shares)
-            if self.threads is not None:
-                environment["OMP_NUM_THREADS"] = str(self.threads)
-            arguments |= {"--attention-backend": "torch_native", "--mem-fraction-static": 0.8}
-        shared = any(word.partition("=")[0] == "--mem-fraction-static" for word in self.server_args)
-        if self.device == "cpu" or not shared:  # else SGLang takes all that share of memory, or all that is free
-            arguments["--max-total-tokens"] = self.max_slots * context
-        words = [str(word) for pair in arguments.items() for word in pair]
-        launcher = str(Path(__file__).with_name("launcher.py"))
-        return [self.python or sys.executable, launcher, *words, *flags, *self.server_args], environment
 
 
 class SGLangEngine(RemoteEngine):
@@ -372,7 +311,7 @@ class SGLangEngine(RemoteEngine):
     kind = "SGLang"
     health_path = "/model_info"
     updater_class = SGLangUpdater
-    _options: SGLangOptions
+    _section: SGLangEngineSection
     _info: ServerInfo | None = None
 
     @property
@@ -388,15 +327,15 @@ class SGLangEngine(RemoteEngine):
             raise EngineError(f"{self._name}: /health answers {answer.status}: {error_text(answer.body)}")
         return 0
 
-    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
-        return self._options.command(model, port, self.max_context)
+    def _command(self, model: Path, port: int, **start: Any) -> tuple[list[str], dict[str, str]]:
+        return server_command(self._section, model, port, **start)
 
     async def _meet(self, answer: Any) -> None:
         info = read(ServerInfo, (await self._client.request("GET", "/server_info", timeout=_INFO_S)).body)
         info.check(self.max_context)
         label, dtype = str(answer["weight_version"]), getattr(torch, info.dtype, None)  # "auto" says nothing
         self._updater.connect(device=info.device, ranks=info.tp_size, dtype=dtype, label=label, version=self.version)
-        self._info, self._random = info, random.Random(self._options.seed)
+        self._info, self._random = info, random.Random(self._seed)
         if not info.enable_deterministic_inference:
             log.info("%s does not honour seeds: it is not in deterministic mode", self._name)
 
@@ -451,7 +390,7 @@ class SGLangEngine(RemoteEngine):
         """Repeat the abort until the request's answer arrives: an abort that overtakes its request has no effect."""
         while flight in self._flights and flight.task is not None:
             with contextlib.suppress(UnreachableError):
-                body, timeout = {"rid": flight.rid}, self._options.health_timeout_s
+                body, timeout = {"rid": flight.rid}, self._health_timeout_s
                 await self._client.request("POST", "/abort_request", body, timeout=timeout)
             await asyncio.wait([flight.task], timeout=_ABORT_AGAIN_S)
             if self._end is not None and not self._closed:

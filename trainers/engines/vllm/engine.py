@@ -20,13 +20,13 @@ from safetensors.torch import save
 
 import trainers
 from textenvs.text import excerpt
-from trainers.config.engine import VLLM_MIN_TEMPERATURE
+from trainers.config.engine import VLLM_MIN_TEMPERATURE, VLLMEngineSection
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling, UpdateMode
 from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
 from trainers.engines.server import Answer, UnreachableError, error_text
 from trainers.engines.transport import AdapterSource, Bucket, Weights
-from trainers.engines.vllm.options import EXTENSION, VLLMOptions
+from trainers.engines.vllm.command import EXTENSION, server_command
 from trainers.engines.weight_update import WeightUpdater
 from trainers.engines.weights import Sums, differing
 
@@ -237,7 +237,7 @@ class VLLMEngine(RemoteEngine):
     kind = "vLLM"
     health_path = "/health"
     updater_class = VLLMUpdater
-    _options: VLLMOptions
+    _section: VLLMEngineSection
     _asleep = False
     _server_stats: Mapping[str, float] = {}  # the server's counters, and its gauges
     _before: Mapping[str, float] = {}  # its counters when this began
@@ -296,12 +296,12 @@ class VLLMEngine(RemoteEngine):
                 self._pending_updates -= 1
                 self._change()
 
-    def _command(self, model: Path, port: int) -> tuple[list[str], dict[str, str]]:
+    def _command(self, model: Path, port: int, **start: Any) -> tuple[list[str], dict[str, str]]:
         # The worker extension is of this project, whose environment is not vLLM's: this folder has the package alone.
         folder = Path(tempfile.mkdtemp(prefix="textenvs-vllm-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         (folder / "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
-        return self._options.command(model, folder, port, self.max_context)
+        return server_command(self._section, model, port, packages=folder, **start)
 
     async def _meet(self, answer: Any) -> None:
         updater = self._updater
@@ -329,7 +329,7 @@ class VLLMEngine(RemoteEngine):
         self._spawn(self._look_at_metrics())
 
     async def _get(self, path: str, name: str) -> Any:
-        answer = await self._client.request("GET", path, timeout=self._options.update_timeout_s)
+        answer = await self._client.request("GET", path, timeout=self._update_timeout_s)
         if answer.status != 200 or not isinstance(answer.body, Mapping) or name not in answer.body:
             raise EngineError(f"{path} answers {answer.status}: start it with VLLM_SERVER_DEV_MODE=1")
         return answer.body[name]
@@ -354,7 +354,7 @@ class VLLMEngine(RemoteEngine):
         flight.task.cancel()  # which closes its connection, upon which the server aborts the request
 
     async def _metrics(self) -> dict[str, float]:
-        answer = await self._client.request("GET", "/metrics", timeout=self._options.health_timeout_s)
+        answer = await self._client.request("GET", "/metrics", timeout=self._health_timeout_s)
         return read_metrics(str(answer.body)) if answer.status == 200 else {}
 
     async def _look_at_metrics(self) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...config.engine import TorchEngineSection
 from ...engines.base import EngineError, FinishReason, Generation, Sampling, UpdateMode
 from ...engines.torch_engine import TorchEngine
 from ...learner.lora import adapter_layers, merged_state
@@ -75,8 +76,9 @@ def engine_for(trainer: Any, *, max_slots: int, max_context: int, threads: int |
     if adapters_of(trainer) is not None:
         model = copy.deepcopy(model).merge_and_unload()  # for its shape; the weights come with every rollout
     dtype = torch.bfloat16 if trainer.args.bf16 else torch.float16 if trainer.args.fp16 else None
+    section = TorchEngineSection(max_slots=max_slots, max_context=max_context, threads=threads)
     try:
-        return TorchEngine(model, max_slots=max_slots, max_context=max_context, dtype=dtype, threads=threads)
+        return TorchEngine(model, section, dtype=dtype)
     except ValueError as error:
         raise ValueError(f"the embedded engine does not serve this model: {error}. Otherwise, {_OTHERWISE}") from error
 
