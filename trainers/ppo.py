@@ -177,14 +177,14 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> tuple[dict[str, flo
 async def learn(run: Run, batch: Batch) -> UpdateResult:
     """Compute advantages from the rewards as credited, and take the optimizer steps."""
     await asyncio.to_thread(empty_heap)  # free the engine's memory, which another thread could not use
-    prepare = partial(run.update.prepare, explain=run.reporter.explains())
-    prepared = await run.learning(prepare, batch.episodes, run.learner)
+    forward = await run.learning(run.update.forward, batch.episodes, run.learner)
     if run.publisher.live:
         await published(run)  # the optimizer is about to change what engines still read
     optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
     with run.reporter.progress.phase("learning", optimizer_steps, "steps") as phase:
-        optimize = partial(run.update.optimize, iteration=run.iteration, on_step=phase.advance, given_up=run.given_up)
-        result = await run.learning(optimize, prepared, run.learner)
+        step = partial(run.update.step, iteration=run.iteration, forward=forward, explain=run.reporter.explains())
+        progress = {"on_step": phase.advance, "given_up": run.given_up}
+        result = await run.learning(step, batch.episodes, run.learner, **progress)
     await asyncio.to_thread(empty_heap)
     return result
 

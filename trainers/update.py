@@ -3,11 +3,12 @@
     update = Update(config)
     result = update.step(batch.episodes, learner, iteration=0)
 
-:meth:`Update.prepare` makes the numbers of each action token: log-probabilities before the first step, corrections for
-the engine's, the KL to the reference, values, advantages. :meth:`Update.optimize` takes the optimizer steps of the
-critic and the actor on mini-batches of them. Estimators, losses and corrections are :mod:`trainers.algorithms`; the
-configuration chooses among them here. The training loop and :mod:`trainers.replay` both call this; trainers of others
-take :func:`estimate` alone, the one way from a batch to its advantages.
+:meth:`Update.forward` makes the models' numbers of each action token: log-probabilities before the first step,
+corrections for the engine's, the KL to the reference, values. :meth:`Update.prepare` adds the advantages.
+:meth:`Update.optimize` takes the optimizer steps of the critic and the actor on mini-batches of them. Estimators,
+losses and corrections are :mod:`trainers.algorithms`; the configuration chooses among them here. The training loop and
+:mod:`trainers.replay` both call this; trainers of others take :func:`estimate` alone, the one way from a batch to its
+advantages.
 
 Arrays are of a batch of ``E`` episodes with ``N`` action tokens, in the order of the episodes.
 """
@@ -20,6 +21,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,8 +48,18 @@ Bools = NDArray[np.bool_]
 #: One in this process, or one of several ranks.
 AnyLearner: TypeAlias = Learner | LearnerGroup
 
-#: Numbers of each token that the learner and :func:`actor_loss` return where the batch is to be explained.
+#: Numbers of each token that ``Learner.update_actor`` returns where the batch is to be explained.
 RECORDED = ("token_logprobs", "token_entropy", "token_ratio", "token_clipped", "token_loss")
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """The models' numbers for a batch, before the first optimizer step."""
+
+    columns: Mapping[str, Floats]  #: float ``[N]`` by name, see :class:`Prepared`
+    counted: Bools | None  #: bool ``[N]``; the tokens that corrections keep; ``None`` for all
+    numbers: Mapping[str, NDArray[np.floating] | None]  #: for :func:`estimate`
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,19 +107,24 @@ class Update:
         self.entropy.load_state_dict(state.get("entropy", {}))
 
     def step(
-        self, batch: Sequence[BatchEpisode], learner: AnyLearner, *, iteration: int, explain: bool = False
+        self,
+        batch: Sequence[BatchEpisode],
+        learner: AnyLearner,
+        *,
+        iteration: int,
+        forward: Forward | None = None,
+        explain: bool = False,
+        on_step: Callable[[], object] = lambda: None,
+        given_up: threading.Event | None = None,
     ) -> UpdateResult:
         """Return :meth:`optimize` of :meth:`prepare`."""
-        return self.optimize(self.prepare(batch, learner, explain=explain), learner, iteration=iteration)
+        prepared = self.prepare(batch, learner, forward=forward, explain=explain)
+        return self.optimize(prepared, learner, iteration=iteration, on_step=on_step, given_up=given_up)
 
     # ------------------ numbers of each token, before the first step
 
-    def prepare(self, batch: Sequence[BatchEpisode], learner: AnyLearner, *, explain: bool = False) -> Prepared:
-        """Compute what the losses need of each token of the batch's episodes, as credited; greedy ones are left out.
-
-        ``explain`` keeps the parts that the advantages are made of. The KL controller is updated with the batch's
-        :func:`~.algorithms.kl.mean_kl`.
-        """
+    def forward(self, batch: Sequence[BatchEpisode], learner: AnyLearner) -> Forward:
+        """Compute the models' numbers for the batch; the KL controller is updated with its mean KL."""
         episodes = [episode.credited for episode in batch if episode.role != "greedy"]
         columns, mask, metrics = self._old_logprobs(episodes, learner)
         penalty = self._reference_kl(episodes, learner, columns, metrics)
@@ -115,24 +132,39 @@ class Update:
         if learner.critic is not None:
             by_episode, bootstrap = learner.values(episodes)
             values = columns["old_values"] = _flat(by_episode)
-        estimated = estimate(
-            self.config.algorithm, batch, mask, explain=explain, values=values, bootstrap=bootstrap, penalty=penalty
-        )
+        return Forward(columns, mask, {"values": values, "bootstrap": bootstrap, "penalty": penalty}, metrics)
+
+    def prepare(
+        self,
+        batch: Sequence[BatchEpisode],
+        learner: AnyLearner,
+        *,
+        forward: Forward | None = None,
+        explain: bool = False,
+    ) -> Prepared:
+        """Compute what the losses need of each token of the batch's episodes, as credited; greedy ones are left out.
+
+        ``forward`` is what :meth:`forward` returned for this batch; ``None`` calls it. ``explain`` keeps the parts that
+        the advantages are made of.
+        """
+        forward = forward or self.forward(batch, learner)
+        columns, metrics = dict(forward.columns), dict(forward.metrics)
+        estimated = estimate(self.config.algorithm, batch, forward.counted, explain=explain, **forward.numbers)
         advantages, columns["advantages"] = estimated.advantages, estimated.scaled
         metrics |= estimated.metrics
         if advantages.returns is not None:
             columns["returns"] = advantages.returns
             metrics |= critic_metrics(advantages, columns["old_values"])
+        episodes = [episode.credited for episode in batch if episode.role != "greedy"]
         return Prepared(episodes, columns, advantages, metrics, greedy_totals(batch))
 
     def _old_logprobs(
         self, episodes: Sequence[Trajectory], learner: AnyLearner
-    ) -> tuple[dict[str, Floats], Bools, dict[str, float]]:
-        """Log-probabilities that ratios start from, the tokens that are kept, and metrics of the mismatch."""
+    ) -> tuple[dict[str, Floats], Bools | None, dict[str, float]]:
+        """Log-probabilities that ratios start from, the tokens that are kept (``None``: all), and metrics."""
         rollout = gather(episodes, [t.logprobs for t in episodes]).astype(np.float64)
-        columns, mask = {"old_logprobs": rollout}, np.ones(len(rollout), np.bool_)
         if self.config.actor.old_logprobs != "recompute":
-            return columns, mask, {}
+            return {"old_logprobs": rollout}, None, {}
         logprobs, entropies = learner.logprobs(episodes, entropy=True)  # one forward pass
         columns = {"old_logprobs": _flat(logprobs), "entropy": _flat(entropies)}
         weights, mask, mismatch = off_policy_correction(
@@ -236,8 +268,8 @@ def estimate(
         totals = greedy_totals(batch)
         actions = replace(actions, greedy=np.array([totals[episode.group_id] for episode in episodes], np.float64))
         metrics["actor/greedy_reward"] = float(np.mean(list(totals.values())))
-    actions, compared = algorithm.complete(actions, episodes)
-    metrics |= {f"actor/{name}": value for name, value in compared.items()}
+    actions = algorithm.complete(actions, episodes)
+    metrics |= {f"actor/{name}": value for name, value in algorithm.metrics(actions, episodes).items()}
     advantages = algorithm.advantages(actions)
     if explain:
         advantages = replace(advantages, made_of=algorithm.made_of(actions, advantages))
@@ -383,7 +415,7 @@ def update_actor(
     computed = [episode for episode, is_needed in zip(episodes, needed, strict=True) if is_needed]
     columns = {name: column[tokens] for name, column in columns.items()}
     columns["share"] = columns["share"] / columns["share"].sum()
-    metrics = learner.update_actor(computed, columns, actor_loss(actor, bool(record)), record)
+    metrics = learner.update_actor(computed, columns, partial(actor.batch_loss, record=bool(record)), record)
     for name in record:
         whole = np.full(len(tokens), np.nan, np.float32)
         whole[tokens] = metrics[name]
@@ -412,33 +444,6 @@ def has_gradient(section: PolicyLoss, advantages: Floats, mask: Bools, offsets: 
 
 
 # ------------------ losses
-
-
-def actor_loss(section: PolicyLoss, record: bool = False) -> Any:
-    """Build the policy's loss, with its entropy bonus and KL to the reference; see ``Learner.update_actor``.
-
-    With ``record``, the loss's own numbers of :data:`RECORDED` are among its sums.
-    """
-
-    def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        columns = (batch["old_logprobs"], batch["advantages"], batch["trajectory"])
-        surrogate = section.token_loss(
-            logprobs, *columns, selected=batch.get("selected"), importance=batch.get("importance")
-        )
-        per_token = surrogate.loss
-        if section.entropy_coeff:  # a gradient of 0 would be computed all the same
-            per_token = per_token - section.entropy_coeff * entropy
-        sums = {name: (batch["share"] * value).sum() for name, value in surrogate.stats.items()}
-        if section.use_kl_loss:
-            kl = kl_estimate(logprobs, batch["ref_logprobs"], section.kl_loss_type)
-            per_token = per_token + section.kl_loss_coef * kl
-            sums["kl_loss"] = (batch["share"] * kl.detach()).sum()
-        if record:
-            of_tokens = {"ratio": surrogate.stats["ratio"], "clipped": surrogate.stats["clipped"], "loss": per_token}
-            sums |= {f"token_{name}": value.detach() for name, value in of_tokens.items()}
-        return (batch["weight"] * per_token).sum(), sums
-
-    return loss
 
 
 def critic_loss(section: CriticSection) -> Any:

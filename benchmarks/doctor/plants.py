@@ -81,7 +81,7 @@ def episodes(edit: Callable[[Trajectory, np.random.Generator], Trajectory]) -> C
 
         async def next_batch() -> Batch:
             batch = await take()
-            return replace(batch, episodes=[replace(e, trajectory=edit(e.trajectory, rng)) for e in batch.episodes])
+            return replace(batch, episodes=[e.changed(edit(e.trajectory, rng)) for e in batch.episodes])
 
         run.collector.next_batch = next_batch  # type: ignore[method-assign]
 
@@ -178,7 +178,7 @@ def _shuffled(run: Run) -> None:
         def earning(episode: Trajectory) -> Trajectory:
             return _with_rewards(episode, np.eye(episode.num_turns)[-1] * earned.pop())
 
-        return replace(batch, episodes=[replace(e, trajectory=earning(e.trajectory)) for e in batch.episodes])
+        return replace(batch, episodes=[e.changed(earning(e.trajectory)) for e in batch.episodes])
 
     run.collector.next_batch = next_batch  # type: ignore[method-assign]
 

@@ -18,7 +18,7 @@ from trainers.command_line.load import resolve
 from trainers.config import PPOConfig
 from trainers.rollout.collector import BatchEpisode, roots_and_forks
 from trainers.trajectory import Trajectory
-from trainers.update import Update, actor_loss, critic_loss, has_gradient
+from trainers.update import Update, critic_loss, has_gradient
 
 SIZES = ((2, 1), (3,), (1, 2), (2,))  # action tokens by turn; two groups of two
 REWARDS = ((0.5, 1.0), (-1.0,), (0.25, 0.0), (2.0,))
@@ -94,7 +94,10 @@ def prepare(
     run: PPOConfig, learner: Any, kl: FixedKL, batch: list[Trajectory], users: int = 0
 ) -> tuple[Any, Advantages, Any]:
     """Return the columns, advantages and metrics of a batch that is prepared for its optimizer steps."""
-    sides = [*roots_and_forks(batch[: len(batch) - users]), *(BatchEpisode(t, "user") for t in batch[-users:] if users)]
+    sides = [
+        *roots_and_forks(batch[: len(batch) - users]),
+        *(BatchEpisode(t, t, "user") for t in batch[-users:] if users),
+    ]
     prepared = Update(run, kl).prepare(sides, learner)
     return prepared.columns, prepared.advantages, prepared.metrics
 
@@ -218,7 +221,7 @@ def test_policy_loss_is_surrogate_minus_bonus_plus_kl(importance):
     surrogate = torch.where(advantages < 0, torch.minimum(surrogate, -1.5 * advantages), surrogate)
     kl = (logprobs - inputs["ref_logprobs"]).square() / 2
     expected = inputs["weight"] * (surrogate * inputs.get("importance", torch.tensor(1.0)) - 0.3 * entropy + 0.7 * kl)
-    loss, sums = actor_loss(section)(logprobs, entropy, inputs)
+    loss, sums = section.batch_loss(logprobs, entropy, inputs)
     torch.testing.assert_close(loss, expected.sum())
     gradients, expected_gradients = (
         torch.autograd.grad(value.sum(), [logprobs, entropy]) for value in (loss, expected)
@@ -241,7 +244,7 @@ def test_loss_gets_its_episodes_and_selected_tokens(name):
         expected = -advantages * torch.cat([part.mean().exp().expand(len(part)) for part in by_episode])
     else:
         expected = -ratio * advantages + 0.1 * inputs["selected"] * ratio.log().abs()
-    loss, _ = actor_loss(section)(logprobs, torch.zeros(COUNT), inputs)
+    loss, _ = section.batch_loss(logprobs, torch.zeros(COUNT), inputs)
     torch.testing.assert_close(loss, (inputs["weight"] * expected).sum())
 
 
@@ -273,7 +276,7 @@ def test_zero_bonus_and_kl_are_not_computed():
     del inputs["ref_logprobs"]
     logprobs = inputs["old_logprobs"].clone().requires_grad_()
     entropy = torch.ones(COUNT, dtype=torch.float64, requires_grad=True)
-    loss, sums = actor_loss(section)(logprobs, entropy, inputs)
+    loss, sums = section.batch_loss(logprobs, entropy, inputs)
     loss.backward()
     assert entropy.grad is None
     assert "kl_loss" not in sums
@@ -324,7 +327,7 @@ def test_skipped_episode_changes_no_gradient(name: str) -> None:
             "share": torch.full((int(tokens.sum()),), 0.1),
             "selected": torch.zeros(9)[tokens],
         }
-        actor_loss(section)(logprobs[tokens], torch.zeros(int(tokens.sum())), part)[0].backward()
+        section.batch_loss(logprobs[tokens], torch.zeros(int(tokens.sum())), part)[0].backward()
         assert logprobs.grad is not None
         return logprobs.grad.numpy()
 

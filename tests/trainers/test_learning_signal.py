@@ -81,7 +81,7 @@ def tie(run: Run) -> None:
 
     async def next_batch() -> Batch:
         batch = await take()
-        return replace(batch, episodes=[replace(e, trajectory=tied(e.trajectory)) for e in batch.episodes])
+        return replace(batch, episodes=[e.changed(tied(e.trajectory)) for e in batch.episodes])
 
     run.collector.next_batch = next_batch  # type: ignore[method-assign]
 
@@ -171,7 +171,7 @@ def test_clip_outliers_are_counted_before_first_step(tmp_path):
 
         async def next_batch() -> Batch:
             batch = await take()
-            changed = replace(batch, episodes=[replace(e, trajectory=off(e.trajectory)) for e in batch.episodes])
+            changed = replace(batch, episodes=[e.changed(off(e.trajectory)) for e in batch.episodes])
             episodes = changed.trajectories
             wrong = [e.logprobs != t.logprobs for e, t in zip(episodes, batch.trajectories, strict=True)]
             shares.append(sum(int(w.sum()) for w in wrong) / sum(int(e.action_mask.sum()) for e in episodes))

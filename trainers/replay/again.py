@@ -276,11 +276,12 @@ def moved_again(
 def greedy_episodes(episodes: Sequence[Trajectory], records: Sequence[Recorded]) -> list[BatchEpisode]:
     """Return an episode for each group with the total of its greedy one: all that files have of it, and is read."""
     by_group = {episode.group_id: (episode, record) for episode, record in zip(episodes, records, strict=True)}
-    return [
-        BatchEpisode(replace(episode, turn_rewards=record.greedy_reward * np.eye(episode.num_turns)[-1]), "greedy")
+    greedy = [
+        replace(episode, turn_rewards=record.greedy_reward * np.eye(episode.num_turns)[-1])
         for episode, record in by_group.values()
         if record.greedy_reward is not None
     ]
+    return [BatchEpisode(episode, episode, "greedy") for episode in greedy]
 
 
 def learned(report: Report, compare: Comparison, now: Explained, then: Sequence[Mapping[str, float]]) -> None:

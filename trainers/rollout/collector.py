@@ -64,24 +64,22 @@ class BatchEpisode:
     """An episode of a batch, and its part in it."""
 
     trajectory: Trajectory  #: as it was played, with the rewards that it earned
+    credited: Trajectory  #: the same with the turn rewards that the estimator is to see
     #: ``root``: a member of its group, played from where the group begins; ``fork``: begun in a state of a root;
     #: ``user``: the user's side of a root, where the policy plays both sides, also of an attempt that failed on it;
     #: ``greedy``: what its group's roots are compared with, not to train on
     role: Role = "root"
     group: int = 0  #: the number of its group in the run
     choice: Choice = Choice("", 0)  #: what its group played
-    #: The same with the turn rewards that the estimator is to see; ``None`` where they are as earned
-    moved: Trajectory | None = None
 
-    @property
-    def credited(self) -> Trajectory:
-        """The episode as the estimator is to see it."""
-        return self.trajectory if self.moved is None else self.moved
+    def changed(self, trajectory: Trajectory) -> BatchEpisode:
+        """Return the same part of the batch with another trajectory, credited with what it earned."""
+        return replace(self, trajectory=trajectory, credited=trajectory)
 
 
 def roots_and_forks(trajectories: Iterable[Trajectory]) -> list[BatchEpisode]:
     """Return the episodes of a batch without users and greedy episodes."""
-    return [BatchEpisode(trajectory, "fork" if trajectory.forked_from else "root") for trajectory in trajectories]
+    return [BatchEpisode(t, t, "fork" if t.forked_from else "root") for t in trajectories]
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,8 +261,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         for role, of_groups in of_roles.items():
             for number, choice, trajectories in zip(numbers, choices, of_groups, strict=True):
                 for trajectory in trajectories:
-                    moved = self._credited[number].get(trajectory.episode_id)
-                    yield BatchEpisode(trajectory, role, number, choice, moved)
+                    credited = self._credited[number].get(trajectory.episode_id, trajectory)
+                    yield BatchEpisode(trajectory, credited, role, number, choice)
         for kept in (self._users, self._credited):
             for number in [number for number in kept if scheduler.is_done(number)]:
                 del kept[number]

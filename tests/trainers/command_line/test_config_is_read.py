@@ -107,7 +107,7 @@ def compute_advantages(estimator: Estimator) -> None:
     )  # fmt: skip
     episodes = [episode] * 3
     batch = ActionBatch.from_trajectories(episodes, values=np.zeros(3), greedy=np.zeros(3))
-    estimator.advantages(estimator.complete(batch, episodes)[0])
+    estimator.advantages(estimator.complete(batch, episodes))
 
 
 def test_watch_sees_exactly_the_read_keys():

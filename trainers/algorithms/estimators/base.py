@@ -83,9 +83,13 @@ class Estimator(Section):
         """Return the advantages of a batch; ``ValueError`` where the batch lacks what the estimator needs."""
         raise NotImplementedError
 
-    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> tuple[ActionBatch, dict[str, float]]:
-        """Add what the batch must hold for this estimator and the episodes tell; return it with metrics."""
-        return batch, {}
+    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> ActionBatch:
+        """Add what the batch must hold for this estimator and the episodes tell."""
+        return batch
+
+    def metrics(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        """Return numbers to report of a complete batch."""
+        return {}
 
     def checks(self, group_size: int) -> Problems:
         """Yield conflicts of the estimator's keys, with groups of so many episodes: pairs of a key and the problem."""

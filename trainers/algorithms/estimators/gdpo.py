@@ -57,14 +57,17 @@ class GDPO(CriticFreeEstimator):
             total += weight * relative(term[counted], batch.group[counted], self.norm_by_std)
         return normalize(to_tokens(batch, counted, total))
 
-    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> tuple[ActionBatch, dict[str, float]]:
+    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> ActionBatch:
         """Add the episodes' reward terms; TermsError where no episode was paid any of them."""
         names, terms = episode_terms(episodes, self.gdpo_reward_keys)
         present = {name for episode in episodes for turn in episode.turn_terms for name in turn}
         if missing := sorted(set(names) - present):
             log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(present))
-        deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
-        return replace(batch, terms=terms), deviations
+        return replace(batch, terms=terms)
+
+    def metrics(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        names, terms = episode_terms(episodes, self.gdpo_reward_keys)
+        return {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
 
     def checks(self, group_size: int) -> Problems:
         names, weights = self.gdpo_reward_keys, self.gdpo_reward_weights

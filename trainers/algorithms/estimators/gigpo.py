@@ -64,10 +64,12 @@ class GiGPO(CriticFreeEstimator, UnscaledEstimator):
         advantages = of_episode.advantages + self.step_weight * of_turn[batch.turn_of_token]
         return replace(of_episode, advantages=advantages)
 
-    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> tuple[ActionBatch, dict[str, float]]:
+    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> ActionBatch:
         """Add the states that turns began in."""
-        batch = replace(batch, anchor=anchor_states(episodes, self.anchor))
-        return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
+        return replace(batch, anchor=anchor_states(episodes, self.anchor))
+
+    def metrics(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> dict[str, float]:
+        return {"anchored": float(np.mean(shared_anchors(batch)))}
 
     def returns(self, batch: ActionBatch) -> Floats:
         return totals(batch)[batch.episode_of_token]

@@ -51,6 +51,6 @@ class RLOO(CriticFreeEstimator, UnscaledEstimator):
         expected = mean_baseline(returns, group, np.zeros_like(group), batch.sides[counted], self.baseline)
         return to_tokens(batch, counted, returns - expected)
 
-    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> tuple[ActionBatch, dict[str, float]]:
+    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> ActionBatch:
         """Add the norms of the tokens' scores, for ``baseline=optimal_token``."""
-        return with_score_norms(batch, episodes) if self.baseline == "optimal_token" else batch, {}
+        return with_score_norms(batch, episodes) if self.baseline == "optimal_token" else batch

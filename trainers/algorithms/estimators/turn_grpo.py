@@ -71,9 +71,9 @@ class TurnGRPO(CriticFreeEstimator, UnscaledEstimator):
         advantages[turns] = by_turn
         return Advantages(advantages[batch.turn_of_token], counted[batch.episode_of_token])
 
-    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> tuple[ActionBatch, dict[str, float]]:
+    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> ActionBatch:
         """Add the norms of the tokens' scores, for ``baseline=optimal_token``."""
-        return with_score_norms(batch, episodes) if self.baseline == "optimal_token" else batch, {}
+        return with_score_norms(batch, episodes) if self.baseline == "optimal_token" else batch
 
     def checks(self, group_size: int) -> Problems:
         if self.baseline == "optimal_token":

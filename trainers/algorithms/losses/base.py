@@ -116,6 +116,32 @@ class PolicyLoss(Section):
         """
         raise NotImplementedError
 
+    def batch_loss(
+        self, logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor], *, record: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a micro-batch, with its entropy bonus and KL, and sums; see ``Learner.update_actor``.
+
+        With ``record``, the loss's own numbers of each token are among its sums, as ``token_<name>``.
+        """
+        columns = (batch["old_logprobs"], batch["advantages"], batch["trajectory"])
+        surrogate = self.token_loss(
+            logprobs, *columns, selected=batch.get("selected"), importance=batch.get("importance")
+        )
+        per_token = surrogate.loss
+        if self.entropy_coeff:  # a gradient of 0 would be computed all the same
+            per_token = per_token - self.entropy_coeff * entropy
+        sums = {name: (batch["share"] * value).sum() for name, value in surrogate.stats.items()}
+        if self.use_kl_loss:
+            from trainers.algorithms.kl import kl_estimate
+
+            kl = kl_estimate(logprobs, batch["ref_logprobs"], self.kl_loss_type)
+            per_token = per_token + self.kl_loss_coef * kl
+            sums["kl_loss"] = (batch["share"] * kl.detach()).sum()
+        if record:
+            of_tokens = {"ratio": surrogate.stats["ratio"], "clipped": surrogate.stats["clipped"], "loss": per_token}
+            sums |= {f"token_{name}": value.detach() for name, value in of_tokens.items()}
+        return (batch["weight"] * per_token).sum(), sums
+
     def select(self, old_logprobs: Floats, advantages: Floats, mask: Bools, rng: np.random.Generator) -> Bools | None:
         """Select the tokens that the loss treats differently, once from the whole batch, bool ``[N]``; or none."""
         return None
