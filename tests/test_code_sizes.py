@@ -12,10 +12,7 @@ LOOP = "trainers/ppo.py: train"
 #: Functions that are still to be split; the test fails for one that is short by now.
 LONG = frozenset(
     [
-        "trainers/algorithms/estimators/fork.py: _against_others",
         "trainers/learner/learner.py: Learner.__init__",
-        "trainers/replay/again.py: replay",
-        "trainers/replay/again.py: sample_again",
         "trainers/rollout/play.py: Player._turns",
     ]
 )

@@ -20,6 +20,7 @@ from functools import partial
 
 from .command_line import check_arguments, load_config
 from .config import PPOConfig
+from .config.sizes import optimizer_steps
 
 if __name__ == "__main__":
     check_arguments(sys.argv[1:], PPOConfig, "python -m trainers.ppo")
@@ -181,8 +182,7 @@ async def learn(run: Run, batch: Batch) -> UpdateResult:
     prepared = await run.learning(prepare, batch.episodes, run.learner)
     if run.publisher.live:
         await published(run)  # the optimizer is about to change what engines still read
-    optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
-    with run.reporter.progress.phase("learning", optimizer_steps, "steps") as phase:
+    with run.reporter.progress.phase("learning", optimizer_steps(run.config), "steps") as phase:
         optimize = partial(run.update.optimize, iteration=run.iteration, on_step=phase.advance, given_up=run.given_up)
         result = await run.learning(optimize, prepared, run.learner)
     await asyncio.to_thread(empty_heap)

@@ -117,7 +117,7 @@ class Batch:
 
     @property
     def choices(self) -> list[Choice]:
-        """What each of the :attr:`groups` played."""
+        """The environment and the task of each of :attr:`groups`."""
         return list({episode.group: episode.choice for episode in self.episodes if episode.role == "root"}.values())
 
 
