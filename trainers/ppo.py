@@ -20,6 +20,7 @@ from functools import partial
 
 from .command_line import check_arguments, load_config
 from .config import PPOConfig
+from .config.sizes import optimizer_steps
 
 if __name__ == "__main__":
     check_arguments(sys.argv[1:], PPOConfig, "python -m trainers.ppo")
@@ -180,8 +181,7 @@ async def learn(run: Run, batch: Batch) -> UpdateResult:
     forward = await run.learning(run.update.forward, batch.episodes, run.learner)
     if run.publisher.live:
         await published(run)  # the optimizer is about to change what engines still read
-    optimizer_steps = run.config.actor.ppo_epochs * run.config.actor.mini_batches
-    with run.reporter.progress.phase("learning", optimizer_steps, "steps") as phase:
+    with run.reporter.progress.phase("learning", optimizer_steps(run.config), "steps") as phase:
         step = partial(run.update.step, iteration=run.iteration, forward=forward, explain=run.reporter.explains())
         progress = {"on_step": phase.advance, "given_up": run.given_up}
         result = await run.learning(step, batch.episodes, run.learner, **progress)

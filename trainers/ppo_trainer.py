@@ -55,7 +55,7 @@ class PPOTrainer(AbstractContextManager["PPOTrainer"]):
             interrupts.attach()
             run = await stack.enter_async_context(ppo.assemble(self.config))
             interrupts.save_first(run.stop)
-            if self.config.trainer.val_only or run.iteration >= self.config.trainer.total_iterations:
+            if self.config.trainer.val_only or run.finished:
                 await ppo.validate(run)
             else:
                 await ppo.train(run)

@@ -14,6 +14,7 @@ from ..config.learning import CriticSection
 from ..config.model import ModelSection
 from ..config.running import RunSection
 from ..config.schema import PPOConfig
+from ..config.sizes import optimizer_steps
 from ..learner import Learner, LoRASettings, OptimizerSettings
 from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, world_size
@@ -105,11 +106,11 @@ def learner_settings(config: PPOConfig) -> dict[str, Any]:
     actor, critic = config.actor, config.critic
     with_critic = "critic" in config.algorithm.needs
     alone = critic.warmup if with_critic else 0  # iterations in which the actor takes no step
-    steps = (config.trainer.total_iterations - alone) * actor.ppo_epochs * actor.mini_batches
+    steps = (config.trainer.total_iterations - alone) * optimizer_steps(config)
     total_steps = max(steps, actor.lr_warmup_steps + 1)
     return {
         "critic": with_critic,
-        "reference": actor.use_kl_loss or config.algorithm.use_kl_in_reward,
+        "reference": config.needs_reference,
         "optimizer": _optimizer(actor, schedule=actor.lr_schedule, total_steps=total_steps, min_lr_ratio=0.1),
         "critic_optimizer": _optimizer(critic),
         "max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,

@@ -194,7 +194,7 @@ def _of_learner(
     held = (inside // tensor + shape.outside) // shards
     size = _number_size(config)
     trained = 1 + ("critic" in config.algorithm.needs)
-    frozen = int(config.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
+    frozen = int(config.needs_reference)
     tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
     learned, adapters, parameter_bytes = held, 0, 4
     if config.model.lora_rank:

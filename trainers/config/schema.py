@@ -81,6 +81,11 @@ class PPOConfig(RunConfig):
     cluster: ClusterSection = ClusterSection()
     ray_init: RayInitSection = RayInitSection()
 
+    @property
+    def needs_reference(self) -> bool:
+        """True if the loss or the rewards take the KL to the reference model."""
+        return self.actor.use_kl_loss or self.algorithm.use_kl_in_reward
+
     def checks(self) -> Problems:
         return ppo_checks(self)
 

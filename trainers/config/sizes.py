@@ -37,6 +37,11 @@ def training_episodes(config: PPOConfig) -> int:
     return groups_in_flight(config.rollout) * episodes_per_group(config.rollout, config.algorithm.needs)
 
 
+def optimizer_steps(config: PPOConfig) -> int:
+    """Return the optimizer steps of an iteration."""
+    return config.actor.ppo_epochs * config.actor.mini_batches
+
+
 def episodes(config: PPOConfig) -> int:
     """Return the maximum of episodes in flight, with those of validation."""
     limit, training = config.rollout.max_running, training_episodes(config)
