@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig
 from ..learner import Learner
 from ..models.policy import resolve_device
-from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, ScoringRequest, reward_of
+from ..rewards import BackendError, RewardBackend, RewardService, ScoringRequest, reward_of
 from ..rewards.backends.classifier import ClassifierPool, LocalWorker, Worker, WorkerLostError, classifier_problems
 from ..rewards.backends.conversation import PROBE
 from ..rewards.backends.judge import JudgeBackend
@@ -40,8 +39,6 @@ _ADVICE = {
     "service": "look whether it runs and serves a reward model, and at {key}.service.url, .model, .endpoint and .label",
     "judge": "look whether it runs, and at {key}.judge.base_url, .model and .chat",
 }
-#: Keys of request options; null is the kind's default.
-_ASKING = ("max_batch_size", "max_batch_tokens", "max_wait_s", "timeout_s", "retries", "patience_s", "cache_size")
 
 
 def reward_problems(config: PPOConfig) -> Problems:
@@ -108,15 +105,14 @@ async def reward_models_of(
         yield None
         return
     backends: dict[str, RewardBackend] = {}
-    options: dict[str, ModelOptions] = {}
     async with contextlib.AsyncExitStack() as stack:
         for key, section in sections.items():
             workers = next((candidate for candidate in plan.rewards if candidate.model == section.name), None)
             make = None if workers is None else partial(_worker, config, section, plan, workers, cluster, learner)
-            backends[section.name], options[section.name] = await _tried(config, key, section, make)
+            backends[section.name] = await _tried(config, key, section, make)
             stack.push_async_callback(backends[section.name].close)
         stack.pop_all()  # the service closes them
-    async with RewardService(backends, options) as service:
+    async with RewardService(backends, {section.name: section for section in sections.values()}) as service:
         pools = {name: backend for name, backend in backends.items() if isinstance(backend, ClassifierPool)}
         sleeping = [pools[section.name] for section in sections.values() if section.learner_spans_pool]
         # Only judges see the task.
@@ -133,52 +129,50 @@ async def try_served(config: PPOConfig) -> None:
     """Try the reward models that run elsewhere, and close them again; see :func:`start_early`."""
     for key, section in reward_models(config).items():
         if section.kind != "classifier":
-            backend, _ = await _tried(config, key, section)
-            await backend.close()
+            await (await _tried(config, key, section)).close()
 
 
 async def _tried(
     config: PPOConfig, key: str, section: RewardModelSection, make: Callable[[int], Worker] | None = None
-) -> tuple[RewardBackend, ModelOptions]:
-    """Return a scorer, after it has scored a conversation, and its request options."""
+) -> RewardBackend:
+    """Return a scorer, after it has scored a conversation."""
     with setup_errors(f"{key} ({section.kind}): ", ValueError, ImportError, BackendError, WorkerLostError):
-        backend: ClassifierPool | PoolingBackend | JudgeBackend
+        backend: RewardBackend
         match section.kind:
             case "classifier":
                 backend = await ClassifierPool.start(section.classifier, reward_workers(section), make)
             case "service":
                 backend = await PoolingBackend.connect(section.service)
             case "judge":
-                backend = JudgeBackend(section.judge)
-                _check_reference(config, section, backend)
-        changes = {name: value for name in _ASKING if (value := getattr(section, name)) is not None}
-        options = dataclasses.replace(backend.model_options(), **changes)
+                backend = judge = JudgeBackend(section.judge)
+                _check_reference(config, section, judge)
         try:
-            await _try(backend, options, _ADVICE[section.kind].format(key=key))
+            await _try(backend, section, _ADVICE[section.kind].format(key=key))
         except BaseException:
             await backend.close()
             raise
-    return backend, options
+    return backend
 
 
-async def _try(backend: RewardBackend, options: ModelOptions, advice: str) -> None:
+async def _try(backend: RewardBackend, section: RewardModelSection, advice: str) -> None:
     """Score a conversation before anything is trained; BackendError if the score cannot be used."""
+    traits = backend.traits
+    timeout_s = traits.resolved(section).timeout_s
+    assert timeout_s is not None
     try:
-        async with asyncio.timeout(options.timeout_s):
+        async with asyncio.timeout(timeout_s):
             (result,) = await backend.score([ScoringRequest(PROBE, data_source="probe", ground_truth="7")])
         if isinstance(result, BackendError):
             raise result
     except TimeoutError as error:
-        raise BackendError(
-            f"a short conversation took longer than {options.timeout_s:g} s to score; {advice}"
-        ) from error
+        raise BackendError(f"a short conversation took longer than {timeout_s:g} s to score; {advice}") from error
     except Exception as error:  # also of a running worker that could not compute: too little memory, for example
         message = f"{error}" if isinstance(error, BackendError) else f"{type(error).__name__}: {error}"
         raise BackendError(f"{message}; {advice}") from error
-    if not (math.isfinite(result) and options.low <= result <= options.high):
+    if not (math.isfinite(result) and traits.low <= result <= traits.high):
         raise BackendError(
-            f"it scored a short conversation with {result!r}, which is no number from {options.low:g} to "
-            f"{options.high:g}; {advice}"
+            f"it scored a short conversation with {result!r}, which is no number from {traits.low:g} to "
+            f"{traits.high:g}; {advice}"
         )
 
 
@@ -227,8 +221,8 @@ def _score(
     replace: bool,
 ) -> Score:
     """Return a model's reward, times its weight, in place of the environment's or added to it."""
-    name, per_turn = section.name, section.per_turn
-    ask = reward_of(service, name, per="turn" if per_turn else "episode", weight=section.weight, truth=truth)
+    name = section.name
+    ask = reward_of(service, name, truth=truth)
 
     async def terms(rewards: dict[str, float], pending: Awaitable[float] | None) -> dict[str, float]:
         return rewards if pending is None else {**rewards, name: await pending}
