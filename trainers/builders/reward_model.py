@@ -16,10 +16,16 @@ from functools import partial
 from typing import Any
 
 from ..cluster.group import LearnerGroup
-from ..cluster.plan import Plan, Workers, reward_models, reward_workers
+from ..cluster.plan import Plan, Workers
 from ..cluster.ray.engine import RayWorker
 from ..cluster.ray.runtime import RayCluster
-from ..config.reward_model import RewardModelSection
+from ..config.reward_model import (
+    ClassifierModelSection,
+    JudgeModelSection,
+    RewardModelSection,
+    ServiceModelSection,
+    sections_of,
+)
 from ..config.schema import PPOConfig
 from ..learner import Learner
 from ..models.policy import resolve_device
@@ -43,15 +49,15 @@ _ADVICE = {
 
 def reward_problems(config: PPOConfig) -> Problems:
     """Yield pairs of a key and what is wrong with it, as far as that is known before anything starts."""
-    for name, section in reward_models(config).items():
+    for name, section in sections_of(config).items():
         key = f"{name}.{section.kind}"
         try:
-            match section.kind:
-                case "classifier":
+            match section:
+                case ClassifierModelSection():
                     problems = classifier_problems(section.classifier)
-                case "service":
+                case ServiceModelSection():
                     problems = pooling_problems(section.service)
-                case "judge":
+                case JudgeModelSection():
                     JudgeBackend(section.judge)
                     continue
             yield from ((f"{key}.{option}", text) for option, text in problems)
@@ -89,7 +95,7 @@ class RewardModels:
 def start_early(config: PPOConfig) -> bool:
     """Return whether all reward models can start before the learner: a classifier in Ray shares its ranks' places."""
     on_ray = config.cluster.backend == "ray"
-    return not (on_ray and any(section.kind == "classifier" for section in reward_models(config).values()))
+    return not (on_ray and any(section.kind == "classifier" for section in config.reward_models.values()))
 
 
 @contextlib.asynccontextmanager
@@ -100,21 +106,23 @@ async def reward_models_of(
 
     With ``cluster.backend=ray`` workers are in ``cluster``, and may share the GPUs of ``learner``.
     """
-    sections = reward_models(config)
+    sections = sections_of(config)
     if not sections:
         yield None
         return
     backends: dict[str, RewardBackend] = {}
     async with contextlib.AsyncExitStack() as stack:
         for key, section in sections.items():
-            workers = next((candidate for candidate in plan.rewards if candidate.model == section.name), None)
-            make = None if workers is None else partial(_worker, config, section, plan, workers, cluster, learner)
+            make = None
+            if isinstance(section, ClassifierModelSection):
+                workers = next(candidate for candidate in plan.rewards if candidate.model == section.name)
+                make = partial(_worker, config, section, plan, workers, cluster, learner)
             backends[section.name] = await _tried(config, key, section, make)
             stack.push_async_callback(backends[section.name].close)
         stack.pop_all()  # the service closes them
-    async with RewardService(backends, {section.name: section for section in sections.values()}) as service:
+    async with RewardService(backends, config.reward_models) as service:
         pools = {name: backend for name, backend in backends.items() if isinstance(backend, ClassifierPool)}
-        sleeping = [pools[section.name] for section in sections.values() if section.learner_spans_pool]
+        sleeping = [pools[section.name] for section in sections.values() if section.spans]
         # Only judges see the task.
         find = task_finder(config) if any(section.kind == "judge" for section in sections.values()) else None
         scores: dict[str, Score] = {}
@@ -127,7 +135,7 @@ async def reward_models_of(
 
 async def try_served(config: PPOConfig) -> None:
     """Try the reward models that run elsewhere, and close them again; see :func:`start_early`."""
-    for key, section in reward_models(config).items():
+    for key, section in sections_of(config).items():
         if section.kind != "classifier":
             await (await _tried(config, key, section)).close()
 
@@ -138,12 +146,12 @@ async def _tried(
     """Return a scorer, after it has scored a conversation."""
     with setup_errors(f"{key} ({section.kind}): ", ValueError, ImportError, BackendError, WorkerLostError):
         backend: RewardBackend
-        match section.kind:
-            case "classifier":
-                backend = await ClassifierPool.start(section.classifier, reward_workers(section), make)
-            case "service":
+        match section:
+            case ClassifierModelSection():
+                backend = await ClassifierPool.start(section.classifier, section.workers, make)
+            case ServiceModelSection():
                 backend = await PoolingBackend.connect(section.service)
-            case "judge":
+            case JudgeModelSection():
                 backend = judge = JudgeBackend(section.judge)
                 _check_reference(config, section, judge)
         try:
@@ -176,7 +184,7 @@ async def _try(backend: RewardBackend, section: RewardModelSection, advice: str)
         )
 
 
-def _check_reference(config: PPOConfig, section: RewardModelSection, judge: JudgeBackend) -> None:
+def _check_reference(config: PPOConfig, section: JudgeModelSection, judge: JudgeBackend) -> None:
     """Raise ``ValueError`` if a judge compares with the ground truth, and tasks have none."""
     if not judge.needs_reference:
         return
@@ -191,7 +199,7 @@ def _check_reference(config: PPOConfig, section: RewardModelSection, judge: Judg
 
 def _worker(
     config: PPOConfig,
-    section: RewardModelSection,
+    section: ClassifierModelSection,
     plan: Plan,
     workers: Workers,
     cluster: RayCluster | None,
