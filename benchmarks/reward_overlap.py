@@ -29,8 +29,9 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.letters import Letters
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, assistant, text_of, user
+from trainers.config.reward_model import RewardModelSection
 from trainers.config.rollout import RolloutSection
-from trainers.rewards import ModelOptions, RewardService, ScoringRequest, reward_of
+from trainers.rewards import RewardService, ScoringRequest, Traits, reward_of
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 
@@ -77,6 +78,8 @@ class Talk:
 class Model:
     """A reward model that takes its time for a batch, whatever is in it; ``real``: in a thread."""
 
+    traits = Traits()
+
     def __init__(self, seconds: float, real: bool) -> None:
         self.seconds, self.real = seconds, real
 
@@ -120,11 +123,11 @@ async def run(mode: Mode, rollouts: int, *, per: Literal["episode", "turn"] = "e
         return Reply([*words, *[ord("x")] * count, *ending, 2], per_token=PER_TOKEN / speed)
 
     model = Model(CALL_S / speed, real=speed != 1.0)
-    options = ModelOptions(max_batch_size=EPISODES, max_wait_s=0.02 / speed)
+    section = RewardModelSection(max_batch_size=EPISODES, max_wait_s=0.02 / speed, per_turn=per == "turn")
     engine = ScriptedEngine(script, vocab_size=256, max_context=1 << 16)
     loop = asyncio.get_running_loop()
-    async with Backend(EnvSpec(Talk)) as backend, RewardService({"model": model}, {"model": options}) as service:
-        rewards = {"model": reward_of(service, "model", per=per)} if mode == "async" else None
+    async with Backend(EnvSpec(Talk)) as backend, RewardService({"model": model}, {"model": section}) as service:
+        rewards = {"model": reward_of(service, "model")} if mode == "async" else None
         rollout = RolloutSection(n=SIBLINGS, groups_per_batch=EPISODES // SIBLINGS, max_response_length=1 << 12)
         async with Collector(
             engine,

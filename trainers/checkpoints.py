@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from textenvs.data.files import written_whole
 
 from .config import PPOConfig
 from .config.describe import all_keys
+from .config.reward_model import entries_of
 from .config.yaml12 import dump
 from .learner.checkpoint import Background, recover, replace_folder
 from .learner.checksums import DamagedError, UnlistedFileError, checksums, sha256, verify_listed
@@ -261,7 +262,20 @@ def _has_curriculum(env: Mapping[str, Any]) -> bool:
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield each key whose value differs, as ``key: old -> new``; skip keys that only one version has."""
-    for name in all_keys(PPOConfig):
+    keys = all_keys(PPOConfig)
+    models = keys.pop("reward_models")
+    yield from _differences(keys, before, now)
+    old, new = entries_of(before), entries_of(now)
+    for name in dict.fromkeys((*old, *new)):
+        if name in old and name in new:
+            for line in _differences(models.entries, old[name], new[name]):
+                yield f"{models.name}.{name}.{line}"
+        else:
+            yield f"{models.name}.{name}: {dump(old.get(name))} -> {dump(new.get(name))}"
+
+
+def _differences(keys: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name in keys:
         old, new = _at(before, name), _at(now, name)
         if old != new and _UNKNOWN not in (old, new):
             yield f"{name}: {dump(old)} -> {dump(new)}"

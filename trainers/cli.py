@@ -40,12 +40,14 @@ def run_command(
     expected: tuple[type[Exception], ...],
     folder: Path | None = None,
     advice: Callable[[bool], str] = lambda full: "make room",
+    as_written: Callable[[str], str] = str,
 ) -> int:
     """Run the work of a command; return its exit code.
 
     ``stopped`` is printed if it was interrupted. ``expected`` errors are shown without a traceback, and so is an
     ``OSError`` about a file in ``folder``, or of a full disk; ``advice`` says what to do then, given whether it is
-    full. The exit code of an error is its ``exit_code``, or 1.
+    full. ``as_written`` turns the names of keys in an error into the user's. The exit code of an error is its
+    ``exit_code``, or 1.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
@@ -55,7 +57,7 @@ def run_command(
         print(stopped, file=sys.stderr)
         return INTERRUPTED
     except expected as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        print(f"error: {printable(as_written(str(error)))}", file=sys.stderr)
         return int(getattr(error, "exit_code", 1))
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -320,9 +320,8 @@ async def play(run: Run) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    config: PPOConfig = load_config(
-        sys.argv[1:] if argv is None else argv, plan=placed, rehearse=rehearse, check=reward_problems
-    )[0]
+    words = sys.argv[1:] if argv is None else argv
+    config, flags = load_config(words, plan=placed, rehearse=rehearse, check=reward_problems)
     disable_progress_bar()  # transformers' own, for every file it reads or writes
     interrupts = Interrupts()
 
@@ -336,6 +335,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         expected=EXPECTED,
         folder=run_folder(config.trainer),
         advice=advice,
+        as_written=flags.as_written,
     )
 
 

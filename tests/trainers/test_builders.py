@@ -228,7 +228,8 @@ def test_temporary_environments_are_closed(monkeypatch):
     (component,) = environments.played(config)
     assert environments.task_count(component) is None
     assert environments.validation_tasks(config, component)
-    reward_model._check_reference(config, config.reward_model, JudgeBackend(config.reward_model.judge))
+    section = config.reward_models["reward_model"]
+    reward_model._check_reference(config, section, JudgeBackend(section.judge))
     collection.task_finder(config)
     few = config.warm_start.model_copy(update={"demonstrations": 3, "mistake_rate": 0.0})
     assert len(list(policies.demonstrations_of([component], few, seed=0))) == 3

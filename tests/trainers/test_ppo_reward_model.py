@@ -32,7 +32,7 @@ def options(folder: str, tmp_path: Path, *overrides: str) -> list[str]:
 
 
 def test_reward_model_name_clash_ends_the_run(tmp_path, folder):
-    with pytest.raises(CollectionError, match=r"reward_model is paid as the term 'luck', and program_envs:tests/bytes"):
+    with pytest.raises(CollectionError, match=r"reward_models.luck is paid as the term 'luck', and program_envs:"):
         in_process(tmp_path / "run", *options(folder, tmp_path, "reward_model.name=luck"))
 
 

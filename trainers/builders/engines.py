@@ -174,7 +174,7 @@ async def _actor_engine(config: PPOConfig, policy: Policy, version: int, replica
 def sleeps(config: PPOConfig) -> bool:
     """Return whether the engine frees memory while the learner learns on the same GPUs, or on this machine's CPUs."""
     if config.engine.name == "torch":  # with staleness, episodes continue while it learns
-        spanned = config.cluster.colocate or config.reward_model.learner_spans_pool
+        spanned = config.cluster.colocate or any(model.spans for model in config.reward_models.values())
         return (spanned or resolve_device(config.model.device).type == "cpu") and not config.rollout.staleness
     return config.cluster.colocate and config.engine.sleeps
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,14 +16,20 @@ from functools import partial
 from typing import Any
 
 from ..cluster.group import LearnerGroup
-from ..cluster.plan import Plan, Workers, reward_models, reward_workers
+from ..cluster.plan import Plan, Workers
 from ..cluster.ray.engine import RayWorker
 from ..cluster.ray.runtime import RayCluster
-from ..config.reward_model import RewardModelSection
+from ..config.reward_model import (
+    ClassifierModelSection,
+    JudgeModelSection,
+    RewardModelSection,
+    ServiceModelSection,
+    sections_of,
+)
 from ..config.schema import PPOConfig
 from ..learner import Learner
 from ..models.policy import resolve_device
-from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, ScoringRequest, reward_of
+from ..rewards import BackendError, RewardBackend, RewardService, ScoringRequest, reward_of
 from ..rewards.backends.classifier import ClassifierPool, LocalWorker, Worker, WorkerLostError, classifier_problems
 from ..rewards.backends.conversation import PROBE
 from ..rewards.backends.judge import JudgeBackend
@@ -40,21 +45,19 @@ _ADVICE = {
     "service": "look whether it runs and serves a reward model, and at {key}.service.url, .model, .endpoint and .label",
     "judge": "look whether it runs, and at {key}.judge.base_url, .model and .chat",
 }
-#: Keys of request options; null is the kind's default.
-_ASKING = ("max_batch_size", "max_batch_tokens", "max_wait_s", "timeout_s", "retries", "patience_s", "cache_size")
 
 
 def reward_problems(config: PPOConfig) -> Problems:
     """Yield pairs of a key and what is wrong with it, as far as that is known before anything starts."""
-    for name, section in reward_models(config).items():
+    for name, section in sections_of(config).items():
         key = f"{name}.{section.kind}"
         try:
-            match section.kind:
-                case "classifier":
+            match section:
+                case ClassifierModelSection():
                     problems = classifier_problems(section.classifier)
-                case "service":
+                case ServiceModelSection():
                     problems = pooling_problems(section.service)
-                case "judge":
+                case JudgeModelSection():
                     JudgeBackend(section.judge)
                     continue
             yield from ((f"{key}.{option}", text) for option, text in problems)
@@ -92,7 +95,7 @@ class RewardModels:
 def start_early(config: PPOConfig) -> bool:
     """Return whether all reward models can start before the learner: a classifier in Ray shares its ranks' places."""
     on_ray = config.cluster.backend == "ray"
-    return not (on_ray and any(section.kind == "classifier" for section in reward_models(config).values()))
+    return not (on_ray and any(section.kind == "classifier" for section in config.reward_models.values()))
 
 
 @contextlib.asynccontextmanager
@@ -103,22 +106,23 @@ async def reward_models_of(
 
     With ``cluster.backend=ray`` workers are in ``cluster``, and may share the GPUs of ``learner``.
     """
-    sections = reward_models(config)
+    sections = sections_of(config)
     if not sections:
         yield None
         return
     backends: dict[str, RewardBackend] = {}
-    options: dict[str, ModelOptions] = {}
     async with contextlib.AsyncExitStack() as stack:
         for key, section in sections.items():
-            workers = next((candidate for candidate in plan.rewards if candidate.model == section.name), None)
-            make = None if workers is None else partial(_worker, config, section, plan, workers, cluster, learner)
-            backends[section.name], options[section.name] = await _tried(config, key, section, make)
+            make = None
+            if isinstance(section, ClassifierModelSection):
+                workers = next(candidate for candidate in plan.rewards if candidate.model == section.name)
+                make = partial(_worker, config, section, plan, workers, cluster, learner)
+            backends[section.name] = await _tried(config, key, section, make)
             stack.push_async_callback(backends[section.name].close)
         stack.pop_all()  # the service closes them
-    async with RewardService(backends, options) as service:
+    async with RewardService(backends, config.reward_models) as service:
         pools = {name: backend for name, backend in backends.items() if isinstance(backend, ClassifierPool)}
-        sleeping = [pools[section.name] for section in sections.values() if section.learner_spans_pool]
+        sleeping = [pools[section.name] for section in sections.values() if section.spans]
         # Only judges see the task.
         find = task_finder(config) if any(section.kind == "judge" for section in sections.values()) else None
         scores: dict[str, Score] = {}
@@ -131,58 +135,56 @@ async def reward_models_of(
 
 async def try_served(config: PPOConfig) -> None:
     """Try the reward models that run elsewhere, and close them again; see :func:`start_early`."""
-    for key, section in reward_models(config).items():
+    for key, section in sections_of(config).items():
         if section.kind != "classifier":
-            backend, _ = await _tried(config, key, section)
-            await backend.close()
+            await (await _tried(config, key, section)).close()
 
 
 async def _tried(
     config: PPOConfig, key: str, section: RewardModelSection, make: Callable[[int], Worker] | None = None
-) -> tuple[RewardBackend, ModelOptions]:
-    """Return a scorer, after it has scored a conversation, and its request options."""
+) -> RewardBackend:
+    """Return a scorer, after it has scored a conversation."""
     with setup_errors(f"{key} ({section.kind}): ", ValueError, ImportError, BackendError, WorkerLostError):
-        backend: ClassifierPool | PoolingBackend | JudgeBackend
-        match section.kind:
-            case "classifier":
-                backend = await ClassifierPool.start(section.classifier, reward_workers(section), make)
-            case "service":
+        backend: RewardBackend
+        match section:
+            case ClassifierModelSection():
+                backend = await ClassifierPool.start(section.classifier, section.workers, make)
+            case ServiceModelSection():
                 backend = await PoolingBackend.connect(section.service)
-            case "judge":
-                backend = JudgeBackend(section.judge)
-                _check_reference(config, section, backend)
-        changes = {name: value for name in _ASKING if (value := getattr(section, name)) is not None}
-        options = dataclasses.replace(backend.model_options(), **changes)
+            case JudgeModelSection():
+                backend = judge = JudgeBackend(section.judge)
+                _check_reference(config, section, judge)
         try:
-            await _try(backend, options, _ADVICE[section.kind].format(key=key))
+            await _try(backend, section, _ADVICE[section.kind].format(key=key))
         except BaseException:
             await backend.close()
             raise
-    return backend, options
+    return backend
 
 
-async def _try(backend: RewardBackend, options: ModelOptions, advice: str) -> None:
+async def _try(backend: RewardBackend, section: RewardModelSection, advice: str) -> None:
     """Score a conversation before anything is trained; BackendError if the score cannot be used."""
+    traits = backend.traits
+    timeout_s = traits.resolved(section).timeout_s
+    assert timeout_s is not None
     try:
-        async with asyncio.timeout(options.timeout_s):
+        async with asyncio.timeout(timeout_s):
             (result,) = await backend.score([ScoringRequest(PROBE, data_source="probe", ground_truth="7")])
         if isinstance(result, BackendError):
             raise result
     except TimeoutError as error:
-        raise BackendError(
-            f"a short conversation took longer than {options.timeout_s:g} s to score; {advice}"
-        ) from error
+        raise BackendError(f"a short conversation took longer than {timeout_s:g} s to score; {advice}") from error
     except Exception as error:  # also of a running worker that could not compute: too little memory, for example
         message = f"{error}" if isinstance(error, BackendError) else f"{type(error).__name__}: {error}"
         raise BackendError(f"{message}; {advice}") from error
-    if not (math.isfinite(result) and options.low <= result <= options.high):
+    if not (math.isfinite(result) and traits.low <= result <= traits.high):
         raise BackendError(
-            f"it scored a short conversation with {result!r}, which is no number from {options.low:g} to "
-            f"{options.high:g}; {advice}"
+            f"it scored a short conversation with {result!r}, which is no number from {traits.low:g} to "
+            f"{traits.high:g}; {advice}"
         )
 
 
-def _check_reference(config: PPOConfig, section: RewardModelSection, judge: JudgeBackend) -> None:
+def _check_reference(config: PPOConfig, section: JudgeModelSection, judge: JudgeBackend) -> None:
     """Raise ``ValueError`` if a judge compares with the ground truth, and tasks have none."""
     if not judge.needs_reference:
         return
@@ -197,7 +199,7 @@ def _check_reference(config: PPOConfig, section: RewardModelSection, judge: Judg
 
 def _worker(
     config: PPOConfig,
-    section: RewardModelSection,
+    section: ClassifierModelSection,
     plan: Plan,
     workers: Workers,
     cluster: RayCluster | None,
@@ -227,8 +229,8 @@ def _score(
     replace: bool,
 ) -> Score:
     """Return a model's reward, times its weight, in place of the environment's or added to it."""
-    name, per_turn = section.name, section.per_turn
-    ask = reward_of(service, name, per="turn" if per_turn else "episode", weight=section.weight, truth=truth)
+    name = section.name
+    ask = reward_of(service, name, truth=truth)
 
     async def terms(rewards: dict[str, float], pending: Awaitable[float] | None) -> dict[str, float]:
         return rewards if pending is None else {**rewards, name: await pending}

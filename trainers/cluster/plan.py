@@ -15,7 +15,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from trainers.cluster.memory import SERVED, Machine, ModelShape, PlanError, estimate, shortages, tight
-from trainers.config.reward_model import RewardModelSection
+from trainers.config.reward_model import ClassifierModelSection, RewardModelSection, sections_of
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
@@ -208,51 +208,34 @@ def _room_for_engines(config: PPOConfig, device: str, per_node: int, serving: bo
         return 1 if engine.name == "torch" else per_node // engine.gpus
     if not cluster.colocate:
         return (cluster.nnodes * per_node - ranks) // engine.gpus
-    spanning = [section for section in reward_models(config).values() if section.learner_spans_pool]
-    return (ranks - sum(map(reward_workers, spanning))) // engine.gpus
-
-
-def reward_models(config: PPOConfig) -> dict[str, RewardModelSection]:
-    """Return the enabled reward models by their configuration keys."""
-    sections = {"reward_model": config.reward_model}
-    sections |= {f"reward_models.{name}": section for name, section in config.reward_models.items()}
-    return {key: section for key, section in sections.items() if section.enable}
-
-
-def reward_workers(section: RewardModelSection) -> int:
-    """Return the number of workers of a reward model that this run starts: 0 if it runs elsewhere."""
-    if section.kind != "classifier":
-        return 0
-    return (
-        section.n_gpus_per_node * section.nnodes if section.enable_resource_pool else section.classifier.replicas or 1
-    )
+    spanning = [section for section in config.reward_models.values() if section.spans]
+    return (ranks - sum(section.workers for section in spanning)) // engine.gpus
 
 
 def _reward_seats(config: PPOConfig, learner: tuple[Seat, ...], cpus: float, gpu: int) -> Iterator[Workers]:
     """Yield the places of each reward model's workers, and the ranks whose GPUs they use."""
     first = 0
-    for section in reward_models(config).values():
-        count = reward_workers(section)
+    for section in config.reward_models.values():
+        count = section.workers
         if not count:
             continue
-        if section.enable_resource_pool and not section.learner_spans_pool:
+        if section.own_pool and not section.spans:
             seats = tuple(Seat("rewards", i, cpus, gpu) for i in range(count))
             yield Workers(section.name, seats, ((),) * count)
             continue
         # Without a pool they begin where the engines do, one model's after the other's; in a pool that the learner
         # spans, they have the last places.
-        start = len(learner) - count if section.learner_spans_pool else first
+        start = len(learner) - count if section.spans else first
         first += count
         ranks = [(start + i) % len(learner) for i in range(count)]
         seats = tuple(Seat(learner[rank].pool, learner[rank].place, cpus) for rank in ranks)
         yield Workers(section.name, seats, tuple((rank,) if gpu else () for rank in ranks))
 
 
-def _own_pool(config: PPOConfig) -> tuple[str, RewardModelSection] | None:
+def _own_pool(config: PPOConfig) -> tuple[str, ClassifierModelSection] | None:
     """Return the key and section of the reward model with its own pool; at most one has it."""
-    return next(
-        ((key, section) for key, section in reward_models(config).items() if section.enable_resource_pool), None
-    )
+    models = sections_of(config).items()
+    return next(((key, it) for key, it in models if isinstance(it, ClassifierModelSection) and it.own_pool), None)
 
 
 def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
@@ -265,7 +248,7 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
         return 0
     local = config.cluster.backend == "local"
     key, section = _own_pool(config) or ("", None)
-    own = 0 if section is None or section.learner_spans_pool else section.n_gpus_per_node
+    own = 0 if section is None or section.spans else section.n_gpus_per_node
     if configured is None and own and machine.gpus <= own:
         raise PlanError(
             f"{key}.n_gpus_per_node={own} is for a pool beside the others, and {machine.says}: none would be left"
@@ -289,7 +272,7 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
 
 def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, ranks: int, replicas: int) -> None:
     cluster = config.cluster
-    for key, section in reward_models(config).items():
+    for key, section in sections_of(config).items():
         _check_workers(key, section, config, device, width)
     total = cluster.nnodes * per_node
     if device == "cpu":
@@ -337,9 +320,9 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
 
 
 def _check_workers(key: str, section: RewardModelSection, config: PPOConfig, device: str, width: int) -> None:
-    cluster, count = config.cluster, reward_workers(section)
+    cluster, count = config.cluster, section.workers
     ranks = cluster.learner_ranks
-    if section.learner_spans_pool:
+    if section.spans:
         if device == "cpu" and cluster.backend == "local":
             raise PlanError(f"{key}.learner_spans_pool has no effect without GPUs and without Ray: no places")
         engines = config.engine.engines * (width if device == "cuda" else 1)
@@ -350,7 +333,7 @@ def _check_workers(key: str, section: RewardModelSection, config: PPOConfig, dev
                 f"they must be at most {ranks}: more ranks, or fewer of the others"
             )
         return
-    if count > ranks and not section.enable_resource_pool and cluster.backend == "ray":
+    if count > ranks and not section.own_pool and cluster.backend == "ray":
         raise PlanError(
             f"{key}.classifier.replicas={count} share the places of cluster.learner_ranks={ranks}; at most "
             f"{ranks} do, or a pool of their own: {key}.enable_resource_pool=true"
@@ -421,10 +404,10 @@ def _notes(config: PPOConfig, shared: Sequence[tuple[int, ...]]) -> Iterator[str
     if episodes < ranks // together:
         shares = f", each of which {together} compute" if together > 1 else ""
         yield f"a mini-batch has {episodes} episodes{shares}, and cluster.learner_ranks={ranks}: some ranks will idle"
-    if any(map(reward_workers, reward_models(config).values())):
+    if any(section.workers for section in config.reward_models.values()):
         yield "the memory of reward models is not estimated"
     key, section = _own_pool(config) or ("", None)
-    if section is not None and not section.learner_spans_pool and not config.rollout.staleness:
+    if section is not None and not section.spans and not config.rollout.staleness:
         yield (
             "on-policy, the reward model's own pool waits while the learner learns; with "
             f"{key}.learner_spans_pool=true the learner uses its GPUs too"

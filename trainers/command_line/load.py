@@ -18,15 +18,16 @@ from textenvs.text import excerpt, reader_may_leave
 from ..compat.verl.rules import NOTHING, TABLES
 from ..compat.verl.translate import Table, take_flags, translate
 from ..config.base import RunConfig
-from ..config.describe import Key, all_keys, groups, help_text, key_at
+from ..config.describe import Key, all_keys, groups, help_text, is_key, key_at
 from ..config.model import BFLOAT16, Bfloat16, ModelSection, multiplies_bfloat16, newest_model_of, planned_bfloat16
-from ..config.reward_model import sections_of
+from ..config.reward_model import ClassifierModelSection, sections_of
 from ..config.schema import TASK_FILES, PPOConfig
 from ..config.settings import COMMAND_LINE, Report, Setting, extract_flags, from_arguments, from_file
 from ..config.unread import no_effect
 from ..config.yaml12 import dump
 from ..models.hub import is_name, read_adapter
 from ..section import ConflictError, Problems, Section
+from .entries import AsWritten, to_entries
 from .notices import notices
 from .unknown import nearest_keys, unknown_key
 
@@ -78,7 +79,7 @@ def missing_paths(config: Section) -> Problems:
     if at("model.lora_adapter_path") is not None:
         yield from _adapter_checks(at("model"))
     for key, scorer in sections_of(config).items():
-        judge = scorer.classifier.path
+        judge = scorer.classifier.path if isinstance(scorer, ClassifierModelSection) else None
         if judge is not None and not (Path(judge).expanduser() / "config.json").is_file():
             yield f"{key}.classifier.path", f"{judge} is not a folder with a config.json; give a model's folder"
     credit, _, credited = (at("algorithm.reward_credit") or "").rpartition(":")
@@ -142,6 +143,12 @@ class Flags:
     notes: Sequence[str] = ()
     #: Defaults that depend on other keys, as :meth:`.RunConfig.chosen_defaults` has them.
     chosen: Mapping[str, Any] = field(default_factory=dict)
+    #: Turns names of keys in a text into those that the user wrote.
+    as_written: AsWritten = AsWritten()
+
+    def problem(self, key: str, text: str) -> Problem:
+        """Return a problem with a key of the configuration."""
+        return Problem(self.as_written(key), self.as_written(text), self.sources.get(key, ""))
 
 
 def show_help(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
@@ -203,7 +210,7 @@ def load_config(
         try:
             lines += step(config, machine).splitlines() if step else ()
         except ValueError as error:
-            _exit(f"{failure}:\n  {error}\nNothing was started.")
+            _exit(f"{failure}:\n  {flags.as_written(str(error))}\nNothing was started.")
     if dry_run:
         with reader_may_leave():
             print(render(config, flags.sources, flags.notes, whole=words.whole, chosen=flags.chosen), end="")
@@ -250,7 +257,7 @@ def _resolved(
         if words.problems:
             raise ConfigError(words.problems)
         config, flags = resolve(words.rest, schema, chosen_for)
-        if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
+        if check and (problems := [flags.problem(*problem) for problem in check(config)]):
             raise ConfigError(problems)
     except ConfigError as error:
         _exit(f"{error}\nNothing was started. --help SECTION lists its keys, --dry-run shows what would be used.")
@@ -279,6 +286,7 @@ def resolve(
     settings = [setting for file in [*bases, *(file for _, file in files)] for setting in from_file(file, keys, report)]
     settings += from_arguments(values, keys, report)
     settings, notes = translate(settings, keys, table, report)
+    settings, as_written = to_entries(settings, schema, keys, report)
     tree, sources = _merge(settings, keys, report, table)
     _drop_unread(tree, sources, keys, report)
     config = None
@@ -289,8 +297,9 @@ def resolve(
     if config is not None:
         problems += (Problem(key, text, sources.get(key, "")) for key, text in missing_paths(config))
     if config is None or problems:
-        raise ConfigError(problems)
-    return config, Flags(sources, (*flag_notes, *notes, *notices(config)), config.chosen_defaults(chosen_for))
+        raise ConfigError([Problem(as_written(key), as_written(text), where) for key, text, where in problems])
+    lines = (*flag_notes, *notes, *notices(config))
+    return config, Flags(sources, lines, config.chosen_defaults(chosen_for), as_written)
 
 
 def render(
@@ -321,7 +330,7 @@ def render(
                     lines.append(f"{'  ' * depth}{path[depth]}:")
             opened = path
             if key.entries:
-                value = {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in value.items()}
+                value = {name: _shortened(entry, key.entries) for name, entry in value.items()}
             line = f"{'  ' * len(path)}{key.name.rpartition('.')[2]}: {dump(value)}"
             if value != default:
                 origin = f"{_origin(key, sources)} " if sources else ""
@@ -330,6 +339,13 @@ def render(
                 line += f"  # {_origin(key, sources)}" if key.name in sources else "  # chosen, by other keys"
             lines.append(line)
     return "\n".join(lines) + "\n"
+
+
+def _shortened(entry: Section, keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Return what an entry of a mapping of sections says: which variant it is, and what differs from its defaults."""
+    switches = {key.switch: attrgetter(key.switch)(entry) for key in keys.values() if key.switch}
+    chosen = {name: value for name, value in switches.items() if value != keys[name].default}
+    return {**chosen, **entry.model_dump(mode="json", exclude_defaults=True)}
 
 
 def _origin(key: Key, sources: Mapping[str, str]) -> str:
@@ -347,9 +363,9 @@ def _merge(
     sources: dict[str, str] = {}
     for setting in settings:
         name = setting.key
-        owner, above = key_at(name, keys), keys.get(name.rpartition(".")[0])
+        above = keys.get(name.rpartition(".")[0])
         entry = above is not None and above.entries  # of a mapping of sections, as a whole
-        if not entry and not (owner and (name == owner.name or owner.free_form)):
+        if not entry and not is_key(name, keys):
             report(name, unknown_key(name, keys, table), setting.where)
             continue
         *parents, last = name.split(".")
@@ -370,10 +386,10 @@ def _merge(
 def _drop_unread(tree: dict[str, Any], sources: Mapping[str, str], keys: Mapping[str, Key], report: Report) -> None:
     """Report the keys that the chosen variant of their section does not have, and take them away."""
     for name, where in sources.items():
-        key = keys.get(name)
-        if key is None or not key.readers:
+        key = key_at(name, keys)
+        switch = key and key_at(key.switch, keys)
+        if key is None or switch is None:
             continue
-        switch = keys[key.switch]
         *parents, last = name.split(".")
         node = tree
         for parent in parents:
@@ -384,7 +400,7 @@ def _drop_unread(tree: dict[str, Any], sources: Mapping[str, str], keys: Mapping
         chosen = above.get(switch.name.rpartition(".")[2], switch.default)
         if chosen in key.readers or chosen not in typing.get_args(switch.annotation):
             continue
-        if node.pop(last) not in (None, key.default):
+        if node.pop(last) not in (None, key.default) or name != key.name:
             report(name, no_effect({key.switch: key.readers}, {key.switch: chosen}.__getitem__), where)
 
 
@@ -423,9 +439,13 @@ def _location(detail: Mapping[str, Any], keys: Mapping[str, Key]) -> list[str]:
     parts = [str(part) for part in detail["loc"]]
     if detail["type"].startswith("union_tag"):
         return [*parts, detail["ctx"]["discriminator"].strip("'")]
-    for switch in {key.switch for key in keys.values() if key.switch}:
-        above = switch.split(".")[:-1]
-        if parts[: len(above)] == above and parts[len(above) : len(above) + 1] != [switch.rpartition(".")[2]]:
+    switches = {key.switch for key in keys.values() if key.switch}
+    for key in keys.values():
+        if key.entries and len(parts) > 1 and parts[0] == key.name:
+            switches |= {f"{key.name}.{parts[1]}.{inner.switch}" for inner in key.entries.values() if inner.switch}
+    for switch in switches:
+        *above, last = switch.split(".")
+        if parts[: len(above)] == above and parts[len(above) : len(above) + 1] not in ([], [last]):
             del parts[len(above)]
     return parts
 

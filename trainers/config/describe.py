@@ -8,12 +8,14 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from .alias import Alias
 from .variants import Variants
 from .yaml12 import dump
 
@@ -48,11 +50,10 @@ class Key:
         """True for a mapping with keys of its own, whose entries can be set one by one."""
         return typing.get_origin(self.annotation) is dict
 
-    @property
+    @cached_property
     def entries(self) -> dict[str, Key]:
         """Keys of each entry of a mapping from names to sections; else empty."""
-        below = typing.get_args(self.annotation)[1:] if self.free_form else ()
-        return all_keys(below[0]) if below and isinstance(below[0], type) and issubclass(below[0], BaseModel) else {}
+        return {key.name: key for group in _entry_groups(self.annotation) for key in group.keys}
 
     @property
     def wants_text(self) -> bool:
@@ -84,6 +85,8 @@ def groups(schema: type[BaseModel], prefix: str = "", section: BaseModel | None 
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             below.append(below_it or groups(kind, f"{dotted}."))
         elif (key := _key(dotted, info, _description(schema, name))).entries:  # sections whose names are the user's
+            if section is None and (alias := Alias.of(info)) is not None:
+                below.append(_of_alias(alias, kind))
             below.append([Group(dotted, key.description, (key,))])
         else:
             keys.append(key)
@@ -92,12 +95,31 @@ def groups(schema: type[BaseModel], prefix: str = "", section: BaseModel | None 
     yield from itertools.chain(*below)
 
 
+def _entry_groups(mapping: Any, name: str = "") -> Iterator[Group]:
+    """Yield the groups of the entries of a mapping from names to sections, as a section ``name``; else none."""
+    if typing.get_origin(mapping) is not dict:
+        return
+    entry = typing.get_args(mapping)[1]
+    kind, *metadata = typing.get_args(entry) if typing.get_origin(entry) is Annotated else (entry,)
+    if variants := next((item for item in metadata if isinstance(item, Variants)), None):
+        yield from _merged(replace(variants, section=name), name, kind.__doc__ or "")
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield from groups(kind, name and f"{name}.")
+
+
+def _of_alias(alias: Alias, mapping: Any) -> Iterator[Group]:
+    """Yield the groups of a section that stands for an entry, with the key that adds it."""
+    first, *rest = _entry_groups(mapping, alias.section)
+    yield first._replace(keys=(Key(alias.switch, bool, _allowed(bool), False, alias.about), *first.keys))
+    yield from rest
+
+
 def _merged(variants: Variants, name: str, doc: str) -> Iterator[Group]:
     """Yield the section ``name`` with the keys of all its variants, each key once."""
     sections: dict[str, str] = {}
     keys: dict[str, list[tuple[Key, list[str]]]] = {}
     for value, kind in variants.classes.items():
-        for group in groups(kind, f"{name}."):
+        for group in groups(kind, name and f"{name}."):
             sections.setdefault(group.name, _first_paragraph(doc) if group.name == name else group.description)
             for key in group.keys:
                 definitions = keys.setdefault(key.name, [])
@@ -181,8 +203,15 @@ def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:
         if length == len(parts) or not (entries := key.entries):
             return key
         inner = key_at(".".join(parts[length + 1 :]), entries)
-        return inner and replace(inner, name=f"{'.'.join(parts[: length + 1])}.{inner.name}")
+        entry = ".".join(parts[: length + 1])
+        return inner and replace(inner, name=f"{entry}.{inner.name}", switch=inner.switch and f"{entry}.{inner.switch}")
     return None
+
+
+def is_key(name: str, keys: Mapping[str, Key]) -> bool:
+    """Return whether ``name`` is a key, or an entry of a free-form mapping."""
+    owner = key_at(name, keys)
+    return owner is not None and (name == owner.name or owner.free_form)
 
 
 def help_text(schema: type[BaseModel], usage: str, topic: str | None = None) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
 from ..section import Section
+from .alias import NAME
+from .variants import Variants
 
 
 class TokenizingSection(Section):
@@ -82,9 +84,8 @@ class RewardModelSection(Section):
     Scoring starts as turns and episodes end, in batches, concurrently with the episodes that continue.
     """
 
-    enable: bool = Field(False, description="Reward with a model.")
-    kind: Literal["classifier", "service", "judge"] = Field("classifier", description="Kind of the scorer.")
-    name: str = Field("reward_model", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")
+    kind: str = Field("", description="Kind of the scorer.")
+    name: str = Field("reward_model", pattern=NAME)
     """Name of its reward term and its metrics."""
     per_turn: bool = Field(False, description="Score every turn as it ends, not the whole conversation at its end.")
     weight: float = Field(1.0, description="Factor of the score.")
@@ -102,6 +103,27 @@ class RewardModelSection(Section):
     retries: int = Field(2, ge=0, description="Retries of a conversation that got no score.")
     patience_s: float = Field(300.0, gt=0, description="Seconds to wait for a model that is down.")
     cache_size: int = Field(65536, ge=0, description="Scores to cache.")
+
+    @property
+    def workers(self) -> int:
+        """Return the number of workers that this run starts: 0 if the model runs elsewhere."""
+        return 0
+
+    @property
+    def own_pool(self) -> bool:
+        """Return whether the workers have places of their own."""
+        return False
+
+    @property
+    def spans(self) -> bool:
+        """Return whether the learner has these places, too."""
+        return False
+
+
+class ClassifierModelSection(RewardModelSection):
+    """A reward model that this run computes."""
+
+    kind: Literal["classifier"] = "classifier"
     enable_resource_pool: bool = False
     """Give the classifier its own places, besides those of `cluster`: threads of this process, or with
     `cluster.backend=ray` a pool of actors; each with a GPU if there are GPUs."""
@@ -112,8 +134,41 @@ class RewardModelSection(Section):
     """That pool is part of the learner's places, and engines have the rest: they and the reward model sleep while the
     learner learns on all of them. See docs/cluster.md."""
     classifier: ClassifierSection = ClassifierSection()
+
+    @property
+    def workers(self) -> int:
+        return self.n_gpus_per_node * self.nnodes if self.own_pool else self.classifier.replicas or 1
+
+    @property
+    def own_pool(self) -> bool:
+        return self.enable_resource_pool
+
+    @property
+    def spans(self) -> bool:
+        return self.learner_spans_pool
+
+
+class ServiceModelSection(RewardModelSection):
+    """A reward model in a server."""
+
+    kind: Literal["service"] = "service"
     service: ServiceSection = ServiceSection()
+
+
+class JudgeModelSection(RewardModelSection):
+    """A language model as a reward model."""
+
+    kind: Literal["judge"] = "judge"
     judge: JudgeSection = JudgeSection()
+
+
+REWARD_MODELS: Mapping[str, type[RewardModelSection]] = {
+    "classifier": ClassifierModelSection,
+    "service": ServiceModelSection,
+    "judge": JudgeModelSection,
+}
+#: An entry of `reward_models`.
+RewardModel: TypeAlias = Annotated[RewardModelSection, Variants("", "kind", "classifier", REWARD_MODELS)]
 
 
 class RewardFunctionSection(Section):
@@ -181,20 +236,18 @@ class MultiturnRewardSection(Section):
 
 
 def named(value: Any) -> Any:
-    """Return the entries of `reward_models` as sections, enabled and named by their keys."""
+    """Return the entries of `reward_models`, named by their keys."""
     if not isinstance(value, Mapping):
         return value
-    return {
-        name: {"enable": True, "name": name, **entry} if isinstance(entry, Mapping) else entry
-        for name, entry in value.items()
-    }
+    return {name: {"name": name, **entry} if isinstance(entry, Mapping) else entry for name, entry in value.items()}
 
 
 def sections_of(config: Any) -> dict[str, RewardModelSection]:
-    """Return all reward models by key, disabled ones too; empty for a command without reward models."""
-    main, extra = getattr(config, "reward_model", None), getattr(config, "reward_models", {})
-    return (
-        {}
-        if main is None
-        else {"reward_model": main, **{f"reward_models.{n}": section for n, section in extra.items()}}
-    )
+    """Return the reward models by their keys, for example ``reward_models.helpful``; empty for a command without."""
+    return {f"reward_models.{name}": section for name, section in getattr(config, "reward_models", {}).items()}
+
+
+def entries_of(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `reward_models` of a saved configuration; an older version has one of them as `reward_model`."""
+    main = saved.get("reward_model") or {}
+    return {**({main["name"]: main} if main.get("enable") else {}), **(saved.get("reward_models") or {})}

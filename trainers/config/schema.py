@@ -17,6 +17,7 @@ from ..algorithms.estimators import ESTIMATORS, Estimator, TurnGRPO
 from ..algorithms.losses import LOSSES, PPO, PolicyLoss
 from ..section import Problems, changed
 from . import unread
+from .alias import Alias
 from .base import RunConfig
 from .engine import Engine, EngineSection, SGLangEngineSection, TorchEngineSection, VLLMEngineSection, refused_arguments
 from .learning import CriticSection, ForkSection
@@ -31,9 +32,11 @@ from .model import (
     positions_of,
 )
 from .reward_model import (
+    ClassifierModelSection,
     EpisodeRewardFunctionSection,
     MultiturnRewardSection,
     OverlongBufferSection,
+    RewardModel,
     RewardModelSection,
     named,
     sections_of,
@@ -53,6 +56,12 @@ from .running import ClusterSection, RayInitSection, RunSection, SFTRunSection, 
 from .template import refused
 from .variants import Variants
 
+_REWARD_MODEL = Alias(
+    "reward_model",
+    "Reward with a model. All keys of `reward_model` are those of one entry of `reward_models`: `reward_model.KEY` is "
+    "`reward_models.NAME.KEY`, where NAME is `reward_model.name`, and this key adds it.",
+)
+
 
 class PPOConfig(RunConfig):
     """Configuration of `python -m trainers.ppo`."""
@@ -69,10 +78,11 @@ class PPOConfig(RunConfig):
     custom_reward_function: EpisodeRewardFunctionSection = EpisodeRewardFunctionSection()
     multiturn_reward: MultiturnRewardSection = MultiturnRewardSection()
     overlong_buffer: OverlongBufferSection = OverlongBufferSection()
-    reward_model: RewardModelSection = RewardModelSection()
-    reward_models: Annotated[dict[str, RewardModelSection], BeforeValidator(named)] = Field(default_factory=dict)
-    """Additional reward models, by the names of their terms: `reward_models.NAME.kind=judge` and so on, with the keys
-    of `reward_model` (`enable` is true, and `name` is NAME). Their rewards are added."""
+    reward_models: Annotated[dict[str, RewardModel], BeforeValidator(named), _REWARD_MODEL] = Field(
+        default_factory=dict
+    )
+    """Reward models, by the names of their terms: `reward_models.NAME.kind=judge` and so on, with the keys of
+    `reward_model` but `enable` (`name` is NAME). Their rewards are added."""
     algorithm: Annotated[Estimator, Variants("algorithm", "adv_estimator", "turn_grpo", ESTIMATORS)] = TurnGRPO()
     fork: ForkSection = ForkSection()
     actor: Annotated[PolicyLoss, Variants("actor", "policy_loss", "ppo", LOSSES)] = PPO()
@@ -331,8 +341,7 @@ def _side_checks(config: PPOConfig) -> Problems:
         "env.curriculum.reverse_share": env.curriculum.reverse_share,
         "multiturn_reward.enable": config.multiturn_reward.enable,
         "custom_reward_function.path": config.custom_reward_function.path,
-        "reward_model.enable": config.reward_model.enable,
-        "reward_models": config.reward_models,
+        **sections_of(config),
         "overlong_buffer.enable": config.overlong_buffer.enable,
         "rollout.cut_reply_penalty": config.rollout.cut_reply_penalty,
     }
@@ -426,11 +435,11 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         yield "multiturn_reward.credit", f"is value, which {instead} one of {', '.join(_TURN_DISCOUNT)} with gamma=0"
     elif (gamma := getattr(algorithm, "gamma", 1.0)) != 0:
         yield "algorithm.gamma", f"is {gamma}; with multiturn_reward.credit=value a turn's reward {instead} 0"
-    elif whole := [key for key, model in sections_of(config).items() if model.enable and not model.per_turn]:
+    elif whole := [key for key, model in sections_of(config).items() if not model.per_turn]:
         yield f"{whole[0]}.per_turn", f"is false: {alone} true, or {difference}"
     elif config.custom_reward_function.path is not None:
         yield "custom_reward_function.path", f"is of whole conversations: {alone} {difference}"
-    elif not section.replace and not any(model.enable and model.replace for model in sections_of(config).values()):
+    elif not section.replace and not any(model.replace for model in config.reward_models.values()):
         cause = "is false, and what the environment pays counts"
         yield "multiturn_reward.replace", f"{cause}: {alone} true, or {difference}"
     elif getattr(algorithm, "outcome_mix", 0.0):
@@ -440,7 +449,7 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
 def _replace_checks(config: PPOConfig) -> Problems:
     """Check that only one kind of reward replaces the environment's; reward models are checked among themselves."""
     function, futures = config.custom_reward_function, config.multiturn_reward
-    model = next((key for key, section in sections_of(config).items() if section.enable and section.replace), "")
+    model = next((key for key, section in sections_of(config).items() if section.replace), "")
     replacing = {
         "custom_reward_function": function.path is not None and function.replace,
         "multiturn_reward": futures.enable and futures.replace,
@@ -533,11 +542,12 @@ _TAKEN = ("custom", "multiturn", "moved", "environment_not_counted")
 
 def reward_model_checks(config: PPOConfig) -> Problems:
     """Check the keys of reward models, with each other and with the rest."""
-    for name, section in config.reward_models.items():
-        if section.name != name:
-            yield f"reward_models.{name}.name", f"is {section.name}, and it is named by its key: leave it out"
-    enabled = {key: section for key, section in sections_of(config).items() if section.enable}
-    for key, section in enabled.items():
+    sections = sections_of(config)
+    for key, section in sections.items():
+        if key != f"reward_models.{section.name}":
+            yield f"{key}.name", f"is {section.name}, and it is named by its key: leave it out"
+        if isinstance(section, ClassifierModelSection):
+            yield from _worker_checks(key, section, config.cluster.backend)
         needed = _REWARD_NEEDS[section.kind]
         if getattr(getattr(section, section.kind), needed) is None:
             yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
@@ -545,32 +555,42 @@ def reward_model_checks(config: PPOConfig) -> Problems:
             yield f"{key}.weight", "is 0: no score would count"
         if section.name in _TAKEN:
             yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
-    if len({section.replace for section in enabled.values()}) > 1:
-        values = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
+    if len({section.replace for section in sections.values()}) > 1:
+        values = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in sections.items())
         text = "the environment's reward is added to theirs, or replaced"
-        yield f"{next(iter(enabled))}.replace", f"must be the same for all reward models ({values}): {text}"
-    main = config.reward_model
-    if main.enable and any(section.name == main.name for section in list(enabled.values())[1:]):
-        yield "reward_model.name", f"is {main.name}, which one of reward_models is called too"
-    yield from _pool_checks(enabled, config)
+        yield f"{next(iter(sections))}.replace", f"must be the same for all reward models ({values}): {text}"
+    yield from _pool_checks(sections, config)
 
 
-def _pool_checks(enabled: Mapping[str, RewardModelSection], config: PPOConfig) -> Problems:
-    pools = [key for key, section in enabled.items() if section.enable_resource_pool]
+def _worker_checks(key: str, section: ClassifierModelSection, backend: str | None) -> Problems:
+    """Check the keys that only some places of a classifier's workers have."""
+    pool = f"has no effect without {key}.enable_resource_pool"
+    if not section.enable_resource_pool:
+        for name in ("n_gpus_per_node", "nnodes", "learner_spans_pool"):
+            if changed(section, name):
+                yield f"{key}.{name}", f"{pool}=true"
+    elif changed(section.classifier, "replicas"):  # it has as many as places
+        yield f"{key}.classifier.replicas", f"{pool}=false"
+    if backend != "ray" and changed(section.classifier, "threads"):  # those of this process share trainer.threads
+        yield f"{key}.classifier.threads", "has no effect without cluster.backend=ray"
+
+
+def _pool_checks(sections: Mapping[str, RewardModelSection], config: PPOConfig) -> Problems:
+    classifiers = {key: model for key, model in sections.items() if isinstance(model, ClassifierModelSection)}
+    pools = [key for key, section in classifiers.items() if section.own_pool]
     for key in pools[1:]:
         text = "one reward model may have places of its own; others share the learner's, or are served (kind=service)"
         yield f"{key}.enable_resource_pool", f"is true for {pools[0]} as well; {text}"
     for key in pools[:1]:
-        pool, staleness = enabled[key], config.rollout.staleness
+        pool, staleness = classifiers[key], config.rollout.staleness
         if pool.nnodes > 1 and config.cluster.backend != "ray":
             yield f"{key}.nnodes", f"is {pool.nnodes}; several machines need cluster.backend=ray"
         if not pool.learner_spans_pool:
             return
-        spans, rest = f"{key}.learner_spans_pool", {**enabled}
-        del rest[key]
-        if classifiers := [other for other, section in rest.items() if section.kind == "classifier"]:
-            text = f"engines and {key} have all places of the learner; serve {classifiers[0]} (kind=service)"
-            yield spans, f"leaves no place for {classifiers[0]}: {text}"
+        spans = f"{key}.learner_spans_pool"
+        if other := next((other for other in classifiers if other != key), None):
+            text = f"engines and {key} have all places of the learner; serve {other} (kind=service)"
+            yield spans, f"leaves no place for {other}: {text}"
         if not config.cluster.colocate:
             yield spans, "needs cluster.colocate=true: the learner spans the engines too"
         if staleness:

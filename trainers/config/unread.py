@@ -90,14 +90,6 @@ PPO: Reads = {
     "multiturn_reward.": {"multiturn_reward.enable": _ON},
     "multiturn_reward.judge_kwargs": {"multiturn_reward.judge": _GIVEN},
     "overlong_buffer.": {"overlong_buffer.enable": _ON},
-    "reward_model.": {"reward_model.enable": _ON},
-    **{f"reward_model.{kind}.": {"reward_model.kind": (kind,)} for kind in ("classifier", "service", "judge")},
-    "reward_model.n_gpus_per_node reward_model.nnodes reward_model.learner_spans_pool": {
-        "reward_model.enable_resource_pool": _ON
-    },
-    "reward_model.classifier.threads": {"cluster.backend": _RAY},  # those of this process share trainer.threads
-    "reward_model.enable_resource_pool": {"reward_model.kind": ("classifier",)},
-    "reward_model.classifier.replicas": {"reward_model.enable_resource_pool": (False,)},  # it has as many as places
     "trainer.resume_from_path": {"trainer.resume_mode": ("resume_path",)},
     "cluster.nnodes cluster.nsight cluster.cpus_per_actor cluster.bucket_mib": {"cluster.backend": _RAY},
     "cluster.silence_s cluster.stall_s": {"cluster.backend": _RAY, "cluster.learner_ranks": Not(1)},
@@ -127,12 +119,6 @@ def unread_checks(config: Section, reads: Reads) -> Problems:
     for key in _changed(config, ""):
         if (problem := unread(key, value_of, reads)) is not None:
             yield key, problem
-    for name, entry in getattr(config, "reward_models", {}).items():
-        value_of = _values(config.model_copy(update={"reward_model": entry}))
-        for key in _changed(entry, "reward_model."):
-            if key != "reward_model.name" and (problem := unread(key, value_of, reads)) is not None:
-                its = f"reward_models.{name}."
-                yield key.replace("reward_model.", its, 1), problem.replace("reward_model.", its)
 
 
 def _values(section: Section) -> Callable[[str], Any]:

@@ -16,8 +16,9 @@ from ..section import Section
 
 @dataclass(frozen=True)
 class Variants:
-    """Metadata of a section's field: its classes by the value of ``key``.
+    """Metadata of a section's field, or of the entries of a mapping of sections: its classes by the value of ``key``.
 
+    ``section`` is the section's name; that of an entry is empty, and its keys are named from there.
     A mapping without ``key`` is of the ``default`` class. Keys of other classes are refused, like unknown ones, but for
     values that are their defaults: a configuration that was written out whole loads.
     """
@@ -35,7 +36,7 @@ class Variants:
     @property
     def switch(self) -> str:
         """The dotted name of the key that chooses."""
-        return f"{self.section}.{self.key}"
+        return f"{self.section}.{self.key}".lstrip(".")
 
     def readers(self, name: str) -> tuple[str, ...]:
         """Return the values of the key whose classes have a field ``name``."""

@@ -152,7 +152,7 @@ def scores_of(config: PPOConfig) -> Iterator[tuple[dict[str, Score], list[str]]]
     with contextlib.ExitStack() as stack:
         scores = collection.own_scores(config, stack)
         unavailable = ["multiturn_reward"] if config.multiturn_reward.enable else []
-        if config.reward_model.enable:
+        if config.reward_models:
             unavailable.append("reward_model")
         yield scores, unavailable
 

@@ -3,11 +3,11 @@
 from .functions import FunctionError, FunctionPool, ScoreError
 from .service import (
     BackendError,
-    ModelOptions,
     OutageError,
     RewardBackend,
     RewardService,
     ScoringRequest,
+    Traits,
     UnscoredError,
     reward_of,
 )
@@ -16,12 +16,12 @@ __all__ = [
     "BackendError",
     "FunctionError",
     "FunctionPool",
-    "ModelOptions",
     "OutageError",
     "RewardBackend",
     "RewardService",
     "ScoreError",
     "ScoringRequest",
+    "Traits",
     "UnscoredError",
     "reward_of",
 ]

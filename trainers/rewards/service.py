@@ -2,7 +2,7 @@
 
 Scoring starts when a turn or an episode ends. Requests of all episodes share one queue per model::
 
-    service = RewardService({"helpful": backend}, {"helpful": ModelOptions(max_batch_size=64)})
+    service = RewardService({"helpful": backend}, {"helpful": RewardModelSection(max_batch_size=64)})
     collector = Collector(..., rewards={"helpful": reward_of(service, "helpful")})
     service.watch(collector.generating_s)
 
@@ -27,14 +27,14 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, text_of
-from textenvs.options import NonNegativeInt, PositiveInt, Price, Seconds, checked
 from textenvs.text import quoted
 
+from ..config.reward_model import RewardModelSection
 from ..trajectory import is_reward
 
 if TYPE_CHECKING:
@@ -178,6 +178,8 @@ class ScoringRequest:
 class RewardBackend(Protocol):
     """A model, function or service that computes scores."""
 
+    traits: Traits
+
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         """Score a batch: one result a request, in order. An exception means that the whole batch failed."""
 
@@ -188,47 +190,38 @@ class RewardBackend(Protocol):
         """Release its resources."""
 
 
-@checked
 @dataclass(frozen=True)
-class ModelOptions:
-    """Batching, retries and limits of one model. A value outside its range is a ``ValueError``."""
+class Traits:
+    """Properties of a backend that are no keys of its section."""
 
-    max_batch_size: PositiveInt = 32  # requests in a batch, at most
-    max_batch_tokens: PositiveInt | None = None  # tokens in a batch, at most; ``None`` for no limit
-    max_wait_s: Price = 0.02  # maximum batching delay while the model is free, in seconds
-    concurrency: PositiveInt = 1  # batches at a time
-    timeout_s: Seconds = 60.0  # timeout of a batch
-    retries: NonNegativeInt = 2  # of one request after it failed while the backend was healthy
-    patience_s: Seconds = 300.0  # maximum wait of a request for a backend that is down, over all outages
-    probe_s: Seconds = 0.5  # between two probes of a backend that is down; doubled each time, up to 10
-    queue_size: PositiveInt = 4096  # requests that may wait; further ones block before they are added
-    cache_size: NonNegativeInt = 65536  # cached scores; the least recently used is dropped first
+    concurrency: int = 1  # batches at a time
     low: float = -math.inf  # lowest valid score
     high: float = math.inf  # highest valid score
+    recommended: Mapping[str, float] = field(default_factory=dict)  # for the keys of its section that are null
+    probe_s: float = 0.5  # between two probes of a backend that is down; doubled each time, up to 10
+    queue_size: int = 4096  # requests that may wait; further ones block before they are added
 
-    def __post_init__(self) -> None:
-        if not self.low <= self.high:
-            raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
+    def resolved(self, section: RewardModelSection) -> RewardModelSection:
+        """Return the section with the recommended values in place of null."""
+        values = {"max_batch_size": 32, "max_wait_s": 0.02, "timeout_s": 60.0, **self.recommended}
+        missing = {key: value for key, value in values.items() if getattr(section, key) is None}
+        return section.model_copy(update=missing)
 
 
 class RewardService(AbstractAsyncContextManager["RewardService"]):
     """Scores requests with named models; see the module.
 
-    ``backends`` are by name; the service closes them. A model without ``options`` uses its backend's recommendation
-    (``model_options()``), or the defaults. ``ValueError``: no backend, or options of an unknown one.
+    Backends and their sections are by name; the service closes the backends. ``ValueError``: no backend, or the names
+    differ.
     """
 
-    def __init__(
-        self, backends: Mapping[str, RewardBackend], options: Mapping[str, ModelOptions] | None = None
-    ) -> None:
+    def __init__(self, backends: Mapping[str, RewardBackend], sections: Mapping[str, RewardModelSection]) -> None:
         if not backends:
             raise ValueError("a reward service needs at least one backend")
-        if unknown := sorted(set(options or {}) - set(backends)):
-            raise ValueError(f"options are given for {unknown[0]!r}, but the models are {', '.join(sorted(backends))}")
-        self._models = {
-            name: _Model(name, backend, (options or {}).get(name) or getattr(backend, "model_options", ModelOptions)())
-            for name, backend in backends.items()
-        }
+        if unmatched := sorted(set(sections) ^ set(backends)):
+            raise ValueError(f"{unmatched[0]!r} needs both a backend and a section")
+        self.sections = sections
+        self._models = {name: _Model(name, backend, sections[name]) for name, backend in backends.items()}
 
     async def score(self, model: str, request: ScoringRequest) -> float:
         """Return the score of a request; equal requests are computed once. UnscoredError; ValueError: no such model."""
@@ -255,29 +248,21 @@ class RewardService(AbstractAsyncContextManager["RewardService"]):
 
 
 def reward_of(
-    service: RewardService,
-    model: str,
-    *,
-    per: Literal["episode", "turn"] = "episode",
-    weight: float = 1.0,
-    truth: Callable[[TurnContext], Any] | None = None,
+    service: RewardService, model: str, *, truth: Callable[[TurnContext], Any] | None = None
 ) -> Callable[[TurnContext, int], Awaitable[float] | None]:
     """Return a model as an asynchronous reward for ``Collector(rewards=...)``; scoring starts when it is called.
 
-    ``per="episode"``: scores the whole conversation at its end; the reward belongs to the last turn.
-    ``per="turn"``: scores the conversation after each reply; the reward belongs to that turn. ``weight`` multiplies the
-    score; ``truth`` returns the task's ground truth, if the model needs it.
+    It scores the whole conversation at its end, for the last turn; with ``per_turn`` of the model's section the
+    conversation after each reply, for that turn. The section's ``weight`` multiplies the score. ``truth`` returns the
+    task's ground truth, if the model needs it.
     """
-    if per not in ("episode", "turn"):
-        raise ValueError(f"per must be episode or turn, not {per!r}")
-    if not math.isfinite(weight):
-        raise ValueError(f"weight must be finite, not {weight}")
+    section = service.sections[model]
 
     def reward(so_far: TurnContext, turn: int) -> Awaitable[float] | None:
-        if per == "episode" and not so_far.over:
+        if not (section.per_turn or so_far.over):
             return None
         messages, target_turn = so_far.messages, None
-        if per == "turn":
+        if section.per_turn:
             places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
             if not places:
                 raise ValueError("the environment's conversation has no reply of the assistant's to score")
@@ -286,7 +271,7 @@ def reward_of(
         return weighted_score(ScoringRequest(messages, target_turn, so_far.data_source, ground_truth))
 
     async def weighted_score(request: ScoringRequest) -> float:
-        return weight * await service.score(model, request)
+        return section.weight * await service.score(model, request)
 
     return reward
 
@@ -307,15 +292,20 @@ class _PendingRequest:
 class _Model:
     """One backend with its queue and its cache."""
 
-    def __init__(self, name: str, backend: RewardBackend, options: ModelOptions) -> None:
-        self._name, self._backend, self._options = name, backend, options
+    def __init__(self, name: str, backend: RewardBackend, section: RewardModelSection) -> None:
+        self._name, self._backend, self._traits = name, backend, backend.traits
+        self._options = options = self._traits.resolved(section)
+        assert options.max_batch_size is not None
+        assert options.max_wait_s is not None
+        assert options.timeout_s is not None
+        self._timeout_s = options.timeout_s
         self._queue: Batcher[_PendingRequest] = Batcher(
             options.max_batch_size, options.max_batch_tokens, options.max_wait_s
         )
         self._pending: dict[str, _PendingRequest] = {}
         self._cache: OrderedDict[str, float] = OrderedDict()
         self._room = asyncio.Event()  # set when a request has left the queue
-        self._places = options.concurrency
+        self._places = self._traits.concurrency
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._up: asyncio.Task[None] | None = None  # waits until the backend is healthy again
@@ -337,7 +327,7 @@ class _Model:
             if (pending := self._pending.get(key)) is not None:
                 self._sums["joined"] += 1
                 break
-            if len(self._queue) < self._options.queue_size:
+            if len(self._queue) < self._traits.queue_size:
                 pending = _PendingRequest(request, key, loop.create_future(), self._down_s() + self._options.patience_s)
                 self._pending[key] = pending
                 self._queue.add(pending, request.tokens(), loop.time())
@@ -425,11 +415,11 @@ class _Model:
         began = loop.time()
         self.overlap.begin(began)
         try:
-            async with asyncio.timeout(self._options.timeout_s) as clock:
+            async with asyncio.timeout(self._timeout_s) as clock:
                 results = await self._backend.score(requests)
         except TimeoutError as error:
             if clock.expired():
-                raise BackendError(f"a batch took longer than {self._options.timeout_s:g} s") from error
+                raise BackendError(f"a batch took longer than {self._timeout_s:g} s") from error
             raise
         finally:
             self._sums["busy_s"] += loop.time() - began
@@ -447,7 +437,7 @@ class _Model:
             await self._send([pending])
             return
         if isinstance(error, OutageError) and not waited:  # it reports healthy directly after an outage
-            await asyncio.sleep(self._options.probe_s)
+            await asyncio.sleep(self._traits.probe_s)
         pending.failures += 1
         if getattr(error, "final", False):
             self._give_up(pending, str(error), "failed")
@@ -459,8 +449,8 @@ class _Model:
     def _problem_with(self, result: Any) -> str | None:
         if not is_reward(result):
             return f"it returned {quoted(result)}: a score must be a finite number of at most {LARGEST:g}"
-        if not self._options.low <= result <= self._options.high:
-            return f"it returned {result}, outside of {self._options.low:g} to {self._options.high:g}"
+        if not self._traits.low <= result <= self._traits.high:
+            return f"it returned {result}, outside of {self._traits.low:g} to {self._traits.high:g}"
         return None
 
     # ------------------------------------------------------------------ answers
@@ -516,7 +506,7 @@ class _Model:
         """Poll until the backend is healthy; requests past their deadline fail meanwhile."""
         loop = asyncio.get_running_loop()
         began = self._down_since = loop.time()
-        pause = self._options.probe_s
+        pause = self._traits.probe_s
         try:
             while True:
                 patience = (
@@ -543,7 +533,7 @@ class _Model:
 
     async def _healthy(self) -> bool:
         try:
-            async with asyncio.timeout(self._options.timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 return await self._backend.healthy()
         except Exception:
             return False

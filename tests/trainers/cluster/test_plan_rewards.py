@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from trainers.checkpoints import changes
 from trainers.cluster.memory import Machine, PlanError
-from trainers.cluster.plan import Plan, describe, make_plan, reward_workers
+from trainers.cluster.plan import Plan, describe, make_plan
 from trainers.command_line import ConfigError
 from trainers.command_line.load import render, resolve
 from trainers.config import PPOConfig
@@ -82,7 +83,9 @@ def test_own_pool_reduces_the_gpus_per_node(judge):
     made = plan(judge, POOL, "reward_model.n_gpus_per_node=1", "model.device=cuda", machine=machine)
     assert made.gpus_per_node == 3
     assert "reward model: 1 worker in this process" in describe(made)
-    with pytest.raises(PlanError, match=r"n_gpus_per_node=4 and reward_model.n_gpus_per_node=1, but torch sees 4"):
+    with pytest.raises(
+        PlanError, match=r"n_gpus_per_node=4 and reward_models.reward_model.n_gpus_per_node=1, but torch sees 4"
+    ):
         plan(judge, POOL, "cluster.n_gpus_per_node=4", "model.device=cuda", machine=machine)
     with pytest.raises(PlanError, match="none would be left"):
         plan(judge, POOL, "reward_model.n_gpus_per_node=4", "model.device=cuda", machine=machine)
@@ -94,7 +97,7 @@ def test_own_pool_reduces_the_gpus_per_node(judge):
 def test_remote_reward_model_has_no_workers(elsewhere):
     options = ["reward_model.enable=true", *(f"reward_model.{option}" for option in elsewhere)]
     config = resolve([*options, "cluster.backend=ray"], PPOConfig)[0]
-    assert reward_workers(config.reward_model) == 0
+    assert config.reward_models["reward_model"].workers == 0
     assert make_plan(config, Machine()).rewards == ()
 
 
@@ -220,19 +223,67 @@ def test_named_models_are_merged_from_files(judge, tmp_path):
     overrides = ["reward_models.mine.weight=0.5", f"reward_models.other.classifier.path={judge}"]
     config, flags = resolve(["--config", f"{tmp_path}/a.yaml", *overrides], PPOConfig)
     judge_model, other = config.reward_models["mine"], config.reward_models["other"]
-    assert (judge_model.enable, judge_model.name, judge_model.kind, judge_model.weight) == (
-        True,
-        "mine",
-        "judge",
-        0.5,
-    )
+    assert (judge_model.name, judge_model.kind, judge_model.weight) == ("mine", "judge", 0.5)
     assert (judge_model.judge.model, judge_model.judge.chat) == ("007", {"temperature": 0.5})
-    assert (other.enable, other.name, other.kind) == (True, "other", "classifier")
+    assert (other.name, other.kind) == ("other", "classifier")
     assert flags.sources["reward_models.mine.judge.model"] == f"{tmp_path}/a.yaml:4"
     (tmp_path / "b.yaml").write_text(render(config, flags.sources))
     assert resolve(["--config", f"{tmp_path}/b.yaml"], PPOConfig)[0] == config
     assert PPOConfig(**config.model_dump()) == config
     assert not resolve(["--config", f"{tmp_path}/b.yaml", "reward_models={}"], PPOConfig)[0].reward_models
+
+
+@pytest.mark.parametrize("name", ["reward_model", "liked"])
+def test_section_stands_for_named_entry(tmp_path, name):
+    keys = ["kind=judge", "judge.model=m", "judge.chat.temperature=0.5", "weight=2"]
+    config = resolve([f"reward_models.{name}.{key}" for key in keys], PPOConfig)[0]
+    named = [] if name == "reward_model" else [f"name={name}"]
+    section = [f"reward_model.{key}" for key in ("enable=true", *named, *keys)]
+    assert resolve(section, PPOConfig)[0] == config
+    (tmp_path / "run.yaml").write_text(render(config))
+    again = ["--config", f"{tmp_path}/run.yaml", "reward_model.weight=3", *(f"reward_model.{key}" for key in named)]
+    assert resolve(again, PPOConfig)[0].reward_models[name].weight == 3
+
+
+def test_older_files_have_the_same_models(tmp_path):
+    judge = "{kind: judge, judge: {model: m}, classifier: {rows: 8}, nnodes: 1"
+    for enable, models in (("true", {"liked": 1.0, "other": 0.5}), ("false", {"other": 0.5})):
+        main = f"{judge}, enable: true, name: liked}}" if enable == "true" else "{enable: false, kind: classifier}"
+        text = f"reward_model: {main}\nreward_models:\n  other: {judge}, enable: true, weight: 0.5}}\n"
+        (tmp_path / "old.yaml").write_text(text)
+        config = resolve(["--config", f"{tmp_path}/old.yaml"], PPOConfig)[0]
+        assert {name: model.weight for name, model in config.reward_models.items()} == models
+    (tmp_path / "old.yaml").write_text(f"reward_model: {judge}, enable: true}}\nreward_models: {{}}\n")
+    config = resolve(["--config", f"{tmp_path}/old.yaml"], PPOConfig)[0]
+    assert list(config.reward_models) == ["reward_model"]
+    saved = config.model_dump(mode="json")
+    older = {
+        "reward_model": {**saved["reward_models"]["reward_model"], "enable": True, "weight": 2.0},
+        "reward_models": {},
+    }
+    assert list(changes({**saved, **older}, saved)) == ["reward_models.reward_model.weight: 2.0 -> 1.0"]
+    assert list(changes(saved, {**saved, "reward_models": {}}))[0].startswith(
+        "reward_models.reward_model: {kind: judge"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            "reward_models.one.enable=false",
+            "reward_models.one.enable: is false, and what is in reward_models is in use",
+        ),
+        ("reward_model.name=two words", "reward_model.name: two words is not allowed"),
+        ("reward_model.enable=1", "reward_model.enable: 1 is not allowed; it must be true or false"),
+        ("reward_model.wieght=1", "reward_model.wieght: unknown key; did you mean reward_model.weight?"),
+        ("reward_models.one.judge.chat.seed=1", "has no effect without reward_models.one.kind=judge"),
+    ],
+)
+def test_wrong_keys_have_their_written_names(judge, option, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve([*several(judge), option], PPOConfig)
+    assert [message in line for line in str(caught.value).splitlines()[1:]] == [True]
 
 
 @pytest.mark.parametrize("value", [0, -1])

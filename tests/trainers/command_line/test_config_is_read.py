@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from trainers.builders.reward_model import check_rewards, try_served
 from trainers.checkpoints import Checkpoint, Checkpoints, refuse_checkpoint
 from trainers.command_line import resolve
 from trainers.config import PPOConfig, SFTConfig
+from trainers.config.alias import Alias
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
 from trainers.config.variants import Variants
@@ -45,7 +47,7 @@ from trainers.trajectory import Trajectory
 TRAINERS = Path(inspect.getfile(Section)).parent
 #: The code that checks, describes and translates keys; other files there use them.
 CONFIG = (*(str(TRAINERS / name) for name in ("config/", "command_line", "compat")), inspect.getfile(Section))
-USES = [str(TRAINERS / "config" / name) for name in ("sizes.py", "engine.py")]
+USES = [str(TRAINERS / "config" / name) for name in ("sizes.py", "engine.py", "reward_model.py")]
 
 TINY = [
     *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
@@ -68,7 +70,7 @@ def watched() -> Iterator[set[tuple[type, str]]]:
     def spying(self, name):
         key, code = name in type(self).model_fields, sys._getframe(1).f_code  # pydantic reads others, for a copy
         own = code.co_filename.startswith(CONFIG) and code.co_filename not in USES
-        if key and not own and code.co_name != "checks":
+        if key and not own and code.co_name not in ("checks", "sections_of"):
             read.add((type(self), name))
         return plain(self, name)
 
@@ -91,8 +93,10 @@ def unread(schema: type, read: set[tuple[type, str]]) -> list[str]:
 
 def kinds_of(owner: type[Section], name: str) -> list[type[Section]]:
     """The classes that a section may have."""
-    if name not in owner.model_fields:
-        return []
+    if name not in owner.model_fields:  # it may stand for an entry
+        mappings = [info for info in owner.model_fields.values() if (alias := Alias.of(info)) and alias.section == name]
+        kinds = [get_args(get_args(info.annotation)[1]) for info in mappings]
+        return [kind for _, variants in kinds for kind in variants.classes.values()]
     variants = Variants.of(owner.model_fields[name])
     return [owner.model_fields[name].annotation] if variants is None else list(variants.classes.values())
 
@@ -156,10 +160,10 @@ def test_every_key_of_ppo_is_read(tmp_path):
         with contextlib.suppress(ValueError):
             checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
         refuse_checkpoint(config, Checkpoint(tmp_path, 1, {"config": config.model_dump(mode="json")}))
-    # Read by learner ranks, Ray and adapters, and where episodes fail or are cut: each has tests of its own.
+    # Read by the command line, learner ranks, Ray and adapters, and where episodes fail or are cut.
     elsewhere = (
-        *("rollout.partial", "rollout.retries", "rollout.max_consecutive_"),
-        *("cluster.", "ray_init.", "reward_model.classifier.threads"),
+        *("rollout.partial", "rollout.retries", "rollout.max_consecutive_", "reward_model.enable"),
+        *("reward_model.retries", "cluster.", "ray_init.", "reward_model.classifier.threads"),
         *("model.lora_", "model.target_modules", "model.exclude_modules"),
     )
     remaining = [name for name in unread(PPOConfig, read) if not name.startswith(elsewhere)]

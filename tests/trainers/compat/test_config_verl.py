@@ -361,13 +361,14 @@ def test_verl_reward_model_becomes_classifier(inside, tmp_path):
         "nnodes=1",
     ]
     reward_keys = [*WITH_CRITIC, *(f"reward_model.{suffix}" for suffix in [*reward_keys, "enable_resource_pool=True"])]
-    assert not resolve(reward_keys)[0].reward_model.enable, "as there, nothing else counts without it"
-    model = resolve([*reward_keys, "reward_model.enable=True"])[0].reward_model
+    assert not resolve(reward_keys)[0].reward_models, "as there, nothing else counts without it"
+    model = resolve([*reward_keys, "reward_model.enable=True"])[0].reward_models["reward_model"]
     assert (model.kind, model.classifier.path, model.classifier.rows) == ("classifier", str(tmp_path), 4)
     assert (model.classifier.max_length, model.enable_resource_pool, model.n_gpus_per_node) == (99, True, 3)
     newer = ["enable=True", f"model_path={tmp_path}", "enable_resource_pool=False", "n_gpus_per_node=8", "nnodes=0"]
-    model = resolve([*WITH_CRITIC, *(f"reward.reward_model.{suffix}" for suffix in newer)])[0].reward_model
-    assert (model.enable, model.classifier.path, model.enable_resource_pool) == (True, str(tmp_path), False)
+    newer = [f"reward.reward_model.{suffix}" for suffix in newer]
+    model = resolve([*WITH_CRITIC, *newer])[0].reward_models["reward_model"]
+    assert (model.classifier.path, model.enable_resource_pool) == (str(tmp_path), False)
     (line,) = problems(*WITH_CRITIC, "reward.reward_model.enable=True")
     assert "reward_model.classifier.path: must be given" in line
 

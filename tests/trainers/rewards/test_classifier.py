@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from textenvs.messages import Message, Messages, assistant, user
-from trainers.config.reward_model import ClassifierSection
+from trainers.config.reward_model import ClassifierSection, RewardModelSection
 from trainers.models.tiny import build_model
-from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
+from trainers.rewards import RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends.classifier import Classifier, ClassifierPool, LocalWorker
 
 
@@ -132,8 +132,8 @@ def test_service_scores_are_independent_of_arrival(exact, alone, arrivals, size,
             return exact.score(*arguments)
 
     async def run() -> None:
-        pool = await ClassifierPool.start(exact.options, 2, lambda number: Now(exact.options))
-        options = ModelOptions(size, concurrency=concurrency, cache_size=50 * remembers, max_wait_s=0.001)
+        pool = await ClassifierPool.start(exact.options, concurrency, lambda number: Now(exact.options))
+        options = RewardModelSection(max_batch_size=size, cache_size=50 * remembers, max_wait_s=0.001)
         async with RewardService({"m": pool}, {"m": options}) as service:
 
             async def ask(after: int, number: int) -> None:
@@ -251,7 +251,7 @@ def test_nan_is_no_score(exact: Classifier) -> None:
 
     async def run() -> None:
         pool = await ClassifierPool.start(exact.options, make=lambda number: Here(exact.options))
-        async with RewardService({"m": pool}) as service:
+        async with RewardService({"m": pool}, {"m": RewardModelSection()}) as service:
             with pytest.raises(UnscoredError, match="finite") as caught:
                 await service.score("m", ScoringRequest((user("what"), Message(role="assistant", content="two"))))
             assert caught.value.cause == "nonsense"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from reward_models import save_model, talk
 
 from benchmarks.simulation.clock import run_simulated
 from textenvs.messages import Messages, assistant, user
-from trainers.config.reward_model import ClassifierSection
-from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
+from trainers.config.reward_model import ClassifierSection, RewardModelSection
+from trainers.rewards import RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends.classifier import Classifier, ClassifierPool, Worker, WorkerLostError
 
 
@@ -109,7 +108,7 @@ def test_lost_workers_change_no_score(count, size, deaths, starts, arrivals) -> 
         began = False
         pool, made = await pool_of(count, dies, lambda: not began or next(starting, True))
         began = True
-        options = ModelOptions(size, concurrency=count, retries=20, cache_size=0)
+        options = RewardModelSection(max_batch_size=size, retries=20, cache_size=0)
         async with RewardService({"m": pool}, {"m": options}) as service:
 
             async def ask(after: float, number: int) -> None:
@@ -127,7 +126,7 @@ def test_lost_workers_change_no_score(count, size, deaths, starts, arrivals) -> 
 def test_request_that_kills_workers_is_isolated() -> None:
     async def run() -> None:
         pool, made = await pool_of(2, lambda talks: any(truth(conversation) == 7 for conversation in talks))
-        async with RewardService({"m": pool}, {"m": ModelOptions(8, concurrency=2, retries=1)}) as service:
+        async with RewardService({"m": pool}, {"m": RewardModelSection(max_batch_size=8, retries=1)}) as service:
             scores = (service.score("m", request(number)) for number in range(8))
             *good, bad = await asyncio.gather(*scores, return_exceptions=True)
             assert good == list(range(7))
@@ -150,7 +149,7 @@ def test_pool_without_workers_is_unhealthy(caplog: pytest.LogCaptureFixture) -> 
         began = False
         pool, _ = await pool_of(1, once, lambda: not began or up.is_set())
         began = True
-        async with RewardService({"m": pool}, {"m": ModelOptions(timeout_s=3.0)}) as service:
+        async with RewardService({"m": pool}, {"m": RewardModelSection(timeout_s=3.0)}) as service:
             waiting = asyncio.ensure_future(service.score("m", request(3)))
             await asyncio.sleep(30)
             assert not await pool.healthy()
@@ -169,7 +168,7 @@ def test_timed_out_batch_costs_only_its_worker() -> None:
     async def run() -> None:
         pool, made = await pool_of(1, lambda _: False)
         async with RewardService(
-            {"m": pool}, {"m": ModelOptions(timeout_s=0.5, retries=0, patience_s=50.0)}
+            {"m": pool}, {"m": RewardModelSection(timeout_s=0.5, retries=0, patience_s=50.0)}
         ) as service:
             with pytest.raises(UnscoredError, match=r"longer than 0\.5 s"):
                 await service.score("m", request(1))
@@ -225,7 +224,7 @@ def test_killed_actor_changes_no_score(folder: str, request: pytest.FixtureReque
 
     async def run() -> None:
         pool = await ClassifierPool.start(options, 1, make)
-        async with RewardService({"m": pool}, {"m": replace(pool.model_options(), max_batch_size=16)}) as service:
+        async with RewardService({"m": pool}, {"m": RewardModelSection(max_batch_size=16)}) as service:
             scores = [asyncio.ensure_future(service.score("m", ScoringRequest(talk(i)))) for i in range(32)]
             while not service.stats()["m/batches"]:
                 await asyncio.sleep(0.001)

@@ -15,8 +15,8 @@ from fake_service import FakeService, status
 
 from textenvs.chat import close_clients
 from textenvs.messages import assistant, user
-from trainers.config.reward_model import JudgeSection
-from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
+from trainers.config.reward_model import JudgeSection, RewardModelSection
+from trainers.rewards import RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends.judge import JudgeBackend
 
 TALK = (user("What is 2+2?"), assistant("4"), user("Sure?"), assistant("Yes."), user("Thanks."))
@@ -38,14 +38,15 @@ def data_of(body: dict) -> dict[str, Any]:
 
 
 async def score_all(judge: JudgeBackend, *requests: ScoringRequest, **options: Any) -> list[Any]:
-    settings = replace(judge.model_options(), **options)
-    async with RewardService({"j": judge}, {"j": settings}) as service:
+    async with RewardService({"j": judge}, {"j": RewardModelSection(**options)}) as service:
         return await asyncio.gather(*(service.score("j", request) for request in requests), return_exceptions=True)
 
 
 def judge_of(service: FakeService, **options: Any) -> JudgeBackend:
     chat = {"max_retries": 1, "timeout_s": 5.0}
-    return JudgeBackend(JudgeSection(model="judge", base_url=service.url, chat=chat, **options))
+    judge = JudgeBackend(JudgeSection(model="judge", base_url=service.url, chat=chat, **options))
+    judge.traits = replace(judge.traits, probe_s=0.02)
+    return judge
 
 
 @pytest.fixture(autouse=True)
@@ -109,14 +110,13 @@ async def test_missing_vote_is_no_score() -> None:
 async def test_an_outage_is_waited_for() -> None:
     with FakeService(verdict(0.5)) as service:
         service.script(*[status(503)] * 4)  # two attempts of the client's, and two health checks
-        options: dict[str, Any] = {"probe_s": 0.02}
-        assert await score_all(judge_of(service), ScoringRequest(TALK), **options) == [0.5]
+        assert await score_all(judge_of(service), ScoringRequest(TALK)) == [0.5]
 
 
 async def test_absent_service_is_unavailable() -> None:
     with FakeService() as service:
         judge = judge_of(service)
-    (error,) = await score_all(judge, ScoringRequest(TALK), patience_s=0.3, probe_s=0.05)
+    (error,) = await score_all(judge, ScoringRequest(TALK), patience_s=0.3)
     assert isinstance(error, UnscoredError)
     assert error.cause == "unavailable"
 
@@ -126,7 +126,7 @@ async def test_reference_is_shown_only_if_rubric_needs_it(tmp_path: Path) -> Non
         with_truth = ScoringRequest(TALK, ground_truth="4")
         (tmp_path / "mine.txt").write_text('Compare "conversation" with "reference", {low} to {high}.')
         judge = judge_of(service, rubric=str(tmp_path / "mine.txt"), low=1, high=10)
-        assert judge.model_options().low == 1
+        assert judge.traits.low == 1
         score, missing = await score_all(judge, with_truth, ScoringRequest(TALK))
         assert score == 8.0
         assert "no ground truth" in str(missing)
@@ -158,6 +158,8 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
 
 def test_service_timeout_covers_client_retries() -> None:
     chat = {"timeout_s": 10.0, "max_retries": 2, "concurrency": 7}
-    options: ModelOptions = JudgeBackend(JudgeSection(model="m", base_url="http://x/v1", chat=chat)).model_options()
-    assert options.timeout_s >= 3 * 10 + 2 * 120
-    assert (options.concurrency, options.max_batch_size) == (7, 1)
+    traits = JudgeBackend(JudgeSection(model="m", base_url="http://x/v1", chat=chat)).traits
+    section = traits.resolved(RewardModelSection(max_wait_s=0.5))
+    assert section.timeout_s is not None
+    assert section.timeout_s >= 3 * 10 + 2 * 120
+    assert (traits.concurrency, section.max_batch_size, section.max_wait_s) == (7, 1, 0.5)

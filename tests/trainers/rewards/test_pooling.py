@@ -17,7 +17,7 @@ from fake_pooling import FakePooling
 from reward_models import CONTEXT, save_model, talk
 
 from textenvs.messages import assistant, user
-from trainers.config.reward_model import ClassifierSection, ServiceSection
+from trainers.config.reward_model import ClassifierSection, RewardModelSection, ServiceSection
 from trainers.engines.server import ServerProcess, free_port
 from trainers.rewards import BackendError, OutageError, RewardService, ScoringRequest, UnscoredError
 from trainers.rewards.backends.classifier import Classifier
@@ -117,7 +117,10 @@ async def test_refused_conversation_fails_alone(folder: str) -> None:
         return web.json_response({"error": {"message": "too odd", "code": 400}}, status=400) if refused else None
 
     server.fault = fault
-    async with serving(server, input="tokens", tokenizer=folder) as backend, RewardService({"m": backend}) as service:
+    async with (
+        serving(server, input="tokens", tokenizer=folder) as backend,
+        RewardService({"m": backend}, {"m": RewardModelSection()}) as service,
+    ):
         long = request("cat " * 60)
         *good, bad = await ask(service, *map(request, ("a", "b", "c")), long)
         assert all(isinstance(score, float) for score in good)
@@ -147,7 +150,8 @@ async def test_overlong_conversation_is_not_sent(folder: str) -> None:
 async def test_an_outage_costs_time_and_no_score(down: Any) -> None:
     server = FakePooling()
     async with serving(server) as backend:
-        settings = replace(backend.model_options(), probe_s=0.02, retries=0, patience_s=20.0)
+        backend.traits = replace(backend.traits, probe_s=0.02)
+        settings = RewardModelSection(retries=0, patience_s=20.0)
         async with RewardService({"m": backend}, {"m": settings}) as service:
             if down == "refused":
                 await server.stop()
@@ -295,7 +299,7 @@ async def test_real_vllm_scores_as_transformers(real: tuple[str, str]) -> None:
         {"input": "messages", "endpoint": "pooling"},
     ):
         backend = await PoolingBackend.connect(ServiceSection(url=url, **options))  # type: ignore[arg-type]
-        settings = replace(backend.model_options(), timeout_s=300.0)
+        settings = RewardModelSection(timeout_s=300.0)
         async with RewardService({"m": backend}, {"m": settings}) as service:
             scores = await ask(service, *requests)
             assert list(scores) == pytest.approx(expected, rel=1e-4, abs=1e-4)

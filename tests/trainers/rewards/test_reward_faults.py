@@ -20,9 +20,9 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.letters import Letters
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Messages, assistant, user
-from trainers.config.reward_model import ClassifierSection
+from trainers.config.reward_model import ClassifierSection, RewardModelSection
 from trainers.config.rollout import RolloutSection
-from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, reward_of
+from trainers.rewards import BackendError, RewardService, ScoringRequest, Traits, reward_of
 from trainers.rewards.backends.classifier import ClassifierPool, WorkerLostError
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
@@ -59,8 +59,10 @@ def script(call: Call) -> Reply:
 class Model:
     """A model that takes half a second per batch; ``fault`` may replace its scores, or raise."""
 
-    def __init__(self, fault: Callable[[Sequence[ScoringRequest]], Any] = lambda requests: None) -> None:
-        self.fault = fault
+    def __init__(
+        self, fault: Callable[[Sequence[ScoringRequest]], Any] = lambda requests: None, concurrency: int = 1
+    ) -> None:
+        self.fault, self.traits = fault, Traits(concurrency, low=0.5, high=1.0)
         self.up = True
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Any:
@@ -77,13 +79,13 @@ class Model:
 
 
 async def train(
-    backend: Any, batches: int = 3, beside: Callable[[], Any] | None = None, per: Any = "episode", **options: Any
+    backend: Any, batches: int = 3, beside: Callable[[], Any] | None = None, **options: Any
 ) -> tuple[list[Batch], list[Trajectory], dict[str, float]]:
     """Run the trainer's loop without training; return batches, all ended episodes, and the service's statistics."""
     ended: list[Trajectory] = []
-    settings = ModelOptions(**{"low": 0.5, "high": 1.0, "max_batch_size": 4, "retries": 1} | options)
+    section = RewardModelSection(**{"max_batch_size": 4, "retries": 1} | options)
     async with (
-        RewardService({"m": backend}, {"m": settings}) as service,
+        RewardService({"m": backend}, {"m": section}) as service,
         Backend(EnvSpec(TwoTurns)) as environments,
         Collector(
             ScriptedEngine(script, vocab_size=128),
@@ -91,7 +93,7 @@ async def train(
             environments,
             tasks=None,
             rollout=RolloutSection(n=SIBLINGS, groups_per_batch=GROUPS, retries=3, max_response_length=20),
-            rewards={"m": reward_of(service, "m", per=per)},
+            rewards={"m": reward_of(service, "m")},
             on_trajectory=ended.append,
         ) as collector,
     ):
@@ -184,7 +186,7 @@ def test_killed_worker_costs_no_episode(caplog: pytest.LogCaptureFixture) -> Non
         async def close(self) -> None: ...
 
     async def run() -> Any:
-        return await train(await ClassifierPool.start(ClassifierSection(), 2, lambda number: Worker()), concurrency=2)
+        return await train(await ClassifierPool.start(ClassifierSection(), 2, lambda number: Worker()))
 
     batches, ended, stats = run_simulated(run())
     check(batches)
@@ -212,7 +214,7 @@ def test_delivered_episodes_have_their_own_score(seed, size, concurrency, rememb
         kinds = [math.nan, 0.0, BackendError("no verdict"), BackendError("too long", final=True)]
         return [rng.choice(kinds) if rng.random() < failing / 4 else truth(request.messages) for request in requests]
 
-    model = Model(fault)
+    model = Model(fault, concurrency)
 
     async def weather() -> None:
         while True:
@@ -221,22 +223,14 @@ def test_delivered_episodes_have_their_own_score(seed, size, concurrency, rememb
             await asyncio.sleep(rng.uniform(0, 10))
             model.up = True
 
-    options = {"max_batch_size": size, "concurrency": concurrency, "cache_size": 100 * remembers, "retries": 3}
+    options = {"max_batch_size": size, "cache_size": 100 * remembers, "retries": 3}
     batches, _, stats = run_simulated(train(model, 2, weather, **options))
     check(batches, 2)
     assert 0 <= stats.get("m/overlap", 0.0) <= 1
 
 
 def test_turn_scores_belong_to_their_turns() -> None:
-    batches, _, _ = run_simulated(train(Model(), per="turn"))
+    batches, _, _ = run_simulated(train(Model(), per_turn=True))
     for trajectory in batches[0].trajectories:
         expected = [truth(trajectory.messages[: 2 * turn + 2]) for turn in range(2)]
         assert trajectory.turn_rewards.tolist() == pytest.approx(expected)
-
-
-def test_invalid_reward_options_are_refused() -> None:
-    service = RewardService({"m": Model()})
-    with pytest.raises(ValueError, match="per must be"):
-        reward_of(service, "m", per="token")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="weight"):
-        reward_of(service, "m", weight=math.nan)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks.simulation.clock import run_simulated
 from textenvs.messages import assistant, user
-from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, UnscoredError
+from trainers.config.reward_model import RewardModelSection
+from trainers.rewards import BackendError, RewardService, ScoringRequest, Traits, UnscoredError
 
 
 def request(text: str, **fields: Any) -> ScoringRequest:
@@ -28,8 +29,8 @@ def truth(request: ScoringRequest) -> float:
 class Model:
     """A backend that takes ``base + per_request * n`` seconds, and plays ``script`` first."""
 
-    def __init__(self, base: float = 1.0, per_request: float = 0.0) -> None:
-        self.base, self.per_request = base, per_request
+    def __init__(self, base: float = 1.0, per_request: float = 0.0, **traits: Any) -> None:
+        self.base, self.per_request, self.traits = base, per_request, Traits(**traits)
         self.batches: list[list[str]] = []
         self.script: Callable[[Sequence[ScoringRequest]], Any] = lambda requests: None
         self.up = True
@@ -57,7 +58,7 @@ class Model:
 
 
 def service(model: Model, **options: Any) -> RewardService:
-    return RewardService({"m": model}, {"m": ModelOptions(**options)})
+    return RewardService({"m": model}, {"m": RewardModelSection(**options)})
 
 
 async def ask(door: RewardService, *requests: ScoringRequest) -> list[Any]:
@@ -105,8 +106,8 @@ def test_lone_request_waits_at_most_max_wait() -> None:
 
 def test_concurrent_batches_and_back_pressure() -> None:
     async def run() -> None:
-        model = Model()
-        async with service(model, max_batch_size=2, max_wait_s=0.0, concurrency=3, queue_size=4) as door:
+        model = Model(concurrency=3, queue_size=4)
+        async with service(model, max_batch_size=2, max_wait_s=0.0) as door:
             answers = asyncio.ensure_future(ask(door, *(request(str(i)) for i in range(40))))
             for _ in range(20):
                 await asyncio.sleep(0.25)
@@ -193,7 +194,7 @@ def test_scores_are_independent_of_batching_and_faults(arrivals, outages, size, 
     fails = iter(failing)
 
     async def run() -> None:
-        model = Model(base=0.3, per_request=0.1)
+        model = Model(base=0.3, per_request=0.1, concurrency=concurrency)
 
         def script(requests: Sequence[ScoringRequest]) -> Any:
             if next(fails, False):
@@ -212,7 +213,7 @@ def test_scores_are_independent_of_batching_and_faults(arrivals, outages, size, 
             await asyncio.sleep(after)
             assert await door.score("m", request(str(text))) == truth(request(str(text)))
 
-        options = {"max_batch_size": size, "concurrency": concurrency, "cache_size": 100 * remembers, "retries": 20}
+        options = {"max_batch_size": size, "cache_size": 100 * remembers, "retries": 20}
         async with service(model, **options) as door:
             await asyncio.gather(weather(), *(client(*arrival) for arrival in arrivals))
             assert door.stats()["m/waiting"] == 0
@@ -272,9 +273,9 @@ def test_single_failure_is_retried_alone() -> None:
 )
 def test_nonsense_is_no_score(result: Any, why: str) -> None:
     async def run() -> None:
-        model = Model()
+        model = Model(low=0.0, high=1.0)
         model.script = lambda requests: [result] * len(requests)
-        async with service(model, low=0.0, high=1.0) as door:
+        async with service(model) as door:
             (error,) = await ask(door, request("a"))
             assert isinstance(error, UnscoredError)
             assert error.cause == "nonsense"
@@ -358,8 +359,8 @@ def test_only_downtime_counts_against_patience() -> None:
 
 def test_close_fails_waiters_and_closes_backend_once() -> None:
     async def run() -> None:
-        model = Model(base=100.0)
-        door = service(model, max_batch_size=1, queue_size=1)
+        model = Model(base=100.0, queue_size=1)
+        door = service(model, max_batch_size=1)
         answers = asyncio.ensure_future(ask(door, *map(request, "abcd")))
         await asyncio.sleep(1)
         await door.close()
@@ -375,31 +376,10 @@ def test_close_fails_waiters_and_closes_backend_once() -> None:
 # ---------------------------------------------------------------- settings
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_batch_size": 0},
-        {"max_batch_tokens": 0},
-        {"max_wait_s": -1.0},
-        {"concurrency": 0},
-        {"timeout_s": 0.0},
-        {"retries": -1},
-        {"patience_s": 0.0},
-        {"probe_s": 0.0},
-        {"queue_size": 0},
-        {"cache_size": -1},
-        {"low": 1.0, "high": 0.0},
-    ],
-)
-def test_invalid_settings_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be|should be"):
-        ModelOptions(**options)
-
-
 async def test_unknown_models_are_named() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        RewardService({})
+        RewardService({}, {})
     with pytest.raises(ValueError, match="'judge'"):
-        RewardService({"m": Model()}, {"judge": ModelOptions()})
+        RewardService({"m": Model()}, {"m": RewardModelSection(), "judge": RewardModelSection()})
     with pytest.raises(ValueError, match="no reward model 'judge'"):
-        await RewardService({"m": Model()}).score("judge", request("a"))
+        await service(Model()).score("judge", request("a"))

@@ -381,7 +381,7 @@ def _reward_pool(settings: VerlSettings) -> Results:
                 settings.number(key)
             elif own:
                 settings.refuse(key, f"must be given with {section}enable_resource_pool=True")
-        names = ("enable_resource_pool", "n_gpus_per_node", "nnodes")
+        names = ("enable_resource_pool", *(("n_gpus_per_node", "nnodes") if own else ()))
         yield from settings.passed({f"{section}{name}": f"reward_model.{name}" for name in names})
 
 
@@ -526,8 +526,10 @@ def _table(command: str, **options: Any) -> Table:
 
 
 NOTHING = Table()
+#: A section that stands for an entry of `reward_models` is there if it is enabled.
+_PPO_READS = {**PPOConfig.reads, "reward_model.": {"reward_model.enable": (True,)}}
 TABLES: Mapping[type[RunConfig], Table] = {
-    PPOConfig: _table("ppo", defaults=NAMES["defaults"], reads=PPOConfig.reads, whole="actor_rollout_ref."),
+    PPOConfig: _table("ppo", defaults=NAMES["defaults"], reads=_PPO_READS, whole="actor_rollout_ref."),
     GenerateConfig: _table("generate", reads=GenerateConfig.reads, prefix="actor_rollout_ref."),
     EvaluateConfig: _table("evaluate"),
 }

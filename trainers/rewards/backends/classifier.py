@@ -21,7 +21,7 @@ from textenvs.messages import Messages
 
 from ...config.reward_model import ClassifierSection
 from ...models.hub import check_model_files
-from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
+from ..service import BackendError, OutageError, ScoringRequest, Traits
 from .conversation import (
     ConversationTokens,
     conversation_problems,
@@ -327,7 +327,8 @@ class ClassifierPool:
 
     def __init__(self, options: ClassifierSection, count: int, make: Callable[[int], Worker]) -> None:
         self.losses = 0  # workers lost so far
-        self._options, self._count, self._make = options, count, make
+        self._options, self._make = options, make
+        self.traits = Traits(count, *score_range(options.transform))  # a batch for each worker at a time
         self._idle: asyncio.Queue[tuple[int, Worker]] = asyncio.Queue()
         self._ready: dict[int, Worker] = {}
         self._starting: set[asyncio.Task[None]] = set()
@@ -354,11 +355,6 @@ class ClassifierPool:
         for number, worker in enumerate(made):
             pool._put(number, worker)
         return pool
-
-    def model_options(self) -> ModelOptions:
-        """Recommended batching options: a batch for each worker at a time."""
-        low, high = score_range(self._options.transform)
-        return ModelOptions(concurrency=self._count, low=low, high=high)
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         """See :class:`~trainers.rewards.RewardBackend`; an ``OutageError`` when two workers are lost over a batch."""

@@ -22,7 +22,7 @@ from textenvs.env import EnvironmentFailure
 from textenvs.judges.llm import LLMJudge, conversation_data
 
 from ...config.reward_model import JudgeSection
-from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
+from ..service import BackendError, OutageError, ScoringRequest, Traits
 from .conversation import replies
 
 #: The named rubrics.
@@ -58,18 +58,10 @@ class JudgeBackend:
             # Several votes are worth asking for only where they may differ.
             temperature=0.0 if options.votes == 1 else 1.0,
         )
-
-    def model_options(self) -> ModelOptions:
-        """Recommended batching options: single requests, many at a time."""
-        spec = self._spec
-        return ModelOptions(
-            max_batch_size=1,
-            max_wait_s=0.0,
-            concurrency=spec.concurrency,
-            timeout_s=(spec.max_retries + 1) * (spec.timeout_s + LONGEST_WAIT_S) * self._judge.tries,
-            low=self._options.low,
-            high=self._options.high,
-        )
+        # Single requests, many at a time.
+        timeout_s = (spec.max_retries + 1) * (spec.timeout_s + LONGEST_WAIT_S) * self._judge.tries
+        recommended = {"max_batch_size": 1, "max_wait_s": 0.0, "timeout_s": timeout_s}
+        self.traits = Traits(spec.concurrency, options.low, options.high, recommended)
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         return await asyncio.gather(*map(self._one, requests))

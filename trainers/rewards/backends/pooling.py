@@ -22,7 +22,7 @@ from textenvs.messages import text_of
 from trainers.engines.server import Answer, Client, UnreachableError, error_text
 
 from ...config.reward_model import ServiceSection
-from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
+from ..service import BackendError, OutageError, ScoringRequest, Traits
 from .conversation import (
     ConversationTokens,
     conversation_problems,
@@ -43,6 +43,9 @@ class PoolingBackend:
     def __init__(self, options: ServiceSection, client: Client, model: str, tokens: ConversationTokens | None) -> None:
         self.options, self._client, self._model, self._tokens = options, client, model, tokens
         self._places = asyncio.Semaphore(options.connections)
+        # The server forms its own batches, so a few batches at a time.
+        recommended = {"max_wait_s": 0.01, "timeout_s": 2 * options.timeout_s}
+        self.traits = Traits(4, *score_range(options.transform), recommended)
 
     @classmethod
     async def connect(cls, options: ServiceSection) -> Self:
@@ -74,12 +77,6 @@ class PoolingBackend:
             await client.close()
             raise
         return cls(options, client, served[0], tokens)
-
-    def model_options(self) -> ModelOptions:
-        """Recommended batching options: the server forms its own batches, so a few batches at a time."""
-        low, high = score_range(self.options.transform)
-        timeout_s = 2 * self.options.timeout_s
-        return ModelOptions(concurrency=4, max_wait_s=0.01, timeout_s=timeout_s, low=low, high=high)
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         if self.options.endpoint != "score" and self.options.input == "messages":
