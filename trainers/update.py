@@ -471,7 +471,7 @@ def kl_controller(section: Estimator) -> KLController:
     control = section.kl_ctrl
     if control.type == "fixed":
         return FixedKL(control.kl_coef)
-    return AdaptiveKL(control.kl_coef, control.target_kl, control.horizon)
+    return AdaptiveKL(control)
 
 
 def off_policy_correction(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from estimating import estimate
+from trajectories import trajectory_of, turns_of
 
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.kl import FixedKL
@@ -32,20 +33,9 @@ def episodes() -> list[Trajectory]:
     """An observation before each turn; log-probabilities -0.1, -0.2, ... of an episode's action tokens."""
     made = []
     for number, (sizes, rewards) in enumerate(zip(SIZES, REWARDS, strict=True)):
-        turn = np.array([k for turn, size in enumerate(sizes) for k in (-1, *[turn] * size)], np.int32)
-        mask = turn >= 0
-        made.append(
-            Trajectory(
-                token_ids=np.arange(len(turn), dtype=np.int32),
-                action_mask=mask,
-                logprobs=np.where(mask, -0.1 * np.cumsum(mask), 0.0).astype(np.float32),
-                weight_version=np.where(mask, 0, -1).astype(np.int32),
-                turn_id=turn,
-                turn_rewards=np.array(rewards),
-                terminated=True,
-                group_id=str(number // 2),
-            )
-        )
+        turns = turns_of(*((1, size) for size in sizes))
+        logprobs = -0.1 * np.cumsum(np.array(turns) >= 0)
+        made.append(trajectory_of(turns, rewards, logprobs=logprobs, group_id=str(number // 2)))
     return made
 
 

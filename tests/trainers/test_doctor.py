@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trajectories import trajectory_of
 
 from trainers.doctor import main
 from trainers.report.checks import CHECKS
@@ -177,17 +178,7 @@ def test_outlier_neither_makes_nor_hides_shift():
 
 
 def episode(task: str, tokens: list[int], reward: float = 0.0, status: Status = Status.COMPLETED) -> Trajectory:
-    size = len(tokens)
-    return Trajectory(
-        token_ids=np.array(tokens, np.int32),
-        action_mask=np.ones(size, np.bool_),
-        logprobs=np.zeros(size, np.float32),
-        weight_version=np.zeros(size, np.int32),
-        turn_id=np.zeros(size, np.int32),
-        turn_rewards=np.array([reward]),
-        status=status,
-        task_key=task,
-    )
+    return trajectory_of([0] * len(tokens), [reward], token_ids=tokens, logprobs=0, status=status, task_key=task)
 
 
 def test_task_dependent_replies_are_detected():

@@ -12,6 +12,7 @@ from estimating import estimator
 from hypothesis import given
 from hypothesis import strategies as st
 from ppo_runs import in_process
+from trajectories import trajectory_of
 
 from textenvs.records import open_run
 from textenvs.records.schema import EXPLAINED
@@ -62,17 +63,10 @@ def episodes(rng: np.random.Generator) -> list[Trajectory]:
     made = []
     for number in range(9):
         turns = np.repeat(np.arange(turns := int(rng.integers(1, 4))), rng.integers(1, 4, turns))
-        size = len(turns)
         rewards = rng.choice([0.0, 0.5, 1.0], turns.max() + 1)
+        terms = tuple({"a": float(reward)} for reward in rewards)
         made.append(
-            Trajectory(
-                *(turns.astype(np.int32), np.ones(size, np.bool_), np.full(size, -0.5, np.float32)),
-                *(np.zeros(size, np.int32), turns.astype(np.int32), rewards),
-                turn_terms=tuple({"a": float(reward)} for reward in rewards),
-                terminated=True,
-                episode_id=f"e{number}",
-                group_id=f"g{number // 3}",
-            )
+            trajectory_of(turns, rewards, turn_terms=terms, episode_id=f"e{number}", group_id=f"g{number // 3}")
         )
     return made
 

@@ -16,6 +16,7 @@ from estimating import estimate
 from hypothesis import given
 from hypothesis import strategies as st
 from ppo_runs import QUICK, SMALL, in_process, training_of
+from trajectories import trajectory_of
 
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS, normalize
@@ -202,14 +203,7 @@ def test_groups_of_equal_sums_differ_by_their_terms():
 
 
 def _episode(reward: float) -> Trajectory:
-    return Trajectory(
-        token_ids=np.zeros(1, np.int32),
-        action_mask=np.ones(1, np.bool_),
-        logprobs=np.zeros(1, np.float32),
-        weight_version=np.zeros(1, np.int32),
-        turn_id=np.zeros(1, np.int32),
-        turn_rewards=np.array([reward]),
-    )
+    return trajectory_of([0], [reward])
 
 
 def test_step_metrics_average_and_memory_takes_maximum() -> None:

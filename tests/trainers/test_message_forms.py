@@ -21,6 +21,7 @@ from trainers.builders.environments import check_tools
 from trainers.chat_template import ControlTokens, MarkedText
 from trainers.command_line import resolve
 from trainers.config import PPOConfig
+from trainers.config.reward_model import TokenizingSection
 from trainers.engines.base import Sampling
 from trainers.models.tiny import CHATML, build_tokenizer
 from trainers.rewards.backends.conversation import ConversationTokens
@@ -218,7 +219,7 @@ def test_player_shows_undescribed_tools() -> None:
 
 
 def test_reward_model_sees_dropped_tool_results() -> None:
-    tokens = ConversationTokens(make_tokenizer(DROPPING), template=None, max_length=9999, overlong="error")
+    tokens = ConversationTokens(make_tokenizer(DROPPING), TokenizingSection())
     talk: Messages = (user("a"), assistant("b"), tool("the result", "c"), assistant("d<|im_end|>e"))
     ids = tokens.encode(talk)
     assert tokens._tokenizer.decode(ids).count("the result") == 1

@@ -18,6 +18,7 @@ from reward_models import CONTEXT, save_model
 
 from textenvs.judges.llm import conversation_data
 from textenvs.messages import Messages
+from trainers.config.reward_model import TokenizingSection
 from trainers.rewards.backends.conversation import ConversationTokens, load_tokenizer
 from trainers.trajectory import Trajectory, read_parquet
 
@@ -84,7 +85,7 @@ def test_flaky_reward_service_is_retried(tmp_path, folder, caplog, endpoint, per
         keys = ["enable=true", "kind=service", f"service.url={url}", f"service.tokenizer={folder}", "name=helpful"]
         keys += [f"service.endpoint={endpoint}", f"per_turn={str(per_turn).lower()}", "max_batch_size=4"]
         in_process(tmp_path, *options(tmp_path, "reward_model", *keys))
-    tokens = ConversationTokens(load_tokenizer(folder), template=None, max_length=CONTEXT, overlong="error")
+    tokens = ConversationTokens(load_tokenizer(folder), TokenizingSection(overlong="error"), CONTEXT)
 
     def expected(messages: Messages) -> float:
         ids = tokens.encode(messages)

@@ -11,31 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from trajectories import trajectory_of, turns_of
 
 from trainers.report.console import ConsoleLogger, conversation, pick, print_conversations
 from trainers.report.loggers import JsonlLogger, Loggers, MetricsError, TensorBoardLogger, read_jsonl
 from trainers.report.metrics import Phases, episode_metrics
 from trainers.report.plots import _smooth, curves_of, plot
-from trainers.trajectory import Status, Trajectory
+from trainers.trajectory import Status
 
 
 def episode(turns=((3, 1.0),), *, stop="solved", status=Status.COMPLETED, prompt=2, **fields):
     """An episode of turns given as (sampled tokens, reward), with two observation tokens between turns."""
-    mask, ids = [False] * prompt, [-1] * prompt
-    for turn, (length, _) in enumerate(turns):
-        gap = 2 if turn else 0
-        mask += [False] * gap + [True] * length
-        ids += [-1] * gap + [turn] * length
-    mask_array = np.array(mask, np.bool_)
-    return Trajectory(
-        token_ids=np.arange(len(mask), dtype=np.int32),
-        action_mask=mask_array,
-        logprobs=np.where(mask_array, -1.0, 0.0).astype(np.float32),
-        weight_version=np.where(mask_array, 0, -1).astype(np.int32),
-        turn_id=np.array(ids, np.int32),
-        turn_rewards=np.array([reward for _, reward in turns], np.float64),
+    sizes = [(2 if turn else prompt, length) for turn, (length, _) in enumerate(turns)]
+    return trajectory_of(
+        turns_of(*sizes, tail=0 if turns else prompt),
+        [reward for _, reward in turns],
+        logprobs=-1,
         turn_terms=fields.pop("terms", tuple({"correct": reward} for _, reward in turns)),
-        terminated=status is Status.COMPLETED,
         truncated=status is not Status.COMPLETED,
         status=status,
         stop=stop,

@@ -18,8 +18,39 @@ from trainers.section import Section
 _ELSEWHERE = ("trainers.engines.vllm.server", "trainers.engines.sglang.launcher", "trainers.integrations.verl")
 #: Names of fields that also name other things: of any function, model, process or record.
 _COMMON = frozenset(
-    "args kwargs name path kind model seed device dtype weights tools where address memory steps rows label id "
-    "threads credit high low template workers backend tokenizer weight logger timeout_s concurrency replicas".split()
+    [
+        "args",
+        "kwargs",
+        "name",
+        "path",
+        "kind",
+        "model",
+        "seed",
+        "device",
+        "dtype",
+        "weights",
+        "tools",
+        "where",
+        "address",
+        "memory",
+        "steps",
+        "rows",
+        "label",
+        "id",
+        "threads",
+        "credit",
+        "high",
+        "low",
+        "template",
+        "workers",
+        "backend",
+        "tokenizer",
+        "weight",
+        "logger",
+        "timeout_s",
+        "concurrency",
+        "replicas",
+    ]
 )
 #: Classes with parameters of their own for what sections also say, each for a reason.
 _ALLOWED = {

@@ -22,7 +22,7 @@ in the reward does not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from torch import Tensor
 
 from trainers.algorithms.batch import Floats, Ints
 from trainers.algorithms.names import KLEstimator
+
+if TYPE_CHECKING:
+    from trainers.algorithms.estimators.base import KLControlSection
 
 #: k3's log-ratio is clamped to +-20, so that ``exp`` and its gradient stay finite.
 K3_MAX_LOG_RATIO = 20.0
@@ -101,12 +104,8 @@ class AdaptiveKL:
     episodes.
     """
 
-    def __init__(self, beta: float, target: float, horizon: float) -> None:
-        """``beta`` (0 would stay 0), ``target`` (in :meth:`update`'s unit) and ``horizon`` (episodes) are positive."""
-        for name, value in (("beta", beta), ("target", target), ("horizon", horizon)):
-            if not 0.0 < value < float("inf"):
-                raise ValueError(f"{name} of an adaptive KL controller must be positive and finite, not {value!r}")
-        self.beta, self.target, self.horizon = beta, target, horizon
+    def __init__(self, control: KLControlSection) -> None:
+        self.beta, self.target, self.horizon = control.kl_coef, control.target_kl, control.horizon
 
     def update(self, kl: float, episodes: int) -> None:
         """Move the coefficient by a batch's :func:`mean_kl`, of fewer than ``5 * horizon`` episodes."""

@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 from hypothesis import strategies as st
+from trajectories import trajectory_of, turns_of
 
 from trainers.trajectory import Status, Trajectory
 
@@ -47,21 +48,12 @@ class Episode:
 
 def trajectory(episode: Episode) -> Trajectory:
     """Lay the episode out as tokens."""
-    mask: list[bool] = []
-    turn_id: list[int] = []
-    for number, turn in enumerate(episode.turns):
-        mask += [False] * turn.observation + [True] * turn.reply
-        turn_id += [-1] * turn.observation + [number] * turn.reply
-    if episode.goes_on:
-        mask, turn_id = mask + [False] * 2, turn_id + [-1] * 2
-    action_mask = np.array(mask, np.bool_)
-    return Trajectory(
-        token_ids=np.zeros(len(mask), np.int32),
-        action_mask=action_mask,
-        logprobs=np.where(action_mask, np.float32(-1), np.float32(0)),
-        weight_version=np.where(action_mask, 0, -1).astype(np.int32),
-        turn_id=np.array(turn_id, np.int32),
-        turn_rewards=np.array([turn.reward for turn in episode.turns], np.float64),
+    turns = turns_of(*((turn.observation, turn.reply) for turn in episode.turns), tail=2 * episode.goes_on)
+    return trajectory_of(
+        turns,
+        [turn.reward for turn in episode.turns],
+        token_ids=np.zeros(len(turns)),
+        logprobs=-1,
         terminated=episode.terminated,
         truncated=episode.truncated,
         status=Status.COMPLETED if episode.terminated else Status.TRUNCATED_TURNS,

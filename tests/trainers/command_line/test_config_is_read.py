@@ -18,6 +18,7 @@ from fake_pooling import FakePooling, in_a_thread
 from fake_service import FakeService
 from pyarrow import parquet
 from reward_models import save_model
+from trajectories import trajectory_of
 
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
@@ -42,7 +43,6 @@ from trainers.models.policy import Policy
 from trainers.rollout.forks import ForkPlan
 from trainers.rollout.renderer import Renderer
 from trainers.section import Section
-from trainers.trajectory import Trajectory
 
 TRAINERS = Path(inspect.getfile(Section)).parent
 #: The code that checks, describes and translates keys; other files there use them.
@@ -103,12 +103,7 @@ def kinds_of(owner: type[Section], name: str) -> list[type[Section]]:
 
 def compute_advantages(estimator: Estimator) -> None:
     """From a batch that has all that estimators need."""
-    tokens = {"token_ids": np.arange(2, dtype=np.int32), "action_mask": np.array([False, True])}
-    numbers = {"logprobs": np.array([0.0, -1.0], np.float32), "weight_version": np.array([-1, 0], np.int32)}
-    episode = Trajectory(
-        **tokens, **numbers, turn_id=np.array([-1, 0], np.int32), turn_rewards=np.ones(1), turn_terms=({"a": 1.0},),
-        terminated=True, group_id="g",
-    )  # fmt: skip
+    episode = trajectory_of([-1, 0], [1.0], turn_terms=({"a": 1.0},), group_id="g")
     episodes = [episode] * 3
     batch = ActionBatch.from_trajectories(episodes, values=np.zeros(3), greedy=np.zeros(3))
     estimator.advantages(estimator.complete(batch, episodes))

@@ -11,6 +11,7 @@ import pytest
 from estimating import estimate
 from hypothesis import given
 from hypothesis import strategies as st
+from trajectories import trajectory_of, turns_of
 
 from trainers.algorithms.batch import ActionBatch
 from trainers.rewards.credit_assignment import (
@@ -32,23 +33,9 @@ rewards_ = st.lists(st.floats(-100, 100), max_size=8)
 
 def episode(rewards: list[float], group: str = "g", **fields: object) -> Trajectory:
     """Return an episode of one token per turn, and one observation before each."""
-    count = len(rewards)
-    mask = np.tile([False, True], count)
-    turn = np.where(mask, np.repeat(np.arange(count), 2), -1)
     terms = fields.pop("turn_terms", tuple({"earned": reward} for reward in rewards))
-    return Trajectory(
-        token_ids=np.arange(2 * count, dtype=np.int32),
-        action_mask=mask.astype(np.bool_),
-        logprobs=np.where(mask, -0.5, 0.0).astype(np.float32),
-        weight_version=np.where(mask, 0, -1).astype(np.int32),
-        turn_id=turn.astype(np.int32),
-        turn_rewards=np.array(rewards, np.float64),
-        turn_terms=terms,  # type: ignore[arg-type]
-        terminated=True,
-        group_id=group,
-        episode_id="e7",
-        **fields,  # type: ignore[arg-type]
-    )
+    turns = turns_of(*[(1, 1)] * len(rewards))
+    return trajectory_of(turns, rewards, turn_terms=terms, group_id=group, episode_id="e7", **fields)
 
 
 @given(rewards_, st.sampled_from(SUM_KEEPING), st.floats(0, 1))

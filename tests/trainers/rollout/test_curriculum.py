@@ -16,6 +16,7 @@ from collector_helpers import END, Characters, collector_of, engine_of, slow_env
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
+from trajectories import trajectory_of, turns_of
 
 from benchmarks.simulation.clock import run_simulated
 from trainers.config.rollout import ComponentSection, CurriculumSection
@@ -30,16 +31,10 @@ from trainers.trajectory import Status, Trajectory
 
 def episode(success: bool, turns: int = 1, mark: int = 0) -> Trajectory:
     """Return an episode with one token an observation and two a reply."""
-    count = 3 * turns
-    turn_id = np.array([turn if place else -1 for turn in range(turns) for place in range(3)], np.int32)
-    return Trajectory(
-        token_ids=np.arange(count, dtype=np.int32) + mark,
-        action_mask=turn_id >= 0,
-        logprobs=np.zeros(count, np.float32),
-        weight_version=np.where(turn_id >= 0, 0, -1).astype(np.int32),
-        turn_id=turn_id,
-        turn_rewards=np.array([*[0.0] * (turns - 1), float(success)]),
-        terminated=success,
+    return trajectory_of(
+        turns_of(*[(1, 2)] * turns),
+        [*[0.0] * (turns - 1), float(success)],
+        token_ids=np.arange(3 * turns) + mark,
         truncated=not success,
         status=Status.COMPLETED if success else Status.TRUNCATED_TURNS,
         stop="solved" if success else None,

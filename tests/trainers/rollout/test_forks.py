@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray_here import local_ray
 from rollout_fakes import AsyncEnv, Errand
+from trajectories import trajectory_of
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
@@ -275,19 +276,8 @@ def test_parquet_keeps_where_fork_was_made(tmp_path: Any) -> None:
 
 
 def root(name: str, rewards: list[float], sampled: list[int], group: str = "g") -> Trajectory:
-    turn_id = np.repeat(np.arange(len(rewards), dtype=np.int32), sampled)
-    size = len(turn_id)
-    return Trajectory(
-        token_ids=np.zeros(size, np.int32),
-        action_mask=np.ones(size, np.bool_),
-        logprobs=np.zeros(size, np.float32),
-        weight_version=np.zeros(size, np.int32),
-        turn_id=turn_id,
-        turn_rewards=np.array(rewards, np.float64),
-        terminated=True,
-        episode_id=name,
-        group_id=group,
-    )
+    turns = np.repeat(np.arange(len(rewards)), sampled)
+    return trajectory_of(turns, rewards, episode_id=name, group_id=group)
 
 
 def fork_of(of: Trajectory, turn: int, reward: float, number: int) -> Trajectory:

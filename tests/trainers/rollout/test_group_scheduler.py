@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from trajectories import trajectory_of
 
 from trainers.config.rollout import RolloutSection
 from trainers.rollout.group_scheduler import (
@@ -23,17 +24,7 @@ from trainers.trajectory import Status, Trajectory
 
 def played(version: int, reward: float = 0.0, status: Status = Status.COMPLETED, name: str = "") -> Trajectory:
     """An episode of one sampled token."""
-    return Trajectory(
-        token_ids=np.zeros(1, np.int32),
-        action_mask=np.ones(1, np.bool_),
-        logprobs=np.zeros(1, np.float32),
-        weight_version=np.full(1, version, np.int32),
-        turn_id=np.zeros(1, np.int32),
-        turn_rewards=np.array([reward]),
-        status=status,
-        episode_id=name,
-        task_key=name,
-    )
+    return trajectory_of([0], [reward], version=version, status=status, episode_id=name, task_key=name)
 
 
 def start_all(scheduler: GroupScheduler) -> list[Ticket]:

@@ -14,12 +14,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from collector_helpers import collect, collector_of, engine_of, says, slow_env, tokens, turn_of, wordy
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
+from trajectories import trajectory_of
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
@@ -112,15 +112,7 @@ def test_share_of_replies_cut_at_limit() -> None:
 
 
 def episodes_of(length: int, count: int) -> list[Trajectory]:
-    one = Trajectory(
-        token_ids=np.zeros(length, np.int32),
-        action_mask=np.ones(length, np.bool_),
-        logprobs=np.zeros(length, np.float32),
-        weight_version=np.zeros(length, np.int32),
-        turn_id=np.zeros(length, np.int32),
-        turn_rewards=np.zeros(1),
-    )
-    return [one] * count
+    return [trajectory_of([0] * length)] * count
 
 
 @given(

@@ -60,12 +60,7 @@ class Classifier:
         if options.max_length is not None and options.max_length > longest:
             raise ValueError(_too_long(options, longest))
         self._widest = positions
-        self._tokens = ConversationTokens(
-            load_tokenizer(options.tokenizer or str(_folder(options))),
-            template=options.template,
-            max_length=options.max_length or longest,
-            overlong=options.overlong,
-        )
+        self._tokens = ConversationTokens(load_tokenizer(options.tokenizer or str(_folder(options))), options, longest)
 
     def score(self, conversations: Sequence[Messages]) -> list[float | str]:
         """Return the scores in order; a string is the reason for a missing score."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from textenvs.bounded_files import read_text
 from textenvs.messages import Messages, assistant, user
 
 from ...chat_template import ControlTokens, MarkedText, MessageForms, RendererError, show_with
+from ...config.reward_model import TokenizingSection
 from ..service import BackendError, ScoringRequest
 
-Overlong: TypeAlias = Literal["error", "left"]
 Prepared = TypeVar("Prepared")
 
 #: A conversation that every reward model must be able to score; each is tried on it first.
@@ -76,13 +76,14 @@ class ConversationTokens:
     """Conversations as tokens of a model, by its chat template.
 
     A control token that a message spells is encoded as plain text, so that a policy cannot continue in the user's name.
-    Each message is converted to a form that the template renders. ``ValueError``: no template, or it renders nothing.
+    Each message is converted to a form that the template renders. ``longest`` are the tokens that the model reads;
+    the section may say fewer. ``ValueError``: no template, or it renders nothing.
     """
 
-    def __init__(self, tokenizer: Any, *, template: str | None, max_length: int, overlong: Overlong) -> None:
-        self._tokenizer, self._max_length, self._overlong = tokenizer, max_length, overlong
-        if template is not None:
-            path = Path(template).expanduser()
+    def __init__(self, tokenizer: Any, section: TokenizingSection, longest: int = 2**31) -> None:
+        self._tokenizer, self._max_length, self._overlong = tokenizer, section.max_length or longest, section.overlong
+        if section.template is not None:
+            path = Path(section.template).expanduser()
             if not path.is_file():
                 raise ValueError(f"template: there is no file {path}")
             tokenizer.chat_template = read_text(path)
@@ -136,7 +137,7 @@ def conversation_problems(
         yield "tokenizer" if tokenizer else "path", str(error)
         return
     try:
-        ids = ConversationTokens(loaded, template=template, max_length=2**31, overlong="error").encode(PROBE)
+        ids = ConversationTokens(loaded, TokenizingSection(template=template)).encode(PROBE)
     except (ValueError, BackendError) as error:
         yield "template", str(error)
         return

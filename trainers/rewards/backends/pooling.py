@@ -66,12 +66,7 @@ class PoolingBackend:
                 if options.max_length is not None and longest is not None and options.max_length > longest:
                     raise ValueError(f"max_length is {options.max_length}, but the server reads {longest} tokens")
                 tokens = await asyncio.to_thread(
-                    lambda: ConversationTokens(
-                        load_tokenizer(str(options.tokenizer)),
-                        template=options.template,
-                        max_length=options.max_length or longest or 2**31,
-                        overlong=options.overlong,
-                    )
+                    lambda: ConversationTokens(load_tokenizer(str(options.tokenizer)), options, longest or 2**31)
                 )
         except BaseException:
             await client.close()
