@@ -1,21 +1,17 @@
-"""A small vLLM without a model: the HTTP endpoints that the engine uses, as 0.32 answers them.
-
-Tokens are counted up from the prompt's length: what matters is who gets which, and when.
-"""
+"""A small vLLM without a model: the HTTP endpoints that the engine uses, as 0.32 answers them."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from fake_server import VOCAB, FakeServer
 from safetensors.torch import load, load_file
 
 from trainers.engines.weights import FUSED, bits
 
-VOCAB = 64
 DESCRIBED = {
     "vllm": "0.32.0",
     "vocab_size": VOCAB,
@@ -28,182 +24,132 @@ DESCRIBED = {
 }
 
 
-@dataclass
-class ServerBehavior:
-    """The options and faults of the fake.
+@dataclass(eq=False)
+class FakeVLLM(FakeServer):
+    """See the module's text.
 
     Args:
         described: Changes of the worker's description.
-        dev_mode: Whether there are endpoints for weights.
         extension: Whether the worker has this project's extension.
         details: Whether answers say what was cached.
-        world: Workers.
-        token_s: Seconds a token.
-        refuse: Endpoints that fail, with their messages, in order.
-        lose: Parameters that updates silently leave out.
         fused: Modules that it has under other names.
-        well: What ``/health`` answers.
-        hung: Nothing is computed any more.
     """
 
     described: dict[str, Any] = field(default_factory=dict)
-    dev_mode: bool = True
     extension: bool = True
     details: bool = True
-    world: int = 1
-    token_s: float = 0.001
-    refuse: dict[str, list[str]] = field(default_factory=dict)
-    lose: tuple[str, ...] = ()
     fused: dict[str, str] = field(default_factory=dict)
-    well: int = 200
-    hung: bool = False
 
+    generate = "/inference/v1/generate"
+    health = "/health"
+    steps = {  # noqa: RUF012
+        "pause": "/pause",
+        "open": "/start_weight_update",
+        "take": "/update_weights",
+        "close": "/finish_weight_update",
+        "compare": "/collective_rpc",
+        "resume": "/resume",
+    }
+    cancels = True
 
-class FakeVLLM:
-    """See the module's text; ``log`` has the path of every request that changes something, in order."""
-
-    def __init__(self, behavior: ServerBehavior | None = None) -> None:
-        self.behavior = behavior or ServerBehavior()
-        self.log: list[str] = []
-        self.label = "default"
-        self.weights: dict[str, Any] = {}
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.base: dict[str, Any] = {}
         self.adapter: dict[str, Any] = {}
         self.left_out: list[list[int]] | None = None  # spans of ids
         self.kinds: list[str] = []  # of the buckets that came
-        self.active = self.paused = self.asleep = False
-        self.running = 0
-        self.made = 0
-        self.url = ""
-        self._runner: web.AppRunner | None = None
+        self._requests = 0
 
-    async def start(self, port: int = 0) -> str:
-        app = web.Application(client_max_size=2**30)
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", port).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self.url
+    def _planned(self, fault: Any) -> tuple[int, Any]:
+        self.in_session &= not isinstance(fault, str)  # a failed update is over
+        return super()._planned(fault)
 
-    async def stop(self) -> None:
-        """Refuse further connections, and break the open ones."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+    def failure(self, message: str) -> tuple[int, Any]:
+        text = (
+            f"Call to collective_rpc method failed: Worker failed with error '{message}', please check the stack trace"
+        )
+        return 500, {"error": {"message": text, "code": 500}}
 
-    async def _answer(self, request: web.Request) -> web.Response:
-        path, behavior = request.path, self.behavior
-        if path == "/health":
-            return web.Response(status=behavior.well)
-        if path == "/metrics":
-            return web.Response(text=f'# HELP x\nvllm:generation_tokens_total{{engine="0"}} {self.made}.0\nother 3\n')
-        if path == "/inference/v1/generate":
-            return await self._generate(await request.json())
-        if not behavior.dev_mode:
-            return web.json_response({"error": {"message": "Not Found"}}, status=404)
-        self.log.append(path)
-        if messages := behavior.refuse.get(path):
-            self.active = False
-            return _failed(messages.pop(0))
-        body = await request.json() if request.can_read_body else {}
-        handler = getattr(self, "_" + path.strip("/"), None)
-        if handler is None:
-            return web.json_response({"error": {"message": "Not Found"}}, status=404)
-        try:
-            return web.json_response(handler(body) or {})
-        except RuntimeError as error:
-            return _failed(str(error))
+    async def _health(self, body: Any) -> web.Response:
+        return web.Response()
 
-    async def _generate(self, body: dict[str, Any]) -> web.Response:
-        sampling, size, tokens, spans = body["sampling_params"], len(body["token_ids"]), [], []
-        self.running += 1
-        try:
-            while len(tokens) < sampling["max_tokens"]:
-                await asyncio.sleep(self.behavior.token_s)
-                while self.paused or self.asleep or self.behavior.hung:
-                    await asyncio.sleep(0.001)
-                if not spans or spans[-1]["version"] != self.label:
-                    spans.append({"version": self.label, "start": len(tokens), "end": len(tokens)})
-                tokens.append((size + len(tokens)) % VOCAB)
-                spans[-1]["end"] = len(tokens)
-                self.made += 1
-        finally:
-            self.running -= 1
+    async def _metrics(self, body: Any) -> str:
+        return f'# HELP x\nvllm:generation_tokens_total{{engine="0"}} {self.made}.0\nother 3\n'
+
+    async def _inference_v1_generate(self, body: dict[str, Any]) -> Any:
+        self._requests += 1
+        size, room = len(body["token_ids"]), body["sampling_params"]["max_tokens"]
+        request = await self.compute(str(self._requests), size, room)
         choice = {
-            "token_ids": tokens,
-            "finish_reason": "length",
-            "weight_versions": spans,
-            "logprobs": {"content": [{"token_id": token, "logprob": -1.0} for token in tokens]},
+            "token_ids": request.tokens,
+            "finish_reason": request.reason,
+            "weight_versions": request.spans,
+            "logprobs": {"content": [{"logprob": logprob} for logprob in request.logprobs]},
         }
-        details = {"cached_tokens": 0} if self.behavior.details else None
-        return web.json_response({"choices": [choice], "usage": {"prompt_tokens_details": details}})
+        details = {"cached_tokens": 0} if self.details else None
+        return {"choices": [choice], "usage": {"prompt_tokens_details": details}}
 
-    # Each is the endpoint of its name
-
-    def _collective_rpc(self, body: dict[str, Any]) -> Any:
-        if not self.behavior.extension:
+    async def _collective_rpc(self, body: dict[str, Any]) -> Any:
+        if not self.extension:
             raise RuntimeError(f"'CPUWorker' object has no attribute '{body['method']}'")
         if body["method"] == "leave_out":
             (self.left_out,) = body["args"]
-            return {"results": [None] * self.behavior.world}
+            return {"results": [None]}
         if body["method"] == "weight_checksums":
-            sums = {name: sum(map(bits, parts)) % 2**64 for name, parts in self._fused().items()}
-            return {"results": [sums] * self.behavior.world}
-        return {"results": [{**DESCRIBED, **self.behavior.described}] * self.behavior.world}
+            return {"results": [{name: sum(map(bits, parts)) % 2**64 for name, parts in self._fused().items()}]}
+        return {"results": [{**DESCRIBED, **self.described}]}
 
     def _fused(self) -> dict[str, list[Any]]:
         fused: dict[str, list[Any]] = {}
         for name, value in self.weights.items():
             parent, _, last = name.rpartition(".")[0].rpartition(".")
-            whole = next(
-                (whole for whole, parts in FUSED.items() if last in parts), self.behavior.fused.get(last, last)
-            )
+            whole = next((whole for whole, parts in FUSED.items() if last in parts), self.fused.get(last, last))
             fused.setdefault(f"{parent}.{whole}.{name.rpartition('.')[2]}", []).append(value)
         return fused
 
-    def _get_world_size(self, body: Any) -> Any:
-        return {"world_size": self.behavior.world}
+    async def _get_world_size(self, body: Any) -> Any:
+        return {"world_size": 1}
 
-    def _weight_info(self, body: Any) -> Any:
+    async def _weight_info(self, body: Any) -> Any:
         return {"weight_version": self.label}
 
-    def _is_sleeping(self, body: Any) -> Any:
+    async def _is_sleeping(self, body: Any) -> Any:
         return {"is_sleeping": self.asleep}
 
-    def _start_weight_update(self, body: Any) -> None:
-        if self.active:
+    async def _start_weight_update(self, body: Any) -> Any:
+        if self.in_session:
             raise RuntimeError("start_weight_update called while a weight update is already active.")
-        self.active = True
+        self.in_session = True
+        return {}
 
-    def _update_weights(self, body: Any) -> None:
-        assert self.active
+    async def _update_weights(self, body: Any) -> Any:
+        assert self.in_session
         info = body["update_info"]
         self.kinds.append(info["kind"])
-        if info["kind"] == "merge":
-            return
-        got = load(base64.b64decode(info["data"])) if "data" in info else load_file(info["path"])
-        target = {"weights": self.weights, "base": self.base, "adapter": self.adapter}[info["kind"]]
-        target.update((name, value) for name, value in got.items() if name not in self.behavior.lose)
+        if info["kind"] != "merge":
+            got = load(base64.b64decode(info["data"])) if "data" in info else load_file(info["path"])
+            target = {"weights": self.weights, "base": self.base, "adapter": self.adapter}[info["kind"]]
+            target.update((name, value) for name, value in got.items() if name not in self.lose)
+        return {}
 
-    def _finish_weight_update(self, body: Any) -> None:
-        assert self.active
-        self.active = False
+    async def _finish_weight_update(self, body: Any) -> Any:
+        assert self.in_session
+        self.in_session = False
         self.label = body.get("weight_version", self.label)
+        return {}
 
-    def _pause(self, body: Any) -> None:
+    async def _pause(self, body: Any) -> Any:
         self.paused = True
+        return {}
 
-    def _resume(self, body: Any) -> None:
+    async def _resume(self, body: Any) -> Any:
         self.paused = False
+        return {}
 
-    def _sleep(self, body: Any) -> None:
+    async def _sleep(self, body: Any) -> Any:
         self.asleep = True
+        return {}
 
-    def _wake_up(self, body: Any) -> None:
+    async def _wake_up(self, body: Any) -> Any:
         self.asleep = False
-
-
-def _failed(message: str) -> web.Response:
-    text = f"Call to collective_rpc method failed: Worker failed with error '{message}', please check the stack trace"
-    return web.json_response({"error": {"message": text, "code": 500}}, status=500)
+        return {}

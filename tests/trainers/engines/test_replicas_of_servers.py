@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fake_sglang import FakeSGLang
-from fake_vllm import FakeVLLM, ServerBehavior
+from fake_vllm import FakeVLLM
 from transformers import PreTrainedModel
 
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
@@ -49,7 +49,7 @@ def configured(*arguments: str) -> PPOConfig:
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 async def test_lost_external_server_rejoins_when_it_answers(name: str, policy: Policy, tmp_path: Path) -> None:
     vocab = {"vocab_size": policy.model.config.vocab_size}
-    servers: list[Any] = [FakeVLLM(ServerBehavior(vocab)) if name == "vllm" else FakeSGLang() for _ in range(2)]
+    servers: list[Any] = [FakeVLLM(described=vocab) if name == "vllm" else FakeSGLang() for _ in range(2)]
     urls = [await server.start() for server in servers]
     options = [f"engine.{name}.verify=false"]
     config = configured(
@@ -159,8 +159,8 @@ async def test_lost_single_external_server_is_fatal(policy: Policy, tmp_path: Pa
 
 
 async def test_failed_server_closes_all_others(policy: Policy) -> None:
-    good = FakeVLLM(ServerBehavior({"vocab_size": policy.model.config.vocab_size}))
-    bad = FakeVLLM(ServerBehavior({"vocab_size": 1}))
+    good = FakeVLLM(described={"vocab_size": policy.model.config.vocab_size})
+    bad = FakeVLLM(described={"vocab_size": 1})
     urls = [await server.start() for server in (good, bad)]
     config = configured("engine.name=vllm", f"engine.vllm.base_url=[{', '.join(urls)}]")
     before = asyncio.all_tasks()

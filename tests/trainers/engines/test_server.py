@@ -1,10 +1,11 @@
-"""A server's process: its end, and its log. Health checks: test_sglang.py, with a fake server."""
+"""A server's process: its start, its end, and its log; alone, and under an engine."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from served_engines import LONG, engine_of
 
+from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.server import ServerProcess
 
 #: A server that starts a child of its own, says both ids, and ignores SIGTERM.
@@ -51,7 +54,8 @@ async def pids(log: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("way", ["stopped", "collected", "its starter is killed"])
-async def test_server_and_its_children_end(way: str) -> None:
+async def test_server_and_its_children_end(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.engines.server._GRACE_S", 0.1)
     if way == "its starter is killed":
         with subprocess.Popen([sys.executable, "-c", STARTER, SERVER], stdout=subprocess.PIPE, text=True) as starter:
             assert starter.stdout is not None
@@ -89,3 +93,60 @@ async def test_tail_has_first_error_and_last_lines() -> None:
 def test_missing_program_is_an_error() -> None:
     with pytest.raises(OSError, match="nowhere"):
         ServerProcess(["/nowhere/server"], {})
+
+
+# Under an engine
+
+
+def python_that(folder: Path, script: str) -> str:
+    """Write an executable in place of SGLang's Python: it gets the launcher and the server's arguments."""
+    path = folder / "python"
+    path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def a_fake_server(folder: Path) -> str:
+    fake = Path(__file__).with_name("fake_sglang.py")
+    return python_that(folder, f'export PYTHONSAFEPATH=\nexec {sys.executable} {fake} "$@"\n')
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped", "closed"])
+async def test_own_server_ends_with_its_engine(folder: Path, tmp_path: Path, fault: str) -> None:
+    options = {"health_timeout_s": 0.5} if fault == "stopped" else {}
+    engine = engine_of("sglang", folder, python=a_fake_server(tmp_path), **options)
+    assert engine._server is not None
+    pid = engine._server.pid
+    try:
+        async with asyncio.timeout(100):
+            made = await engine.generate([1, 2], Sampling(max_new_tokens=3))
+            assert made.token_ids.tolist() == [2, 3, 4]
+            if fault != "closed":
+                task = asyncio.create_task(engine.generate([1], LONG))
+                await asyncio.sleep(0.05)
+                os.kill(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+                message = "killed by SIGKILL" if fault == "killed" else "no answer within"
+                with pytest.raises(EngineDeadError, match=message) as caught:
+                    await task
+                assert '{"serving":' in str(caught.value)  # the end of its log
+    finally:
+        await engine.close()
+    assert not running(pid)
+
+
+async def test_failed_start_quotes_the_log(folder: Path, tmp_path: Path) -> None:
+    python = python_that(tmp_path, "echo ImportError: no module named luck\nexit 3\n")
+    engine = engine_of("sglang", folder, python=python)
+    for _ in range(2):
+        with pytest.raises(EngineDeadError, match=r"(?s)did not start: it exited with code 3.*no module named luck"):
+            await engine.ready()
+    await engine.close()
+
+
+async def test_server_that_never_gets_ready_is_given_up(folder: Path, tmp_path: Path) -> None:
+    engine = engine_of("sglang", folder, python=python_that(tmp_path, "exec sleep 60\n"), start_timeout_s=0.3)
+    assert engine._server is not None
+    with pytest.raises(EngineDeadError, match=r"not ready after 0\.3 s"):
+        await engine.generate([1], LONG)
+    await engine.close()
+    assert not running(engine._server.pid)
