@@ -39,11 +39,13 @@ from benchmarks.gpu.shapes import from_tokens
 from trainers.algorithms.losses import PPO, GSPOToken, PolicyLoss
 from trainers.algorithms.off_policy import importance_weights
 from trainers.config.engine import TorchEngineSection
+from trainers.config.model import ModelSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
-from trainers.learner import Learner, OptimizerSettings
+from trainers.learner import Learner
 from trainers.learner.fsdp import whole
 from trainers.models import tiny
+from trainers.section import ActorSection
 from trainers.trajectory import Trajectory
 
 DType = Literal["float32", "bfloat16"]
@@ -108,8 +110,7 @@ def trajectory(prompt: list[int], ids: Any, logprobs: Any, name: str) -> Traject
 
 def make_learner(model: Any, dtype: DType) -> Learner:
     """Build a learner with steps so small that the weights stay as they are."""
-    settings = OptimizerSettings(lr=1e-12, weight_decay=0.0, grad_clip=1e9)
-    return Learner(model, dtype=dtype, optimizer=settings, max_tokens_per_micro_batch=2048)
+    return Learner(model, ModelSection(dtype=dtype), actor=ActorSection(lr=1e-12, grad_clip=1e9))
 
 
 def shares(log_ratio: np.ndarray, offsets: np.ndarray) -> dict[str, float]:

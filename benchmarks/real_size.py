@@ -37,9 +37,10 @@ from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.command_line import load_config
-from trainers.config.running import RayInitSection
-from trainers.learner import OptimizerSettings
+from trainers.config.model import ModelSection
+from trainers.config.running import ClusterSection, RayInitSection, RunSection
 from trainers.models.tiny import build_tokenizer
+from trainers.section import ActorSection
 from trainers.trajectory import Trajectory
 
 SHAPES = {
@@ -111,12 +112,10 @@ class Watch:
 
 def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch:
     """Run the phases of a group of ranks, and return their peaks in bytes."""
-    settings = {
-        "optimizer": OptimizerSettings(lr=1e-5),
-        "max_tokens_per_micro_batch": TOKENS,
-        "device": "cpu",
-        "threads": 1,
-        "fsdp": "always",
+    sections: dict[str, Any] = {
+        "model": ModelSection(device="cpu"),
+        "run": RunSection(threads=1, fsdp="always"),
+        "actor": ActorSection(lr=1e-5, max_tokens_per_micro_batch=TOKENS),
     }
     keys = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "model.device=cpu"]
     plan = make_plan(load_config(keys)[0], Machine(0))
@@ -128,7 +127,7 @@ def measure(folder: Path, config: Qwen2Config, ranks: int, where: Path) -> Watch
     with RayCluster(plan, RayInitSection(), timeout=300.0) as cluster:
         watch, actors = Watch(), RayRanks(cluster)
         watch.pids = [pid for _, pid, _ in actors.info]
-        group = watch.phase("loading", lambda: LearnerGroup(actors, str(folder), settings))
+        group = watch.phase("loading", lambda: LearnerGroup(actors, ClusterSection(), str(folder), **sections))
         try:
             watch.phase("training", lambda: [group.update_actor(trajectories, numbers, loss) for _ in range(2)])
             watch.phase("publishing", group.weights)

@@ -33,10 +33,13 @@ import torch.multiprocessing as mp
 
 from benchmarks.gpu.learners import distance, gradients, update
 from benchmarks.gpu.shapes import forked
-from trainers.learner import Learner, OptimizerSettings
+from trainers.config.model import ModelSection
+from trainers.config.running import RunSection
+from trainers.learner import Learner
 from trainers.learner.memory import empty_heap, give_back_freed_memory
 from trainers.learner.trees import Forest
 from trainers.models.tiny import build_model
+from trainers.section import ActorSection
 
 DEPTHS, SHARINGS = range(1, 7), (0.5, 0.75, 0.9)
 _VOCABULARY = 512
@@ -55,11 +58,10 @@ def measure(depth: int, sharing: float, arguments: argparse.Namespace) -> dict[s
     for trees in (False, True):
         learner = Learner(
             model,
-            optimizer=OptimizerSettings(lr=1e-6),
-            max_tokens_per_micro_batch=10**9,
-            remove_padding=True,
+            ModelSection(device="cpu", use_remove_padding=True),
+            RunSection(fsdp="always" if dist.is_initialized() else "never"),
+            ActorSection(max_tokens_per_micro_batch=10**9),
             share_prefixes=trees,
-            fsdp="always" if dist.is_initialized() else "never",
         )
         gradient, _ = gradients(learner, trajectories)
         sizes, cut = [0, 0], learner._cut

@@ -28,11 +28,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from trainers.cluster.publisher import Publisher
 from trainers.command_line import load_config
 from trainers.config.engine import ENGINES, ServedEngineSection, TorchEngineSection
+from trainers.config.model import ModelSection
 from trainers.engines.remote import RemoteEngine
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.vllm.engine import VLLMEngine
-from trainers.learner import Learner, LoRASettings
+from trainers.learner import Learner
 from trainers.learner.memory import empty_heap, peak
 from trainers.models.tiny import build_model
 
@@ -98,8 +99,8 @@ async def measure_in_process(arguments: argparse.Namespace, lora: int, staleness
         small_model() if arguments.tiny else AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
     )
     dtype = getattr(torch, arguments.dtype)
-    settings = LoRASettings(rank=lora, alpha=lora) if lora else None
-    learner = Learner(model, device=arguments.device, dtype=arguments.dtype, lora=settings)
+    section = ModelSection(device=arguments.device, dtype=arguments.dtype, lora_rank=lora, lora_alpha=lora or 1)
+    learner = Learner(model, section)
     engine = TorchEngine(model, TorchEngineSection(max_slots=1, max_context=256), device=arguments.device, dtype=dtype)
     del model
     publisher, took, above = Publisher(learner, config), [], []

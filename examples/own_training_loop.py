@@ -21,12 +21,13 @@ from trainers.algorithms.losses import PPO, token_weights
 from trainers.config.engine import TorchEngineSection
 from trainers.config.rollout import RolloutSection
 from trainers.engines.torch_engine import TorchEngine
-from trainers.learner import Learner, OptimizerSettings
+from trainers.learner import Learner
 from trainers.models.tiny import build_model, build_tokenizer
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.demonstrations import encode, play
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.renderer import Renderer
+from trainers.section import ActorSection
 
 ITERATIONS = 3
 
@@ -71,7 +72,7 @@ async def main() -> None:
     tokenizer = build_tokenizer(message["content"] for episode in demonstrations for message in episode.messages)
     model = build_model(len(tokenizer), hidden=64, layers=2, max_context=256, eos_token_id=tokenizer.eos_token_id)
     renderer = Renderer(tokenizer)
-    learner = Learner(model, optimizer=OptimizerSettings(lr=2e-3))
+    learner = Learner(model, actor=ActorSection(lr=2e-3))
     examples = [encode(episode, renderer, tokenizer).trajectory for episode in demonstrations]
     for start in range(0, len(examples), 10):  # a warm start: random weights would never say a number
         metrics = learner.update_sft(examples[start : start + 10])

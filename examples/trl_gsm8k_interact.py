@@ -27,10 +27,11 @@ import textenvs  # noqa: E402
 from textenvs.integrations.trl import textenv_dataset  # noqa: E402
 from trainers.integrations.trl import TextEnvRollout, textenv_reward  # noqa: E402
 from trainers.integrations.trl.credit import TurnCreditGRPOTrainer  # noqa: E402
-from trainers.learner import Learner, OptimizerSettings  # noqa: E402
+from trainers.learner import Learner  # noqa: E402
 from trainers.models import tiny  # noqa: E402
 from trainers.rollout.demonstrations import encode, play  # noqa: E402
 from trainers.rollout.renderer import Renderer  # noqa: E402
+from trainers.section import ActorSection  # noqa: E402
 
 # An answer line that is wrong earns a little, and another turn costs no more.
 ENV, KWARGS = "textenv/gsm8k-interact", {"method": "strict", "format": 0.1, "extra_turn": -0.1}
@@ -51,7 +52,7 @@ def tiny_model():
         max_context=256,
         eos_token_id=tokenizer.eos_token_id,
     )
-    renderer, learner = Renderer(tokenizer), Learner(model, optimizer=OptimizerSettings(lr=3e-3))
+    renderer, learner = Renderer(tokenizer), Learner(model, actor=ActorSection(lr=3e-3))
     examples = [encode(episode, renderer, tokenizer).trajectory for episode in demonstrations]
     for start in range(0, len(examples), 8):
         learner.update_sft(examples[start : start + 8])

@@ -32,7 +32,7 @@ from .builders.folder import (
     run_folder,
     write_config,
 )
-from .builders.learner import check_learner, learner_of, learner_options, start_from_adapter
+from .builders.learner import check_learner, learner_of, start_from_adapter
 from .builders.policy import careless_of, experts_of, policy_of, renderer_of, set_threads, with_available_scripts
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, changes, damaged, refuse_checkpoint
@@ -44,7 +44,7 @@ from .cluster.publisher import Publisher
 from .cluster.ray.runtime import captures
 from .config import PPOConfig
 from .engines.base import Engine
-from .learner import Learner, Parallel
+from .learner import Learner
 from .learner.memory import LearnerThread, empty_heap
 from .models.policy import Policy, PolicyError
 from .report.checks import CHECKS
@@ -454,11 +454,13 @@ def warm_up(
         }
         parts.append(("careless", section.model_copy(update=changed), seed + 1, careless_of(config)))
     # Prepare all parts first, to find errors before anything is trained.
-    options = learner_options(config.model, config.trainer)
-    if config.model.path == "tiny":
-        options["lora"] = None  # a model from scratch has no weights worth an adapter yet
-    if config.cluster.learner_ranks > 1:
-        options["parallel"] = Parallel()  # only this process trains
+    model = config.model.model_copy(update={"device": driver_device(config).type})
+    if model.path == "tiny":
+        model = model.model_copy(update={"lora_rank": 0})  # a model from scratch has no weights worth an adapter yet
+    run = config.trainer
+    if config.cluster.learner_ranks > 1:  # only this process trains
+        alone = {"fsdp_size": None, "tensor_parallel_size": 1, "ulysses_sequence_parallel_size": 1}
+        run = run.model_copy(update=alone)
     examples_of_parts = [
         sft.examples_of(components, part, policy, renderer, part_seed, given_up.is_set, progress)
         for _, part, part_seed, components in parts
@@ -466,8 +468,7 @@ def warm_up(
     for (name, part, part_seed, _), examples in zip(parts, examples_of_parts, strict=True):
         began = time.perf_counter()
         with progress.phase(name, part.steps, "steps") as phase:
-            on_step, device = _watched(given_up, phase), driver_device(config)
-            sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, device=device, options=options)
+            sft.fit(policy, examples, part, model, run, seed=part_seed, on_step=_watched(given_up, phase))
         say(f"{name}: {part.steps} steps, {phase.detail}, {duration(time.perf_counter() - began)}")
 
 

@@ -53,6 +53,33 @@ class Section(BaseModel):
         return tuple(value) if isinstance(value, list) else value
 
 
+#: Fields of optimizers, of which each section has its own default.
+LearningRate: TypeAlias = Annotated[float, Field(gt=0)]
+WarmupSteps: TypeAlias = Annotated[int, Field(ge=0, description="Optimizer steps of linear rise to `lr`.")]
+Betas: TypeAlias = Annotated[tuple[DecayRate, DecayRate], Field(description="AdamW's decay rates of the two moments.")]
+Schedule: TypeAlias = Annotated[
+    Literal["constant", "cosine"],
+    Field(description="After the warm-up: constant at `lr`, or falling to a tenth of it by the last iteration."),
+]
+
+
+class OptimizerSection(Section):
+    """AdamW of one model. Where a section does not offer one of these keys, it fixes it as a ``ClassVar``."""
+
+    lr: LearningRate = Field(1e-6, description="Learning rate.")
+    lr_warmup_steps: WarmupSteps = 0
+    lr_schedule: Schedule = "constant"
+    betas: Betas = (0.9, 0.999)
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
+    grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
+
+
+class ActorSection(OptimizerSection):
+    """Training of the policy, by whatever loss."""
+
+    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Maximum tokens in one forward and backward pass.")
+
+
 def changed(section: Section, name: str) -> bool:
     """Return whether a value differs from its default; writing out a default (a dumped file does) changes nothing."""
     return bool(getattr(section, name) != type(section).model_fields[name].get_default(call_default_factory=True))

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ if __name__ == "__main__":
     check_arguments(sys.argv[1:], SFTConfig, "python -m trainers.sft")
 
 try:
-    import torch
+    import torch  # noqa: F401
 except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
@@ -37,7 +36,7 @@ from textenvs.text import plural
 from .builders import SetupError, nothing_started
 from .builders.environments import Component, components_of
 from .builders.folder import held, logged_run, refuse_ppo_folder, run_folder, write_config
-from .builders.learner import check_learner, learner_options
+from .builders.learner import check_learner
 from .builders.policy import (
     careless_left_out,
     demonstrations_needed,
@@ -48,8 +47,10 @@ from .builders.policy import (
     tokenizer_texts,
 )
 from .cli import INTERRUPTED, Interrupts, run_command
-from .config.schema import SFTSection, SupervisedSection
-from .learner import Learner, OptimizerSettings
+from .config.model import ModelSection, SupervisedSection
+from .config.running import RunSection
+from .config.schema import SFTSection
+from .learner import Learner
 from .learner.checkpoint import replace_folder
 from .learner.fsdp import Ranks
 from .learner.system_errors import system_errors
@@ -69,36 +70,21 @@ def fit(
     policy: Policy,
     examples: Sequence[Example],
     section: SupervisedSection,
+    model: ModelSection,
+    run: RunSection,
     *,
     seed: int,
     on_step: OnStep,
-    device: torch.device | str = "cpu",
-    options: Mapping[str, Any] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Train ``policy.model`` in place on examples, in a new order in every epoch; ``seed`` decides the order.
 
     ``on_step`` receives the number (from 1) and the metrics of each step; ``stop`` is called after each, and true ends
-    the training. ``options`` are additional options of the learner. Adapters are merged in the end.
+    the training. Adapters are merged in the end.
     """
     if not any(example.weights.any() for example in examples):
         raise DemonstrationError("there is no demonstration with a reply to imitate")
-    learner = Learner(
-        policy.source,
-        optimizer=OptimizerSettings(
-            lr=section.lr,
-            betas=(0.9, 0.99),
-            weight_decay=section.weight_decay,
-            warmup_steps=section.lr_warmup_steps,
-            schedule="cosine",
-            total_steps=max(section.steps, section.lr_warmup_steps + 1),
-            min_lr_ratio=0.1,
-            grad_clip=section.grad_clip,
-        ),
-        max_tokens_per_micro_batch=section.max_tokens_per_micro_batch,
-        device=device,
-        **(options or {}),
-    )
+    learner = Learner(policy.source, model, run, section, total_steps=section.steps)
     order: list[int] = []
     epoch = 0
     for step in range(1, section.steps + 1):
@@ -189,7 +175,6 @@ def _run(config: SFTConfig, components: Sequence[Component], folder: Path, progr
     write_config(folder, config)
     with progress.phase("loading the model"):
         policy = policy_of(config.model, components, section, max_context=section.max_context, seed=seed)
-    device = resolve_device(config.model.device)
     check_learner(config.model, config.trainer, policy)
     set_threads(policy, config.trainer.threads)
     renderer = renderer_of(policy, config.data.chat_template_kwargs)
@@ -201,7 +186,6 @@ def _run(config: SFTConfig, components: Sequence[Component], folder: Path, progr
     refuse_full_disk(folder, policy)
     with logger, Interrupts() as interrupts, progress.phase("training", section.steps, "steps") as phase:
         interrupts.save_first(stop, "after this step, with the model as it is")
-        options = learner_options(config.model, config.trainer)
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
             nonlocal done
@@ -212,7 +196,7 @@ def _run(config: SFTConfig, components: Sequence[Component], folder: Path, progr
                 progress.spoke()
                 log.info("step %d/%d  loss %.4f", step, section.steps, metrics["loss"])
 
-        fit(policy, examples, section, seed=seed, on_step=on_step, device=device, options=options, stop=stop.is_set)
+        fit(policy, examples, section, config.model, config.trainer, seed=seed, on_step=on_step, stop=stop.is_set)
     with (
         progress.phase("writing the model"),
         replace_folder(folder / "model", Ranks(None)) as written,

@@ -11,8 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from textenvs.messages import user
-from trainers.learner import Learner, OptimizerSettings
+from trainers.config.model import ModelSection
+from trainers.learner import Learner
 from trainers.learner.fsdp import whole
+from trainers.section import ActorSection
 from trainers.trajectory import Trajectory
 
 from .trl_side import FixedRollout
@@ -38,8 +40,8 @@ def compare_losses(
 
     gradients: dict[str, Tensor] = {}
     device = trainer.model.device
-    settings = OptimizerSettings(lr=0.0, weight_decay=0.0, grad_clip=None)
-    learner = Learner(model, optimizer=settings, device=device, dtype=dtype)
+    actor = ActorSection(lr=1e-12, grad_clip=1e9)
+    learner = Learner(model, ModelSection(device=device.type, dtype=dtype), actor=actor)
     optimizer = learner.actor_optimizer
     step = optimizer.step
 

@@ -18,8 +18,10 @@ import torch
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
 from textenvs.messages import user
-from trainers.learner import Learner, OptimizerSettings
+from trainers.config.model import ModelSection
+from trainers.learner import Learner
 from trainers.rollout.renderer import Renderer
+from trainers.section import ActorSection
 from trainers.trajectory import Status, Trajectory
 
 from .trl_side import FixedRollout, make_trl, sizes
@@ -91,16 +93,10 @@ def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) 
     trajectories = made_up(work, vocabulary, tokenizer)
     usage: dict[str, float] = {}
     if side == "ours":
-        settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
         longest = max(len(trajectory.token_ids) for trajectory in trajectories)
         whole_batch = longest * len(trajectories)
-        learner = Learner(
-            model,
-            optimizer=settings,
-            max_tokens_per_micro_batch=whole_batch,
-            device=options.device,
-            dtype="bfloat16" if shape.bfloat16 else "float32",
-        )
+        section = ModelSection(device=options.device, dtype="bfloat16" if shape.bfloat16 else "float32")
+        learner = Learner(model, section, actor=ActorSection(lr=LR, max_tokens_per_micro_batch=whole_batch))
         del model
         for _ in range(2):
             with peak(options.device) as usage:

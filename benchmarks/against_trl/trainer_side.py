@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from trainers.config.engine import TorchEngineSection
+from trainers.config.model import ModelSection
 from trainers.config.rollout import RolloutSection
 from trainers.engines.base import Engine, Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.transport import LocalSource
-from trainers.learner import Learner, OptimizerSettings
+from trainers.learner import Learner
 from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.renderer import Renderer
+from trainers.section import ActorSection
 from trainers.trajectory import Trajectory
 
 from .work import LR, Clock, Talk, Work, columns, surrogate
@@ -74,19 +76,13 @@ class Ours:
         micro_batch: int,
         running: int,
         clock: Clock,
-        device: str = "cpu",
+        device: Literal["cpu", "cuda"] = "cpu",
         bfloat16: bool = False,
     ) -> None:
         self._clock = clock
         self._work, self._loop = work, asyncio.new_event_loop()
-        settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
-        self.learner = Learner(
-            model,
-            optimizer=settings,
-            max_tokens_per_micro_batch=micro_batch,
-            device=device,
-            dtype="bfloat16" if bfloat16 else "float32",
-        )
+        section = ModelSection(device=device, dtype="bfloat16" if bfloat16 else "float32")
+        self.learner = Learner(model, section, actor=ActorSection(lr=LR, max_tokens_per_micro_batch=micro_batch))
         context = work.turns * (work.longest + 64) + 64
         self._engine = TorchEngine(
             model,

@@ -68,7 +68,7 @@ def optimizer(**values: Any) -> Change:
 
     def change(run: Run) -> None:
         adamw = run.learner.actor_optimizer  # type: ignore[union-attr]
-        adamw.settings = replace(adamw.settings, **values)
+        adamw.section = adamw.section.model_copy(update=values)
 
     return change
 

@@ -13,14 +13,28 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.gpu.job import Job
-from trainers.learner import Learner, OptimizerSettings
+from trainers.config.model import ModelSection
+from trainers.config.running import RunSection
+from trainers.learner import Learner
 from trainers.learner.fsdp import whole
+from trainers.section import ActorSection
 from trainers.trajectory import Trajectory
 
 
-def make_learner(job: Job, model: PreTrainedModel, dtype: Literal["float32", "bfloat16"], **settings: Any) -> Learner:
-    """Return a learner on the job's device."""
-    return Learner(model, device=job.device, dtype=dtype, optimizer=OptimizerSettings(lr=1e-6), **settings)
+def make_learner(
+    job: Job,
+    model: PreTrainedModel,
+    dtype: Literal["float32", "bfloat16"],
+    max_tokens_per_micro_batch: int,
+    layout: Mapping[str, Any] | None = None,
+    *,
+    compile: bool = False,
+    **options: Any,
+) -> Learner:
+    """Return a learner on the job's device; ``layout`` are keys of its model section."""
+    section = ModelSection(device="cuda" if job.device.type == "cuda" else "cpu", dtype=dtype, **(layout or {}))
+    actor = ActorSection(max_tokens_per_micro_batch=max_tokens_per_micro_batch)
+    return Learner(model, section, RunSection(use_torch_compile=compile), actor, **options)
 
 
 def policy_gradient(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -64,10 +64,9 @@ def whole_update(job: Job, chunk: int, what: dict[str, str]) -> None:
             job,
             make_model(what["shape"], job.device),
             "bfloat16",
-            max_tokens_per_micro_batch=job.sizes.micro,
+            job.sizes.micro,
+            {"enable_gradient_checkpointing": True, "use_remove_padding": True},
             chunk_size=chunk,
-            gradient_checkpointing=True,
-            remove_padding=True,
             share_prefixes=False,
         )
         longest = job.sizes.lengths[1]

@@ -41,11 +41,10 @@ def measure(job: Job, shape: str, gradient_checkpointing: bool, compile: bool) -
             job,
             make_model(shape, job.device),
             "bfloat16",
-            max_tokens_per_micro_batch=sizes.micro,
-            chunk_size=sizes.chunk,
-            gradient_checkpointing=gradient_checkpointing,
+            sizes.micro,
+            {"enable_gradient_checkpointing": gradient_checkpointing, "use_remove_padding": True},
             compile=compile,
-            remove_padding=True,
+            chunk_size=sizes.chunk,
             share_prefixes=False,
         )
         parameters = sum(parameter.numel() for parameter in learner.actor_optimizer.names.values())

@@ -31,13 +31,14 @@ from trainers.engines.torch_engine import TorchEngine
 EXACT = 1e-4
 #: Mean and largest difference.
 ENGINE: dict[Literal["float32", "bfloat16"], tuple[float, float]] = {"float32": (1e-3, 1e-3), "bfloat16": (0.05, 0.5)}
+_CHECKPOINTING = {"enable_gradient_checkpointing": True}
 _LAYOUTS: dict[str, dict[str, Any]] = {
     "padded": {"share_prefixes": False},
-    "packed": {"remove_padding": True, "share_prefixes": False},
+    "packed": {"layout": {"use_remove_padding": True}, "share_prefixes": False},
     "trees": {},
     "padded, whole head": {"chunk_size": 10**9, "share_prefixes": False},
-    "packed, checkpointing": {"remove_padding": True, "gradient_checkpointing": True, "share_prefixes": False},
-    "trees, checkpointing": {"gradient_checkpointing": True},
+    "packed, checkpointing": {"layout": {"use_remove_padding": True, **_CHECKPOINTING}, "share_prefixes": False},
+    "trees, checkpointing": {"layout": _CHECKPOINTING},
 }
 
 

@@ -44,7 +44,7 @@ def same(job: Job, sharing: float) -> bool:
     trajectories = forked(_DEPTH, sharing, 2000, SHAPES["toy"]["vocab_size"])
     both = []
     for trees in (False, True):
-        learner = make_learner(job, make_model("toy", job.device), "float32", **_settings(job, trees))
+        learner = make_learner(job, make_model("toy", job.device), "float32", **_options(job, trees))
         both.append(gradients(learner, trajectories)[0])
     gap = distance(both[1], both[0])
     job.emit(what="gradient", sharing=sharing, gap=gap, good=gap <= EXACT)
@@ -56,7 +56,7 @@ def measure(job: Job, what: str, shape: str, sharing: float) -> None:
     results: dict[str, dict[str, Any]] = {}
     for trees in (False, True):
         with no_process_group_left():
-            learner = make_learner(job, make_model(shape, job.device), "bfloat16", **_settings(job, trees))
+            learner = make_learner(job, make_model(shape, job.device), "bfloat16", **_options(job, trees))
             trajectories = forked(_DEPTH, sharing, job.sizes.forked, learner.actor.lm.config.vocab_size)
             sizes: list[int] = []
             cut = learner._cut
@@ -84,6 +84,6 @@ def measure(job: Job, what: str, shape: str, sharing: float) -> None:
     )
 
 
-def _settings(job: Job, trees: bool) -> dict[str, Any]:
+def _options(job: Job, trees: bool) -> dict[str, Any]:
     sizes = {"max_tokens_per_micro_batch": job.sizes.forked // 8, "chunk_size": job.sizes.chunk}
-    return {**sizes, "remove_padding": True, "share_prefixes": trees}
+    return {**sizes, "layout": {"use_remove_padding": True}, "share_prefixes": trees}

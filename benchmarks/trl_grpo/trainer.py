@@ -30,13 +30,14 @@ from trainers.builders.environments import (
     validation_tasks,
 )
 from trainers.builders.folder import held, logged_run, run_folder, would_replace
-from trainers.builders.learner import learner_settings
+from trainers.builders.learner import actor_steps
 from trainers.builders.policy import policy_of, set_threads, threads_for, with_available_scripts
 from trainers.checkpoints import refuse_other_run
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
 from trainers.config.sizes import slots
 from trainers.integrations.trl import textenv_reward
+from trainers.learner.optim import lr_at
 from trainers.models.policy import Policy
 from trainers.registry import Result
 from trainers.report.loggers import open_loggers
@@ -207,7 +208,7 @@ class TRLGRPOTrainer:
             peft_config=_adapters(config.model),
             algorithm=config.algorithm,
             validation=partial(_validate, config, self._rollout, [row["prompt"] for row in validation]),
-            schedule=learner_settings(config)["optimizer"],
+            schedule=partial(lr_at, config.actor.model_copy(update={"lr": 1.0}), total_steps=actor_steps(config)),
         )
         trainer.remove_callback(PrinterCallback)
         return trainer

@@ -11,7 +11,6 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from trainers.integrations.trl import TextEnvRollout
 from trainers.integrations.trl.credit import TurnCreditGRPOTrainer
-from trainers.learner.optim import OptimizerSettings
 from trainers.trajectory import Trajectory
 
 
@@ -23,7 +22,7 @@ class ValidatingGRPOTrainer(TurnCreditGRPOTrainer):
     Args:
         *args: As of ``TurnCreditGRPOTrainer``.
         validation: From the trainer to the metrics of an evaluation, with their final names.
-        schedule: The learning rate of each step of the optimizer.
+        schedule: From a step of the optimizer, from 0, to its share of the optimizer's own learning rate.
         **kwargs: As of ``TurnCreditGRPOTrainer``.
     """
 
@@ -31,11 +30,11 @@ class ValidatingGRPOTrainer(TurnCreditGRPOTrainer):
         self,
         *args: Any,
         validation: Callable[[Any], Mapping[str, float]],
-        schedule: OptimizerSettings,
+        schedule: Callable[[int], float],
         **kwargs: Any,
     ) -> None:
         self._validation = validation
-        self._share = replace(schedule, lr=1.0)  # of the optimizer's own rate
+        self._share = schedule
         super().__init__(*args, **kwargs)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
@@ -54,9 +53,9 @@ class ValidatingGRPOTrainer(TurnCreditGRPOTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LambdaLR:
         """Return the configured schedule: transformers' begins its warm-up with a step of rate 0."""
         if self.lr_scheduler is None:
-            rates, steps = self._share.lr_at, optimizer or self.optimizer
+            steps = optimizer or self.optimizer
             assert steps is not None
-            self.lr_scheduler = LambdaLR(steps, lambda step: rates(step))
+            self.lr_scheduler = LambdaLR(steps, self._share)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 

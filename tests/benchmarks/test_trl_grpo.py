@@ -15,11 +15,12 @@ from benchmarks.trl_grpo.config import FIELDS, READ, WHY_NOT, grpo_arguments, re
 from benchmarks.trl_grpo.trainer import training_episodes, validation_episodes
 from textenvs.integrations.trl import dataset_of
 from trainers.builders import SetupError
-from trainers.builders.learner import learner_settings
+from trainers.builders.learner import actor_steps
 from trainers.checkpoints import CheckpointError
 from trainers.command_line import ConfigError, resolve
 from trainers.config import PPOConfig
 from trainers.config.describe import all_keys
+from trainers.learner.optim import lr_at
 from trainers.report.metrics import episode_metrics
 from trainers.trajectory import read_parquet
 
@@ -184,8 +185,8 @@ def test_learning_rates_match_ppo(tmp_path):
                 used.append(trainer.optimizer.param_groups[0]["lr"])
                 trainer.optimizer.step()
                 trainer.lr_scheduler.step()
-        settings = learner_settings(resolve(arguments)[0])["optimizer"]
-        assert used == pytest.approx([settings.lr_at(step) for step in range(10)])
+        config = resolve(arguments)[0]
+        assert used == pytest.approx([lr_at(config.actor, step, actor_steps(config)) for step in range(10)])
         assert used[0] == pytest.approx(0.001)
 
 

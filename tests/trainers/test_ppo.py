@@ -18,7 +18,7 @@ from ppo_runs import QUICK, ROOT, SMALL, arguments, comparable, finite, in_proce
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen3MoeConfig
 
 from trainers.algorithms.estimators import ESTIMATORS
-from trainers.builders.learner import learner_settings
+from trainers.builders.learner import actor_steps
 from trainers.command_line import load_config, resolve
 from trainers.models.tiny import build_tokenizer
 from trainers.ppo import main, train
@@ -343,7 +343,7 @@ def test_critic_warms_up_alone(tmp_path):
 
 def test_learning_rate_schedule_counts_actor_steps():
     with_critic = ["algorithm.adv_estimator=gae", "critic.warmup=20", "trainer.total_iterations=100"]
-    assert learner_settings(resolve(with_critic)[0])["optimizer"].total_steps == 80 * 2
+    assert actor_steps(resolve(with_critic)[0]) == 80 * 2
 
 
 def test_weight_of_kl_is_steered(tmp_path):
@@ -489,4 +489,4 @@ def test_train_size_and_critic_betas_apply(tmp_path):
     run = in_process(tmp_path, *overrides)
     episodes = [trajectory for file in sorted((tmp_path / "e").glob("*.parquet")) for trajectory in read_parquet(file)]
     assert {episode.task_key for episode in episodes} == {"task/0", "task/1", "task/2"}
-    assert learner_settings(run.config)["critic_optimizer"].betas == (0.5, 0.75)
+    assert run.learner.critic_optimizer.section.betas == (0.5, 0.75)

@@ -12,10 +12,8 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trainers.builders.learner import learner_options
 from trainers.command_line import ConfigError, load_config, render, resolve
 from trainers.config.model import ModelSection
-from trainers.config.running import RunSection
 from trainers.config.schema import PPOConfig, SFTConfig
 from trainers.engines.decoder import FAMILIES, Decoder
 from trainers.learner import Learner
@@ -40,7 +38,7 @@ def open_policy(path: str | Path = "tiny", **values: Any) -> Policy:
 
 
 def learner_of(policy: Policy, dtype: str) -> Learner:
-    return Learner(policy.model, **learner_options(ModelSection(dtype=dtype), RunSection()))
+    return Learner(policy.model, ModelSection(dtype=dtype))
 
 
 def tensors_of(model: Any) -> dict[str, torch.Tensor]:

@@ -19,8 +19,9 @@ from textenvs.data import sources
 from textenvs.messages import assistant, user
 from trainers import sft
 from trainers.config.model import ModelSection, SupervisedSection
+from trainers.config.running import RunSection
 from trainers.config.schema import SFTSection
-from trainers.learner import Learner, LoRASettings
+from trainers.learner import Learner
 from trainers.models.policy import Policy, load
 from trainers.rollout.demonstrations import Demonstration, DemonstrationError, Example, encode
 from trainers.rollout.renderer import Renderer
@@ -63,7 +64,13 @@ def section(**values: Any) -> SupervisedSection:
 def fit(who: Policy, data: list[Example], seed: int = 0, **values: Any) -> list[dict[str, float]]:
     steps: list[dict[str, float]] = []
     sft.fit(
-        who, data, section(**values), seed=seed, on_step=lambda step, metrics: steps.append({"at": step, **metrics})
+        who,
+        data,
+        section(**values),
+        ModelSection(),
+        RunSection(),
+        seed=seed,
+        on_step=lambda step, metrics: steps.append({"at": step, **metrics}),
     )
     return steps
 
@@ -98,9 +105,10 @@ def test_adapters_learn_and_are_merged_into_policy():
         who,
         data,
         section(steps=20, batch_size=1),
+        ModelSection(lora_rank=4),
+        RunSection(),
         seed=0,
         on_step=lambda step, metrics: steps.append(metrics["loss"]),
-        options={"lora": LoRASettings(4)},
     )
     assert steps[-1] < steps[0]
     after = who.model.state_dict()
@@ -180,9 +188,10 @@ def test_bfloat16_training_keeps_float32_weights():
         who,
         data,
         section(steps=20),
+        ModelSection(dtype="bfloat16"),
+        RunSection(),
         seed=0,
         on_step=lambda step, metrics: steps.append(metrics["loss"]),
-        options={"dtype": "bfloat16"},
     )
     assert steps[-1] < 3
     weight = who.model.get_input_embeddings().weight

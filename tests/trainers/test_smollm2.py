@@ -16,12 +16,14 @@ from torch import Tensor
 from textenvs.messages import assistant, system, tool, user
 from trainers.command_line import load_config
 from trainers.config.engine import TorchEngineSection
+from trainers.config.model import ModelSection
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
-from trainers.learner import Learner, OptimizerSettings
+from trainers.learner import Learner
 from trainers.models import hub
 from trainers.models.policy import Policy, load
 from trainers.rollout.renderer import Renderer
+from trainers.section import ActorSection
 from trainers.trajectory import Status, Trajectory
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600), pytest.mark.xdist_group("smollm2")]
@@ -83,7 +85,7 @@ def test_missing_smollm2_folder_says_what_to_run(tmp_path: Path, monkeypatch: py
 def test_engine_and_learner_agree_on_log_probabilities(policy: Policy, dtype: Any, mean: float, most: float) -> None:
     prompt_ids = prompts(policy)
     replies = generate(policy, getattr(torch, dtype), prompt_ids, max_new_tokens=24, ignore_stop=True)
-    learner = Learner(policy.model, dtype=dtype)
+    learner = Learner(policy.model, ModelSection(dtype=dtype))
     learner_logprobs = learner.logprobs([episode(*pair) for pair in zip(prompt_ids, replies, strict=True)])
     gap = np.abs(np.concatenate(learner_logprobs) - np.concatenate([reply.logprobs for reply in replies]))
     assert gap.mean() < mean
@@ -123,7 +125,7 @@ def test_two_steps_reinforce_rewarded_replies(policy: Policy) -> None:
             for trajectory, value in zip(batch, advantages, strict=True)
         ]
     }
-    learner = Learner(policy.model, optimizer=OptimizerSettings(lr=1e-5))
+    learner = Learner(policy.model, actor=ActorSection(lr=1e-5))
     before = [float(values.sum()) for values in learner.logprobs(batch)]
     for _ in range(2):
         learner.update_actor(batch, columns, reinforce)

@@ -12,8 +12,9 @@ from trajectories import trajectory_of, turns_of
 from trainers.algorithms.batch import Advantages
 from trainers.algorithms.kl import EntropyBonus
 from trainers.command_line import resolve
-from trainers.learner import Learner, OptimizerSettings
+from trainers.learner import Learner
 from trainers.models import tiny
+from trainers.section import ActorSection
 from trainers.trajectory import action_offsets
 from trainers.update import Prepared, Update
 
@@ -29,7 +30,7 @@ def learner_of(lr: float = 1e-9) -> Learner:
     with torch.no_grad():  # tokens and places differ in their entropies
         for weight in model.parameters():
             weight.mul_(6.0)
-    return Learner(model, optimizer=OptimizerSettings(lr=lr, warmup_steps=0))
+    return Learner(model, actor=ActorSection(lr=lr))
 
 
 class Counted:

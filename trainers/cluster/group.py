@@ -29,6 +29,8 @@ from torch import Tensor
 
 from trainers.cluster.rank import Failure, Heartbeat, RankHost, Verdict, Watch
 from trainers.cluster.ray.runtime import RayCluster, error_summary, import_ray
+from trainers.config.model import ModelSection
+from trainers.config.running import ClusterSection
 from trainers.engines.base import SourceLostError, SupersededError
 from trainers.engines.process_group import Group
 from trainers.engines.transport import Receiver, Wants, WeightSource, collect, exchange, in_thread, plan_of, retrieved
@@ -178,23 +180,21 @@ class RayRanks:
 class LearnerGroup:
     """A :class:`~trainers.learner.learner.Learner` on several ranks; its methods and arguments are a Learner's.
 
-    A rank counts as lost after ``silence`` seconds without a heartbeat, or ``stall`` seconds without progress.
-    ``critic`` and ``reference`` are not ``None`` if the ranks have one. Raises the errors of Learner, and RankError: a
-    rank died or hung while it started.
+    ``cluster`` limits how long a rank may start, send no heartbeat, and make no progress; then it counts as lost.
+    ``source``, ``model`` and ``settings`` are a Learner's arguments. ``critic`` and ``reference`` are not ``None`` if
+    the ranks have one. Raises the errors of Learner, and RankError: a rank died or hung while it started.
     """
 
     def __init__(
         self,
         ranks: RayRanks,
-        model: Any,
-        settings: Mapping[str, Any],
-        *,
-        silence: float = 30.0,
-        stall: float = 300.0,
-        start_timeout: float = 300.0,
+        cluster: ClusterSection,
+        source: Any,
+        model: ModelSection,
+        **settings: Any,
     ) -> None:
         self.ranks = ranks
-        self._silence, self.stall = silence, stall
+        self._silence, self.stall, start_timeout = cluster.silence_s, cluster.stall_s, cluster.start_timeout_s
         self._number = 0
         self._preparations, self._publications = itertools.count(), itertools.count()
         self._snapshots = asyncio.Lock()  # one is sent at a time, in the same order on all ranks
@@ -204,7 +204,7 @@ class LearnerGroup:
         patient = {"silence": start_timeout, "stall": start_timeout}
         try:
             where = self._call("open", **patient)
-            built = self._call("build", where, start_timeout, model, dict(settings), **patient)
+            built = self._call("build", where, start_timeout, source, model, settings, **patient)
         except BaseException:
             self.close()
             raise

@@ -19,8 +19,6 @@ from trainers.config.reward_model import ClassifierModelSection, RewardModelSect
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
-    from trainers.config.running import RunSection
-    from trainers.learner.parallel import Parallel
 
 _GIB = 2**30
 
@@ -342,30 +340,24 @@ def _check_workers(key: str, section: RewardModelSection, config: PPOConfig, dev
 
 def _check_cut(config: PPOConfig, machine: Machine, shape: ModelShape | None) -> int:
     """Check the parallel sizes of `trainer` against ranks and model; return the ranks that it is sharded over."""
-    from trainers.learner.parallel import check_sizes
+    from trainers.learner.parallel import check_sizes, shape_of
 
-    ranks, parallel = _ranks(config, machine), parallel_of(config.trainer)
+    run = config.trainer
     try:
-        _, shards = parallel.shape(ranks)
+        _, shards = shape_of(run, _ranks(config, machine))
         if shape is not None:
-            check_sizes(shape.heads, shape.kv_heads, shape.intermediate, parallel)
+            check_sizes(shape.heads, shape.kv_heads, shape.intermediate, run)
     except ValueError as error:
         raise PlanError(
             f"the learner with cluster.learner_ranks={config.cluster.learner_ranks}, trainer.fsdp_size="
-            f"{parallel.fsdp_size}, trainer.tensor_parallel_size={parallel.tensor} and "
-            f"trainer.ulysses_sequence_parallel_size={parallel.sequence}: {error}"
+            f"{run.fsdp_size}, trainer.tensor_parallel_size={run.tensor_parallel_size} and "
+            f"trainer.ulysses_sequence_parallel_size={run.ulysses_sequence_parallel_size}: {error}"
         ) from error
     return shards
 
 
 def _ranks(config: PPOConfig, machine: Machine) -> int:
     return config.cluster.learner_ranks if config.cluster.learner_ranks > 1 else machine.world
-
-
-def parallel_of(run: RunSection) -> Parallel:
-    from trainers.learner.parallel import Parallel
-
-    return Parallel(run.fsdp_size, run.tensor_parallel_size, run.ulysses_sequence_parallel_size)
 
 
 def _pools(seats: Sequence[Seat]) -> Iterator[Pool]:

@@ -14,7 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from trainers.config.model import ModelSection
 
 
 @dataclass(frozen=True)
@@ -160,11 +163,16 @@ class RankHost:
         return self.address, self._store.port
 
     def build(
-        self, where: tuple[str, int] | None, timeout: float, model: Any, settings: Mapping[str, Any]
+        self,
+        where: tuple[str, int] | None,
+        timeout: float,
+        source: Any,
+        model: ModelSection,
+        settings: Mapping[str, Any],
     ) -> dict[str, bool]:
         """Join the process group at the address that rank 0's :meth:`open` returned, and build the Learner.
 
-        Returns whether it has a critic and a reference.
+        ``settings`` are its other arguments. Returns whether it has a critic and a reference.
         """
         import torch.distributed as dist
 
@@ -176,14 +184,14 @@ class RankHost:
         from trainers.models.policy import resolve_device
 
         give_back_freed_memory()
-        device = resolve_device(str(settings.get("device", "cpu")))
+        device = resolve_device(model.device)
         if self.count > 1:
             assert where is not None
             store = self._store or dist.TCPStore(*where, self.count, timeout=timedelta(seconds=timeout))
             backend = backend_of(device)
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count, timeout=_NO_LIMIT)
         self._writing, self._sending, self._sender = Background(), Background(), Sender()
-        self.learner = Learner(model, **{**settings, "device": device})
+        self.learner = Learner(source, model, **settings)
         return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
 
     def capture(self, on: bool) -> None:

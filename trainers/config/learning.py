@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from ..section import DecayRate, Section
+from ..section import LearningRate, OptimizerSection, Schedule, Section
 
 
 class ForkSection(Section):
@@ -23,15 +23,12 @@ class ForkSection(Section):
     limit, the first iteration has no forks."""
 
 
-class CriticSection(Section):
+class CriticSection(OptimizerSection):
     """Training of the value function; only for `gae`, `turn_gae` and `bilevel_gae`."""
 
-    lr: float = Field(1e-3, gt=0)
+    lr: LearningRate = 1e-3
     """Learning rate; the default for a given language model is 1e-5."""
-    lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
-    betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.999), description="AdamW's decay rates of the two moments.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
-    grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
+    lr_schedule: ClassVar[Schedule] = "constant"  # type: ignore[misc]
     cliprange_value: float | None = Field(
         0.5, gt=0, description="Maximum change of a value per update; null is no limit."
     )

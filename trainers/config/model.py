@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
 from textenvs.bounded_files import UnreadableFile, read_json_object
 
-from ..section import Names, Section
+from ..section import ActorSection, Betas, LearningRate, Names, Schedule, Section
 
 
 class ModelSection(Section):
@@ -146,8 +146,8 @@ def native_dtype(
     return "bfloat16" if is_language_model(path) and bfloat16(device) else "float32"
 
 
-class SupervisedSection(Section):
-    """Supervised training on demonstrations; the loss is on the assistant's tokens only."""
+class DemonstrationSection(Section):
+    """Demonstrations to imitate."""
 
     files: Names | None = None
     """Conversations to imitate: .jsonl or .parquet with a column `messages`, and `tools` for rows with tools of their
@@ -160,15 +160,20 @@ class SupervisedSection(Section):
     """Loss weight of the careless replies; the expert's replies have 1."""
     step_timeout_s: float = Field(60.0, gt=0)
     """Seconds that a reset or a step of the environment may take during demonstrations."""
+
+
+class SupervisedSection(ActorSection, DemonstrationSection):
+    """Supervised training on demonstrations; the loss is on the assistant's tokens only."""
+
+    lr_schedule: ClassVar[Schedule] = "cosine"  # type: ignore[misc]
+    betas: ClassVar[Betas] = (0.9, 0.99)  # type: ignore[misc]
     steps: int = Field(1000, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations per step.")
-    lr: float = Field(2e-3, gt=0)
+    lr: LearningRate = 2e-3
     """Peak learning rate, falling to a tenth along a cosine; the default for a given language model is 5e-5."""
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
     weight_decay: float = Field(0.3, ge=0)
     """AdamW's weight decay; high, because a few demonstrations must generalize to unseen tasks."""
-    grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
-    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Maximum tokens in one forward and backward pass.")
 
 
 class WarmStartSection(SupervisedSection):
@@ -177,7 +182,7 @@ class WarmStartSection(SupervisedSection):
     enable: bool | None = None
     """Run the warm start; null runs it only for `model.path=tiny`."""
     steps: int = Field(600, ge=1, description="Optimizer steps.")
-    lr: float = Field(3e-3, gt=0)
+    lr: LearningRate = 3e-3
     """Learning rate; the default for a given language model is 5e-5."""
     careless_steps: int = Field(30, ge=0)
     """Additional steps at the end, on careless demonstrations: the policy keeps its skills, but acquires a habit of not

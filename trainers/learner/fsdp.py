@@ -14,31 +14,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainers.learner.models import Critic, Policy
 from trainers.learner.parallel import Meshes
 
 
-def rank_device(device: str | torch.device) -> torch.device:
+def rank_device(device: torch.device) -> torch.device:
     """Select this rank's device and return it: a GPU without a number becomes the one that torchrun assigned."""
-    device = torch.device(device)
     if device.type == "cuda":
         if str(device) == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
         torch.backends.cuda.enable_cudnn_sdp(False)  # see trainers.engines.decoder
     return device
-
-
-def offload_policy(offload: bool, device: torch.device) -> OffloadPolicy:
-    """Return the policy that places shards between uses; ``ValueError``: offloading from the CPU to the CPU."""
-    if not offload:
-        return OffloadPolicy()
-    if device.type == "cpu":
-        raise ValueError("offload=True moves parameters and optimizer to the CPU, where this model is already")
-    return CPUOffloadPolicy(pin_memory=True)
 
 
 def transformer_layers(model: Policy | Critic) -> list[nn.Module]:

@@ -23,24 +23,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainers.config.learning import CriticSection
+from trainers.config.model import ModelSection
+from trainers.config.running import RunSection
 from trainers.engines.kernels import keep_few_kernels
-from trainers.learner.attention import OWN
 from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
-from trainers.learner.fsdp import Ranks, offload_policy, rank_device
+from trainers.learner.fsdp import Ranks, rank_device
 from trainers.learner.inputs import Floats, PerToken, SamplingMasks, column, inputs_of, some_names, split
-from trainers.learner.lora import LoRASettings, WithoutAdapters, write_adapter
+from trainers.learner.lora import WithoutAdapters, adapter_record, write_adapter
 from trainers.learner.memory import peak
 from trainers.learner.models import Critic, Policy
-from trainers.learner.optim import Optimizer, OptimizerSettings
+from trainers.learner.optim import Optimizer
 from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows
-from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
-from trainers.learner.setup import Setup, attention_of, check_activation_offload, precision_of, reads_trees
+from trainers.learner.setup import Setup, reads_trees
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
 from trainers.learner.tensors import write_model
 from trainers.learner.weight_stream import WeightStream, Which
-from trainers.models.source import Source, sources_of
+from trainers.models.policy import resolve_device
+from trainers.models.source import ModelSource, Source
+from trainers.section import ActorSection
 from trainers.trajectory import Trajectory, action_offsets
 
 #: Named numbers of a micro-batch's ``n`` action tokens, each ``[n]``: those given to the update, and ``trajectory``,
@@ -59,131 +62,80 @@ class Learner:
     """The models of one run.
 
     Args:
-        actor: A folder or name that transformers loads, or a model (which is copied).
-        critic: Where the critic's backbone comes from; ``True`` for a copy of the actor's; ``False`` for no critic.
-        reference: The frozen reference; ``True`` for a copy of the actor; ``False`` for none.
-        optimizer: The actor's optimizer.
-        critic_optimizer: The critic's optimizer; the actor's by default.
-        max_tokens_per_micro_batch: Tokens (padding included) in one forward and backward pass. Speed and memory only.
-        chunk_size: Positions whose logits exist at the same time; ``None`` chooses by the size of the vocabulary (see
-            :func:`trainers.learner.logprobs.token_logprobs`). Speed and memory only.
+        source: The actor: a folder or name that transformers loads, or a model (which is copied).
+        model: Precision, device, adapters and attention. The reference of an actor with adapters is that actor without
+            them, which takes no memory.
+        run: Division of the work among ranks, compilation, threads; its ``seed`` is that of new adapters.
+        actor: The actor's optimizer and the size of micro-batches.
+        critic: The critic's optimizer; with it there is a critic, whose backbone is a copy of the actor's.
+        reference: Whether there is a frozen reference, a copy of the actor.
+        total_steps: Updates of the actor until the end of a cosine.
         temperature: Of the log-probabilities, as in sampling (:mod:`trainers.engines.base`).
-        gradient_checkpointing: Compute activations again in the backward pass instead of keeping them.
-        dtype: Of the computation: ``float32`` or ``bfloat16`` (parameters stay float32). By default float32 on the CPU
-            and bfloat16 on a GPU.
-        fsdp: ``auto``: plain modules on one rank in float32 or on the CPU, else FSDP2; ``always``; ``never``.
-        device: Where to compute; ``cuda`` alone means the GPU of this rank.
-        threads: Threads of an operation on the CPU, process-wide; ``None`` leaves them as they are.
-        lora: Train adapters of the actor and of the critic's backbone instead of all parameters. The reference that
-            ``reference=True`` means is then the actor without its adapters, which takes no memory.
-        parallel: Division of the work among ranks: hybrid sharding, tensor and sequence parallelism.
-        offload: Keep shards of parameters, gradients and optimizer states on the CPU; the optimizer computes there.
-        activation_offload: With ``gradient_checkpointing``: keep the layers' inputs on the CPU.
-        compile: Compile each layer with torch.compile.
-        remove_padding: Pack rows one after another instead of padding them.
-        share_prefixes: Read common prefixes of trajectories once (:mod:`trainers.learner.trees`). Speed
-            and memory only. Not with ``attn_implementation`` or ``compile``, nor for families and rotary embeddings
-            that are not known to allow it, which the log says.
         unused_token_ids: Ids that no engine samples, because the tokenizer has no token for them. Log-probabilities
             and entropies of actor and reference are over the other ids.
-        attn_implementation: transformers' name of what computes attention; ``None`` is that of
-            :mod:`trainers.learner.attention` for the families that it is known to fit, else transformers' choice.
-        peak_tflops: Of the device, for ``mfu``; by default of its data sheet, where known.
+        share_prefixes: Read common prefixes of trajectories once (:mod:`trainers.learner.trees`). Speed
+            and memory only. Not with ``model.attn_implementation`` or ``run.use_torch_compile``, nor for families and
+            rotary embeddings that are not known to allow it, which the log says.
+        chunk_size: Positions whose logits exist at the same time; ``None`` chooses by the size of the vocabulary (see
+            :func:`trainers.learner.logprobs.token_logprobs`). Speed and memory only.
 
     Raises ``ValueError``: a model that the learner cannot train rightly (see
-    :meth:`trainers.models.source.ModelSource.check_head`) or cannot cut as ``parallel`` says (no process group is
-    started then), or a setting outside its range; ModuleNotFoundError: ``lora`` without peft.
+    :meth:`trainers.models.source.ModelSource.check_head`) or cannot cut as ``run`` says (no process group is
+    started then), a cosine without ``total_steps``, or a ``temperature`` that is not above 0 and finite;
+    ModuleNotFoundError: adapters without peft.
     """
 
     def __init__(
         self,
-        actor: Source,
+        source: Source,
+        model: ModelSection | None = None,
+        run: RunSection | None = None,
+        actor: ActorSection | None = None,
+        critic: CriticSection | None = None,
         *,
-        critic: Source | bool = False,
-        reference: Source | bool = False,
-        optimizer: OptimizerSettings | None = None,
-        critic_optimizer: OptimizerSettings | None = None,
-        max_tokens_per_micro_batch: int = 4096,
-        chunk_size: int | None = None,
+        reference: bool = False,
+        total_steps: int | None = None,
         temperature: float = 1.0,
-        gradient_checkpointing: bool = False,
-        dtype: Literal["float32", "bfloat16"] | None = None,
-        fsdp: FSDPMode = "auto",
-        device: str | torch.device = "cpu",
-        threads: int | None = None,
-        lora: LoRASettings | None = None,
-        parallel: Parallel | None = None,
-        offload: bool = False,
-        activation_offload: bool = False,
-        compile: bool = False,
-        remove_padding: bool = False,
-        share_prefixes: bool = True,
         unused_token_ids: Sequence[int] = (),
-        attn_implementation: str | None = None,
-        peak_tflops: float | None = None,
+        share_prefixes: bool = True,
+        chunk_size: int | None = None,
     ) -> None:
+        model, run, actor = model or ModelSection(), run or RunSection(), actor or ActorSection()
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be above 0 and finite, not {temperature}: logits are divided by it")
-        for name, size in (("max_tokens_per_micro_batch", max_tokens_per_micro_batch), ("chunk_size", chunk_size)):
-            if size is not None and size < 1:
-                raise ValueError(f"{name} must be at least 1, not {size}")
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self.device = rank_device(device)
+        if run.threads is not None:
+            torch.set_num_threads(run.threads)
+        self.device = rank_device(resolve_device(model.device))
         if self.device.type == "cpu":
             keep_few_kernels()
-        precision = precision_of(dtype, self.device)
-        parallel = parallel or Parallel()
-        check_activation_offload(activation_offload, gradient_checkpointing, self.device)
-        offloading = offload_policy(offload, self.device)
-        without = reference is True and lora is not None  # adapters: the actor itself
-        sources = sources_of(actor, critic, False if without else reference)
-        configs = [source.config for source in sources.values()]
-        for config in configs:
-            check_model(config, parallel)
-        attention = attention_of(attn_implementation, remove_padding, parallel, configs)
-        again = precision != torch.float32 and (gradient_checkpointing or compile)
-        needs = "offload=True" if offload else "bfloat16 with gradient_checkpointing or compile" if again else None
-        meshes = make_meshes(fsdp, self.device, precision, parallel, needs)
-        self.ranks = Ranks(meshes)
-        self.lora = lora
+        origin = ModelSource(source)
+        origin.check_head()
+        setup = Setup.of(model, run, self.device, origin.config)
+        self.ranks = Ranks(setup.meshes)
         self.temperature = temperature
-        self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
-        self.peak_tflops = peak_tflops or peak_tflops_of(self.device)
-        self._sequence = None if meshes is None else meshes.sequence
-        settings = optimizer or OptimizerSettings()
-
-        setup = Setup(
-            device=self.device,
-            dtype=precision,
-            meshes=meshes,
-            offload=offloading,
-            attention=attention,
-            lora=lora,
-            checkpointing=gradient_checkpointing,
-            activation_offload=activation_offload,
-            compile=compile,
-        )
+        self.max_tokens_per_micro_batch = actor.max_tokens_per_micro_batch
+        self.peak_tflops = run.peak_tflops or peak_tflops_of(self.device)
+        self._sequence = None if setup.meshes is None else setup.meshes.sequence
+        without = reference and model.lora_rank > 0  # adapters: the actor itself
+        roles = {"actor": True, "reference": reference and not without, "critic": critic is not None}
         made, self._flops = {}, {}
-        for role, source in sources.items():  # one after another: one at a time is half made
-            made[role], self._flops[role] = setup.make(role, source, chunk_size)
+        for role in (role for role, needed in roles.items() if needed):  # one after another: one at a time is half made
+            made[role], self._flops[role] = setup.make(role, origin, chunk_size)
         self.actor: Policy = made["actor"]
         self.critic: Critic | None = made.get("critic")
         self.reference: Policy | WithoutAdapters | None = (
             WithoutAdapters(self.actor) if without else made.get("reference")
         )
         self._unused = self._tensor(np.array(unused_token_ids, np.int64)) if len(unused_token_ids) else None
-        self._plain = sources["actor"].plain
-        self._flat: Layout = "packed" if remove_padding else "padded"
-        share_prefixes = share_prefixes and reads_trees(configs, attn_implementation, compile)
-        self._layout: Layout = "trees" if share_prefixes else self._flat
-        self._varlen = attention != OWN or (self.device.type == "cuda" and precision != torch.float32)
-        self.actor_optimizer = Optimizer(self.actor, settings)
-        self.critic_optimizer = Optimizer(self.critic, critic_optimizer or settings) if self.critic else None
-        learning = {"actor": self.actor_optimizer}
-        if self.critic_optimizer is not None:
-            learning["critic"] = self.critic_optimizer
-        self._state = LearnerState(made, learning, None if lora is None else lora.as_json(), self.ranks)
+        self._model, self._plain, self._varlen = model, origin.plain, setup.varlen
+        self._flat: Layout = "packed" if model.use_remove_padding else "padded"
+        self._layout: Layout = "trees" if share_prefixes and reads_trees(model, run, origin.config) else self._flat
+        learning = {"actor": Optimizer(self.actor, actor, total_steps)}
+        if self.critic is not None and critic is not None:
+            learning["critic"] = Optimizer(self.critic, critic)
+        self.actor_optimizer, self.critic_optimizer = learning["actor"], learning.get("critic")
+        adapters = adapter_record(model, run.seed) if model.lora_rank else None
+        self._state = LearnerState(made, learning, adapters, self.ranks)
         self._background = Background()
         self._apart: Ranks | None = None
 
@@ -218,7 +170,7 @@ class Learner:
         """
         policy = self.actor if model == "actor" else self.reference
         if policy is None:
-            raise ValueError("this learner has no reference model; construct it with reference=True or a path")
+            raise ValueError("this learner has no reference model; construct it with reference=True")
         self._refuse_unused(trajectories)
         offsets = action_offsets(trajectories)
         results, masks = torch.zeros(2, int(offsets[-1]), device=self.device), SamplingMasks(trajectories)
@@ -416,10 +368,10 @@ class Learner:
 
     def export_adapter(self, path: str | Path) -> None:
         """Write the adapter alone as :meth:`export_hf` does, for peft, vLLM, SGLang; ``ValueError``: there is none."""
-        settings, state = self._need_lora(), self.weights(which="adapter")
+        section, state = self._need_lora(), self.weights(which="adapter")
         with replace_folder(path, self.ranks) as folder:
             if self.ranks.first:
-                write_adapter(folder, self.actor.lm, state, settings, str(self.actor.lm.config.name_or_path))
+                write_adapter(folder, self.actor.lm, state, section, str(self.actor.lm.config.name_or_path))
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None, *, wait: bool = True) -> None:
         """Write everything that the next update depends on: models, optimizers, schedules.
@@ -492,10 +444,10 @@ class Learner:
             self._apart = self.ranks.apart()
         return self._apart
 
-    def _need_lora(self) -> LoRASettings:
-        if self.lora is None:
-            raise ValueError("this learner has no adapter; construct it with lora=LoRASettings(rank=...)")
-        return self.lora
+    def _need_lora(self) -> ModelSection:
+        if not self._model.lora_rank:
+            raise ValueError("this learner has no adapter; construct it with ModelSection(lora_rank=...)")
+        return self._model
 
     # ------------------------------------------------------------------ inside
 
@@ -541,5 +493,5 @@ class Learner:
 
     def _need_critic(self) -> Critic:
         if self.critic is None:
-            raise ValueError("this learner has no critic; construct it with critic=True or a path")
+            raise ValueError("this learner has no critic; construct it with critic=CriticSection()")
         return self.critic

@@ -11,13 +11,13 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainers.config.model import ModelSection
 from trainers.engines.weights import merge, pairs_of
 from trainers.learner.fsdp import whole
 from trainers.learner.models import Policy
@@ -26,48 +26,19 @@ from trainers.models.hub import read_adapter
 _NAME = "default"  #: of the adapter; a model has one
 
 
-@dataclass(frozen=True)
-class LoRASettings:
-    """Settings of the adapters to train. Raises ``ValueError``: a value outside its range."""
-
-    rank: int  #: of the adapters' matrices
-    alpha: float = 16.0  #: adapters are scaled by ``alpha / rank``
-    #: The last part of the names of the linear layers that get one (``q_proj``, ...), or ``all-linear``: all of them
-    #: but the head.
-    target_modules: tuple[str, ...] | str = "all-linear"
-    exclude_modules: tuple[str, ...] = ()  #: likewise, those that get none
-    seed: int = 0  #: of the random matrices ``A``; ``B`` starts at 0, so a new adapter changes nothing
-    #: Folder of an adapter that peft saved, to begin with instead of a new one; every rank must see it.
-    adapter: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"lora rank must be at least 1, not {self.rank}")
-        if not self.alpha > 0:
-            raise ValueError(f"lora alpha must be above 0, not {self.alpha}")
-        if isinstance(self.target_modules, str) and self.target_modules != "all-linear":
-            raise ValueError(
-                f"lora target_modules must be a list of names or 'all-linear', not {self.target_modules!r}"
-            )
-        if not self.target_modules:
-            raise ValueError("lora target_modules is empty: no layer would be trained")
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the record for a checkpoint."""
-        targets, without = self.target_modules, sorted(self.exclude_modules)
-        named = asdict(self) | {"target_modules": targets if isinstance(targets, str) else sorted(targets)}
-        del named["adapter"]  # the initial adapter; its current values are in the checkpoint
-        # Left out where empty: older checkpoints do not have it.
-        return (
-            named | {"exclude_modules": without} if without else {k: named[k] for k in named if k != "exclude_modules"}
-        )
+def adapter_record(model: ModelSection, seed: int) -> dict[str, Any]:
+    """Return the adapters' description for a checkpoint, without those to start from: it has their current values."""
+    targets, without = model.target_modules, sorted(model.exclude_modules)
+    record: dict[str, Any] = {"rank": model.lora_rank, "alpha": model.lora_alpha, "seed": seed}
+    record["target_modules"] = targets if isinstance(targets, str) else sorted(targets)
+    return record | ({"exclude_modules": without} if without else {})  # older checkpoints do not have it
 
 
-def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
+def target_names(backbone: nn.Module, section: ModelSection) -> list[str]:
     """Return the last parts of the names of layers that get an adapter; ``ValueError``: one is missing, or no layer."""
     available = {name.rpartition(".")[2] for name, module in backbone.named_modules() if isinstance(module, nn.Linear)}
-    selected = available if settings.target_modules == "all-linear" else set(settings.target_modules)
-    without = set(settings.exclude_modules)
+    selected = available if section.target_modules == "all-linear" else set(section.target_modules)
+    without = set(section.exclude_modules)
     for key, names in (("target_modules", selected), ("exclude_modules", without)):
         if missing := sorted(names - available):
             raise ValueError(
@@ -79,18 +50,18 @@ def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
     return sorted(selected - without)
 
 
-def saved_pairs(backbone: Any, settings: LoRASettings) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the matrices ``A`` and ``B`` of ``settings.adapter``, by the layer's name in the backbone; none without.
+def saved_pairs(backbone: Any, section: ModelSection) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the matrices ``A`` and ``B`` of a saved adapter, by the layer's name in the backbone; none without one.
 
-    Raises ``ValueError``: the adapter cannot be read, or is another one than the settings say, or of another model.
+    Raises ``ValueError``: the adapter cannot be read, or is another one than the section says, or of another model.
     """
-    if settings.adapter is None:
+    if section.lora_adapter_path is None:
         return {}
-    saved = read_adapter(settings.adapter)
-    for key, stored, requested in (("rank", saved.rank, settings.rank), ("alpha", saved.alpha, settings.alpha)):
+    saved = read_adapter(section.lora_adapter_path)
+    for key, stored, requested in (("rank", saved.rank, section.lora_rank), ("alpha", saved.alpha, section.lora_alpha)):
         if stored != requested:
             raise ValueError(f"the adapter in {saved.folder} has {key} {stored:g}, and lora {key} is {requested:g}")
-    targets = target_names(backbone, settings)
+    targets = target_names(backbone, section)
     shapes = {
         f"{backbone.base_model_prefix}.{name}": (layer.in_features, layer.out_features)
         for name, layer in backbone.named_modules()
@@ -117,15 +88,17 @@ def saved_pairs(backbone: Any, settings: LoRASettings) -> dict[str, tuple[Tensor
 
 
 @torch.no_grad()
-def merge_saved(backbone: Any, settings: LoRASettings) -> None:
-    """Merge ``settings.adapter`` into a backbone, in place, as the actor begins; raises as :func:`saved_pairs`."""
-    for name, (a, b) in saved_pairs(backbone, settings).items():
+def merge_saved(backbone: Any, section: ModelSection) -> None:
+    """Merge a saved adapter into a backbone, in place, as the actor begins; raises as :func:`saved_pairs`."""
+    for name, (a, b) in saved_pairs(backbone, section).items():
         weight = backbone.get_submodule(name).weight
-        weight.copy_(merge(weight, a.to(weight.device), b.to(weight.device), settings.alpha / settings.rank))
+        weight.copy_(merge(weight, a.to(weight.device), b.to(weight.device), section.lora_alpha / section.lora_rank))
 
 
-def add_adapters(backbone: Any, settings: LoRASettings) -> None:
+def add_adapters(backbone: Any, section: ModelSection, seed: int) -> None:
     """Freeze a backbone and put adapters into its linear layers, in place; the same on every rank.
+
+    ``seed`` is of the matrices ``A``; ``B`` begins at 0, so that new adapters change nothing.
 
     Raises ModuleNotFoundError: peft is not installed; ``ValueError``: see :func:`target_names` and :func:`saved_pairs`.
     """
@@ -134,17 +107,17 @@ def add_adapters(backbone: Any, settings: LoRASettings) -> None:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("LoRA needs peft: pip install 'textenvs[lora]'", name="peft") from error
 
-    targets, saved = target_names(backbone, settings), saved_pairs(backbone, settings)
+    targets, saved = target_names(backbone, section), saved_pairs(backbone, section)
     backbone.requires_grad_(False)
     config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # a divisor's numerator: any number does
+        r=section.lora_rank,
+        lora_alpha=section.lora_alpha,  # type: ignore[arg-type]  # a divisor's numerator: any number does
         target_modules=targets,
         lora_dropout=0.0,
         bias="none",
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(seed)
         inject_adapter_in_model(config, backbone, adapter_name=_NAME)
         with torch.no_grad():
             for _, layer in adapter_layers(backbone):  # peft puts them where the matrices are, which may have no memory
@@ -230,17 +203,17 @@ def adapter_matrices(layer: Any) -> tuple[Tensor, Tensor]:
     return layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
 
 
-def write_adapter(folder: Path, model: nn.Module, state: dict[str, Tensor], settings: LoRASettings, base: str) -> None:
+def write_adapter(folder: Path, model: nn.Module, state: dict[str, Tensor], section: ModelSection, base: str) -> None:
     """Write an adapter as peft, vLLM and SGLang read it: ``state`` whole, by peft's names; ``base`` names the model."""
     from safetensors.torch import save_file
 
     targets = sorted({name.rpartition(".")[2] for name, _ in adapter_layers(model)})
-    alpha = int(settings.alpha) if math.floor(settings.alpha) == settings.alpha else settings.alpha
+    alpha = int(section.lora_alpha) if math.floor(section.lora_alpha) == section.lora_alpha else section.lora_alpha
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
-        "r": settings.rank,
+        "r": section.lora_rank,
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
         "target_modules": targets,

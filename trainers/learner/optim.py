@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,50 +12,24 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from trainers.learner.fsdp import whole
+from trainers.section import OptimizerSection
+
+_EPS = 1e-8  #: AdamW's
+_FLOOR = 0.1  #: the share of the rate that a cosine falls to
 
 
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """Settings of one model's optimizer. Raises ``ValueError``: a value outside its range."""
-
-    lr: float = 1e-6  #: the learning rate after the warm-up
-    betas: tuple[float, float] = (0.9, 0.999)  #: AdamW's decay rates of the two moments
-    eps: float = 1e-8  #: AdamW's
-    weight_decay: float = 0.01  #: of matrices; vectors (norms, biases) are not decayed
-    warmup_steps: int = 0  #: the rate rises linearly over this many updates
-    #: ``constant``, or ``cosine``: down to ``min_lr_ratio * lr`` at ``total_steps``, and stay there.
-    schedule: Literal["constant", "cosine"] = "constant"
-    total_steps: int | None = None  #: updates until the end of the schedule; for ``cosine``
-    min_lr_ratio: float = 0.0  #: for ``cosine``
-    grad_clip: float | None = 1.0  #: the gradient's norm at most; ``None`` for no limit
-
-    def __post_init__(self) -> None:
-        checks = (
-            ("lr", self.lr >= 0, "at least 0"),
-            ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
-            ("schedule", self.schedule in ("constant", "cosine"), "'constant' or 'cosine'"),
-            ("min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "in [0, 1]"),
-            ("grad_clip", self.grad_clip is None or self.grad_clip > 0, "above 0, or None for no limit"),
-        )
-        for name, good, rule in checks:
-            if not good:
-                raise ValueError(f"optimizer {name} must be {rule}, not {getattr(self, name)!r}")
-        if self.schedule == "cosine" and (self.total_steps is None or self.total_steps <= self.warmup_steps):
-            raise ValueError(
-                f"the cosine schedule needs optimizer total_steps above warmup_steps ({self.warmup_steps}), "
-                f"not {self.total_steps!r}"
-            )
-
-    def lr_at(self, step: int) -> float:
-        """Return the rate of update ``step``, from 0."""
-        if step < self.warmup_steps:
-            return self.lr * (step + 1) / self.warmup_steps
-        if self.schedule == "constant":
-            return self.lr
-        assert self.total_steps is not None
-        progress = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
-        cosine = 0.5 * (1.0 + math.cos(math.pi * progress))
-        return self.lr * (self.min_lr_ratio + (1.0 - self.min_lr_ratio) * cosine)
+def lr_at(section: OptimizerSection, step: int, total_steps: int | None = None) -> float:
+    """Return the learning rate of update ``step``, from 0; a cosine reaches its floor at ``total_steps``."""
+    warmup = section.lr_warmup_steps
+    if step < warmup:
+        return section.lr * (step + 1) / warmup
+    if section.lr_schedule == "constant":
+        return section.lr
+    if total_steps is None:
+        raise ValueError("lr_schedule=cosine needs total_steps: the updates until the rate has fallen to a tenth")
+    progress = min(1.0, (step - warmup) / max(total_steps - warmup, 1))
+    cosine = 0.5 * (1.0 + math.cos(math.pi * progress))
+    return section.lr * (_FLOOR + (1.0 - _FLOOR) * cosine)
 
 
 def _mesh(tensor: Tensor) -> DeviceMesh | None:
@@ -73,10 +46,14 @@ def _norm(gradients: Sequence[Tensor]) -> float:
 
 
 class Optimizer:
-    """AdamW over a model's parameters, sharded or not. All of its state exists from the start, for checkpoints."""
+    """AdamW over a model's parameters, sharded or not. All of its state exists from the start, for checkpoints.
 
-    def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
-        self.settings = settings
+    Raises ``ValueError``: the schedule is a cosine, and ``total_steps`` is missing.
+    """
+
+    def __init__(self, model: nn.Module, section: OptimizerSection, total_steps: int | None = None) -> None:
+        self.section, self.total_steps = section, total_steps
+        lr_at(section, section.lr_warmup_steps, total_steps)
         self.step_count = 0
         self.names = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         parameters = list(self.names.values())
@@ -85,13 +62,13 @@ class Optimizer:
             # The fused update takes no tensors of different meshes in one call.
             groups.setdefault((parameter.ndim > 1, _mesh(parameter)), []).append(parameter)
         self._adamw = torch.optim.AdamW(
-            [
-                {"params": group, "weight_decay": settings.weight_decay if decayed else 0.0}
+            [  # vectors (norms, biases) are not decayed
+                {"params": group, "weight_decay": section.weight_decay if decayed else 0.0}
                 for (decayed, _), group in groups.items()
             ],
-            lr=settings.lr,
-            betas=settings.betas,
-            eps=settings.eps,
+            lr=section.lr,
+            betas=section.betas,
+            eps=_EPS,
             fused=True,
         )
         for parameter in parameters:
@@ -116,16 +93,16 @@ class Optimizer:
         parameters and the optimizer's state are as before.
         """
         gradients = [parameter.grad for parameter in self.names.values() if parameter.grad is not None]
-        value, lr = _norm(gradients), self.settings.lr_at(self.step_count)
+        value, lr = _norm(gradients), lr_at(self.section, self.step_count, self.total_steps)
         if not math.isfinite(value):
             self.zero_grad()
             raise FloatingPointError(
                 f"the gradient's norm is {value} in update {self.step_count} of {what}. Parameters are unchanged: "
                 "lower the learning rate, or look at these episodes' rewards and log-probabilities"
             )
-        if self.settings.grad_clip is not None and value > self.settings.grad_clip:
+        if value > self.section.grad_clip:
             for gradient in gradients:
-                gradient.mul_(self.settings.grad_clip / value)
+                gradient.mul_(self.section.grad_clip / value)
         for group in self._adamw.param_groups:
             group["lr"] = lr
         self.step_count += 1  # before it changes anything: concurrent readers see that

@@ -15,45 +15,32 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-FSDPMode = Literal["auto", "always", "never"]
+from trainers.config.model import ModelSection
+from trainers.config.running import RunSection
 
 
-@dataclass(frozen=True)
-class Parallel:
-    """Numbers of ranks along each kind of parallelism. Raises ``ValueError``: a number below 1."""
-
-    #: A model is sharded over so many ranks, and every such group has a copy (HSDP); ``None`` is all ranks.
-    fsdp_size: int | None = None
-    tensor: int = 1  #: tensor parallelism: matrices are cut over so many ranks
-    sequence: int = 1  #: Ulysses sequence parallelism: sequences are cut over so many ranks
-
-    def __post_init__(self) -> None:
-        for name in ("fsdp_size", "tensor", "sequence"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
-
-    def shape(self, world: int) -> tuple[int, int]:
-        """Return ``(replicas, shards)`` of so many ranks; ``ValueError``: they cannot be cut like that."""
-        if world % (self.tensor * self.sequence):
-            raise ValueError(
-                f"{world} ranks cannot be cut into groups of {self.tensor} (tensor parallelism) times {self.sequence} "
-                f"(sequence parallelism); start a multiple of {self.tensor * self.sequence}"
-            )
-        ranks = world // self.tensor
-        shards = ranks if self.fsdp_size is None else self.fsdp_size
-        if ranks % shards:
-            raise ValueError(
-                f"fsdp_size={shards} does not divide the {ranks} ranks that share the parameters ({world} ranks, "
-                f"{self.tensor} of them for each tensor-parallel copy)"
-            )
-        return ranks // shards, shards
+def shape_of(run: RunSection, world: int) -> tuple[int, int]:
+    """Return ``(replicas, shards)`` of so many ranks; ``ValueError``: they cannot be cut like that."""
+    tensor, sequence = run.tensor_parallel_size, run.ulysses_sequence_parallel_size
+    if world % (tensor * sequence):
+        raise ValueError(
+            f"{world} ranks cannot be cut into groups of {tensor} (tensor parallelism) times {sequence} "
+            f"(sequence parallelism); start a multiple of {tensor * sequence}"
+        )
+    ranks = world // tensor
+    shards = ranks if run.fsdp_size is None else run.fsdp_size
+    if ranks % shards:
+        raise ValueError(
+            f"fsdp_size={shards} does not divide the {ranks} ranks that share the parameters ({world} ranks, "
+            f"{tensor} of them for each tensor-parallel copy)"
+        )
+    return ranks // shards, shards
 
 
 @dataclass(frozen=True)
@@ -73,51 +60,48 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def make_meshes(
-    mode: FSDPMode, device: torch.device, dtype: torch.dtype, parallel: Parallel | None = None, needs: str | None = None
-) -> Meshes | None:
+def make_meshes(model: ModelSection, run: RunSection, device: torch.device) -> Meshes | None:
     """Build the meshes to compute on, or return ``None`` for plain modules.
 
     Starts the process group if there is none: from torchrun's environment, or of this process alone. On CUDA it has
     gloo beside NCCL, for what is on the CPU: offloaded parameters, and checkpoints written in the background. Modules
-    are plain under ``auto`` on one rank in float32 or on the CPU; mixed precision is FSDP's, or :mod:`.cpu`'s
-    (float32 parameters, cast for use). ``needs`` names another requested feature of FSDP2.
+    are plain under ``auto`` on one rank in float32 or on the CPU, unless another feature of FSDP2 is requested; mixed
+    precision is FSDP's, or :mod:`.cpu`'s (float32 parameters, cast for use).
 
-    Raises ``ValueError``: ``never`` with several ranks, in bfloat16 on a GPU or with ``needs``, an unknown mode, or
-    ranks that cannot be cut as ``parallel`` says. No process group is started then.
+    Raises ``ValueError``: ``never`` with several ranks, in bfloat16 on a GPU or with such a feature, or ranks that
+    cannot be cut as ``run`` says. No process group is started then.
     """
-    if mode not in ("auto", "always", "never"):
-        raise ValueError(f"fsdp must be 'auto', 'always' or 'never', not {mode!r}")
-    parallel = parallel or Parallel()
-    world = world_size()
-    replicas, shards = parallel.shape(world)
-    plain = world == 1 and (dtype == torch.float32 or device.type == "cpu")
-    if mode == "never" and not plain:
+    world, tensor, sequence = world_size(), run.tensor_parallel_size, run.ulysses_sequence_parallel_size
+    replicas, shards = shape_of(run, world)
+    exact = model.precision == "float32"
+    plain = world == 1 and (exact or device.type == "cpu")
+    again = not exact and (model.enable_gradient_checkpointing or run.use_torch_compile)
+    needs = "offload" if run.offload else "bfloat16 with gradient checkpointing or torch.compile" if again else None
+    if run.fsdp == "never" and not plain:
         raise ValueError(
-            f"fsdp='never' is for one rank, in float32 or on the CPU, not for {world} in {dtype}; use fsdp='auto'"
+            f"fsdp='never' is for one rank, in float32 or on the CPU, not for {world} in {model.precision}; use "
+            "fsdp='auto'"
         )
-    if mode == "never" and needs:
+    if run.fsdp == "never" and needs:
         raise ValueError(f"{needs} is a part of FSDP2; use fsdp='auto' or 'always'")
-    if mode == "never" or (mode == "auto" and plain and not needs):
+    if run.fsdp == "never" or (run.fsdp == "auto" and plain and not needs):
         return None
     _start_process_group(device)
     # The mesh always names its device type: without one, torch picks CUDA wherever it sees a GPU, gloo or not.
     kind = device.type
-    held: dict[str, int] = {"replica": replicas, "shard": shards, "tensor": parallel.tensor}
+    held: dict[str, int] = {"replica": replicas, "shard": shards, "tensor": tensor}
     held = {name: size for name, size in held.items() if name == "shard" or size > 1}
     holds = init_device_mesh(kind, tuple(held.values()), mesh_dim_names=tuple(held))
     fsdp = holds["replica", "shard"] if "replica" in held else holds["shard"]
-    if replicas == parallel.tensor == parallel.sequence == 1:
+    if replicas == tensor == sequence == 1:
         return Meshes(fsdp, data=fsdp)
-    data = world // (parallel.tensor * parallel.sequence)
-    computes = init_device_mesh(
-        kind, (data, parallel.sequence, parallel.tensor), mesh_dim_names=("data", "sequence", "inner")
-    )
+    data = world // (tensor * sequence)
+    computes = init_device_mesh(kind, (data, sequence, tensor), mesh_dim_names=("data", "sequence", "inner"))
     return Meshes(
         fsdp,
         data=computes["data"],
-        sequence=computes["sequence"] if parallel.sequence > 1 else None,
-        tensor=holds["tensor"] if parallel.tensor > 1 else None,
+        sequence=computes["sequence"] if sequence > 1 else None,
+        tensor=holds["tensor"] if tensor > 1 else None,
     )
 
 
@@ -136,26 +120,26 @@ def _start_process_group(device: torch.device) -> None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
 
 
-def check_model(config: Any, parallel: Parallel) -> None:
+def check_model(config: Any, run: RunSection) -> None:
     """Check that a model can be cut as requested, from its configuration alone.
 
     Raises ``ValueError``: heads or widths are not divisible, or the family is not known to be cut rightly.
     """
-    if parallel.tensor > 1 and config.model_type not in FAMILIES:
+    if run.tensor_parallel_size > 1 and config.model_type not in FAMILIES:
         raise ValueError(
             f"there is no tensor-parallel plan for model type {config.model_type!r}, only for "
             f"{', '.join(FAMILIES)}; use tensor_parallel_size=1"
         )
-    if parallel.sequence > 1:
+    if run.ulysses_sequence_parallel_size > 1:
         refuse_sliding_windows(config, "sequence parallelism")
     heads = config.num_attention_heads
-    intermediate = config.intermediate_size if parallel.tensor > 1 else 0  # families above have one number
-    check_sizes(heads, getattr(config, "num_key_value_heads", heads), intermediate, parallel)
+    intermediate = config.intermediate_size if run.tensor_parallel_size > 1 else 0  # families above have one number
+    check_sizes(heads, getattr(config, "num_key_value_heads", heads), intermediate, run)
 
 
-def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel) -> None:
+def check_sizes(heads: int, kv_heads: int, intermediate: int, run: RunSection) -> None:
     """Raise ``ValueError`` if heads (of queries, of keys and values) or feed-forward units do not divide."""
-    tensor, sequence = parallel.tensor, parallel.sequence
+    tensor, sequence = run.tensor_parallel_size, run.ulysses_sequence_parallel_size
     sizes = {"attention heads": heads, "key/value heads": kv_heads, "feed-forward width": intermediate}
     for what, size in sizes.items():
         if size % tensor:

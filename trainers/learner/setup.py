@@ -8,20 +8,21 @@ reads what it keeps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
+from trainers.config.model import ModelSection
+from trainers.config.running import RunSection
 from trainers.learner.attention import OWN
 from trainers.learner.cpu import compute_rounded, use_lean_layers, use_onednn
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
-from trainers.learner.lora import LoRASettings, add_adapters, base_state, round_frozen
+from trainers.learner.lora import add_adapters, base_state, round_frozen
 from trainers.learner.models import Critic, Policy, checkpoint_gradients
-from trainers.learner.parallel import Meshes, Parallel, has_sliding_windows, refuse_sliding_windows
+from trainers.learner.parallel import Meshes, check_model, has_sliding_windows, make_meshes, refuse_sliding_windows
 from trainers.learner.products import is_faster
 from trainers.learner.tensor_parallel import cut_matrices
 from trainers.models.source import ModelSource, materialize
@@ -31,20 +32,36 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Setup:
-    """Settings of all models of a :class:`trainers.learner.Learner`; adapters and checkpointing of trained ones only.
+    """Preparation of a learner's models; adapters and checkpointing are of trained ones only.
 
     Without ``meshes`` modules are plain; without ``attention`` transformers chooses.
     """
 
+    model: ModelSection
+    run: RunSection
     device: torch.device
-    dtype: torch.dtype
-    meshes: Meshes | None
-    offload: OffloadPolicy
     attention: str | None
-    lora: LoRASettings | None
-    checkpointing: bool
-    activation_offload: bool
-    compile: bool
+    meshes: Meshes | None
+
+    @classmethod
+    def of(cls, model: ModelSection, run: RunSection, device: torch.device, config: Any) -> Setup:
+        """Check what is configured against a model's own ``config``, then start the process group if one is needed.
+
+        Raises ``ValueError``: the model cannot be trained as configured on this device, by so many ranks.
+        """
+        check_offload(model, run, device)
+        check_model(config, run)
+        return cls(model, run, device, attention_of(model, run, config), make_meshes(model, run, device))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type to compute in; float32 where the section leaves it open."""
+        return torch.bfloat16 if self.model.dtype == "bfloat16" else torch.float32
+
+    @property
+    def varlen(self) -> bool:
+        """True where attention reads packed rows by their lengths alone."""
+        return self.attention != OWN or (self.device.type == "cuda" and self.dtype != torch.float32)
 
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
         """Build a role's model (``reference`` does not learn), with an update's FLOPs; ``ValueError``: it cannot be."""
@@ -61,28 +78,29 @@ class Setup:
         model.requires_grad_(learns)
         if self.attention is not None:
             outer.set_attn_implementation(self.attention)
-        if self.lora is not None and learns:
-            add_adapters(backbone, self.lora)
+        if self.model.lora_rank and learns:
+            add_adapters(backbone, self.model, self.run.seed)
             if isinstance(model, Policy):
                 head.requires_grad_(False)
             round_frozen(model, self.dtype)
             head = model.value_head if isinstance(model, Critic) else outer.get_output_embeddings()
         flops = count(backbone, head)
+        eager_cpu = self.device.type == "cpu" and not self.run.use_torch_compile
         if self.meshes is not None and self.meshes.tensor is not None:
             cut_matrices(transformer_layers(model), self.meshes.tensor)
-        elif self.device.type == "cpu" and self.dtype == torch.float32 and is_faster() and not self.compile:
+        elif eager_cpu and self.dtype == torch.float32 and is_faster():
             use_onednn(outer)
-        if self.device.type == "cpu" and self.dtype != torch.float32 and self.meshes is None and not self.compile:
+        if eager_cpu and self.dtype != torch.float32 and self.meshes is None:
             use_lean_layers(outer)
-        if self.checkpointing and learns:
-            checkpoint_gradients(outer, offload=self.activation_offload)
-        if self.compile:
+        if self.model.enable_gradient_checkpointing and learns:
+            checkpoint_gradients(outer, offload=self.model.enable_activation_offload)
+        if self.run.use_torch_compile:
             for layer in transformer_layers(model):
                 layer.compile(dynamic=True)
         if self.meshes is not None:
-            shard(model, self.meshes, self.dtype, self.offload)
-        offloaded = isinstance(self.offload, CPUOffloadPolicy)
-        materialize(model, self.device, torch.device("cpu") if offloaded else self.device)
+            offload = CPUOffloadPolicy(pin_memory=True) if self.run.offload else OffloadPolicy()
+            shard(model, self.meshes, self.dtype, offload)
+        materialize(model, self.device, torch.device("cpu") if self.run.offload else self.device)
         if self.meshes is None:
             model.to(self.device)  # adapters and the value head, which have their numbers
         prefix = "" if isinstance(model, Policy) else f"{outer.base_model_prefix}."
@@ -92,20 +110,21 @@ class Setup:
         return model, flops
 
 
-def attention_of(requested: str | None, remove_padding: bool, parallel: Parallel, configs: Sequence[Any]) -> str | None:
+def attention_of(model: ModelSection, run: RunSection, config: Any) -> str | None:
     """Choose the attention that fits the layout of sequences; ``None`` leaves the choice to transformers.
 
-    Raises ``ValueError``: another one was requested (by transformers' name), or a model cannot have it.
+    Raises ``ValueError``: another one was requested (by transformers' name), or the model cannot have it.
     """
-    if parallel.sequence > 1 and requested is not None:
+    requested, pieces = model.attn_implementation, run.ulysses_sequence_parallel_size > 1
+    if pieces and requested is not None:
         raise ValueError(
             f"attn_implementation={requested!r} does not go with sequence parallelism, which exchanges heads for "
             f"pieces of the sequence around attention of its own"
         )
-    needed = parallel.sequence > 1 or (remove_padding and requested is None)
-    for config in configs if needed else ():
-        refuse_sliding_windows(config, "sequence parallelism" if parallel.sequence > 1 else "attention without padding")
-    return OWN if needed or (requested is None and all(map(can_read_trees, configs))) else requested
+    needed = pieces or (model.use_remove_padding and requested is None)
+    if needed:
+        refuse_sliding_windows(config, "sequence parallelism" if pieces else "attention without padding")
+    return OWN if needed or (requested is None and can_read_trees(config)) else requested
 
 
 #: Their attention takes arguments and position ids from outside, and no layer of theirs counts tokens by itself.
@@ -123,30 +142,21 @@ def can_read_trees(config: Any) -> bool:
     return plain and config.rope_parameters["rope_type"] in _ROPE_TYPES
 
 
-def reads_trees(configs: Sequence[Any], requested: str | None, compile: bool) -> bool:
-    """Return whether models read token trees with that attention; log why not."""
-    if requested is not None or compile:
-        why = f"attn_implementation={requested}" if requested is not None else "compile"
-    elif all(map(can_read_trees, configs)):
+def reads_trees(model: ModelSection, run: RunSection, config: Any) -> bool:
+    """Return whether a model reads token trees as configured; log why not."""
+    if model.attn_implementation is not None:
+        why = f"model.attn_implementation={model.attn_implementation}"
+    elif run.use_torch_compile:
+        why = "trainer.use_torch_compile"
+    elif can_read_trees(config):
         return True
     else:
-        why = f"model type {', '.join(sorted({config.model_type for config in configs}))}"
+        why = f"model type {config.model_type}"
     _LOG.warning("%s does not go with token trees: what trajectories share is computed for each of them", why)
     return False
 
 
-def precision_of(dtype: str | None, device: torch.device) -> torch.dtype:
-    """Return the type to compute in: ``dtype``, else bfloat16 on a GPU, float32 on a CPU; ``ValueError``: any other."""
-    types = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    name = dtype or ("bfloat16" if device.type == "cuda" else "float32")
-    if name not in types:
-        raise ValueError(f"dtype must be 'float32' or 'bfloat16', not {dtype!r}")
-    return types[name]
-
-
-def check_activation_offload(offload: bool, checkpointing: bool, device: torch.device) -> None:
-    """Raise ``ValueError`` where the inputs of layers cannot be kept on the CPU."""
-    if offload and not checkpointing:
-        raise ValueError("activation_offload keeps what gradient_checkpointing keeps on the CPU: switch that on too")
-    if offload and device.type == "cpu":
-        raise ValueError("activation_offload moves activations to the CPU, where this model is already")
+def check_offload(model: ModelSection, run: RunSection, device: torch.device) -> None:
+    """Raise ``ValueError`` where something is to be kept on the CPU, and is computed there already."""
+    if device.type == "cpu" and (run.offload or model.enable_activation_offload):
+        raise ValueError("trainer.offload and model.enable_activation_offload are for cuda, and there is no GPU")

@@ -190,20 +190,6 @@ class ModelSource:
         return model
 
 
-def sources_of(actor: Source, critic: Source | bool, reference: Source | bool) -> dict[str, ModelSource]:
-    """Build the source of each model of a learner; ``True`` is the actor's source, ``False`` for none.
-
-    Raises ``ValueError``: see :class:`ModelSource` and :meth:`ModelSource.check_head`.
-    """
-    sources = {"actor": ModelSource(actor)}
-    for role, choice in (("reference", reference), ("critic", critic)):
-        if choice is not False:
-            sources[role] = sources["actor"] if choice is True else ModelSource(choice)
-    for source in {id(source): source for role, source in sources.items() if role != "critic"}.values():
-        source.check_head()
-    return sources
-
-
 def materialize(model: nn.Module, device: torch.device, parameters: torch.device) -> None:
     """Give what is on ``meta`` memory, in place: buffers on ``device``, parameters likewise or kept elsewhere."""
     made: dict[int, nn.Parameter] = {}  # tied ones stay tied

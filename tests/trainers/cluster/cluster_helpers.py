@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from trainers.learner import OptimizerSettings
+from trainers.config.learning import CriticSection
+from trainers.config.model import ModelSection
+from trainers.config.running import RunSection
 from trainers.models.tiny import build_model
+from trainers.section import ActorSection
 from trainers.trajectory import Status, Trajectory
 
 VOCAB = 61
 SETTINGS: dict[str, Any] = {
-    "critic": True,
+    "model": ModelSection(device="cpu"),
+    "run": RunSection(threads=1),
+    "actor": ActorSection(lr=1e-3, max_tokens_per_micro_batch=40),
+    "critic": CriticSection(),
     "reference": True,
-    "optimizer": OptimizerSettings(lr=1e-3),
-    "max_tokens_per_micro_batch": 40,
-    "threads": 1,
 }
 
 

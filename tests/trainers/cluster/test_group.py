@@ -24,7 +24,7 @@ from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.cluster.ray.runtime import RayCluster
 from trainers.command_line import load_config
-from trainers.config.running import RayInitSection
+from trainers.config.running import ClusterSection, RayInitSection
 from trainers.engines.base import EngineError, SourceLostError, SupersededError
 from trainers.engines.transport import Wants, collect
 from trainers.learner import Learner
@@ -48,13 +48,12 @@ def group(request: pytest.FixtureRequest) -> Iterator[Group]:
     local_ray(request.config)
     with contextlib.ExitStack() as stack:
 
-        def start(ranks: int, **options: Any) -> LearnerGroup:
+        def start(ranks: int, **options: float) -> LearnerGroup:
             backend = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "model.device=cpu"]
             plan = make_plan(load_config(backend)[0], Machine(0))
             cluster = RayCluster(plan, RayInitSection(), timeout=300.0)
             stack.enter_context(cluster)
-            ray_ranks = RayRanks(cluster, silence=options.get("silence", 30.0))
-            return LearnerGroup(ray_ranks, helpers.tiny_model(), helpers.SETTINGS, **options)
+            return LearnerGroup(RayRanks(cluster), ClusterSection(**options), helpers.tiny_model(), **helpers.SETTINGS)
 
         yield start
 
@@ -276,7 +275,7 @@ def test_one_rank_is_bitwise_equal_until_stopped(group, alone):
 
 
 def test_hanging_rank_is_named_not_the_waiting(group):
-    made = group(2, stall=10.0)
+    made = group(2, stall_s=10.0)
     try:
         with pytest.raises(
             RankError, match=r"learner rank 1 .* made no progress for 10 s .*in hangs_on_rank_1"
@@ -290,7 +289,7 @@ def test_hanging_rank_is_named_not_the_waiting(group):
 
 @pytest.mark.parametrize("snapshot", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_rank_dying_while_sending_weights_is_named(group, snapshot):
-    made, receiver = group(2, stall=60.0), Workers(bucket_bytes=2000)
+    made, receiver = group(2, stall_s=60.0), Workers(bucket_bytes=2000)
 
     async def broadcast():
         await receiver.checksums()

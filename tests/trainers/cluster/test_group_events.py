@@ -13,7 +13,11 @@ import pytest
 
 from trainers.cluster.group import Event, LearnerGroup, RankError
 from trainers.cluster.rank import Failure
+from trainers.config.model import ModelSection
+from trainers.config.running import ClusterSection
 from trainers.learner.fsdp import OtherRankError
+
+NO_LEARNER = ClusterSection(), None, ModelSection()  # which no rank builds
 
 
 class ScriptedRanks:
@@ -56,7 +60,7 @@ def raised(error: BaseException) -> Failure:
 def test_late_death_is_cause_with_error_as_note():
     reset = raised(ConnectionError("connection reset by peer"))
     ranks = ScriptedRanks([[Event(0, "failed", 0, reset)], [], [Event(1, "gone", 0, "was killed by SIGSEGV")]])
-    group = LearnerGroup(ranks, None, {})
+    group = LearnerGroup(ranks, *NO_LEARNER)
     with pytest.raises(RankError, match="learner rank 1 was killed by SIGSEGV") as caught:
         group.values([])
     assert "connection reset by peer" in "\n".join(caught.value.__notes__)
@@ -70,7 +74,7 @@ def test_late_death_is_cause_with_error_as_note():
 def test_error_of_one_rank_stops_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainers.cluster.group._GRACE_S", 0.05)
     ranks = ScriptedRanks([[Event(1, "failed", 0, raised(ArithmeticError("this rank cannot add")))]])
-    group = LearnerGroup(ranks, None, {})
+    group = LearnerGroup(ranks, *NO_LEARNER)
     with pytest.raises(ArithmeticError, match="this rank cannot add") as caught:
         group.values([])
     notes = "\n".join(caught.value.__notes__)
@@ -88,7 +92,7 @@ def test_failed_ranks_error_wins_in_any_order(first: int) -> None:
     errors: dict[int, BaseException] = {0: full, 1: OtherRankError("rank 0 failed with OSError: no space left")}
     events = [Event(rank, "failed", 0, raised(errors[rank])) for rank in (first, 1 - first)]
     group = LearnerGroup(
-        ScriptedRanks([[events[0]], [events[1]], [Event(rank, "done", 0) for rank in range(2)]]), None, {}
+        ScriptedRanks([[events[0]], [events[1]], [Event(rank, "done", 0) for rank in range(2)]]), *NO_LEARNER
     )
     with pytest.raises(OSError, match="No space left on device") as caught:
         group.save("/runs/checkpoint")
@@ -99,7 +103,7 @@ def test_failed_ranks_error_wins_in_any_order(first: int) -> None:
 def test_events_of_earlier_calls_are_ignored():
     late = [Event(0, "done", 1, "the answer to another question"), Event(1, "failed", 1, raised(ValueError()))]
     ranks = ScriptedRanks([late, [Event(1, "done", 0)], [Event(0, "done", 0, "the answer")]])
-    group = LearnerGroup(ranks, None, {})
+    group = LearnerGroup(ranks, *NO_LEARNER)
     assert group.values([]) == "the answer"
 
 
@@ -110,13 +114,13 @@ def test_unpicklable_error_is_raised_as_text():
 
     failure = raised(Odd(1, 2))
     assert failure.error is None
-    group = LearnerGroup(ScriptedRanks([[Event(rank, "failed", 0, failure) for rank in range(2)]]), None, {})
+    group = LearnerGroup(ScriptedRanks([[Event(rank, "failed", 0, failure) for rank in range(2)]]), *NO_LEARNER)
     with pytest.raises(RankError, match="1 is odd"):
         group.values([])
 
 
 def test_close_ends_a_call_of_another_thread():
-    group = LearnerGroup(ScriptedRanks([]), None, {})
+    group = LearnerGroup(ScriptedRanks([]), *NO_LEARNER)
     messages: list[str] = []
 
     def call() -> None:

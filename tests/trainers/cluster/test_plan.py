@@ -17,7 +17,8 @@ from trainers.cluster.plan import describe, make_plan
 from trainers.cluster.shape import shape_of, shape_of_model
 from trainers.command_line.load import ConfigError, resolve
 from trainers.config import PPOConfig
-from trainers.learner import Learner, LoRASettings
+from trainers.config.model import ModelSection
+from trainers.learner import Learner
 from trainers.models.tiny import build_model
 
 SHAPE = ModelShape(
@@ -241,7 +242,7 @@ def test_adapters_alone_have_gradients_and_moments():
     model = ("model.family=qwen2", "model.hidden=64", "model.heads=4", "model.kv_heads=2", "model.layers=3")
     shape = shape_of(config(*model).model)
     lora = (*RAY, *model, "actor.mini_batches=1", "model.lora_rank=4", "actor.use_kl_loss=true")
-    learner = Learner(build_model(512, hidden=64, heads=4, kv_heads=2, layers=3), lora=LoRASettings(4))
+    learner = Learner(build_model(512, hidden=64, heads=4, kv_heads=2, layers=3), model=ModelSection(lora_rank=4))
     trained = sum(weight.numel() for weight in learner.actor.parameters() if weight.requires_grad)
     estimator = "algorithm.adv_estimator=grpo"
     rows = {what: size for who, what, size in plan(*lora, estimator, shape=shape).memory if who == "learner"}
@@ -296,7 +297,11 @@ def test_activations_are_what_layers_keep(dtype, lean):
     grows, rows = [], []
     for layers in (1, 2):
         model: Any = build_model(61, layers=layers, **sizes)
-        model = Learner(model, dtype=dtype, share_prefixes=False).actor if lean else model.to(getattr(torch, dtype))
+        model = (
+            Learner(model, ModelSection(dtype=dtype), share_prefixes=False).actor
+            if lean
+            else model.to(getattr(torch, dtype))
+        )
         grows.append((stored_bytes(model, lean, 64) - stored_bytes(model, lean, 32)) / 32)
         family = [f"model.{name}={value}" for name, value in {"family": "qwen2", "layers": layers, **sizes}.items()]
         shape = shape_of(config(*family).model)

@@ -17,12 +17,13 @@ from torch.utils._pytree import tree_map
 from trainers.cluster.publisher import Publisher
 from trainers.command_line import load_config
 from trainers.config.engine import TorchEngineSection
+from trainers.config.model import ModelSection
 from trainers.engines.base import EngineDeadError, Sampling, SupersededError
 from trainers.engines.decoder import Decoder
 from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.transport import LocalSource
-from trainers.learner import Learner, LoRASettings
+from trainers.learner import Learner
 from trainers.models.tiny import build_model
 
 GPU = torch.device("meta")  # which torch knows everywhere; the numbers are in the wrapped tensor
@@ -81,13 +82,13 @@ def test_update_copies_no_model_between_devices(kind: Any, family: str, dtype: s
     model = build_model(64, family=family, seed=1, **SHAPE)  # type: ignore[arg-type]
     engine = kind(build_model(64, family=family, seed=2, **SHAPE), 4, 32, dtype=getattr(torch, dtype), threads=1)  # type: ignore[arg-type]
     chosen = [f"model.dtype={dtype}", "rollout.staleness=1"]
-    lora = None
+    section = ModelSection()
     if publish != "all":
         pytest.importorskip("peft")
-        lora, chosen = LoRASettings(rank=2, alpha=4), [*chosen, "model.lora_rank=2", "model.lora_alpha=4"]
-        chosen += [f"model.lora_publish={publish}"]
-    learner = Learner(model, lora=lora)
-    if lora is not None:
+        section = ModelSection(lora_rank=2, lora_alpha=4)
+        chosen += ["model.lora_rank=2", "model.lora_alpha=4", f"model.lora_publish={publish}"]
+    learner = Learner(model, section)
+    if section.lora_rank:
         for name, value in learner.actor.named_parameters():
             if "lora_B" in name:
                 nn.init.normal_(value, std=0.3)

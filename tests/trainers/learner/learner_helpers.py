@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from trainers.config.learning import CriticSection
+from trainers.config.model import ModelSection
+from trainers.config.running import RunSection
+from trainers.section import ActorSection
 from trainers.trajectory import Status, Trajectory
 
 VOCAB = 61
+
+
+def sections(**keys: Any) -> dict[str, Any]:
+    """Return a learner's arguments on the CPU: the keys of its sections in these, and a section for ``critic=True``."""
+    keys = {"device": "cpu"} | keys
+    kinds = {"model": ModelSection, "run": RunSection, "actor": ActorSection}
+    made = {
+        name: kind(**{key: keys.pop(key) for key in kind.model_fields.keys() & keys.keys()})
+        for name, kind in kinds.items()
+    }
+    critic = keys.pop("critic", False)
+    return {**made, "critic": CriticSection() if critic is True else critic or None, **keys}
 
 
 def trajectory(

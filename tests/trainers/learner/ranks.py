@@ -13,10 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from learner_helpers import VOCAB, forks, some_masked_trajectories
+from learner_helpers import VOCAB, forks, sections, some_masked_trajectories
 from safetensors.torch import save_file
 
-from trainers.learner import Learner, OptimizerSettings
+from trainers.learner import Learner
 from trainers.learner.fsdp import whole
 from trainers.models.tiny import build_model
 
@@ -51,15 +51,15 @@ def _work(rank: int, world: int, cases: dict[str, Case], folder: str) -> None:
     dist.destroy_process_group()
 
 
-def make_learner(family: str = "qwen2", *, lr: float = 1e-3, model: dict[str, Any] | None = None, **settings: Any):
+def make_learner(family: str = "qwen2", *, shape: dict[str, Any] | None = None, **keys: Any):
     """A tiny learner with a critic and a reference, the same on every rank, read from a folder."""
-    shape = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "seed": 3} | (model or {})
-    settings = {"max_tokens_per_micro_batch": 40, "critic": True, "reference": True} | settings
+    shape = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "seed": 3} | (shape or {})
+    keys = {"max_tokens_per_micro_batch": 40, "critic": True, "reference": True, "lr": 1e-3} | keys
     with tempfile.TemporaryDirectory() as folder:
         built = build_model(VOCAB, family=family, **shape)  # whose own save_pretrained writes on the first rank alone
         Path(folder, "config.json").write_text(built.config.to_json_string())
         save_file({name: value.clone() for name, value in built.state_dict().items()}, f"{folder}/model.safetensors")
-        return Learner(folder, optimizer=OptimizerSettings(lr=lr), **settings)
+        return Learner(folder, **sections(**keys))
 
 
 def policy_loss(logprobs, entropy, batch):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from learner_helpers import VOCAB, some_trajectories
+from learner_helpers import VOCAB, sections, some_trajectories
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainers.learner import Learner, OptimizerSettings, checkpoint
+from trainers.learner import Learner, checkpoint
 from trainers.learner.checkpoint import recover, replace_folder
 from trainers.learner.fsdp import Ranks
 from trainers.models.tiny import build_model, build_tokenizer
@@ -27,9 +27,10 @@ class Killed(BaseException):
 
 
 def make_learner(seed=0):
-    settings = OptimizerSettings(lr=1e-2, warmup_steps=4, schedule="cosine", total_steps=9)
     model = build_model(VOCAB, hidden=32, layers=2, seed=seed)
-    return Learner(model, critic=True, reference=True, optimizer=settings)
+    return Learner(
+        model, **sections(critic=True, reference=True, lr=1e-2, lr_warmup_steps=4, lr_schedule="cosine", total_steps=9)
+    )
 
 
 def train(learner, steps):
@@ -208,7 +209,7 @@ def test_file_in_way_is_not_removed(tmp_path):
 def test_transformers_loads_export(tmp_path):
     tokenizer = build_tokenizer(["one two three"] * 5)
     model = build_model(len(tokenizer), hidden=32, layers=2)
-    learner = Learner(model, optimizer=OptimizerSettings(lr=1e-2))
+    learner = Learner(model, **sections(lr=1e-2))
     learner.update_sft(TRAJECTORIES)
     learner.export_hf(tmp_path / "model", tokenizer)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")

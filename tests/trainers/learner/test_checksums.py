@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from learner_helpers import VOCAB, some_trajectories
+from learner_helpers import VOCAB, sections, some_trajectories
 from safetensors import SafetensorError
 
-from trainers.learner import Learner, LoRASettings, tensors
+from trainers.learner import Learner, tensors
 from trainers.learner.checkpoint import replace_folder
 from trainers.learner.checksums import CHECKSUMS, DamagedError, UnlistedFileError, checksums, seal, verify
 from trainers.learner.fsdp import Ranks
@@ -25,7 +25,7 @@ TRAJECTORIES = some_trajectories()[:3]
 
 
 def make_learner(seed=0):
-    return Learner(build_model(VOCAB, hidden=32, layers=1, seed=seed), lora=LoRASettings(rank=2))
+    return Learner(build_model(VOCAB, hidden=32, layers=1, seed=seed), **sections(lora_rank=2))
 
 
 @pytest.fixture(scope="module")

@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from learner_helpers import VOCAB, some_trajectories
+from learner_helpers import VOCAB, sections, some_trajectories
 from ranks import assert_same, make_learner, measure
 
-from trainers.learner import Learner, Parallel
+from trainers.config.model import ModelSection
+from trainers.config.running import RunSection
+from trainers.learner import Learner
 from trainers.learner.flops import count
-from trainers.learner.fsdp import offload_policy
 from trainers.learner.inputs import inputs_of
 from trainers.learner.memory import peak
 from trainers.learner.packing import action_rows, micro_batches
-from trainers.learner.parallel import check_model, make_meshes
+from trainers.learner.parallel import check_model, make_meshes, shape_of
 from trainers.models.tiny import build_model
 
+TENSOR, SEQUENCE = "tensor_parallel_size", "ulysses_sequence_parallel_size"
 TRAJECTORIES = some_trajectories()
 
 
@@ -30,44 +32,47 @@ TRAJECTORIES = some_trajectories()
         ({}, 4, (1, 4)),
         ({"fsdp_size": 2}, 8, (4, 2)),
         ({"fsdp_size": 1}, 3, (3, 1)),
-        ({"tensor": 2}, 4, (1, 2)),
-        ({"tensor": 2, "sequence": 2, "fsdp_size": 2}, 8, (2, 2)),
-        ({"sequence": 4}, 4, (1, 4)),
+        ({TENSOR: 2}, 4, (1, 2)),
+        ({TENSOR: 2, SEQUENCE: 2, "fsdp_size": 2}, 8, (2, 2)),
+        ({SEQUENCE: 4}, 4, (1, 4)),
     ],
 )
 def test_replicas_and_shards(settings, world, expected):
-    assert Parallel(**settings).shape(world) == expected
+    assert shape_of(RunSection(**settings), world) == expected
 
 
 @pytest.mark.parametrize(
     ("settings", "world", "message"),
     [
-        ({"tensor": 2}, 3, "3 ranks cannot be cut into groups of 2 .tensor parallelism."),
-        ({"tensor": 2, "sequence": 3}, 4, "start a multiple of 6"),
+        ({TENSOR: 2}, 3, "3 ranks cannot be cut into groups of 2 .tensor parallelism."),
+        ({TENSOR: 2, SEQUENCE: 3}, 4, "start a multiple of 6"),
         ({"fsdp_size": 3}, 4, "fsdp_size=3 does not divide the 4 ranks"),
-        ({"fsdp_size": 4, "tensor": 2}, 4, "fsdp_size=4 does not divide the 2 ranks"),
+        ({"fsdp_size": 4, TENSOR: 2}, 4, "fsdp_size=4 does not divide the 2 ranks"),
     ],
 )
 def test_ranks_that_cannot_be_cut(settings, world, message):
     with pytest.raises(ValueError, match=message):
-        Parallel(**settings).shape(world)
-
-
-def test_numbers_below_one():
-    with pytest.raises(ValueError, match="sequence must be at least 1, not 0"):
-        Parallel(sequence=0)
+        shape_of(RunSection(**settings), world)
 
 
 @pytest.mark.parametrize(
     ("settings", "model", "message"),
     [
-        ({"tensor": 3}, {}, r"tensor_parallel_size=3 does not divide the model's attention heads \(4\)"),
-        ({"tensor": 4}, {}, r"tensor_parallel_size=4 does not divide the model's key/value heads \(2\)"),
-        ({"tensor": 2}, {"intermediate": 33}, r"does not divide the model's feed-forward width \(33\)"),
-        ({"sequence": 3}, {}, r"ulysses_sequence_parallel_size=3 does not divide the model's attention heads \(4\)"),
-        ({"sequence": 4, "tensor": 2}, {}, r"attention heads \(2 on each tensor-parallel rank\)"),
+        ({TENSOR: 3}, {}, r"tensor_parallel_size=3 does not divide the model's attention heads \(4\)"),
+        ({TENSOR: 4}, {}, r"tensor_parallel_size=4 does not divide the model's key/value heads \(2\)"),
+        ({TENSOR: 2}, {"intermediate": 33}, r"does not divide the model's feed-forward width \(33\)"),
         (
-            {"sequence": 2},
+            {SEQUENCE: 3},
+            {},
+            r"ulysses_sequence_parallel_size=3 does not divide the model's attention heads \(4\)",
+        ),
+        (
+            {SEQUENCE: 4, TENSOR: 2},
+            {},
+            r"attention heads \(2 on each tensor-parallel rank\)",
+        ),
+        (
+            {SEQUENCE: 2},
             {"heads": 6, "kv_heads": 3, "hidden": 36},
             r"neither divides the model's key/value heads \(3\)",
         ),
@@ -76,11 +81,11 @@ def test_numbers_below_one():
 def test_models_that_cannot_be_cut(settings, model, message):
     config = build_model(VOCAB, **({"hidden": 32, "layers": 1} | model)).config
     with pytest.raises(ValueError, match=message):
-        check_model(config, Parallel(**settings))
+        check_model(config, RunSection(**settings))
 
 
 def test_sequence_ranks_may_exceed_key_value_heads():
-    check_model(build_model(VOCAB, hidden=32, layers=1).config, Parallel(sequence=4))
+    check_model(build_model(VOCAB, hidden=32, layers=1).config, RunSection(ulysses_sequence_parallel_size=4))
 
 
 def test_families_without_plan_and_sliding_windows():
@@ -89,40 +94,36 @@ def test_families_without_plan_and_sliding_windows():
     with pytest.raises(
         ValueError, match="no tensor-parallel plan for model type 'novel', only for qwen2, qwen3, llama"
     ):
-        check_model(config, Parallel(tensor=2))
+        check_model(config, RunSection(tensor_parallel_size=2))
     config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(ValueError, match="sliding window"):
-        check_model(config, Parallel(sequence=2))
+        check_model(config, RunSection(ulysses_sequence_parallel_size=2))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"parallel": Parallel(tensor=2)}, "1 ranks cannot be cut"),
-        ({"parallel": Parallel(fsdp_size=2)}, "fsdp_size=2 does not divide"),
-        ({"offload": True}, "moves parameters and optimizer to the CPU, where this model is already"),
-        ({"activation_offload": True}, "switch that on too"),
-        ({"activation_offload": True, "gradient_checkpointing": True}, "where this model is already"),
-        ({"parallel": Parallel(sequence=2), "attn_implementation": "eager"}, "does not go with sequence parallelism"),
+        ({TENSOR: 2}, "1 ranks cannot be cut"),
+        ({"fsdp_size": 2}, "fsdp_size=2 does not divide"),
+        ({"offload": True}, "trainer.offload and model.enable_activation_offload are for cuda"),
+        ({"enable_activation_offload": True}, "are for cuda"),
+        (
+            {SEQUENCE: 2, "attn_implementation": "eager"},
+            "does not go with sequence parallelism",
+        ),
     ],
 )
 def test_refusal_starts_no_process_group(settings, message):
     with pytest.raises(ValueError, match=message):
-        Learner(build_model(VOCAB, hidden=32, layers=1), **settings)
+        Learner(build_model(VOCAB, hidden=32, layers=1), **sections(**settings))
     assert not dist.is_initialized()
-
-
-def test_shards_go_to_pinned_memory_on_cuda():
-    policy = offload_policy(True, torch.device("cuda"))
-    assert type(policy).__name__ == "CPUOffloadPolicy"
-    assert policy.pin_memory
 
 
 def test_cpu_mesh_ignores_visible_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     try:
-        meshes = make_meshes("always", torch.device("cpu"), torch.float32)
+        meshes = make_meshes(ModelSection(), RunSection(fsdp="always"), torch.device("cpu"))
         assert meshes.fsdp.device_type == meshes.data.device_type == "cpu"
         assert dist.get_backend() == "gloo"
     finally:
@@ -135,7 +136,7 @@ def test_cpu_mesh_ignores_visible_gpu(monkeypatch):
 @pytest.mark.parametrize("name", [None, "sdpa", "eager"])
 def test_packed_is_padded(name):
     """Through the learner's attention, and through transformers' own ways to keep packed sequences apart."""
-    packed = make_learner(remove_padding=True, attn_implementation=name, share_prefixes=False)
+    packed = make_learner(use_remove_padding=True, attn_implementation=name, share_prefixes=False)
     assert_same(measure(packed), measure(make_learner(share_prefixes=False)))
     metrics = packed.update_sft(TRAJECTORIES)
     assert metrics["padding"] == 0.0

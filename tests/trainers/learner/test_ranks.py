@@ -15,10 +15,10 @@ from torch.distributed.fsdp import FSDPModule
 from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
-from trainers.learner import LoRASettings, Parallel
 from trainers.trajectory import Trajectory
 
-LORA = LoRASettings(rank=4, alpha=8)
+TENSOR, SEQUENCE = "tensor_parallel_size", "ulysses_sequence_parallel_size"
+LORA = {"lora_rank": 4, "lora_alpha": 8}
 # One forkserver has torch imported for all of them; on a busy machine that alone may take a minute.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ranks")]
 
@@ -37,31 +37,43 @@ def after_an_update(folder, family="qwen2", **settings):
 
 ONE_AT_A_TIME = {"max_tokens_per_micro_batch": 1, "chunk_size": 3}
 ALL_AT_ONCE = {"max_tokens_per_micro_batch": 10**6, "chunk_size": 10**6}
-PADDED, PACKED = {"share_prefixes": False}, {"share_prefixes": False, "remove_padding": True}
+PADDED, PACKED = {"share_prefixes": False}, {"share_prefixes": False, "use_remove_padding": True}
 #: Cases that must all give what plain modules of the family give, or such with adapters, by the number of ranks. As
 #: token trees where nothing else is said; each way to cut, to pack and to save memory is with each other somewhere.
 CASES = {
     1: {
         "packed, one trajectory at a time, small chunks": {**PACKED, **ONE_AT_A_TIME},
-        "lora, all at once, full head": {"lora": LORA, **ALL_AT_ONCE},
+        "lora, all at once, full head": {**LORA, **ALL_AT_ONCE},
     },
     2: {
         "sharded": {},
-        "copies": {"parallel": Parallel(fsdp_size=1)},
+        "copies": {"fsdp_size": 1},
         "padded, one trajectory at a time, small chunks": {**PADDED, **ONE_AT_A_TIME},
-        "all at once, full head, checkpointing": {**ALL_AT_ONCE, "gradient_checkpointing": True},
-        "lora, padded, small chunks": {"lora": LORA, "chunk_size": 3, **PADDED},
-        "sequence, packed, checkpointing": {"parallel": Parallel(sequence=2), "gradient_checkpointing": True, **PACKED},
-        "llama, tensor": {"family": "llama", "parallel": Parallel(tensor=2)},
-        "bfloat16": {"family": "qwen3", "dtype": "bfloat16", "parallel": Parallel(tensor=2)},
+        "all at once, full head, checkpointing": {**ALL_AT_ONCE, "enable_gradient_checkpointing": True},
+        "lora, padded, small chunks": {**LORA, "chunk_size": 3, **PADDED},
+        "sequence, packed, checkpointing": {
+            SEQUENCE: 2,
+            "enable_gradient_checkpointing": True,
+            **PACKED,
+        },
+        "llama, tensor": {"family": "llama", TENSOR: 2},
+        "bfloat16": {"family": "qwen3", "dtype": "bfloat16", TENSOR: 2},
     },
     4: {
-        "hybrid, packed": {"parallel": Parallel(fsdp_size=2), **PACKED},
-        "sequence": {"parallel": Parallel(sequence=4)},
-        "sequence, padded": {"parallel": Parallel(sequence=4), **PADDED},
-        "hybrid, tensor, checkpointing": {"parallel": Parallel(fsdp_size=1, tensor=2), "gradient_checkpointing": True},
-        "qwen3, sequence and tensor": {"family": "qwen3", "parallel": Parallel(sequence=2, tensor=2)},
-        "lora, tensor": {"lora": LORA, "parallel": Parallel(tensor=2)},
+        "hybrid, packed": {"fsdp_size": 2, **PACKED},
+        "sequence": {SEQUENCE: 4},
+        "sequence, padded": {SEQUENCE: 4, **PADDED},
+        "hybrid, tensor, checkpointing": {
+            "fsdp_size": 1,
+            TENSOR: 2,
+            "enable_gradient_checkpointing": True,
+        },
+        "qwen3, sequence and tensor": {
+            "family": "qwen3",
+            SEQUENCE: 2,
+            TENSOR: 2,
+        },
+        "lora, tensor": {**LORA, TENSOR: 2},
         "one trajectory": {"trajectories": TRAJECTORIES[1:2]},
         "sharded, one trajectory at a time": ONE_AT_A_TIME,
     },
@@ -70,7 +82,7 @@ CASES = {
 
 def cases(world):
     return {
-        name: partial(after_an_update if "lora" in settings else measured, **({"fsdp": "always"} | settings))
+        name: partial(after_an_update if "lora_rank" in settings else measured, **({"fsdp": "always"} | settings))
         for name, settings in CASES[world].items()
     }
 
@@ -110,8 +122,8 @@ def scored(folder, trajectories, **settings):
 
 
 def engine_cases(world, trajectories):
-    cut = {1: Parallel(), 2: Parallel(tensor=2), 4: Parallel(tensor=2, sequence=2)}[world]
-    ways = {"engine": {}, "engine, packed, cut": {"remove_padding": True, "parallel": cut}}
+    sizes = {1: {}, 2: {TENSOR: 2}, 4: {TENSOR: 2, SEQUENCE: 2}}
+    ways = {"engine": {}, "engine, packed, cut": {"use_remove_padding": True, **sizes[world]}}
     return {name: partial(scored, trajectories=trajectories, **options) for name, options in ways.items()}
 
 
@@ -200,7 +212,7 @@ def plain():
         "one trajectory": measured(None, trajectories=TRAJECTORIES[1:2], **PADDED),
         "qwen3": measured(None, family="qwen3", **PADDED),
         "llama": measured(None, family="llama", **PADDED),
-        "lora": after_an_update(None, lora=LORA, **PADDED),
+        "lora": after_an_update(None, **LORA, **PADDED),
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from learner_helpers import masked, some_masked_trajectories, trajectory
+from learner_helpers import masked, sections, some_masked_trajectories, trajectory
 from test_learner import gradients_of, policy_loss, random_per_token, relative_difference, small_model
 
 from trainers.learner.learner import Learner
@@ -36,7 +36,9 @@ def naive_scores(model, item, temperature):
 @pytest.mark.parametrize("packed", [False, True])
 def test_actor_and_reference_logprobs_use_mask(packed):
     model = small_model()
-    learner = Learner(model, reference=True, temperature=0.7, max_tokens_per_micro_batch=64, remove_padding=packed)
+    learner = Learner(
+        model, **sections(reference=True, temperature=0.7, max_tokens_per_micro_batch=64, use_remove_padding=packed)
+    )
     logprobs, entropies = learner.logprobs(TRAJECTORIES, entropy=True)
     reference = learner.logprobs(TRAJECTORIES, model="reference")
     with torch.no_grad():
@@ -51,7 +53,9 @@ def test_masked_gradient_is_independent_of_cuts():
     numbers, model = random_per_token(), small_model()
     results = []
     for budget, chunk in ((48, 5), (1, 1), (10_000, 4096)):
-        learner = Learner(small_model(), max_tokens_per_micro_batch=budget, chunk_size=chunk, temperature=0.8)
+        learner = Learner(
+            small_model(), **sections(max_tokens_per_micro_batch=budget, chunk_size=chunk, temperature=0.8)
+        )
         update = learner.update_actor
         results.append(gradients_of(learner, lambda update=update: update(TRAJECTORIES, numbers, policy_loss)))
     for item, a, b in zip(TRAJECTORIES, numbers["a"], numbers["b"], strict=True):
@@ -72,6 +76,6 @@ def test_siblings_with_shared_prefix_have_own_masks():
     model = small_model()
     with torch.no_grad():
         for share in (False, True):
-            learner = Learner(model, share_prefixes=share, temperature=0.7, max_tokens_per_micro_batch=256)
+            learner = Learner(model, **sections(share_prefixes=share, temperature=0.7, max_tokens_per_micro_batch=256))
             for item, scores in zip(items, learner.logprobs(items), strict=True):
                 np.testing.assert_allclose(scores, naive_scores(model, item, 0.7)[0].numpy(), atol=1e-5)

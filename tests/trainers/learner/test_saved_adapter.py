@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learner_helpers import VOCAB, some_trajectories
+from learner_helpers import VOCAB, sections, some_trajectories
 from safetensors.torch import load_file, save_file
 
 from trainers.command_line import resolve
 from trainers.command_line.load import ConfigError
 from trainers.config.model import ModelSection
-from trainers.learner import Learner, LoRASettings, OptimizerSettings
+from trainers.learner import Learner
 from trainers.learner.lora import merge_saved
 from trainers.models.hub import read_adapter
 from trainers.models.tiny import build_model, build_tokenizer, save
@@ -44,12 +44,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def settings_of(folder: Path, **changed: Any) -> LoRASettings:
-    return LoRASettings(**({"rank": 4, "alpha": 6, "target_modules": TARGETS, "adapter": str(folder)} | changed))
+def section_of(folder: Path | None, **changed: Any) -> ModelSection:
+    path = folder and str(folder)
+    own = {"lora_rank": 4, "lora_alpha": 6, "target_modules": TARGETS, "lora_adapter_path": path}
+    return ModelSection(**(own | changed), device="cpu")
 
 
-def learner_of(folder: Path, **options: Any) -> Learner:
-    return Learner(base_model(), lora=settings_of(folder), reference=True, **options)
+def learner_of(folder: Path | None, **keys: Any) -> Learner:
+    return Learner(base_model(), **sections(**keys) | {"model": section_of(folder)}, reference=True)
 
 
 def scores(learner: Learner, **options: Any) -> Any:
@@ -86,12 +88,12 @@ def test_published_weights_are_merged(folder: Path) -> None:
     for name, value in weights.items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
     model = base_model()
-    merge_saved(model.base_model, settings_of(folder))
+    merge_saved(model.base_model, section_of(folder))
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items()), "to the last bit"
 
 
 def test_critic_begins_with_it_too_and_both_learn(folder: Path) -> None:
-    learner = learner_of(folder, critic=True, optimizer=OptimizerSettings(lr=1e-2))
+    learner = learner_of(folder, critic=True, lr=1e-2)
     layer = "layers.1.mlp.down_proj"
     saved = load_file(folder / "adapter_model.safetensors")[f"base_model.model.model.{layer}.lora_B.weight"]
     critic = learner.critic.backbone.get_submodule(layer).lora_B["default"].weight  # type: ignore[union-attr]
@@ -102,17 +104,17 @@ def test_critic_begins_with_it_too_and_both_learn(folder: Path) -> None:
 
 
 def test_our_own_export_comes_back(folder: Path, tmp_path: Path) -> None:
-    learner = learner_of(folder, optimizer=OptimizerSettings(lr=1e-2))
+    learner = learner_of(folder, lr=1e-2)
     learner.update_sft(TRAJECTORIES)
     learner.export_adapter(tmp_path / "adapter")
     np.testing.assert_array_equal(scores(learner_of(tmp_path / "adapter")), scores(learner))
 
 
 def test_checkpoint_goes_on_without_folder_it_began_with(folder: Path, tmp_path: Path) -> None:
-    learner = learner_of(folder, optimizer=OptimizerSettings(lr=1e-2))
+    learner = learner_of(folder, lr=1e-2)
     learner.update_sft(TRAJECTORIES)
     learner.save(tmp_path / "saved")
-    new = Learner(base_model(), lora=settings_of(folder, adapter=None), reference=True)
+    new = learner_of(None)
     new.load(tmp_path / "saved")
     np.testing.assert_array_equal(scores(new), scores(learner))
 
@@ -127,8 +129,8 @@ def test_sharded_it_is_same(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rank": 8}, "has rank 4, and lora rank is 8"),
-        ({"alpha": 16}, "has alpha 6, and lora alpha is 16"),
+        ({"lora_rank": 8}, "has rank 4, and lora rank is 8"),
+        ({"lora_alpha": 16}, "has alpha 6, and lora alpha is 16"),
         ({"target_modules": "all-linear"}, r"only this model has model.layers.0.mlp.gate_proj"),
         ({"target_modules": ("q_proj",)}, r"only the adapter has model.layers.0.mlp.down_proj"),
         ({"exclude_modules": ("q_proj",)}, r"only the adapter has model.layers.0.self_attn.q_proj"),
@@ -136,7 +138,7 @@ def test_sharded_it_is_same(folder: Path) -> None:
 )
 def test_other_settings_than_its_own(folder: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Learner(base_model(), lora=settings_of(folder, **changed))
+        Learner(base_model(), section_of(folder, **changed))
 
 
 def test_model_of_another_width_or_depth(folder: Path) -> None:
@@ -146,7 +148,7 @@ def test_model_of_another_width_or_depth(folder: Path) -> None:
     ):
         model = build_model(VOCAB, **({"hidden": 32, "layers": 2} | shape), seed=3)
         with pytest.raises(ValueError, match=message):
-            Learner(model, lora=settings_of(folder))
+            Learner(model, section_of(folder))
 
 
 def test_nonfinite_values_and_broken_files_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -16,17 +16,16 @@ import pytest
 import torch
 from ranks import TRAJECTORIES, make_learner, run_ranks
 
-from trainers.learner import LoRASettings, Parallel
 from trainers.learner.checkpoint import Background, LinkedTensors
 from trainers.learner.fsdp import Ranks
 from trainers.learner.models import checkpoint_gradients
 from trainers.learner.tensors import read_tensors
 from trainers.models.tiny import build_model, build_tokenizer
 
-LORA = LoRASettings(rank=4, alpha=8)
+LORA = {"lora_rank": 4, "lora_alpha": 8}
 # One forkserver has torch imported for all of them; on a busy machine that alone may take a minute.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ranks")]
-SETTINGS = {"plain": {}, "lora": {"lora": LORA}}
+SETTINGS = {"plain": {}, "lora": LORA}
 
 
 def scores(learner):
@@ -49,7 +48,7 @@ def read(folder, where, *, names=("waited", "behind"), **settings):
     """Load the checkpoints into a learner with other initial weights."""
     results = []
     for name in names:
-        learner = make_learner(model={"seed": 8}, **settings)
+        learner = make_learner(shape={"seed": 8}, **settings)
         learner.update_sft(TRAJECTORIES[:3])
         extra = learner.load(where / name)
         losses = [learner.update_sft(TRAJECTORIES)["loss"] for _ in range(2)]
@@ -65,7 +64,7 @@ def all_read(folder, root):
     # One process reads both; they are of the same moment.
     results = {name: read(folder, root / name, names=("behind",), **settings) for name, settings in SETTINGS.items()}
     # The mesh may be cut in another way as well.
-    results["plain, tensor"] = read(folder, root / "plain", names=("waited",), parallel=Parallel(tensor=2))
+    results["plain, tensor"] = read(folder, root / "plain", names=("waited",), tensor_parallel_size=2)
     return results
 
 
@@ -167,7 +166,7 @@ def test_background_jobs_run_in_sequence():
 
 def save_for_ever(folder, wait, pipe):
     torch.set_num_threads(1)
-    learner = make_learner(critic=False, reference=False, lora=LORA, model={"layers": 1})
+    learner = make_learner(critic=False, reference=False, **LORA, shape={"layers": 1})
     for version in range(1, 10_000):
         learner.save(folder, extra={"version": version}, wait=wait)
         if not wait:
@@ -178,7 +177,7 @@ def save_for_ever(folder, wait, pipe):
 @pytest.mark.parametrize("wait", [True, False])
 def test_kill_leaves_last_good_checkpoint(tmp_path, wait):
     rng = np.random.default_rng(0)
-    reader = make_learner(critic=False, reference=False, lora=LORA, model={"layers": 1})
+    reader = make_learner(critic=False, reference=False, **LORA, shape={"layers": 1})
     path = tmp_path / "latest"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ranks", "torch", "transformers", "trainers.learner", "peft"])

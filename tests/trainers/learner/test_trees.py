@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learner_helpers import VOCAB, masked, trajectory
+from learner_helpers import VOCAB, masked, sections, trajectory
 from ranks import assert_same, make_learner, measure
 from transformers import AutoConfig
 
-from trainers.learner import Learner, LoRASettings, trees
+from trainers.learner import Learner, trees
 from trainers.learner.packing import action_rows, micro_batches, value_rows
 from trainers.learner.setup import can_read_trees
 from trainers.learner.trees import blocks, merge, tiles
@@ -196,10 +196,10 @@ def conversations(depth=3, seed=3):
     ("family", "options"),
     [
         ("qwen2", {}),
-        ("qwen3", {"gradient_checkpointing": True}),
-        ("llama", {"lora": LoRASettings(rank=4)}),
+        ("qwen3", {"enable_gradient_checkpointing": True}),
+        ("llama", {"lora_rank": 4}),
         ("qwen2", {"max_tokens_per_micro_batch": 1000, "chunk_size": 3}),
-        ("qwen2", {"fsdp": "always", "gradient_checkpointing": True}),
+        ("qwen2", {"fsdp": "always", "enable_gradient_checkpointing": True}),
     ],
 )
 def test_trees_match_single_rows(family, options):
@@ -209,7 +209,7 @@ def test_trees_match_single_rows(family, options):
     learner = make_learner(family, **options)
     sizes, cut = [], learner._cut
     learner._cut = lambda units: [sizes.append((batch.real, batch.num_tokens)) or batch for batch in cut(units)]
-    flat = {name: value for name, value in options.items() if name == "lora"}
+    flat = {name: value for name, value in options.items() if name == "lora_rank"}
     assert_same(measure(learner, items), measure(make_learner(family, share_prefixes=False, **flat), items))
     assert sum(real for real, _ in sizes) < 0.8 * sum(tokens for _, tokens in sizes), "or nothing was tested"
 
@@ -218,8 +218,8 @@ def test_trees_match_single_rows(family, options):
 @given(forks(), st.integers(1, 120))
 def test_cut_does_not_matter(items, budget):
     model = build_model(VOCAB, hidden=16, layers=1)
-    expected = Learner(model, share_prefixes=False).logprobs(items)
-    got = Learner(model, max_tokens_per_micro_batch=budget).logprobs(items)
+    expected = Learner(model, **sections(share_prefixes=False)).logprobs(items)
+    got = Learner(model, **sections(max_tokens_per_micro_batch=budget)).logprobs(items)
     for actual, reference in zip(got, expected, strict=True):
         np.testing.assert_allclose(actual, reference, atol=1e-5)
 
@@ -265,7 +265,7 @@ def test_unsupported_models_read_rows(family, options):
 def test_reason_against_trees_is_logged_once(caplog):
     model = build_model(VOCAB, hidden=16, layers=1)
     with caplog.at_level(logging.WARNING):
-        learner = Learner(model, attn_implementation="eager")
+        learner = Learner(model, **sections(attn_implementation="eager"))
         learner.logprobs(conversations())
     assert len([record for record in caplog.records if "token trees" in record.message]) == 1
     caplog.clear()

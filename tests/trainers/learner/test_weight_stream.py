@@ -12,9 +12,9 @@ import torch
 from ranks import TRAJECTORIES, make_learner, policy_loss, run_ranks
 
 from trainers.engines.base import SupersededError
-from trainers.learner import LoRASettings, Parallel, weight_stream
+from trainers.learner import weight_stream
 
-LORA = LoRASettings(rank=2, alpha=4)
+LORA = {"lora_rank": 2, "lora_alpha": 4}
 
 
 def step(learner: Any) -> None:
@@ -26,10 +26,10 @@ def read_all(stream: Any, ranks: Any) -> dict[str, Any]:
     return {names[0]: value.clone() for names, value in stream.read(ranks)}
 
 
-def leave(folder: Path, *, lora: LoRASettings | None = None, **parallel: int) -> dict[str, Any]:
+def leave(folder: Path, **keys: int) -> dict[str, Any]:
     """Read all streams before and after a step; rows are sent a few at a time."""
     weight_stream._SLICE_BYTES = 300
-    learner = make_learner(parallel=Parallel(**parallel), lora=lora, fsdp="always", critic=False, reference=False)
+    learner = make_learner(**keys, fsdp="always", critic=False, reference=False)
     apart = learner.ranks.apart()
     step(learner)
     before = learner.weights()
@@ -47,7 +47,7 @@ def leave(folder: Path, *, lora: LoRASettings | None = None, **parallel: int) ->
     return results
 
 
-CASES = {"shards": {}, "adapters": {"lora": LORA}, "replicas": {"fsdp_size": 1}, "tensor": {"tensor": 2}}
+CASES = {"shards": {}, "adapters": LORA, "replicas": {"fsdp_size": 1}, "tensor": {"tensor_parallel_size": 2}}
 
 
 def test_stream_is_whole_on_first_rank(tmp_path: Path) -> None:

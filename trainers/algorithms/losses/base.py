@@ -19,7 +19,7 @@ from pydantic import Field
 from trainers.algorithms.batch import Bools, Floats, Ints
 from trainers.algorithms.names import Aggregation, Importance, KLEstimator, Rejection
 from trainers.algorithms.off_policy import MAX_LOG_RATIO
-from trainers.section import DecayRate, Fraction, Problems, Section
+from trainers.section import ActorSection, Betas, Fraction, LearningRate, Problems, Schedule, WarmupSteps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ class TokenLoss:
     stats: Mapping[str, Tensor]  #: name to ``[n]``, detached
 
 
-class PolicyLoss(Section):
+class PolicyLoss(ActorSection):
     """Training of the policy."""
 
     #: Whether the ratio is of a token or of a whole episode; then all tokens of an episode need one advantage.
@@ -41,17 +41,13 @@ class PolicyLoss(Section):
     #: Whether a token with an advantage of 0 has a gradient
     always_has_gradient: ClassVar[bool] = False
 
-    lr: float = Field(1e-4, gt=0)
+    lr: LearningRate = 1e-4
     """Learning rate; the default for a given language model is 1e-6, or 1e-5 with `model.lora_rank`."""
-    lr_warmup_steps: int = Field(10, ge=0, description="Optimizer steps of linear rise to `lr`.")
-    lr_schedule: Literal["constant", "cosine"] = "cosine"
-    """After the warm-up: constant at `lr`, or falling to a tenth of it by the last iteration."""
-    betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
-    grad_clip: float = Field(1.0, gt=0, description="Maximum norm of the gradient.")
+    lr_warmup_steps: WarmupSteps = 10
+    lr_schedule: Schedule = "cosine"
+    betas: Betas = (0.9, 0.95)
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
     mini_batches: int = Field(2, ge=1, description="Optimizer steps per pass.")
-    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Maximum tokens in one forward and backward pass.")
     policy_loss: str
     """`ppo` clips the ratio of each token, `gspo` that of the whole episode (`gspo_token` with each token's own
     advantage), `geo_mean` each token's before their geometric mean; `cispo` clips it as a weight and keeps the
