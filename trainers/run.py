@@ -43,6 +43,7 @@ from .cluster.plan import with_replicas
 from .cluster.publisher import Publisher
 from .cluster.ray.runtime import captures
 from .config import PPOConfig
+from .config.sizes import episodes_per_batch
 from .engines.base import Engine
 from .learner import Learner
 from .learner.memory import LearnerThread, empty_heap
@@ -111,8 +112,7 @@ class Run:
 
     def collecting(self) -> contextlib.AbstractContextManager[Phase]:
         """Show the progress of the next batch."""
-        section, collector = self.config.rollout, self.collector
-        episodes = section.groups_per_batch * section.n
+        episodes, collector = episodes_per_batch(self.config.rollout), self.collector
         return self.reporter.progress.phase("collecting", episodes, "episodes", lambda: collector.collected)
 
 

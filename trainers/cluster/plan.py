@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainers.cluster.memory import SERVED, Machine, ModelShape, PlanError, estimate, shortages, tight
 from trainers.config.reward_model import ClassifierModelSection, RewardModelSection, sections_of
+from trainers.config.sizes import episodes_per_batch
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
@@ -391,7 +392,7 @@ def _cpus_in_words(plan: Plan) -> str:
 def _notes(config: PPOConfig, shared: Sequence[tuple[int, ...]]) -> Iterator[str]:
     """Yield the plan's disadvantages; ``shared`` are the ranks whose GPUs each engine uses."""
     ranks, trainer = config.cluster.learner_ranks, config.trainer
-    episodes = config.rollout.groups_per_batch * config.rollout.n // config.actor.mini_batches
+    episodes = episodes_per_batch(config.rollout) // config.actor.mini_batches
     together = trainer.tensor_parallel_size * trainer.ulysses_sequence_parallel_size
     if episodes < ranks // together:
         shares = f", each of which {together} compute" if together > 1 else ""

@@ -26,8 +26,8 @@ class Publisher:
     def __init__(self, learner: Learner | LearnerGroup, config: PPOConfig) -> None:
         self._learner = learner
         model = config.model
-        self._adapters = bool(model.lora_rank) and model.lora_publish == "adapter"
-        self._scale = model.lora_alpha / max(model.lora_rank, 1)
+        self._adapters = model.publishes_adapter
+        self._scale = model.lora_scale
         embedded = config.engine.name == "torch" and config.cluster.backend != "ray"
         self._dtype = None if embedded else getattr(torch, model.precision)  # in this process the copy is the cast
         self._snapshot = config.rollout.staleness > 0 and not embedded

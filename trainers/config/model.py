@@ -55,6 +55,16 @@ class ModelSection(Section):
     learner's own, which reads token trees, for the families that it supports, and transformers' choice for others."""
 
     @property
+    def lora_scale(self) -> float:
+        """Factor of the adapters' products; 0 without adapters."""
+        return self.lora_alpha / self.lora_rank if self.lora_rank else 0.0
+
+    @property
+    def publishes_adapter(self) -> bool:
+        """True if engines receive the adapter alone."""
+        return bool(self.lora_rank) and self.lora_publish == "adapter"
+
+    @property
     def precision(self) -> Literal["float32", "bfloat16"]:
         """Type to compute in; float32 while `dtype` is null."""
         return self.dtype or "float32"

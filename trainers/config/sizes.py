@@ -27,6 +27,11 @@ def groups_in_flight(rollout: RolloutSection) -> int:
     return (rollout.staleness + 1) * rollout.groups_per_batch - (rollout.window - 1) + surplus_groups(rollout)
 
 
+def episodes_per_batch(rollout: RolloutSection) -> int:
+    """Return the episodes of a batch that start from an opening and are sampled."""
+    return rollout.groups_per_batch * rollout.n
+
+
 def episodes_per_group(rollout: RolloutSection, needs: Collection[Need]) -> int:
     """Return the episodes of a group: ``rollout.n``, and one more for an estimator that needs a greedy one."""
     return rollout.n + ("greedy" in needs)

@@ -92,7 +92,7 @@ def merge_saved(backbone: Any, section: ModelSection) -> None:
     """Merge a saved adapter into a backbone, in place, as the actor begins; raises as :func:`saved_pairs`."""
     for name, (a, b) in saved_pairs(backbone, section).items():
         weight = backbone.get_submodule(name).weight
-        weight.copy_(merge(weight, a.to(weight.device), b.to(weight.device), section.lora_alpha / section.lora_rank))
+        weight.copy_(merge(weight, a.to(weight.device), b.to(weight.device), section.lora_scale))
 
 
 def add_adapters(backbone: Any, section: ModelSection, seed: int) -> None:
