@@ -91,7 +91,11 @@ def test_estimator_sees_moved_rewards_reports_do_not(tmp_path, folder, monkeypat
     (tmp_path / "mine.py").write_text("def first(t): return [t.total_reward] + [0.0] * (t.num_turns - 1)\n")
     seen: list[Trajectory] = []
     prepare = Update.prepare
-    monkeypatch.setattr(Update, "prepare", lambda *args, **options: seen.extend(args[1]) or prepare(*args, **options))
+    monkeypatch.setattr(
+        Update,
+        "prepare",
+        lambda *args, **options: seen.extend(episode.credited for episode in args[1]) or prepare(*args, **options),
+    )
     in_process(tmp_path, *options(folder, tmp_path, f"algorithm.reward_credit={tmp_path}/mine.py:first"))
     reported = episodes_of(tmp_path)
     assert len(reported) == len(seen) > 8
