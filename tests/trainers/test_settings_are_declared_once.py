@@ -20,19 +20,8 @@ _ELSEWHERE = ("trainers.engines.vllm.server", "trainers.engines.sglang.launcher"
 _COMMON = {
     *("args", "kwargs", "name", "path", "kind", "model", "seed", "device", "dtype", "weights", "weight", "tools"),
     *("where", "address", "memory", "steps", "rows", "label", "id", "threads", "credit", "high", "low", "template"),
-    *(
-        "workers",
-        "backend",
-        "tokenizer",
-        "logger",
-        "timeout_s",
-        "concurrency",
-        "replicas",
-        "anchor",
-        "truncated",
-        "heads",
-        "kv_heads",
-    ),
+    *("workers", "backend", "tokenizer", "logger", "timeout_s", "concurrency", "replicas", "heads", "kv_heads"),
+    *("anchor", "truncated"),
 }
 #: Classes with parameters of their own for what sections also say, each for a reason.
 _ALLOWED = {

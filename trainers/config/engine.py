@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -161,9 +162,9 @@ class ServedEngineSection(EngineSection):
     in `base_url`."""
 
     @property
+    @abstractmethod
     def server(self) -> ServerSection:
         """The options of the server."""
-        raise NotImplementedError
 
     @property
     def base_urls(self) -> tuple[str, ...]:

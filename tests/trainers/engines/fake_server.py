@@ -1,4 +1,4 @@
-"""What the small servers without a model have in common: an HTTP server with planned faults, which counts tokens up.
+"""The common part of the small servers without a model: an HTTP server with planned faults, which counts tokens up.
 
 The first token is the prompt's length: what matters is which request gets which tokens, and when.
 """
@@ -6,6 +6,7 @@ The first token is the prompt's length: what matters is which request gets which
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ class Request:
 
 
 @dataclass(eq=False)
-class FakeServer:
+class FakeServer(ABC):
     """The method ``_a_b`` of a server is its endpoint ``/a/b``: from the request's JSON to a response or its JSON.
 
     Args:
@@ -110,9 +111,9 @@ class FakeServer:
             raise asyncio.CancelledError  # aiohttp drops the connection without an answer
         return self.failure(fault) if isinstance(fault, str) else fault
 
+    @abstractmethod
     def failure(self, message: str) -> tuple[int, Any]:
         """Return the status and the JSON of an error."""
-        raise NotImplementedError
 
     async def compute(self, name: str, size: int, room: int, stops: frozenset[int] = frozenset()) -> Request:
         request = self.live[name] = Request()

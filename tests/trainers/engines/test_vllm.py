@@ -1,4 +1,4 @@
-"""What vLLM's engine alone does, against a fake server. Faults that all servers have: test_server_faults.py."""
+"""The engine for vLLM alone, against a fake server. Faults that all servers have: test_server_faults.py."""
 
 from __future__ import annotations
 

@@ -65,6 +65,4 @@ _OWN: tuple[type[Estimator], ...] = (
     *(ReinforcePP, ReinforcePPBaseline, ReMax, TurnGRPO, GiGPO, Fork),
 )
 #: Estimators by name.
-ESTIMATORS: dict[str, type[Estimator]] = with_plugins(
-    "textenvs.estimators", "adv_estimator", "advantages", Estimator, _OWN
-)
+ESTIMATORS: dict[str, type[Estimator]] = with_plugins("textenvs.estimators", "adv_estimator", Estimator, _OWN)

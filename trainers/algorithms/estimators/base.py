@@ -15,6 +15,7 @@ batch to the advantages of its action tokens. Three rules hold for all of them:
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias
@@ -79,9 +80,9 @@ class Estimator(Section):
     kl_penalty: KLEstimator = Field("k1", description="Estimator of the KL; `k1` is unbiased; `low_var_kl` is `k3`.")
     kl_ctrl: KLControlSection = KLControlSection()
 
+    @abstractmethod
     def advantages(self, batch: ActionBatch) -> Advantages:
         """Return the advantages of a batch; ``ValueError`` where the batch lacks what the estimator needs."""
-        raise NotImplementedError
 
     def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> ActionBatch:
         """Add what the batch must hold for this estimator and the episodes tell."""

@@ -35,6 +35,4 @@ __all__ = [
 
 _OWN: tuple[type[PolicyLoss], ...] = (*(PPO, GSPO, GSPOToken, CISPO, GeoMean, SAPO, DPPOTV, DPPOKL, ClipCov, KLCov),)
 #: Policy losses by name.
-LOSSES: dict[str, type[PolicyLoss]] = with_plugins(
-    "textenvs.policy_losses", "policy_loss", "token_loss", PolicyLoss, _OWN
-)
+LOSSES: dict[str, type[PolicyLoss]] = with_plugins("textenvs.policy_losses", "policy_loss", PolicyLoss, _OWN)

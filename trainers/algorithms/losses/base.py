@@ -9,6 +9,7 @@ micro-batches, as long as an episode is whole in one of them where the loss is o
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
@@ -90,6 +91,7 @@ class PolicyLoss(ActorSection):
     kl_loss_coef: float = Field(0.001, ge=0, description="Weight of the KL in the loss.")
     kl_loss_type: KLEstimator = Field("k3", description="Estimator of the KL in the loss.")
 
+    @abstractmethod
     def token_loss(
         self,
         logprobs: Tensor,
@@ -110,7 +112,6 @@ class PolicyLoss(ActorSection):
         clip range, ``outside_clip``, 1 outside it, whatever the advantage; and ``approx_kl_k1`` and ``approx_kl_k3``,
         estimates of how far the policy has moved, KL(old, new) (see ``kl.py``). ``ValueError`` where shapes differ.
         """
-        raise NotImplementedError
 
     def batch_loss(
         self, logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor], *, record: bool = False

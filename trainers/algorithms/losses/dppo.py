@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainers.algorithms.losses.base import DualClippedLoss, TokenLoss, log_ratios, weighed
@@ -36,9 +37,9 @@ class DivergenceLoss(DualClippedLoss):
         stats = {"ratio": ratio, "clipped": outside, "outside_clip": far, "dual_clipped": weight != ratio}
         return weighed(loss, log_ratio, columns.get("importance"), **stats)
 
+    @abstractmethod
     def divergence(self, p: Tensor, q: Tensor, log_ratio: Tensor) -> Tensor:
         """Return how far each token's probability has moved from ``q`` to ``p``; ``log_ratio`` is ``log(p / q)``."""
-        raise NotImplementedError
 
 
 class DPPOTV(DivergenceLoss):

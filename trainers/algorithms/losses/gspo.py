@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainers.algorithms.losses.base import ClippedLoss, TokenLoss, log_ratios, sequence_mean, weighed
@@ -25,9 +26,9 @@ class SequenceRatioLoss(ClippedLoss):
         loss, stats = self.clip(self.ratio(sequence_mean(log_ratio, sequence), logprobs), advantages)
         return weighed(loss, log_ratio, columns.get("importance"), **stats)
 
+    @abstractmethod
     def ratio(self, mean: Tensor, logprobs: Tensor) -> Tensor:
         """Return each token's ratio, from its episode's mean log-ratio, ``[n]``."""
-        raise NotImplementedError
 
 
 class GSPO(SequenceRatioLoss):
