@@ -24,7 +24,7 @@ def with_plugins(group: str, tag: str, base: type[Any], own: Iterable[type[Kind]
     classes = {str(kind.model_fields[tag].default): kind for kind in own}
     for point in entry_points(group=group):
         try:
-            kind = point.load()
+            kind: type[Kind] = point.load()
             if not (isinstance(kind, type) and issubclass(kind, base)):
                 raise TypeError(f"it is {kind!r}, not a subclass of {base.__module__}.{base.__name__}")
             if (name := kind.model_fields[tag].default) != point.name:
