@@ -6,7 +6,7 @@ of their own; with TRL's plain GRPOTrainer instead, all tokens of an episode sha
 `tiny_model()`: anything transformers loads.
 
     pip install '.[trl]'
-    python examples/trl_gsm8k_interact.py [--steps 12] [--lr 5e-3] [--seed 0] [--plain]
+    python examples/trl_gsm8k_interact.py [--steps 24] [--lr 2e-3] [--seed 0] [--plain]
 
 A few steps of imitation teach the tiny model to say numbers; that an answer line pays, it learns from the rewards.
 (Arithmetic takes a better start: `python -m benchmarks.trl_grpo` has one.)
@@ -62,8 +62,8 @@ def tiny_model():
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--lr", type=float, default=5e-3)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="TRL's own advantages, one an episode")
     options = parser.parse_args()
