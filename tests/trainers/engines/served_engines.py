@@ -37,12 +37,13 @@ def engine_of(
     unused: Sequence[int] = (),
     bucket_bytes: int = 2**20,
     transport: str = "auto",
+    weights: Any = None,
     **server: Any,
 ) -> Any:
     """Make an engine that notices faults quickly."""
     section = section_of(name, {"weight_transport": transport}, **QUICK | server)
     kind: Any = {"vllm": VLLMEngine, "sglang": SGLangEngine}[name]
-    engine = kind(folder, section, unused_token_ids=unused)
+    engine = kind(folder, section, unused_token_ids=unused, weights=weights)
     engine.health_interval_s = 0.05
     engine._updater.bucket_bytes = bucket_bytes
     return engine

@@ -141,6 +141,15 @@ async def test_weights_arrive_complete(
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_running_server_is_given_the_initial_weights(
+    name: str, folder: Path, weights: dict[str, torch.Tensor]
+) -> None:
+    async with serving(name, folder, weights=weights) as (server, engine):
+        made = await engine.generate([1], SHORT)
+        assert has(server, weights)
+        assert set(made.weight_version) == {0}
+
+
 async def test_weights_change_between_pause_and_resume(
     name: str, folder: Path, weights: dict[str, torch.Tensor]
 ) -> None:

@@ -180,6 +180,16 @@ async def test_changes_are_compared_with_other_hashes(folder: Path) -> None:
                 await engine.update_weights(changed, 2)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+async def test_parameter_that_no_list_names_is_noticed(folder: Path, device: str) -> None:
+    lost = "model.layers.0.mlp.down_proj.weight"
+    async with serving("sglang", folder, faults={"lose": (lost,)}) as (_, engine):
+        await engine.ready()
+        engine._updater.device = device
+        with pytest.raises(EngineDeadError, match="down_proj"):
+            await engine.update_weights(lively_model(seed=1).state_dict(), 1)
+
+
 def test_multi_rank_server_gets_its_cores(tmp_path: Path) -> None:
     section = section_of("sglang", {"tensor_parallel_size": 2}, python=sys.executable)
     _, environment = server_command(section, tmp_path, 1234)
