@@ -3,7 +3,7 @@
 Episodes of four turns with a scripted engine (replies after 1 to 9 s) and a user who takes 100 ms, one time in twenty
 1 s, all on one event loop in real time, beside a trainer that takes no time. After a warm-up in which all start:
 
-* ``loop_lag_*_s``: how late a callback runs (:class:`trainers.rollout.stats.LoopLag`, a probe every 10 ms). On a
+* ``loop_lag_*_s``: how late a callback runs (:class:`trainers.rollout.loop_lag.LoopLag`, a probe every 10 ms). On a
   busy machine this is mostly others' work.
 * ``held_*_s``: CPU seconds of one turn of the event loop, in which nothing else runs: what of the lag is our own.
 

@@ -365,7 +365,7 @@ Truncated = Literal["count", "drop"]
 
 @dataclass(frozen=True, eq=False)
 class MadeOf:
-    """Returns and baselines that advantages consist of, before normalisation; see :func:`.advantages.made_of`."""
+    """Returns and baselines that advantages consist of, before normalisation; see :meth:`.Estimator.made_of`."""
 
     returns: Floats  #: float ``[N]``; what is compared
     #: Float ``[N]``; with what, NaN where the policy is not trained; ``None`` where there is no one number

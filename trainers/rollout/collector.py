@@ -140,8 +140,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
             sibling has ended well, sampled from the seeds of group, sibling, turn and number.
         rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
         reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
-        credit: From an episode to the same with other turn rewards, for the estimator alone
-            (:attr:`BatchEpisode.moved`); called in a thread. One that it raises for ends as ``Status.ERROR_REWARD``.
+        credit: From an episode to its :attr:`.BatchEpisode.credited`, for the estimator alone; called in a thread. One
+            that it raises for ends as ``Status.ERROR_REWARD``.
         engine_slots: Requests that the engine computes at a time, for :meth:`stats`; ``None`` takes ``max_running``.
         lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
         trace: Where to draw episodes and weight updates; stays the caller's.

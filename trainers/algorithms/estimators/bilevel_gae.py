@@ -21,7 +21,7 @@ class BilevelGAE(CriticEstimator):
     last token; this is the code: ``A_{e_k}`` replaces what token-level GAE would say there.) So an error of the critic
     late in the episode is discounted by the turns between, not by their tokens. The critic's target is ``A_i + V_i``.
 
-    Without any discount and any lambda (all four 1) it *is* :func:`gae`. Tokens' penalties count where they fall.
+    Without any discount and any lambda (all four 1) it *is* :class:`.GAE`. Tokens' penalties count where they fall.
     ``gamma`` and ``lam`` are inside a turn, ``turn_gamma`` (by default the released configuration's) and ``turn_lam``
     over turns.
     """

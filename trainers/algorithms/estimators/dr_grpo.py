@@ -11,7 +11,7 @@ from trainers.algorithms.estimators.base import CriticFreeEstimator, UnscaledEst
 class DrGRPO(CriticFreeEstimator, UnscaledEstimator):
     """GRPO without the division (Dr. GRPO, "GRPO done right", arXiv 2503.20783): ``A = R - mean(R)``.
 
-    The mean is over the group, the episode included, so the gradient is ``(G - 1) / G`` times that of :func:`rloo`:
+    The mean is over the group, the episode included, so the gradient is ``(G - 1) / G`` times that of :class:`.RLOO`:
     right in direction. Groups that are nearly solved or nearly hopeless are not blown up as by GRPO. The other half of
     the method is the aggregation: ``seq-mean-token-sum-norm`` instead of a mean over each episode's tokens.
     """

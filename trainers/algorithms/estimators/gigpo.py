@@ -28,7 +28,7 @@ from trainers.trajectory import Trajectory
 class GiGPO(CriticFreeEstimator, UnscaledEstimator):
     """Group-in-group policy optimisation (GiGPO, arXiv 2505.10978): the episode among its group, the turn in its state.
 
-    ``A_t = A^E + step_weight A^S_t``. ``A^E`` is :func:`grpo`'s. For ``A^S_t``, the turns of the group that began in
+    ``A_t = A^E + step_weight A^S_t``. ``A^E`` is :class:`.GRPO`'s. For ``A^S_t``, the turns of the group that began in
     the same *anchor state*, in whichever episode and at whichever turn, are compared like the episodes of a group:
     ``A^S_t = (G_t - mean(G)) / (std(G) + eps)`` with ``G_t = r_t + gamma G_{t+1}``. A turn alone in its state
     has ``A^S_t = 0``; where no state is met twice, GiGPO is GRPO.

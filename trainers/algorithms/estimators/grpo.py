@@ -14,7 +14,7 @@ class GRPO(CriticFreeEstimator, UnscaledEstimator):
     """Group-relative advantage (DeepSeekMath, arXiv 2402.03300): ``A = (R - mean(R)) / (std(R) + eps)``.
 
     ``R`` is the episode's total reward; mean and population standard deviation are over its group, itself included.
-    Every token of the episode gets ``A``. Without ``norm_by_std`` this is :func:`dr_grpo`.
+    Every token of the episode gets ``A``. Without ``norm_by_std`` this is :class:`.DrGRPO`.
     """
 
     unit: ClassVar = "episode"

@@ -17,7 +17,7 @@ class PassK(CriticFreeEstimator, UnscaledEstimator):
 
     Over all sets ``S`` of ``k`` episodes of the group, the reward is ``M(S) = max R``, and
     ``A_i = (E[M(S) | i in S] - E[M(S)]) / (std(M(S)) + eps)``; see :func:`.baselines.best_of_k`. With returns 0 and
-    1 it is the paper's closed form, and with ``k = 1`` :func:`grpo`. Without the division it is right in direction for
+    1 it is the paper's closed form, and with ``k = 1`` :class:`.GRPO`. Without the division its direction is right for
     the expected best of ``k``: the gradient times ``(1 - k / G) / k``.
 
     A group of at most ``k`` gets 0. ``pass_k`` is ``k`` (the paper: 4).

@@ -18,7 +18,7 @@ class TurnGAE(CriticEstimator):
     A turn's state is what stands before its first token, with value ``V_k``; its reward is ``r_k``, minus its tokens'
     penalties. ``delta_k = r_k + gamma V_{k+1} - V_k``, ``A_k = delta_k + gamma lam A_{k+1}``, and every token of turn
     ``k`` gets ``A_k``. Only the values at turn starts are used, so the critic is trained only there (``value_mask``).
-    ``gamma`` discounts a turn; ``batch`` is as in :func:`gae`.
+    ``gamma`` discounts a turn; ``batch`` is as in :class:`.GAE`.
     """
 
     unit: ClassVar = "turn"

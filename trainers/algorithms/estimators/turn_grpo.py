@@ -29,7 +29,7 @@ class TurnGRPO(CriticFreeEstimator, UnscaledEstimator):
     such sibling and no baseline there (0), which keeps it unbiased.
 
     ``gamma``: Discount a turn.
-    ``baseline``: ``group``, ``mixed``, ``shrunk`` or ``optimal_token``, as in :func:`rloo`, at the same turn. With
+    ``baseline``: ``group``, ``mixed``, ``shrunk`` or ``optimal_token``, as in :class:`.RLOO`, at the same turn. With
     ``optimal_token`` advantages are of tokens, so the options below, which are of turns, are a ``ValueError``.
     ``zero_pad``: Siblings that ended before turn ``t`` count in its mean, with 0. Also unbiased, and lone episodes have
     a baseline; noisier where most siblings do reach the turn.

@@ -36,7 +36,7 @@ class Rule:
     words: Mapping[Any, Any] = field(
         default_factory=dict
     )  # translates some values, or elements of a list; all others stay
-    computed: str | None = None  # a function of :mod:`.verl_rules` that computes native keys from several of verl's
+    computed: str | None = None  # a function of :mod:`.rules` that computes native keys from several of verl's
     only: tuple[Any, ...] | None = None  # accepted values besides null; another is an error that says ``why``
     why: str = ""  # why it has no meaning, how it is computed, what differs
     group: str = ""  # prefix of its keys, if it is for several
