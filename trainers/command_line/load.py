@@ -271,8 +271,8 @@ def resolve(
 ) -> tuple[ConfigT, Flags]:
     """Read arguments (``key=value``, ``--config FILE``) into a checked configuration; ConfigError lists all problems.
 
-    Verl's keys are translated first (:mod:`trainers.compat.verl`). Files override defaults, later files earlier ones, and
-    ``key=value`` files. ``chosen_for`` is the machine that defaults are chosen for.
+    Verl's keys are translated first (:mod:`trainers.compat.verl`). Files override defaults, later files earlier ones,
+    and ``key=value`` files. ``chosen_for`` is the machine that defaults are chosen for.
     """
     keys = all_keys(schema)
     problems: list[Problem] = []

@@ -102,13 +102,17 @@ class Lease:
             raise EnvError(f"the environment's {method} returned nonsense: {error}", f"{method}_nonsense") from error
 
 
+#: Seconds that an environment may take to be made, the start of its process included.
+_MAKE_S = 120.0
+
+
 class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
     """A pool of equal environments, made when they are first needed; an async context manager that closes them.
 
     ``tools`` are those that :func:`tools_of` returns for such an environment. At most ``workers`` are lent; more
     leases wait. ``None`` is no limit, and, for processes, one a CPU; actors must have a limit. ``kind`` is where they
-    run. ``make_timeout`` (for a process: its start included), ``reset_timeout`` and ``step_timeout`` are in seconds;
-    ``None`` is no limit. ``beside`` is another backend, whose ``workers`` limit both; each keeps what it made.
+    run. ``reset_timeout`` and ``step_timeout`` are in seconds; ``None`` is no limit. ``beside`` is another backend,
+    whose ``workers`` limit both; each keeps what it made.
     """
 
     @checked
@@ -119,7 +123,6 @@ class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         workers: PositiveInt | None = None,
-        make_timeout: Seconds | None = 120.0,
         reset_timeout: Seconds | None = 60.0,
         step_timeout: Seconds | None = 120.0,
         beside: Backend | None = None,
@@ -131,7 +134,7 @@ class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
         self.spec, self.kind, self.tools, self.workers = spec, kind, tools, workers
         #: Whether the policy plays the user (or both sides) of these environments
         self.sides = spec.target is TwoSides
-        self._make_timeout, self._reset_timeout, self._step_timeout = make_timeout, reset_timeout, step_timeout
+        self._reset_timeout, self._step_timeout = reset_timeout, step_timeout
         self._places: asyncio.Semaphore | None = None if workers is None else asyncio.Semaphore(workers)
         if beside is not None:
             self.workers, self._places = beside.workers, beside._places
@@ -153,7 +156,7 @@ class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
             try:
                 if new:
                     self._made += 1
-                    await worker.call("make", self._make_timeout, self.spec)
+                    await worker.call("make", _MAKE_S, self.spec)
                 yield Lease(worker, self._reset_timeout, self._step_timeout)
             finally:
                 self._leased.discard(worker)
