@@ -34,6 +34,11 @@ class ConflictError(ValueError):
         self.conflicts = conflicts
 
 
+def frozen(value: Any) -> Any:
+    """Turn a list, which YAML and JSON read, into a tuple, which frozen models hold."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 class Section(BaseModel):
     """A group of keys: frozen, without unknown keys or conversions. The ``description`` or docstring explains a key."""
 
@@ -49,8 +54,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _lists_are_tuples(cls, value: Any) -> Any:
-        """Turn YAML's lists into tuples, as frozen models need."""
-        return tuple(value) if isinstance(value, list) else value
+        return frozen(value)
 
 
 #: Fields of optimizers, of which each section has its own default.

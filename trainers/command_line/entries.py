@@ -14,6 +14,7 @@ from ..config.describe import Key, is_key
 from ..config.settings import Report, Setting
 from ..config.unread import no_effect
 from ..config.yaml12 import dump
+from ..section import frozen
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def to_entries(
         as_written = AsWritten(entry, alias.section) if last else AsWritten()
         return _renamed(settings, field, alias, entry, keys, report), as_written
     for name, setting in last.items():
-        default = name in keys and setting.value == keys[name].default
+        default = name in keys and frozen(setting.value) == keys[name].default
         if is_key(name, keys) and not default and name != alias.switch:
             report(name, no_effect({alias.switch: (True,)}, keys.__getitem__), setting.where)
     others = [setting for setting in settings if setting.key not in last or not is_key(setting.key, keys)]

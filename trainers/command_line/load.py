@@ -6,7 +6,7 @@ import ast
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -26,7 +26,7 @@ from ..config.settings import COMMAND_LINE, Report, Setting, extract_flags, from
 from ..config.unread import no_effect
 from ..config.yaml12 import dump
 from ..models.hub import is_name, read_adapter
-from ..section import ConflictError, Problems, Section
+from ..section import ConflictError, Problems, Section, frozen
 from .entries import AsWritten, to_entries
 from .notices import notices
 from .unknown import nearest_keys, unknown_key
@@ -400,7 +400,7 @@ def _drop_unread(tree: dict[str, Any], sources: Mapping[str, str], keys: Mapping
         chosen = above.get(switch.name.rpartition(".")[2], switch.default)
         if chosen in key.readers or chosen not in typing.get_args(switch.annotation):
             continue
-        if node.pop(last) not in (None, key.default) or name != key.name:
+        if frozen(node.pop(last)) not in (None, key.default) or name != key.name:
             report(name, no_effect({key.switch: key.readers}, {key.switch: chosen}.__getitem__), where)
 
 
@@ -418,6 +418,9 @@ def _explain(
         location = _location(detail, keys)
         names = [".".join(location[: n + 1]) for n in range(len(location))]
         exact = {name: key for name in names if (key := key_at(name, keys)) is not None and key.name == name}
+        for name, key in exact.items():
+            if key.entries and len(names) > (place := names.index(name) + 1) and len(exact) == 1:  # one entry is wrong
+                exact = {names[place]: replace(key, name=names[place], allowed="a mapping of keys to values")}
         bad.update({name: key for name, key in exact.items() if not key.entries} or exact)
         if isinstance(cause, ValueError):
             reasons.update(dict.fromkeys(exact, str(cause)))

@@ -11,7 +11,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
-from ..section import Section
+from ..section import Section, frozen
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _is_default(field: FieldInfo, value: Any) -> bool:
     if isinstance(default, Section) and isinstance(value, Mapping):  # a section within the section
         fields = type(default).model_fields
         return all(name in fields and _is_default(fields[name], entry) for name, entry in value.items())
-    return bool(value == default)
+    return bool(frozen(value) == default)
 
 
 def _nullable(field: FieldInfo) -> bool:

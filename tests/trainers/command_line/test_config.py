@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trainers.command_line import ConfigError, load_config, render, resolve
 from trainers.command_line.unknown import nearest_keys
 from trainers.config import PPOConfig, SFTConfig
+from trainers.config.commands import GenerateConfig
 from trainers.config.describe import all_keys
 from trainers.config.yaml12 import Loader, dump
 
@@ -124,6 +125,8 @@ def test_configuration_cannot_be_changed_by_accident():
         ("actor.betas=[0.9, 1]", "[0.9, 1] is not allowed; it must be a list of 2"),
         ("algorithm.adv_estimator=ppo", "one of gae, turn_gae, bilevel_gae, grpo"),
         ("env.kwargs=5", "env.kwargs: 5 is not allowed; it must be a mapping"),
+        ("reward_models.a=judge", "reward_models.a: judge is not allowed; it must be a mapping of keys to values"),
+        ("env.mixture={a: 3}", "env.mixture.a: 3 is not allowed; it must be a mapping of keys to values"),
         ("env.kwargs={a: ", "is not YAML"),
         ("env.kwargs={a: 1, a: 2}", "'a' stands twice"),
         ("actor", "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help"),
@@ -384,6 +387,19 @@ def test_rendered_configuration_loads_back(tmp_path_factory, kwargs, lr, name):
     chosen = {config.algorithm.adv_estimator, config.actor.policy_loss, config.engine.name}
     own = {name: key for name, key in keys.items() if not name.startswith("reward_model.")}  # of an entry, not of all
     assert set(flags.sources) == {name for name, key in own.items() if not key.readers or chosen & {*key.readers}}
+
+
+@pytest.mark.parametrize("schema", [PPOConfig, SFTConfig, GenerateConfig])
+def test_every_default_can_be_written(tmp_path, schema):
+    """Also those of other variants of a section, which older versions wrote out."""
+    (tmp_path / "config.json").write_text("{}")
+    needed = ["data.path=x", "data.output_path=y", f"model.path={tmp_path}"] if schema is GenerateConfig else []
+    plain, flags = resolve(needed, schema)
+    left_out = {*flags.chosen, "algorithm.norm_by_std"}  # whose defaults depend on other keys
+    defaults = {name: key.default for name, key in all_keys(schema).items() if name not in left_out}
+    lines = [f"{name}: {dump(value)}" for name, value in defaults.items() if value is not None]
+    config, _ = resolve(["--config", write(tmp_path, "all.yaml", "\n".join(lines)), *needed], schema)
+    assert config == plain
 
 
 def test_render_shows_origin_of_set_values_only(tmp_path):
