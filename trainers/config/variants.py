@@ -59,7 +59,7 @@ class Variants:
         if not isinstance(value, Mapping):
             return value
         tag = value.get(self.key, self.default)
-        if tag not in self.classes:
+        if not isinstance(tag, str) or tag not in self.classes:  # which the union refuses
             return {**value, self.key: tag}
         fields = self.classes[tag].model_fields
         own = {

@@ -125,6 +125,8 @@ def test_configuration_cannot_be_changed_by_accident():
         ("actor.betas=[0.9, 1]", "[0.9, 1] is not allowed; it must be a list of 2"),
         ("algorithm.adv_estimator=ppo", "one of gae, turn_gae, bilevel_gae, grpo"),
         ("env.kwargs=5", "env.kwargs: 5 is not allowed; it must be a mapping"),
+        ("engine.name=[vllm]", "engine.name: [vllm] is not allowed; it must be one of torch, vllm, sglang"),
+        ("reward_models.a.kind={}", "reward_models.a.kind: {} is not allowed; it must be one of classifier"),
         ("reward_models.a=judge", "reward_models.a: judge is not allowed; it must be a mapping of keys to values"),
         ("env.mixture={a: 3}", "env.mixture.a: 3 is not allowed; it must be a mapping of keys to values"),
         ("env.kwargs={a: ", "is not YAML"),
