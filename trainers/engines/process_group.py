@@ -78,6 +78,14 @@ class _Link:
     joined: dist.ProcessGroup | None = None
     error: str | None = None
 
+    def late(self, what: str) -> str:
+        return f"the workers did not {what} within {self.group['timeout_s']:g} s"
+
+    def fail(self, error: Exception, what: str, since: float) -> None:
+        """Note an error of torch, which has the same limit and its own words for it; either side may be first."""
+        late = time.monotonic() - since >= self.group["timeout_s"]
+        self.error = self.error or (self.late(what) if late else f"they failed to {what}: {error!r}")
+
 
 class Sender:
     """Rank 0 of any number of groups, each with the workers of one engine.
@@ -97,7 +105,7 @@ class Sender:
 
         ``address`` is this machine's, as the workers reach it; ``timeout_s`` is for joining, and for each bucket.
         """
-        name, limit = f"textenvs-{uuid.uuid4().hex[:8]}", timedelta(seconds=timeout_s)
+        since, name, limit = time.monotonic(), f"textenvs-{uuid.uuid4().hex[:8]}", timedelta(seconds=timeout_s)
         store = dist.TCPStore(address, 0, size, is_master=True, timeout=limit, wait_for_workers=False)
         group = {"address": address, "port": store.port, "name": name}
         group |= {"size": size, "backend": backend, "timeout_s": timeout_s}
@@ -111,7 +119,7 @@ class Sender:
                     link.joined = None
                     destroy(last)
             except Exception as error:  # whatever torch raises
-                link.error = link.error or f"joining failed: {error!r}"
+                link.fail(error, "join", since)
 
         threading.Thread(target=join, name="weights", daemon=True).start()  # the process does not wait for it at exit
         return group
@@ -127,6 +135,7 @@ class Sender:
     def send(self, tensors: Mapping[str, Sequence[Tensor]], meanwhile: Callable[[], None]) -> None:
         """Broadcast tensors, by the group's name, to groups that have not failed; ``meanwhile`` is called during it."""
         under_way: list[tuple[_Link, list[Any], Sequence[Tensor]]] = []
+        since, what = time.monotonic(), "take a bucket"
         for link, values in ((self._links[name], values) for name, values in tensors.items()):
             if link.error is None:
                 values = [value.cpu() if link.group["backend"] == "gloo" else value.cuda() for value in values]
@@ -134,16 +143,16 @@ class Sender:
                     works = [dist.broadcast(value, src=0, group=link.joined, async_op=True) for value in values]
                     under_way.append((link, works, values))
                 except Exception as error:  # whatever torch raises
-                    link.error = repr(error)
+                    link.fail(error, what, since)
         meanwhile()
         for link, works, _ in under_way:
-            self._wait(link, lambda works=works: all(work.is_completed() for work in works), "take a bucket")  # type: ignore[misc]
+            self._wait(link, lambda works=works: all(work.is_completed() for work in works), what)  # type: ignore[misc]
             if link.error is None:
                 try:
                     for work in works:
                         work.wait()
                 except Exception as error:  # whatever torch raises
-                    link.error = repr(error)
+                    link.fail(error, what, since)
 
     def failed(self, name: str) -> str | None:
         """Return why a group has failed, and leave it; ``None`` if it has not failed."""
@@ -162,7 +171,7 @@ class Sender:
         deadline, nap = time.monotonic() + link.group["timeout_s"], 1e-5
         while link.error is None and not done():
             if time.monotonic() > deadline:
-                link.error = f"the workers did not {what} within {link.group['timeout_s']:g} s"
+                link.error = link.late(what)
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP_S)
 

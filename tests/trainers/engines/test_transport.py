@@ -18,6 +18,7 @@ from engine_kits import lively_model
 from weight_workers import WorkerProcess, Workers
 
 from trainers.config.engine import VLLMEngineSection, VLLMSection
+from trainers.engines import process_group
 from trainers.engines.base import EngineError, SourceLostError, SupersededError
 from trainers.engines.process_group import make_group
 from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource, exchange
@@ -86,7 +87,7 @@ async def test_weights_arrive_in_the_requested_type(workers: Any, dtype: torch.d
     [
         ("refuse", "out of memory"),
         ("die", "the worker is gone"),
-        ("stop", r"did not take a bucket within 4 s|Timed out waiting 4000ms"),
+        ("stop", "did not take a bucket within 4 s"),
     ],
 )
 async def test_failing_worker_ends_the_update(workers: Any, fault: str, message: str) -> None:
@@ -100,7 +101,12 @@ async def test_failing_worker_ends_the_update(workers: Any, fault: str, message:
         assert await source().broadcast(receiver) == sums_of(0, torch.float32)
 
 
-async def test_workers_that_never_join_time_out(workers: Any) -> None:
+@pytest.mark.parametrize("longest_nap_s", [0.005, 10.0])
+async def test_workers_that_never_join_time_out(
+    workers: Any, longest_nap_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one message, whoever notices it first: with long naps, that is torch, whose limit is the same."""
+    monkeypatch.setattr(process_group, "_LONGEST_NAP_S", longest_nap_s)
     receiver = workers(timeout_s=1.0)
 
     async def hang(group: Any) -> None:
