@@ -33,10 +33,11 @@ import torch.multiprocessing as mp
 
 from benchmarks.gpu.learners import distance, gradients, update
 from benchmarks.gpu.shapes import forked
+from benchmarks.memory import peak
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.learner import Learner
-from trainers.learner.memory import empty_heap, give_back_freed_memory
+from trainers.learner.memory import give_back_freed_memory
 from trainers.learner.trees import Forest
 from trainers.models.tiny import build_model
 from trainers.section import ActorSection
@@ -74,14 +75,15 @@ def measure(depth: int, sharing: float, arguments: argparse.Namespace) -> dict[s
         learner._cut = counted  # type: ignore[method-assign]
         seconds, memory = [], []
         for _ in range(arguments.repeat):
-            started, before = time.process_time(), _reset_peak()
-            update(learner, trajectories)
-            seconds.append(time.process_time() - started)
-            memory.append(_kib("VmHWM") - before)
+            with peak() as usage:
+                started = time.process_time()
+                update(learner, trajectories)
+                seconds.append(time.process_time() - started)
+            memory.append(usage["peak"])
         results[trees] = {
             "gradient": gradient,
             "s": min(seconds),
-            "mib": min(memory) / 1024,
+            "mib": min(memory),
             "real": sizes[0],
             "pairs": sizes[1],
         }
@@ -107,18 +109,6 @@ def measure(depth: int, sharing: float, arguments: argparse.Namespace) -> dict[s
 def _pairs(forest: Forest) -> int:
     """Return the number of pairs of tokens and their ancestors, themselves included."""
     return int((forest.depths + 1).sum())
-
-
-def _kib(name: str) -> int:
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.partition(f"{name}:")[2].split()[0])
-
-
-def _reset_peak() -> int:
-    """Reset the peak; return the KiB that the process has now."""
-    empty_heap()
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-    return _kib("VmRSS")
 
 
 def work(rank: int, world: int, arguments: argparse.Namespace, folder: str) -> None:

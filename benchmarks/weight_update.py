@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from benchmarks.memory import peak
 from trainers.cluster.publisher import Publisher
 from trainers.command_line import load_config
 from trainers.config.engine import ENGINES, ServedEngineSection, TorchEngineSection
@@ -34,7 +35,6 @@ from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.engines.vllm.engine import VLLMEngine
 from trainers.learner import Learner
-from trainers.learner.memory import empty_heap, peak
 from trainers.models.tiny import build_model
 
 SHAPE = {"hidden": 1024, "layers": 6, "heads": 16, "kv_heads": 4, "intermediate": 4096}
@@ -108,13 +108,12 @@ async def measure_in_process(arguments: argparse.Namespace, lora: int, staleness
         for version in range(1, arguments.times + 2):
             for value in learner.actor_optimizer.names.values():
                 value.data.mul_(1.01)
-            empty_heap()
-            before = memory_now(learner.device)
-            began = time.perf_counter()
-            weights, _ = publisher.take()
-            await engine.update_weights(weights, version)
-            took.append(time.perf_counter() - began)
-            above.append(peak(learner.device)["peak_gib"] - before)
+            with peak(learner.device.type) as memory:
+                began = time.perf_counter()
+                weights, _ = publisher.take()
+                await engine.update_weights(weights, version)
+                took.append(time.perf_counter() - began)
+            above.append(memory["peak"])
             del weights
     finally:
         await engine.close()
@@ -126,18 +125,8 @@ async def measure_in_process(arguments: argparse.Namespace, lora: int, staleness
         "staleness": staleness,
         "gigabytes": round(sum(value.nbytes for value in learner.actor.parameters()) / 1e9, 2),
         "seconds": round(statistics.median(took[1:]), 3),
-        "mib_above": round(max(above[1:]) * 1024),
+        "mib_above": round(max(above[1:])),
     }
-
-
-def memory_now(device: torch.device) -> float:
-    """Return this process's memory, in GiB, and reset the peak."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-    else:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: VmHWM is what is resident now
-    return peak(device)["peak_gib"]
 
 
 def small_model() -> PreTrainedModel:

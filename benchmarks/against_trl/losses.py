@@ -7,14 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
+from benchmarks.gpu.learners import distance, gradients
 from textenvs.messages import user
 from trainers.config.model import ModelSection
 from trainers.learner import Learner
-from trainers.learner.fsdp import whole
-from trainers.section import ActorSection
 from trainers.trajectory import Trajectory
 
 from .trl_side import FixedRollout
@@ -38,22 +36,9 @@ def compare_losses(
     noise = np.random.default_rng(0).normal(0.0, 0.2, len(batch["old"]))  # so that the clipping bites
     batch["old"] = (batch["old"] + noise).astype(np.float32)
 
-    gradients: dict[str, Tensor] = {}
     device = trainer.model.device
-    actor = ActorSection(lr=1e-12, grad_clip=1e9)
-    learner = Learner(model, ModelSection(device=device.type, dtype=dtype), actor=actor)
-    optimizer = learner.actor_optimizer
-    step = optimizer.step
-
-    def keep_and_step(what: str) -> dict[str, float]:
-        for name, parameter in optimizer.names.items():
-            assert parameter.grad is not None
-            gradients[name.removeprefix("lm.")] = whole(parameter.grad).clone()
-        return step(what)
-
-    optimizer.step = keep_and_step  # type: ignore[method-assign]
-    own_loss = learner.update_actor(trajectories, batch, surrogate)["loss"]
-
+    learner = Learner(model, ModelSection(device=device.type, dtype=dtype))
+    own_gradients, own_loss = gradients(learner, trajectories, batch, surrogate)
     usual, trainer.rollout_func = trainer.rollout_func, FixedRollout(trajectories)
     trainer.model.train()
     inputs = trainer._generate_and_score_completions([{"prompt": [user("")]} for _ in trajectories])
@@ -66,9 +51,8 @@ def compare_losses(
     trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation  # as training sets it
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
-    trl_gradients = {name: parameter.grad for name, parameter in trainer.model.named_parameters()}
-    apart = sum(float((gradients[name] - grad).square().sum()) for name, grad in trl_gradients.items()) ** 0.5
-    size = sum(float(grad.square().sum()) for grad in trl_gradients.values()) ** 0.5
+    trl_gradients = {f"lm.{name}": parameter.grad for name, parameter in trainer.model.named_parameters()}
+    gradients_apart = distance({name: own_gradients[name] for name in trl_gradients}, trl_gradients)
     trainer.model.zero_grad(set_to_none=True)
     trainer.rollout_func = usual
     trainer._metrics["train"].clear()
@@ -76,5 +60,5 @@ def compare_losses(
         "ours": own_loss,
         "trl": float(loss.detach()),
         "apart": abs(own_loss - float(loss.detach())),
-        "gradients_apart": apart / size,
+        "gradients_apart": gradients_apart,
     }

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
+from benchmarks.gpu.shapes import from_turns
+from benchmarks.memory import peak
 from textenvs.messages import user
 from trainers.config.model import ModelSection
 from trainers.learner import Learner
 from trainers.rollout.renderer import Renderer
 from trainers.section import ActorSection
-from trainers.trajectory import Status, Trajectory
+from trainers.trajectory import Trajectory
 
 from .trl_side import FixedRollout, make_trl, sizes
 from .work import ANSWER, LR, WANTED, Shape, Work, columns, make_tokenizer, question, surrogate
@@ -42,47 +40,10 @@ def made_up(work: Work, vocabulary: int, tokenizer: PreTrainedTokenizerFast) -> 
             gap = answer if turn else []
             tokens += [*gap, *rng.integers(3, vocabulary, length).tolist()]
             turn_id += [-1] * len(gap) + [turn] * length
-        sampled = np.array(turn_id) >= 0
-        trajectories.append(
-            Trajectory(
-                token_ids=np.array(tokens, np.int32),
-                action_mask=sampled,
-                logprobs=np.where(sampled, -np.log(vocabulary), 0.0).astype(np.float32),
-                weight_version=np.where(sampled, 0, -1).astype(np.int32),
-                turn_id=np.array(turn_id, np.int32),
-                turn_rewards=rng.random(work.turns),
-                terminated=True,
-                truncated=False,
-                status=Status.COMPLETED,
-                group_id=str(number // work.group),
-            )
-        )
+        logprobs = np.where(np.array(turn_id) >= 0, -np.log(vocabulary), 0.0).astype(np.float32)
+        fields = {"logprobs": logprobs, "turn_rewards": rng.random(work.turns), "group_id": str(number // work.group)}
+        trajectories.append(from_turns(tokens, turn_id, **fields))
     return trajectories
-
-
-@contextmanager
-def peak(device: str = "cpu") -> Iterator[dict[str, float]]:
-    """Yield the growth of the resident set of this process in the block, in MiB, at most; on a GPU, of allocations."""
-    if device != "cpu":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        usage = {"before": torch.cuda.memory_allocated() / 2**20}
-        yield usage
-        torch.cuda.synchronize()
-        usage["peak"] = torch.cuda.max_memory_allocated() / 2**20 - usage["before"]
-        return
-
-    def status(name: str) -> float:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
-
-    if sys.platform != "linux":
-        raise SystemExit("memory: the peak of the resident set is read from /proc, which only Linux has")
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    usage = {"before": status("VmRSS")}
-    yield usage
-    usage["peak"] = status("VmHWM") - usage["before"]
 
 
 def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, float]:

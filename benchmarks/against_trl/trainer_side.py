@@ -130,7 +130,6 @@ class Ours:
         return {"generate": collected - began, "update": self._clock() - collected}
 
     def close(self) -> None:
-        """Close everything."""
         for part in (self._collector, self._backend, self._engine):
             self._loop.run_until_complete(part.close())
         self._loop.close()

@@ -45,7 +45,6 @@ class Rollout:
         self.begin(0)
 
     def begin(self, number: int) -> None:
-        """Begin an iteration."""
         self._lengths, self._done = self._work.lengths(number), 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:

@@ -124,7 +124,6 @@ class Talk(TextEnv[Any]):
         self._turns = turns
 
     def opening(self, task: Task) -> list[Message]:
-        """Return the question."""
         return list(task.prompt)
 
     def respond(self, reply: Message) -> Turn:

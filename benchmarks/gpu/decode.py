@@ -25,7 +25,7 @@ from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
 
 
-def run(job: Job) -> bool:
+def run(job: Job) -> None:
     """Measure all shapes and all batch sizes, the smallest model first."""
     rates = bandwidth(job), arithmetic(job)
     job.emit(what="device", bytes_per_s=rates[0], flops=rates[1])
@@ -43,13 +43,11 @@ def run(job: Job) -> bool:
                 )
 
         job.try_to(8 if shape != "toy" else 0, measure, what="decode", shape=shape)
-    return True
 
 
 def decode(
     job: Job, model: Any, dtype: torch.dtype, batch: int, rates: tuple[float, float], what: dict[str, Any]
 ) -> None:
-    """Measure one batch size."""
     few, many = job.sizes.new
     prompt = job.sizes.prompt
     seconds = asyncio.run(_timed(job, model, dtype, batch))

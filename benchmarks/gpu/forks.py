@@ -9,14 +9,15 @@ estimator ``fork``, against one of the roots alone.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.learners import make_learner, no_process_group_left, policy_gradient
-from benchmarks.gpu.shapes import make_model
+from benchmarks.gpu.learners import make_learner, policy_gradient
+from benchmarks.gpu.shapes import from_turns, make_model
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import Fork
 from trainers.algorithms.losses import token_weights
@@ -30,22 +31,13 @@ _TURNS, _OBSERVED = 3, 8
 _GUESS_S = 40.0
 
 
-def run(job: Job) -> bool:
-    """Measure all shapes."""
-    good = True
-
-    def measure(shape: str) -> None:
-        nonlocal good
-        with no_process_group_left():
-            good &= forks(job, shape)
-
+def run(job: Job) -> None:
     for shape in job.shapes:
-        job.try_to(0 if shape == "toy" else _GUESS_S, lambda shape=shape: measure(shape), what="forks", shape=shape)
-    return good
+        job.try_to(0 if shape == "toy" else _GUESS_S, partial(forks, job, shape), what="forks", shape=shape)
 
 
-def forks(job: Job, shape: str) -> bool:
-    """Measure one shape; return whether prompts of forks came from the cache."""
+def forks(job: Job, shape: str) -> None:
+    """Measure one shape; good if prompts of forks came from the cache."""
     model = make_model(shape, job.device)
     batch = job.sizes.batches[-1] // 8 or 2
     roots, forked, sampled = asyncio.run(_sampled(job, model, batch))
@@ -70,7 +62,6 @@ def forks(job: Job, shape: str) -> bool:
         del learner
         job.free()
     job.emit(what="forks", shape=shape, good=good, sampling=sampled, update_s=seconds)
-    return good
 
 
 async def _sampled(
@@ -133,15 +124,5 @@ def _trajectory(
     turn = np.full(len(tokens), -1, np.int32)
     for number, (begin, end) in enumerate(replies):
         turn[begin:end] = number
-    return Trajectory(
-        token_ids=np.array(tokens, np.int32),
-        action_mask=turn >= 0,
-        logprobs=np.zeros(len(tokens), np.float32),
-        weight_version=np.where(turn >= 0, 0, -1).astype(np.int32),
-        turn_id=turn,
-        turn_rewards=rng.normal(size=len(replies)),
-        terminated=True,
-        group_id="group",
-        episode_id=name,
-        **forked,
-    )
+    rewards = rng.normal(size=len(replies))
+    return from_turns(tokens, turn, turn_rewards=rewards, group_id="group", episode_id=name, **forked)

@@ -7,11 +7,13 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import torch
+import torch.distributed as dist
 import transformers
 
 _FRAMES = 6  #: of a traceback that a result shows: the last ones
@@ -66,7 +68,8 @@ class Job:
         until: The deadline, by ``time.monotonic()``.
         out: The file that gets a line of JSON for each result.
         command: The command line.
-        faults: Exceptions of measurements, except out of memory: the part fails if there are any.
+        faults: Results that are not ``good``, and exceptions of measurements, except out of memory: the part fails if
+            there are any.
     """
 
     part: str
@@ -79,7 +82,9 @@ class Job:
     faults: list[str] = field(default_factory=list)
 
     def emit(self, **result: Any) -> dict[str, Any]:
-        """Write a result down at once, with the machine that it was measured on."""
+        """Write a result down at once, with the machine that it was measured on; one with ``good=False`` is a fault."""
+        if not result.get("good", True):
+            self.faults.append(f"{result.get('what')} is not good")
         line = {"part": self.part, **result, **about(self.device), "command": self.command}
         self.out.write(json.dumps(line) + "\n")
         self.out.flush()
@@ -90,7 +95,8 @@ class Job:
     def try_to(self, seconds: float, measure: Callable[[], object], **what: Any) -> None:
         """Measure something if there is time for it. An exception is its result, and the part continues.
 
-        Running out of memory is no fault; whatever else is raised is one of the ``faults``.
+        Running out of memory is no fault; whatever else is raised is one of the ``faults``. A process group that the
+        measurement created is destroyed: one of a sharded rank would be another measurement's too.
 
         Args:
             seconds: The expected time, as a guess.
@@ -101,7 +107,8 @@ class Job:
             self.emit(**what, left_out="out of time")
             return
         try:
-            measure()
+            with _no_process_group_left():
+                measure()
         except torch.OutOfMemoryError as error:
             self.emit(**what, failed=f"out of memory: {str(error).splitlines()[0]}")
         except Exception as error:
@@ -119,6 +126,21 @@ class Job:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def reset_peak(self) -> int | None:
+        """Begin to measure the peak memory; return the bytes in use, ``None`` on a CPU: torch does not count them."""
+        if self.device.type != "cuda":
+            return None
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+
+    def peak(self, above: int | None = 0) -> int | None:
+        """Return the peak memory since :meth:`reset_peak`, in bytes above those; ``None`` on a CPU."""
+        if self.device.type != "cuda":
+            return None
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - (above or 0)
+
     def now(self) -> float:
         """Return seconds, with the device's work done."""
         if self.device.type == "cuda":
@@ -126,8 +148,17 @@ class Job:
         return time.perf_counter()
 
 
+@contextmanager
+def _no_process_group_left() -> Iterator[None]:
+    is_own = not dist.is_initialized()
+    try:
+        yield
+    finally:
+        if is_own and dist.is_initialized():
+            dist.destroy_process_group()
+
+
 def about(device: torch.device) -> dict[str, str]:
-    """Return the device and versions of a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
         "device": name,

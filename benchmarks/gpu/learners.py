@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -51,12 +49,19 @@ def numbers_of(trajectories: Sequence[Trajectory], seed: int = 0) -> dict[str, N
 
 
 def update(learner: Learner, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Make one update."""
     return learner.update_actor(trajectories, numbers_of(trajectories), policy_gradient)
 
 
-def gradients(learner: Learner, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Tensor], float]:
-    """Return the whole gradients of an update, and its loss; parameters stay as they are."""
+def gradients(
+    learner: Learner,
+    trajectories: Sequence[Trajectory],
+    columns: Mapping[str, NDArray[Any]] | None = None,
+    loss: Callable[..., Any] = policy_gradient,
+) -> tuple[dict[str, Tensor], float]:
+    """Return the whole gradients of an update, and its loss; parameters stay as they are.
+
+    The columns are those of :func:`numbers_of` by default.
+    """
     optimizer = learner.actor_optimizer
     caught: dict[str, Tensor] = {}
 
@@ -69,10 +74,10 @@ def gradients(learner: Learner, trajectories: Sequence[Trajectory]) -> tuple[dic
 
     optimizer.step = instead  # type: ignore[method-assign]
     try:
-        loss = update(learner, trajectories)["loss"]
+        metrics = learner.update_actor(trajectories, columns or numbers_of(trajectories), loss)
     finally:
         del optimizer.step  # the class's own again
-    return caught, loss
+    return caught, metrics["loss"]
 
 
 def distance(gradient: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float:
@@ -80,14 +85,3 @@ def distance(gradient: Mapping[str, Tensor], reference: Mapping[str, Tensor]) ->
     assert gradient.keys() == reference.keys()
     gap = sum(float((gradient[name] - value).double().square().sum()) for name, value in reference.items())
     return float((gap / sum(float(value.double().square().sum()) for value in reference.values())) ** 0.5)
-
-
-@contextmanager
-def no_process_group_left():
-    """Destroy a process group that the block created: one of a sharded rank would be another part's too."""
-    is_own = not dist.is_initialized()
-    try:
-        yield
-    finally:
-        if is_own and dist.is_initialized():
-            dist.destroy_process_group()

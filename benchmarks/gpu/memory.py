@@ -7,33 +7,31 @@ they are null and the parts only run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.learners import make_learner, no_process_group_left, update
+from benchmarks.gpu.learners import make_learner, update
 from benchmarks.gpu.shapes import SHAPES, make_model, sequences
 from trainers.learner.logprobs import token_logprobs
 
 Head = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def run(job: Job) -> bool:
+def run(job: Job) -> None:
     """Measure the head alone, and updates of each shape."""
     ways = {"in chunks": job.sizes.chunk, "all at once": 10**9}
-    heads: dict[str, Head] = {
-        way: (lambda h, w, t, chunk=chunk: token_logprobs(h, w, t, chunk_size=chunk)) for way, chunk in ways.items()
-    }
+    heads: dict[str, Head] = {way: partial(token_logprobs, chunk_size=chunk) for way, chunk in ways.items()}
     heads["through autograd"] = plain_head
     for shape in job.shapes:
         for way, head in heads.items():
             what = {"what": "head", "shape": shape, "logits": way}
-            job.try_to(2, lambda what=what, head=head: head_alone(job, head, what), **what)
+            job.try_to(2, partial(head_alone, job, head, what), **what)
         for way, chunk in ways.items():
             what = {"what": "update", "shape": shape, "logits": way}
-            job.try_to(10, lambda what=what, chunk=chunk: whole_update(job, chunk, what), **what)
-    return True
+            job.try_to(10, partial(whole_update, job, chunk, what), **what)
 
 
 def plain_head(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,44 +49,26 @@ def head_alone(job: Job, head: Head, what: dict[str, str]) -> None:
     hidden = torch.randn(count, shape["hidden"], **options).requires_grad_()
     weight = (torch.randn(vocabulary, shape["hidden"], **options) * shape["hidden"] ** -0.5).requires_grad_()
     targets = torch.randint(vocabulary, (count,), device=job.device)
-    before = _begin(job)
+    before = job.reset_peak()
     logprobs, entropy = head(hidden, weight, targets)
     (logprobs.mean() + 1e-3 * entropy.mean()).backward()
-    job.emit(**what, positions=count, vocabulary=vocabulary, peak_bytes=_peak(job, before))
+    job.emit(**what, positions=count, vocabulary=vocabulary, peak_bytes=job.peak(before))
 
 
 def whole_update(job: Job, chunk: int, what: dict[str, str]) -> None:
     """Measure one micro-batch's update, with the optimizer's states allocated before."""
-    with no_process_group_left():
-        learner = make_learner(
-            job,
-            make_model(what["shape"], job.device),
-            "bfloat16",
-            job.sizes.micro,
-            {"enable_gradient_checkpointing": True, "use_remove_padding": True},
-            chunk_size=chunk,
-            share_prefixes=False,
-        )
-        longest = job.sizes.lengths[1]
-        trajectories = sequences([longest] * (job.sizes.micro // longest), learner.actor.lm.config.vocab_size)
-        update(learner, trajectories)
-        before = _begin(job)
-        metrics = update(learner, trajectories)
-        peak = _peak(job, before)
-        del learner
-    job.emit(**what, tokens=int(metrics["tokens"]), held_bytes=before, peak_bytes=peak)
-
-
-def _begin(job: Job) -> int | None:
-    if job.device.type != "cuda":
-        return None
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_allocated()
-
-
-def _peak(job: Job, before: int | None) -> int | None:
-    if before is None:
-        return None
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    learner = make_learner(
+        job,
+        make_model(what["shape"], job.device),
+        "bfloat16",
+        job.sizes.micro,
+        {"enable_gradient_checkpointing": True, "use_remove_padding": True},
+        chunk_size=chunk,
+        share_prefixes=False,
+    )
+    longest = job.sizes.lengths[1]
+    trajectories = sequences([longest] * (job.sizes.micro // longest), learner.actor.lm.config.vocab_size)
+    update(learner, trajectories)
+    before = job.reset_peak()
+    metrics = update(learner, trajectories)
+    job.emit(**what, tokens=int(metrics["tokens"]), held_bytes=before, peak_bytes=job.peak(before))

@@ -10,53 +10,48 @@ from __future__ import annotations
 
 import itertools
 import statistics
-
-import torch
+from functools import partial
+from typing import Any
 
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.learners import make_learner, no_process_group_left, update
+from benchmarks.gpu.learners import make_learner, update
 from benchmarks.gpu.shapes import lengths_of, make_model, sequences
 
 _GUESS_S = {"toy": 0.0, "0.5b": 10.0, "0.6b": 10.0, "1.5b": 15.0, "1.7b": 15.0, "4b": 40.0}
 _COMPILING_S = 60.0
 
 
-def run(job: Job) -> bool:
+def run(job: Job) -> None:
     """Measure all shapes, the plainest settings of each first."""
     settings = sorted(itertools.product(job.sizes.compiled, (False, True)), key=sum)
     for compiled, checkpointing in settings:
         for shape in job.shapes:
-            what = {"shape": shape, "gradient_checkpointing": checkpointing, "compile": compiled}
+            what: dict[str, Any] = {"shape": shape, "gradient_checkpointing": checkpointing, "compile": compiled}
             guess = _GUESS_S[shape] + (_COMPILING_S if compiled else 0.0)
-            job.try_to(guess, lambda what=what: measure(job, **what), **what)
-    return True
+            job.try_to(guess, partial(measure, job, **what), **what)
 
 
 def measure(job: Job, shape: str, gradient_checkpointing: bool, compile: bool) -> None:
     """Measure one shape with one way to compute."""
     sizes = job.sizes
     lengths = lengths_of(sizes.update, *sizes.lengths)
-    with no_process_group_left():
-        learner = make_learner(
-            job,
-            make_model(shape, job.device),
-            "bfloat16",
-            sizes.micro,
-            {"enable_gradient_checkpointing": gradient_checkpointing, "use_remove_padding": True},
-            compile=compile,
-            chunk_size=sizes.chunk,
-            share_prefixes=False,
-        )
-        parameters = sum(parameter.numel() for parameter in learner.actor_optimizer.names.values())
-        trajectories = sequences(lengths, learner.actor.lm.config.vocab_size)
-        started = job.now()
-        update(learner, trajectories)
-        first = job.now() - started
-        if job.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        made = [update(learner, trajectories) for _ in range(sizes.updates)]
-        peak = torch.cuda.max_memory_allocated() if job.device.type == "cuda" else None
-        del learner
+    learner = make_learner(
+        job,
+        make_model(shape, job.device),
+        "bfloat16",
+        sizes.micro,
+        {"enable_gradient_checkpointing": gradient_checkpointing, "use_remove_padding": True},
+        compile=compile,
+        chunk_size=sizes.chunk,
+        share_prefixes=False,
+    )
+    parameters = sum(parameter.numel() for parameter in learner.actor_optimizer.names.values())
+    trajectories = sequences(lengths, learner.actor.lm.config.vocab_size)
+    started = job.now()
+    update(learner, trajectories)
+    first = job.now() - started
+    job.reset_peak()
+    made = [update(learner, trajectories) for _ in range(sizes.updates)]
     job.emit(
         what="update",
         shape=shape,
@@ -71,5 +66,5 @@ def measure(job: Job, shape: str, gradient_checkpointing: bool, compile: bool) -
         tokens_per_s=round(statistics.median(metrics["tokens_per_s"] for metrics in made), 1),
         tflops=round(statistics.median(metrics["tflops"] for metrics in made), 3),
         mfu=statistics.median(metrics["mfu"] for metrics in made) if "mfu" in made[0] else None,
-        peak_bytes=peak,
+        peak_bytes=job.peak(),
     )

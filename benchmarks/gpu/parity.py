@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.learners import distance, gradients, make_learner, no_process_group_left
+from benchmarks.gpu.learners import distance, gradients, make_learner
 from benchmarks.gpu.shapes import SHAPES, forked, from_tokens, lengths_of, make_model, sequences
 from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Generation, Sampling
@@ -42,23 +42,15 @@ _LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(job: Job) -> bool:
-    """Compare everything; return whether all is within its tolerance."""
-    good = True
-
-    def compare(shape: str, part: Callable[[Job, str], bool]) -> None:
-        nonlocal good
-        with no_process_group_left():
-            good &= part(job, shape)
-
+def run(job: Job) -> None:
+    """Compare everything; good is what is within its tolerance."""
     for shape in ("toy", *(name for name in job.shapes[:1] if name != "toy")):
         for name, part in (("engine", against_engine), ("layout", layouts)):
             guess = 0 if shape == "toy" else 20
-            job.try_to(guess, lambda shape=shape, part=part: compare(shape, part), what=name, shape=shape)
-    return good
+            job.try_to(guess, partial(part, job, shape), what=name, shape=shape)
 
 
-def layouts(job: Job, shape: str) -> bool:
+def layouts(job: Job, shape: str) -> None:
     """Compare losses, gradients and log-probabilities of all layouts, in both precisions."""
     size = job.sizes.micro // 4
     vocabulary = SHAPES[shape].get("vocab_size", 151_936)
@@ -68,10 +60,8 @@ def layouts(job: Job, shape: str) -> bool:
     model = sharpened(make_model(shape, job.device))
     exact: dict[str, Any] = {}
     padded_gaps: dict[str, float] = {}
-    good = True
 
     def measure(dtype: Literal["float32", "bfloat16"], layout: str) -> None:
-        nonlocal good
         settings = {"chunk_size": job.sizes.chunk, **_LAYOUTS[layout]}
         learner = make_learner(job, model, dtype, max_tokens_per_micro_batch=size, **settings)
         logprobs = np.concatenate(learner.logprobs(trajectories))
@@ -90,14 +80,12 @@ def layouts(job: Job, shape: str) -> bool:
             limits = dict.fromkeys(gaps, float("inf"))
         else:
             limits = {name: EXACT + 2 * padded_gaps.get(name, 0.0) for name in gaps}
-        right = all(gap <= limits[name] for name, gap in gaps.items())
-        good &= right
-        job.emit(what="layout", shape=shape, dtype=dtype, layout=layout, good=right, gaps=gaps)
+        good = all(gap <= limits[name] for name, gap in gaps.items())
+        job.emit(what="layout", shape=shape, dtype=dtype, layout=layout, good=good, gaps=gaps)
 
     for dtype, layout in itertools.product(ENGINE, _LAYOUTS):
         what = {"what": "layout", "shape": shape, "dtype": dtype, "layout": layout}
-        job.try_to(0, lambda dtype=dtype, layout=layout: measure(dtype, layout), **what)
-    return good
+        job.try_to(0, partial(measure, dtype, layout), **what)
 
 
 @torch.no_grad()
@@ -111,10 +99,9 @@ def sharpened(model: Any) -> Any:
     return model
 
 
-def against_engine(job: Job, shape: str) -> bool:
+def against_engine(job: Job, shape: str) -> None:
     """Compare log-probabilities of sampled tokens by the engine that sampled them with the learner's."""
     model = sharpened(make_model(shape, job.device))
-    good = True
     for dtype, (mean_limit, limit) in ENGINE.items():
         sampled = asyncio.run(_sample(job, model, getattr(torch, dtype)))
         learner = make_learner(job, model, dtype, max_tokens_per_micro_batch=job.sizes.micro // 4)
@@ -122,14 +109,12 @@ def against_engine(job: Job, shape: str) -> bool:
             learner.logprobs([from_tokens(np.concatenate([p, g.token_ids]), len(p)) for p, g in sampled])
         )
         gap = np.abs(learned - np.concatenate([generation.logprobs for _, generation in sampled]))
-        right = bool(gap.mean() <= mean_limit and gap.max() <= limit)
-        good &= right
+        good = bool(gap.mean() <= mean_limit and gap.max() <= limit)
         job.emit(
-            what="engine", shape=shape, dtype=dtype, good=right, mean_gap=float(gap.mean()), max_gap=float(gap.max())
+            what="engine", shape=shape, dtype=dtype, good=good, mean_gap=float(gap.mean()), max_gap=float(gap.max())
         )
         del learner
         job.free()
-    return good
 
 
 async def _sample(job: Job, model: Any, dtype: torch.dtype) -> list[tuple[np.ndarray, Generation]]:

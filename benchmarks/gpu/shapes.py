@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -94,12 +95,17 @@ def forked(
 def from_tokens(tokens: np.ndarray, actions: int | np.ndarray) -> Trajectory:
     """Return one turn, with its actions as a mask, or all that follows a prompt of so many tokens."""
     action = np.arange(len(tokens)) >= actions if isinstance(actions, int) else actions
+    return from_turns(tokens, np.where(action, 0, -1), turn_rewards=np.zeros(1))
+
+
+def from_turns(tokens: Sequence[int] | np.ndarray, turn: Sequence[int] | np.ndarray, **fields: Any) -> Trajectory:
+    """Return an episode that terminated, of tokens with their turns, -1 for those that are no actions."""
+    turns = np.asarray(turn, np.int32)
     return Trajectory(
-        token_ids=tokens,
-        action_mask=action,
-        logprobs=np.zeros(len(tokens), np.float32),
-        weight_version=np.where(action, 0, -1).astype(np.int32),
-        turn_id=np.where(action, 0, -1).astype(np.int32),
-        turn_rewards=np.zeros(1),
+        token_ids=np.asarray(tokens, np.int32),
+        action_mask=turns >= 0,
+        weight_version=np.where(turns >= 0, 0, -1).astype(np.int32),
+        turn_id=turns,
         terminated=True,
+        **{"logprobs": np.zeros(len(turns), np.float32), **fields},
     )

@@ -8,12 +8,11 @@ over the measured share: 1 is the ideal. In float32, at toy sizes, the gradient 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import torch
-
 from benchmarks.gpu.job import Job
-from benchmarks.gpu.learners import distance, gradients, make_learner, no_process_group_left, update
+from benchmarks.gpu.learners import distance, gradients, make_learner, update
 from benchmarks.gpu.shapes import SHAPES, forked, make_model
 
 SHARINGS = (0.5, 0.75, 0.9)
@@ -22,24 +21,17 @@ _DEPTH = 3
 _GUESS_S = 30.0
 
 
-def run(job: Job) -> bool:
+def run(job: Job) -> None:
     """Compare the gradients; then measure the times of all shapes."""
-    good = True
-
-    def compare(sharing: float) -> None:
-        nonlocal good
-        good &= same(job, sharing)
-
     for sharing in SHARINGS:
-        job.try_to(0, lambda sharing=sharing: compare(sharing), what="gradient", sharing=sharing)
+        job.try_to(0, partial(compare, job, sharing), what="gradient", sharing=sharing)
     for shape in job.shapes:
         for sharing in SHARINGS:
-            what = {"what": "update", "shape": shape, "sharing": sharing}
-            job.try_to(0 if shape == "toy" else _GUESS_S, lambda what=what: measure(job, **what), **what)
-    return good
+            what: dict[str, Any] = {"what": "update", "shape": shape, "sharing": sharing}
+            job.try_to(0 if shape == "toy" else _GUESS_S, partial(measure, job, **what), **what)
 
 
-def same(job: Job, sharing: float) -> bool:
+def compare(job: Job, sharing: float) -> None:
     """Compare the gradients of trees and of rows, in float32."""
     trajectories = forked(_DEPTH, sharing, 2000, SHAPES["toy"]["vocab_size"])
     both = []
@@ -48,31 +40,27 @@ def same(job: Job, sharing: float) -> bool:
         both.append(gradients(learner, trajectories)[0])
     gap = distance(both[1], both[0])
     job.emit(what="gradient", sharing=sharing, gap=gap, good=gap <= EXACT)
-    return gap <= EXACT
 
 
 def measure(job: Job, what: str, shape: str, sharing: float) -> None:
     """Measure seconds and, on CUDA, peak memory of an update, of rows and of trees."""
     results: dict[str, dict[str, Any]] = {}
     for trees in (False, True):
-        with no_process_group_left():
-            learner = make_learner(job, make_model(shape, job.device), "bfloat16", **_options(job, trees))
-            trajectories = forked(_DEPTH, sharing, job.sizes.forked, learner.actor.lm.config.vocab_size)
-            sizes: list[int] = []
-            cut = learner._cut
-            learner._cut = lambda units, cut=cut, sizes=sizes: [sizes.append(b.real) or b for b in cut(units)]  # type: ignore[method-assign, func-returns-value]
-            update(learner, trajectories)  # which compiles
-            tokens = sum(sizes)
-            if job.device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats()
-            seconds = []
-            for _ in range(job.sizes.updates):
-                started = job.now()
-                update(learner, trajectories)
-                seconds.append(job.now() - started)
-            peak = torch.cuda.max_memory_allocated() if job.device.type == "cuda" else None
-            results["trees" if trees else "rows"] = {"tokens": tokens, "s": min(seconds), "peak_bytes": peak}
-            del learner
+        learner = make_learner(job, make_model(shape, job.device), "bfloat16", **_options(job, trees))
+        trajectories = forked(_DEPTH, sharing, job.sizes.forked, learner.actor.lm.config.vocab_size)
+        sizes: list[int] = []
+        cut = learner._cut
+        learner._cut = lambda units, cut=cut, sizes=sizes: [sizes.append(b.real) or b for b in cut(units)]  # type: ignore[method-assign, func-returns-value]
+        update(learner, trajectories)  # which compiles
+        tokens = sum(sizes)
+        job.reset_peak()
+        seconds = []
+        for _ in range(job.sizes.updates):
+            started = job.now()
+            update(learner, trajectories)
+            seconds.append(job.now() - started)
+        results["trees" if trees else "rows"] = {"tokens": tokens, "s": min(seconds), "peak_bytes": job.peak()}
+        del learner, cut
         job.free()
     ideal = results["trees"]["tokens"] / results["rows"]["tokens"]
     job.emit(

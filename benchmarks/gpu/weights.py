@@ -9,6 +9,7 @@ import json
 import socket
 import subprocess
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -24,25 +25,18 @@ _TIMES = 3
 _TIMEOUT_S = 120.0
 
 
-def run(job: Job) -> bool:
+def run(job: Job) -> None:
     """Measure each shape, in the type that engines compute in."""
-    good = True
     for shape in job.shapes:
         what = {"what": "weights", "shape": shape}
-
-        def measure(shape: str = shape, what: dict[str, str] = what) -> None:
-            nonlocal good
-            good &= transfer(job, shape, what)
-
-        job.try_to(30, measure, **what)
-    return good
+        job.try_to(30, partial(transfer, job, what), **what)
 
 
-def transfer(job: Job, shape: str, what: dict[str, str]) -> bool:
-    """Send all weights a few times; return whether they arrived."""
+def transfer(job: Job, what: dict[str, str]) -> None:
+    """Send all weights of a shape a few times; good if they arrived."""
     nccl = job.device.type == "cuda" and torch.cuda.device_count() > 1
     device = job.device if nccl else torch.device("cpu")
-    model = make_model(shape, job.device).to(torch.bfloat16)  # type: ignore[arg-type]
+    model = make_model(what["shape"], job.device).to(torch.bfloat16)  # type: ignore[arg-type]
     weights = {name: value.detach().to(device) for name, value in model.named_parameters()}
     plan = plan_of(LocalSource.of(weights).specs, _BUCKET)
     cut = [[weights[spec.names[0]] for spec in bucket] for bucket in plan]
@@ -80,7 +74,6 @@ def transfer(job: Job, shape: str, what: dict[str, str]) -> bool:
     size = sum(value.nbytes for value in weights.values())
     good = arrived == sum(map(bits, weights.values())) % 2**64
     job.emit(**what, backend=backend, bytes=size, seconds=min(took), bytes_per_s=size / min(took), good=good)
-    return good
 
 
 def receive(port: int, backend: str, target: str) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.against_trl.memory import peak
 from benchmarks.against_trl.times import summary
 from benchmarks.against_trl.trl_side import AtLengths, sizes
 from benchmarks.against_trl.work import WORKS
+from benchmarks.memory import peak
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -27,14 +27,14 @@ def job():
 
 
 def run(job, part):
-    good = importlib.import_module(f"benchmarks.gpu.{part}").run(replace(job, part=part))
+    importlib.import_module(f"benchmarks.gpu.{part}").run(replace(job, part=part))
     lines = [json.loads(line) for line in job.out.getvalue().splitlines()]
     for line in lines:
         assert line["part"] == part
         assert line["device"] == "cpu"
         assert line["torch"] == torch.__version__
         assert line["command"] == "the command"
-    return good, lines
+    return not job.faults, lines
 
 
 def test_layouts_and_engine_agree(job):
@@ -98,7 +98,8 @@ def test_forks_reuse_prompts_and_are_timed(job, monkeypatch):
     from trainers.engines.scheduler import Scheduler
 
     monkeypatch.setattr(Scheduler, "_share", lambda self, row: None)
-    assert not importlib.import_module("benchmarks.gpu.forks").run(job)
+    importlib.import_module("benchmarks.gpu.forks").run(job)
+    assert job.faults
 
 
 def test_wrong_tree_gradient_is_detected(job, monkeypatch):
@@ -113,7 +114,8 @@ def test_wrong_tree_gradient_is_detected(job, monkeypatch):
     monkeypatch.setattr(inputs.SamplingMasks, "distinct", wrong)
     from benchmarks.gpu import tree
 
-    assert not tree.same(job, 0.5)
+    tree.compare(job, 0.5)
+    assert job.faults
 
 
 def test_heads_agree_and_run(job):
@@ -196,7 +198,7 @@ def test_measurement_error_fails_the_part(job, tmp_path, monkeypatch):
     assert broken["frames"][-1].endswith("break_down")
     assert whole["shape"] == "1.5b"
 
-    monkeypatch.setattr(memory, "run", lambda job: job.try_to(0, break_down) or True)
+    monkeypatch.setattr(memory, "run", lambda job: job.try_to(0, break_down))
     assert command.child("memory", "cpu", "toy", 60, tmp_path / "out.jsonl", "") == 1
 
 
