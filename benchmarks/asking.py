@@ -26,7 +26,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from learning import ppo
+from learning import ppo, seconds_of_ppo, validations, warm_start
 
 from textenvs.env import Turn
 from textenvs.envs.clarify.env import Clarify
@@ -35,13 +35,8 @@ from textenvs.envs.collab.env import CollabState
 from textenvs.envs.collab.user import CollabUser
 from textenvs.envs.collab_math import CollabMath
 from textenvs.messages import Message, user
-from trainers.checkpoints import Checkpoints
-from trainers.report.loggers import METRICS_FILE, read_jsonl
 
-START = (
-    *("warm_start.mistake_rate=0", "warm_start.careless_steps=0", "warm_start.lr=2e-3"),
-    *("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
-)
+START = ("warm_start.mistake_rate=0", "warm_start.careless_steps=0", "warm_start.lr=2e-3")
 TRAIN = ("trainer.total_iterations=60", "trainer.test_freq=5", "data.val_size=128")
 
 #: For each family: the environment of the warm start, of PPO, what is measured, and how the runs differ.
@@ -168,39 +163,29 @@ def run(family: str, kind: str, seed: int, folder: Path, overrides: list[str]) -
     """One run, unless the folder has it: its validations and its seconds of PPO."""
     settings = FAMILIES[family]
     both = [*settings["both"], *tasks_of(family, folder)]
-    start = folder / f"{family}-start{seed}"
-    model = start / "checkpoints" / "iteration_000000" / "model"
-    if not model.exists():
-        ppo(seed, start, [*START, *settings["start"], *both])
+    model = warm_start(seed, folder / f"{family}-start{seed}", [*START, *settings["start"], *both])
     place = folder / f"{family}-{kind}{seed}"
     done = place / "done.json"
     if not done.exists():
         ppo(seed, place, [*TRAIN, *both, f"model.path={model}", *settings["runs"][kind], *overrides])
-        last = Checkpoints(place / "checkpoints", keep=1).newest()
-        assert last is not None
         curve = [
             {"iteration": step, "asked": metrics[settings["measure"]], "solved": metrics["val/solved"]}
             | {"turns": metrics["val/turns"]}
-            for step, metrics in read_jsonl(place / METRICS_FILE)
-            if settings["measure"] in metrics
+            for step, metrics in validations(place)
         ]
         row = {"family": family, "run": kind, "seed": seed, "overrides": overrides, "curve": curve}
-        done.write_text(json.dumps(row | {"seconds": round(float(last.state["trained_s"]), 1)}) + "\n")
+        done.write_text(json.dumps(row | {"seconds": round(seconds_of_ppo(place), 1)}) + "\n")
     read: dict[str, Any] = json.loads(done.read_text())
     return read
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw the share of first replies that ask over the iterations: a panel a family, a line a run."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     families = list(dict.fromkeys(row["family"] for row in rows))
-    figure, axes = pyplot.subplots(
-        1, len(families), figsize=(5 * len(families), 4), sharey=True, layout="constrained", squeeze=False
-    )
+    figure = Figure(figsize=(5 * len(families), 4), layout="constrained")
+    axes = figure.subplots(1, len(families), sharey=True, squeeze=False)
     for axis, family in zip(axes[0], families, strict=True):
         drawn: set[str] = set()
         for row in rows:
@@ -213,7 +198,6 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         axis.legend()
     axes[0][0].set_ylabel("share of first replies that ask")
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ that takes as long as a part of a batch's generation. Three questions:
 Each number is the mean over some seeds: a single straggler of a minute, in strict order, costs a run of a few batches
 several percent, and whether there is one is luck.
 
-    python benchmarks/async_vs_sync.py [--batches 12] [--seeds 3] [--json out.json]
+    python benchmarks/async_vs_sync.py [--batches 12] [--seeds 3]
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from benchmarks.simulation.clock import run_simulated
@@ -70,7 +69,6 @@ class Workload:
         return _episode(self, group, sibling)
 
     def tokens(self, group: int, sibling: int) -> int:
-        """Return the number of all tokens of an episode."""
         return sum(tokens for tokens, _ in self.episode(group, sibling))
 
 
@@ -241,7 +239,6 @@ class User:
         self.workload = workload
 
     async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
-        """Begin a new episode."""
         self.group, self.turn = options["task_index"], 0
         self.messages: tuple[Message, ...] = (user("?"),)
         return self.messages, {"task_key": str(self.group)}
@@ -345,18 +342,13 @@ def compare(workload: Workload, setting: Setting, batches: int, seeds: int = 1) 
 
 
 def main() -> None:
-    """Print one line a workload."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="also write the results here")
     args = parser.parse_args()
-    results = []
     for replies, users in itertools.product(TAILS, TAILS):
-        results.append(compare(Workload(replies, users), Setting(), args.batches, args.seeds))
-        print(json.dumps(results[-1]), flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
+        result = compare(Workload(replies, users), Setting(), args.batches, args.seeds)
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from learning import ppo
-
-from trainers.checkpoints import Checkpoints
-from trainers.report.loggers import METRICS_FILE, read_jsonl
+from learning import ppo, seconds_of_ppo, validations, warm_start
 
 #: What the multiturn-aware reward promises on held-out requests.
 MOST_BEFORE, LEAST_AFTER, LEAST_CLEAR, MOST_SECONDS = 0.20, 0.80, 0.90, 480.0
@@ -44,27 +41,15 @@ KINDS = {
 }
 
 
-def warm_start(seed: int, folder: Path) -> Path:
-    """Return the policy that both runs of this seed start from; made if it is not there."""
-    model = folder / "checkpoints" / "iteration_000000" / "model"
-    if not model.exists():
-        once = ["trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2"]
-        ppo(seed, folder, ["env.id=textenv/clarify", *START, *once, "data.val_size=1"])
-    return model
-
-
 def run(seed: int, kind: str, model: Path, folder: Path, overrides: list[str]) -> dict[str, Any]:
     """One run from ``model``: its validations, and its seconds of PPO."""
     ppo(seed, folder, ["env.id=textenv/clarify", f"model.path={model}", *TRAIN, *KINDS[kind], *overrides])
-    last = Checkpoints(folder / "checkpoints", keep=1).newest()
-    assert last is not None
     curve = [
         {"iteration": step, "asked_when_needed": metrics[ASKED], "answered_when_clear": metrics[CLEAR]}
         | {"solved": metrics["val/solved"], "turns": metrics["val/turns"]}
-        for step, metrics in read_jsonl(folder / METRICS_FILE)
-        if ASKED in metrics
+        for step, metrics in validations(folder)
     ]
-    return {"seed": seed, "reward": kind, "seconds": float(last.state["trained_s"]), "curve": curve}
+    return {"seed": seed, "reward": kind, "seconds": seconds_of_ppo(folder), "curve": curve}
 
 
 def good(row: dict[str, Any]) -> bool:
@@ -80,12 +65,10 @@ def good(row: dict[str, Any]) -> bool:
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Both shares over the iterations, a line a run."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
     titles = {"asked_when_needed": "ambiguous: asked first", "answered_when_clear": "clear: answered at once"}
     colours = {"multiturn": "tab:blue", "final": "tab:orange"}
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
@@ -99,7 +82,6 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes[0].axhline(LEAST_AFTER, color="grey", linewidth=0.8, linestyle="dotted")
     axes[0].legend(title="reward")
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
 def main() -> int:
@@ -115,7 +97,8 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for seed in arguments.seeds:
-            model = warm_start(seed, (arguments.starts or Path(temporary)) / f"start{seed}")
+            starts = arguments.starts or Path(temporary)
+            model = warm_start(seed, starts / f"start{seed}", ["env.id=textenv/clarify", *START])
             for kind in KINDS:
                 rows.append(run(seed, kind, model, Path(temporary) / f"{kind}{seed}", arguments.overrides))
                 if arguments.results is not None:

@@ -9,7 +9,7 @@ Two ratios, at most about 1:
 
 The machine may be noisy: the sides take turns, and a ratio is the median over the rounds.
 
-    python benchmarks/collector_throughput.py [turns] [tokens] [--rounds 3] [--json out.json]
+    python benchmarks/collector_throughput.py [turns] [tokens] [--rounds 3]
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -70,7 +69,6 @@ class SlowUser(TextEnv[Any]):
         super().__init__(Questions())
 
     def opening(self, task: Task) -> list[Message]:
-        """Return the question."""
         self.latencies = latencies(self.state.task_index)
         return list(task.prompt)
 
@@ -214,29 +212,24 @@ async def tokens_of_both(in_flight: int, episodes: int, threads: int) -> tuple[t
 
 
 def report(
-    name: str, pairs: list[tuple[float, float]], unit: str, minimum: float, extra_figures: dict[str, Any] | None = None
-) -> dict[str, Any]:
+    name: str, pairs: list[tuple[float, float]], unit: str, minimum: float, extra_figures: dict[str, Any]
+) -> None:
     ratio = statistics.median(one / other for one, other in pairs)
     sides = [round(statistics.median(side)) for side in zip(*pairs, strict=True)]
     result = {"benchmark": name, f"collector_{unit}": sides[0], f"reference_{unit}": sides[1]}
     result |= {"ratio": round(ratio, 3), "wanted": minimum, "rounds": [round(one / other, 3) for one, other in pairs]}
-    result |= extra_figures or {}
-    print(json.dumps(result), flush=True)
-    return result
+    print(json.dumps(result | extra_figures), flush=True)
 
 
 def main() -> None:
-    """Print one line a benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("which", nargs="*", choices=["turns", "tokens", []], default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each side of a round of 'turns'")
     parser.add_argument("--episodes", type=int, default=512, help="of each side of a round of 'tokens'")
     parser.add_argument("--threads", type=int, default=1, help="of the engine")
-    parser.add_argument("--json", type=Path, help="also write the results here")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    results = []
     if "turns" in args.which or not args.which:
         pairs, costs = [], []
         for _ in range(args.rounds):
@@ -246,13 +239,11 @@ def main() -> None:
             pairs.append((collector_rate, bare_rate))
             costs.append(cost)
         extra_figures = {"cpu_ms_per_turn": round(1e3 * statistics.median(costs), 3)}
-        results.append(report("turns", pairs, "turns_per_s", 0.90, extra_figures))
+        report("turns", pairs, "turns_per_s", 0.90, extra_figures)
     if "tokens" in args.which or not args.which:
         both = [asyncio.run(tokens_of_both(64, args.episodes, args.threads)) for _ in range(args.rounds)]
         ratio = {"cpu_ratio": round(statistics.median(cpu for _, cpu in both), 3)}
-        results.append(report("tokens", [speeds for speeds, _ in both], "tokens_per_s", 0.85, ratio))
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
+        report("tokens", [speeds for speeds, _ in both], "tokens_per_s", 0.85, ratio)
 
 
 if __name__ == "__main__":

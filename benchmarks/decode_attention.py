@@ -36,7 +36,6 @@ def gathered(cache: Tensor, q: Tensor, rows: Tensor, bias: Tensor) -> Tensor:
 
 
 def seconds(work: Callable[[], None]) -> float:
-    """Return the seconds of one call."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -76,7 +75,6 @@ def compare(heads: int, keys: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """One line for each number of keys."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=25)

@@ -12,7 +12,7 @@ With ``--siblings N`` each prompt comes N times, as a group's does. ``gib_above_
 highest while the engine works, above that of the engine and its weights before; ``prompt_tokens_computed`` counts those
 of one round. ``135M`` is SmolLM2's shape (random weights) with a context of 4,096, in bfloat16 on both sides.
 
-    python benchmarks/engine_vs_generate.py [--rounds 5] [--threads 1] [--cpu-time] [--json out.json]
+    python benchmarks/engine_vs_generate.py [--rounds 5] [--threads 1] [--cpu-time]
     python benchmarks/engine_vs_generate.py --models 135M --requests 64 --siblings 8 --threads 2 --rounds 1
 """
 
@@ -21,19 +21,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from benchmarks.memory import peak
 from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
@@ -64,30 +62,6 @@ def make_work(count: int, vocabulary: int, siblings: int) -> list[Work]:
     rng = np.random.default_rng(count)
     prompts = [rng.integers(3, vocabulary, rng.integers(20, 61)).tolist() for _ in range(-(-count // siblings))]
     return [Work(prompts[i // siblings], int(rng.integers(8, 65))) for i in range(count)]
-
-
-class ResidentPeak:
-    """Resident bytes of this process at their highest, looked at every 10 ms in a thread, above those at the start."""
-
-    def __init__(self) -> None:
-        self.begin = self.most = self._now()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> ResidentPeak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._stop.wait(0.01):
-            self.most = max(self.most, self._now())
-
-    def _now(self) -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def run_engine(engine: TorchEngine, work: list[Work], clock: Clock) -> float:
@@ -137,7 +111,7 @@ async def compare(
     ways |= {f"batches of {size}, sorted with foresight": (size, True) for size in sizes}
     engine = TorchEngine(model, TorchEngineSection(max_slots=count, max_context=shape["max_context"], threads=threads))
     seconds: dict[str, list[float]] = {"engine": [], **{way: [] for way in ways}}
-    with ResidentPeak() as peak:
+    with peak() as memory:
         await run_engine(engine, work, clock)
     prefilled = engine.stats()["prefill_tokens"]
     for round_ in range(rounds + 1):  # the first warms up
@@ -157,7 +131,7 @@ async def compare(
         "requests": count,
         "new_tokens": tokens,
         "threads": threads,
-        "gib_above_weights": round((peak.most - peak.begin) / 2**30, 3),
+        "gib_above_weights": round(memory["peak"] / 1024, 3),
         "prompt_tokens": sum(len(w.prompt) for w in work),
         "prompt_tokens_computed": round(prefilled),
         "tokens_per_s": {side: round(tokens / statistics.median(values)) for side, values in seconds.items()},
@@ -167,7 +141,6 @@ async def compare(
 
 
 def main() -> None:
-    """Print one line per model and number of requests."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="for both sides")
@@ -175,17 +148,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--models", nargs="+", default=["0.80M", "0.65M"], choices=list(MODELS))
     parser.add_argument("--siblings", type=int, default=1, help="requests with the same prompt")
-    parser.add_argument("--json", type=Path, help="also write the results here")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     clock = time.process_time if args.cpu_time else time.perf_counter
-    results = []
     for name in args.models:
         for count in args.requests:
-            results.append(asyncio.run(compare(name, count, args.rounds, args.threads, clock, args.siblings)))
-            print(json.dumps(results[-1]), flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
+            result = asyncio.run(compare(name, count, args.rounds, args.threads, clock, args.siblings))
+            print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,14 @@ For each estimator, over many groups: the cosine of the mean update to the true 
 of a group's update times the tokens that it sampled, as a ratio to ``turn_grpo`` with groups of eight. A ratio of 0.5
 is as good as twice the tokens.
 
-    python -m benchmarks.fork_variance [--groups 4000] [--seed 0] [--turns 5] [--json F]
+    python -m benchmarks.fork_variance [--groups 4000] [--seed 0] [--turns 5]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,7 +174,6 @@ def updates(task: Chain, way: Way, groups: int, rng: np.random.Generator) -> tup
 
 
 def ways(turns: int) -> list[Way]:
-    """Return the estimators to compare."""
     every = range(turns)
     return [
         Way("turn_grpo, groups of 8", "turn_grpo", 8),
@@ -193,14 +189,12 @@ def ways(turns: int) -> list[Way]:
 
 
 def main() -> None:
-    """Print the table, and write it with ``--json``."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=4000, help="groups of each estimator")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows: list[dict[str, Any]] = []
     for kind in KINDS:
         task, unit = chain(kind, options.turns, options.seed), 0.0
         truth = true_gradient(task).ravel()
@@ -209,10 +203,7 @@ def main() -> None:
             mean, cost = samples.mean(0), float(samples.var(0).sum()) * tokens
             unit = unit or cost
             cosine = float(mean @ truth / (np.linalg.norm(mean) * np.linalg.norm(truth)))
-            rows.append({"task": kind, "way": way.name, "cosine": cosine, "tokens": tokens, "ratio": cost / unit})
             print(f"{kind:9} {way.name:42} cosine {cosine:.3f}  tokens {tokens:6.1f}  variance {cost / unit:5.2f}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

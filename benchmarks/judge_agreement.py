@@ -122,7 +122,6 @@ def main() -> None:
     parser.add_argument("--replies", type=int, default=90)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     spec = {"model": arguments.model, "structured": "none", "max_tokens": 200, "seed": arguments.seed}
     if arguments.base_url is not None:
@@ -135,8 +134,6 @@ def main() -> None:
         raise SystemExit(str(failure)) from failure
     figures = {"model": Path(arguments.model).name, "tasks": arguments.tasks or "generated", **figures}
     print(json.dumps(figures, indent=2))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

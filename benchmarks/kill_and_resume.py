@@ -22,9 +22,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from learning import good
+from learning import before_and_after, learned
 
-from trainers.report.loggers import METRICS_FILE, read_jsonl
 from trainers.trajectory import read_parquet
 
 VICTIMS = {"driver": None, "learner": "_Rank", "engine": "_EngineActor"}
@@ -131,14 +130,11 @@ def victims(driver: int, name: str | None) -> list[int]:
 
 def check_learning(folder: Path) -> bool:
     """Return whether the policy learned what the main job promises, however long it took."""
-    validations = [metrics for _, metrics in read_jsonl(folder / METRICS_FILE) if "val/solved" in metrics]
-    first, last = validations[0], validations[-1]
-    row = {f"{short}_before": first[f"val/{name}"] for short, name in (("solved", "solved"), ("first", "first_reply"))}
-    row |= {f"{short}_after": last[f"val/{name}"] for short, name in (("solved", "solved"), ("first", "first_reply"))}
-    learned = good(row | {"seconds": 0.0}, in_time=False)
+    row = before_and_after(folder)
+    good = learned(row)
     print(
         f"solved {row['solved_before']:.1%} -> {row['solved_after']:.1%}, first reply {row['first_before']:.1%} -> "
-        f"{row['first_after']:.1%}: {'learned' if learned else 'MISSED'}"
+        f"{row['first_after']:.1%}: {'learned' if good else 'MISSED'}"
     )
     return learned
 

@@ -7,7 +7,7 @@ Episodes of four turns with a scripted engine (replies after 1 to 9 s) and a use
   busy machine this is mostly others' work.
 * ``held_*_s``: CPU seconds of one turn of the event loop, in which nothing else runs: what of the lag is our own.
 
-    python benchmarks/loop_lag.py [--episodes 2000] [--seconds 15] [--json out.json]
+    python benchmarks/loop_lag.py [--episodes 2000] [--seconds 15]
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import asyncio
 import json
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 from collector_throughput import SlowUser, make_renderer
@@ -96,17 +95,12 @@ async def measure(episodes: int, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print one line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--episodes", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--json", type=Path, help="also write the result here")
     args = parser.parse_args()
     with asyncio.Runner(loop_factory=Watched) as runner, tuned_gc():
-        result = runner.run(measure(args.episodes, args.seconds))
-    print(json.dumps(result))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n")
+        print(json.dumps(runner.run(measure(args.episodes, args.seconds))))
 
 
 if __name__ == "__main__":

@@ -102,7 +102,6 @@ async def sample(model: Any, prompts: list[list[int]], episodes: int, tokens: in
 
 
 def trajectory(prompt: list[int], ids: Any, logprobs: Any, name: str) -> Trajectory:
-    """Build a trajectory of one turn."""
     padded = np.concatenate([np.zeros(len(prompt)), logprobs]).astype(np.float32)
     turn = from_tokens(np.concatenate([prompt, ids]).astype(np.int32), len(prompt))
     return replace(turn, logprobs=padded, episode_id=name)
@@ -182,12 +181,10 @@ def loss_of(kind: str, count: int) -> Callable[..., Any]:
 
 
 def cosine(one: torch.Tensor, two: torch.Tensor) -> float:
-    """Return the cosine of two gradients."""
     return float(torch.nn.functional.cosine_similarity(one.double(), two.double(), dim=0))
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--episodes", type=int, default=64)

@@ -182,7 +182,6 @@ def compare(ranks: int, shape: Mapping[str, int], folder: Path) -> list[dict[str
 
 
 def main() -> None:
-    """Measure, print, and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--shape", choices=SHAPES, default="real")

@@ -10,7 +10,7 @@ whatever is in it. Three ways, each for some rollouts in a row:
 On simulated time, which always gives the same; and for real, on the wall clock, with everything five times as fast,
 where the reward model is a thread that sleeps.
 
-    python benchmarks/reward_overlap.py [--rollouts 3] [--no-real] [--json out.json]
+    python benchmarks/reward_overlap.py [--rollouts 3] [--no-real]
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.simulation.clock import run_simulated
@@ -61,12 +60,10 @@ class Talk:
     """A conversation that lasts until the policy says bye."""
 
     async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
-        """Begin a new episode."""
         self.messages: tuple[Message, ...] = (user(f"task {options['task_index']}"),)
         return self.messages, {"task_key": str(options["task_index"])}
 
     async def astep(self, action: str) -> Any:
-        """Return the answer."""
         over = "bye" in action
         self.messages = (*self.messages, assistant(action), *(() if over else (user("go on"),)))
         return self.messages, 0.0, over, False, {}
@@ -84,12 +81,10 @@ class Model:
         self.seconds, self.real = seconds, real
 
     async def score(self, requests: Sequence[ScoringRequest]) -> list[float]:
-        """Score all requests in one go."""
         await (asyncio.to_thread(time.sleep, self.seconds) if self.real else asyncio.sleep(self.seconds))
         return [truth(request) for request in requests]
 
     async def healthy(self) -> bool:
-        """Return ``True``: it always is."""
         return True
 
     async def close(self) -> None:
@@ -184,19 +179,14 @@ def compare(clock: Literal["simulated", "real"], per: Literal["episode", "turn"]
 
 
 def main() -> None:
-    """Print one line a setting."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rollouts", type=int, default=3)
     parser.add_argument("--no-real", action="store_true", help="simulated time alone")
-    parser.add_argument("--json", type=Path, help="also write the results here")
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
     for clock in ("simulated",) if args.no_real else ("simulated", "real"):
         for per in ("episode", "turn") if clock == "simulated" else ("episode",):
-            rows.append(compare(clock, per, args.rollouts))  # type: ignore[arg-type]
-            print(json.dumps(rows[-1]), flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=2) + "\n")
+            row = compare(clock, per, args.rollouts)  # type: ignore[arg-type]
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

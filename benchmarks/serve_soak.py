@@ -107,7 +107,6 @@ class Soak:
         self.buffers: dict[int, bytes] = {}
 
     def run(self) -> dict[str, Any]:
-        """Run it, and give its figures."""
         server = self.server = subprocess.Popen(
             [sys.executable, "-m", "textenvs", "serve", *ENVIRONMENTS, "--port", "0", "--idle", str(IDLE_S)],
             stdout=subprocess.PIPE,

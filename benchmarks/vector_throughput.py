@@ -12,7 +12,7 @@ A step waits 20 ms for its user, and one in twenty 200 ms. The policy takes no t
 The machine may be noisy: the sides take turns, and a ratio is the median over the rounds. CPU time a step is shown too,
 and its ratio: a busy machine changes it less, and where the core is the limit it says what the first ratio would be.
 
-    python benchmarks/vector_throughput.py [free_running] [lock_step] [one_core] [--rounds 5] [--json out.json]
+    python benchmarks/vector_throughput.py [free_running] [lock_step] [one_core] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class SlowUser(TextEnv[Any]):
         super().__init__(Questions())
 
     async def respond(self, reply: Message) -> Turn:
-        """Wait, and answer."""
         state = self.state
         await asyncio.sleep(latency(state.task_index, state.assistant_turns - 1))
         Counter.steps += 1
@@ -79,7 +78,6 @@ class SlowUser(TextEnv[Any]):
 
 
 def policy(conversation: Any) -> str:
-    """Reply at once."""
     return REPLY
 
 
@@ -196,7 +194,7 @@ def resident_kib() -> float:
 
 def compare(
     name: str, sides: Mapping[str, Callable[[int], Awaitable[None]]], in_flight: int, minimum: float, args: Any
-) -> dict[str, Any]:
+) -> None:
     """Measure the sides in turns; the ratio is that of the first over the second."""
     rounds: list[dict[str, Measured]] = []
     for _ in range(args.rounds):
@@ -216,34 +214,28 @@ def compare(
     first = rounds[0][measured_side].kib_per_episode  # later rounds find memory that earlier ones gave back
     result["kib_per_episode"] = round(first, 1)
     print(json.dumps(result), flush=True)
-    return result
 
 
 def main() -> None:
-    """Print one line a ratio."""
     names = ("free_running", "lock_step", "one_core")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("which", nargs="*", choices=[*names, []], default=[])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each side of a round, at least")
-    parser.add_argument("--json", type=Path, help="also write the results here")
     args = parser.parse_args()
-    which, results = args.which or names, []
+    which = args.which or names
     if "one_core" in which:  # first: memory is easiest to see before any was given back
         sides = {"free_running": free_running, "bare_loop": bare}
-        results.append(compare("one_core", sides, 10_000, 0.5, args))
+        compare("one_core", sides, 10_000, 0.5, args)
     if "free_running" in which:
         sides = {"free_running": free_running, "bare_loop": bare}
-        results.append(compare("free_running", sides, 256, 0.95, args))
+        compare("free_running", sides, 256, 0.95, args)
     if "lock_step" in which:
         try:
             sides = {"free_running": free_running, "gem": gem_lock_step(), "our_lock_step": our_lock_step}
-            results.append(compare("lock_step", sides, 256, 3.0, args))
+            compare("lock_step", sides, 256, 3.0, args)
         except ImportError as error:
-            results.append({"benchmark": "lock_step", "skipped": str(error)})
-            print(json.dumps(results[-1]), flush=True)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=2) + "\n")
+            print(json.dumps({"benchmark": "lock_step", "skipped": str(error)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 
 from textenvs import EpisodeState, Task, TextEnv, Turn
 from textenvs.messages import Message, user, visible_text
+from textenvs.task import Rows
 
 LETTERS = "bdfghkmp"
 WORDS = ["".join(letters) for letters in itertools.product(LETTERS, repeat=3)]
@@ -24,18 +25,11 @@ WORDS = ["".join(letters) for letters in itertools.product(LETTERS, repeat=3)]
 BROKEN: set[str] = set()
 
 
-class Words:
-    """Three letters each; every fifth is held out."""
-
-    def __init__(self, split: str) -> None:
-        self.name, self._held_out = f"words, {split}", split == "test"
-        chosen = [word for i, word in enumerate(WORDS) if (i * 7919 % 5 == 0) is self._held_out]
-        self._words = random.Random(0).sample(chosen, len(chosen))
-        self.size = len(chosen)
-
-    def __getitem__(self, index: int) -> Task:
-        word = self._words[index]
-        return Task(word, "words", (user(f"Repeat {word}."),), ground_truth=word)
+def words(split: str) -> Rows:
+    """Return tasks of three letters each; every fifth is held out."""
+    chosen = [word for i, word in enumerate(WORDS) if (i * 7919 % 5 == 0) is (split == "test")]
+    shuffled = random.Random(0).sample(chosen, len(chosen))
+    return Rows(f"words, {split}", [Task(word, "words", (user(f"Repeat {word}."),), word) for word in shuffled])
 
 
 @dataclass
@@ -56,7 +50,7 @@ class Repeat(TextEnv[State]):
     state_type = State
 
     def __init__(self, split: str = "train", fault: str = "", render_mode: str | None = None) -> None:
-        super().__init__(Words(split), max_assistant_turns=2, render_mode=render_mode)
+        super().__init__(words(split), max_assistant_turns=2, render_mode=render_mode)
         self.fault = fault
 
     def opening(self, task: Task) -> Any:

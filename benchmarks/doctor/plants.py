@@ -48,7 +48,6 @@ class Plant:
 
 
 def broken(name: str) -> Change:
-    """Break the environment."""
     return lambda run: BROKEN.add(name)
 
 
@@ -64,8 +63,6 @@ def option(section: str, **values: Any) -> Change:
 
 
 def optimizer(**values: Any) -> Change:
-    """Change the actor's optimizer."""
-
     def change(run: Run) -> None:
         adamw = run.learner.actor_optimizer  # type: ignore[union-attr]
         adamw.section = adamw.section.model_copy(update=values)
@@ -147,8 +144,6 @@ def _summed(run: Run) -> None:
 
 
 def both(*changes: Change) -> Change:
-    """Make several changes at once."""
-
     def change(run: Run) -> None:
         for apply in changes:
             apply(run)

@@ -56,7 +56,6 @@ def pieces(batches: int, seed: int) -> list[Piece]:
 
 
 def run(piece: Piece) -> list[dict[str, Any]]:
-    """Measure a piece."""
     if piece.size != 8:
         ways = BASELINES
     elif piece.groups != 16:

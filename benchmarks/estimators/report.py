@@ -144,16 +144,14 @@ def _by_groups(rows: Sequence[Row]) -> str:
 
 
 def _picture(rows: Sequence[Row], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
     places = _places(rows)
     if not places:
         return
-    figure, axes = plt.subplots(2, len(places), figsize=(4.2 * len(places), 8), squeeze=False)
+    figure = Figure(figsize=(4.2 * len(places), 8))
+    axes = figure.subplots(2, len(places), squeeze=False)
     for (upper, lower), place in zip(axes.T, places, strict=True):
         rows_here = [row for row in rows if _where(row) == place]
         upper.set(xscale="log", yscale="log", title=place, xlabel="noise (tokens)", ylabel="bias²")
@@ -178,4 +176,3 @@ def _picture(rows: Sequence[Row], path: Path) -> None:
         half[-1].legend(*half[0].get_legend_handles_labels(), fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
     figure.savefig(path, dpi=110)
-    plt.close(figure)

@@ -71,7 +71,6 @@ class Stack:
         return np.concatenate(results)
 
     def advantages(self, way: Way) -> Advantages:
-        """Return the advantages of all batches."""
         estimator = ESTIMATORS[way.estimator](**way.options)
         if not way.by_batch:
             return estimator.advantages(self.versions[way.version])

@@ -184,7 +184,6 @@ class Pool:
 
 
 def checkpoint(folder: Path, iteration: int) -> Path:
-    """Return the model's folder."""
     return folder / "checkpoints" / f"iteration_{iteration:06d}" / "model"
 
 

@@ -69,15 +69,11 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
 
 def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw scores over sampled tokens: a panel an environment, a thin line a run, a thick one their median."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     families = [name for name in FAMILIES if any(run["family"] == name for run in runs)]
-    figure, axes = pyplot.subplots(
-        1, len(families), figsize=(5 * len(families), 4), layout="constrained", squeeze=False
-    )
+    figure = Figure(figsize=(5 * len(families), 4), layout="constrained")
+    axes = figure.subplots(1, len(families), squeeze=False)
     for axis, family in zip(axes[0], families, strict=True):
         grid = np.linspace(0, FAMILIES[family].budget, 100)
         for name, colour in COLOURS.items():
@@ -92,4 +88,3 @@ def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
         axis.legend()
     axes[0][0].set_ylabel("mean return, held-out tasks")
     figure.savefig(path, dpi=100)
-    pyplot.close(figure)

@@ -135,7 +135,6 @@ class TRLGRPOTrainer:
         return {name: value for name, value in self._report.latest.items() if name.startswith("val/")}
 
     def close(self) -> None:
-        """End the engine, the environments and the loggers."""
         if self._rollout is not None:
             self._rollout.close()
         if self._report is not None:
@@ -144,13 +143,11 @@ class TRLGRPOTrainer:
         self._held.close()
 
     def __enter__(self) -> Self:
-        """Return the trainer itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
         self.close()
 
     # ------------------------------------------------------------------ its parts

@@ -97,18 +97,15 @@ def summary(matrix: Outcomes) -> str:
 
 
 def draw(matrix: Outcomes, path: Path) -> None:
-    """Draw the matrix as a picture."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     users = [user for user in (*TRAINED, *UNSEEN, MODEL) if any(of == user for _, of in matrix)]
     policies = [policy for policy in (START, *TRAINED, MODEL, POPULATION) if any(of == policy for of, _ in matrix)]
     values = np.array(
         [[100 * np.nanmean(matrix[p, u]) if (p, u) in matrix else np.nan for u in users] for p in policies], float
     )
-    figure, axis = pyplot.subplots(figsize=(1.2 * len(users) + 2, 0.6 * len(policies) + 1.6), layout="constrained")
+    figure = Figure(figsize=(1.2 * len(users) + 2, 0.6 * len(policies) + 1.6), layout="constrained")
+    axis = figure.subplots()
     image = axis.imshow(values, vmin=0, vmax=100, cmap="viridis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         if not np.isnan(value):
@@ -122,4 +119,3 @@ def draw(matrix: Outcomes, path: Path) -> None:
     axis.set(xlabel="users that it meets", ylabel="users that it was trained on")
     figure.colorbar(image, label="solved, per cent")
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)

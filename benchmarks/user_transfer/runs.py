@@ -59,7 +59,6 @@ SETTINGS = hashlib.sha256(repr((ENV, ITERATIONS, _COMMON, _IMITATE, _READ)).enco
 
 
 def kwargs_of(family: str, user: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return options of the environment with users of a family."""
     return {"user": dict(user or {})} if family == MODEL else {"manner": family}
 
 
