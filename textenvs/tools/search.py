@@ -1,4 +1,4 @@
-"""Search over a local corpus by BM25, as a tool.
+"""Search over a local corpus by BM25.
 
 Documents are ranked by Lucene's variant of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009;
 k1 = 1.5, b = 0.75), computed by bm25s (extra ``search``); those of equal score come in the order of the corpus.
@@ -22,10 +22,9 @@ from pydantic import Field
 
 from ..data.files import collect, file_rows
 from ..messages import clean_text
-from ..options import PositiveInt, checked
 from ..task import TaskError
 from ..words import Word, words_of
-from .schema import Tool, ToolError
+from .schema import ToolError
 
 #: How many characters of a document are shown.
 SnippetChars = Annotated[int, Field(ge=40)]
@@ -188,55 +187,23 @@ class Corpus:
             return self._index
 
 
-@checked
-def search_tool(
-    corpus: Corpus | str | Path | Sequence[Document | Mapping[str, Any]],
-    *,
-    name: str = "search",
-    top_k: PositiveInt = 3,
-    snippet_chars: SnippetChars = 500,
-) -> Tool[[str], Any]:
-    """Make a tool ``search(query)`` over a corpus.
+def result_page(corpus: Corpus, query: str, top_k: int, snippet_chars: int) -> str:
+    """Return the best documents for a query, numbered, as a model reads them; ``ToolError`` for one without words.
 
-    Args:
-        corpus: A corpus, the path of a ``.jsonl`` or ``.parquet`` file, or documents.
-        name: What the model calls it.
-        top_k: How many documents it is shown.
-        snippet_chars: How many characters of each; of a longer one, the part with most words of the query.
+    Of a document longer than ``snippet_chars``, it is the part with most words of the query.
     """
-    if isinstance(corpus, (str, Path)):
-        corpus = Corpus.load(corpus)
-    elif not isinstance(corpus, Corpus):
-        corpus = Corpus(corpus)
-    return Tool(Search(corpus, top_k, snippet_chars), name=name, max_chars=top_k * (snippet_chars + 300) + 100)
-
-
-@dataclass(frozen=True)
-class Search:
-    """The function behind the tool; a class, so that it can be pickled with its corpus."""
-
-    corpus: Corpus
-    top_k: int
-    snippet_chars: int
-
-    def __call__(self, query: str) -> str:
-        """Search the documents by keywords. The best matches come first.
-
-        Args:
-            query: A few words that the document should have, such as names.
-        """
-        query_words = query_terms(query)
-        if not query_words:
-            raise ToolError("The query has no word to search for; name what you look for.")
-        hits = self.corpus.search(query, self.top_k)
-        if not hits:
-            return "Nothing was found. Try other words."
-        entries = []
-        for number, (document, _) in enumerate(hits, start=1):
-            title = document.title if len(document.title) <= 200 else f"{document.title[:197]}..."
-            text = snippet(document.text, frozenset(query_words), self.snippet_chars)
-            entries.append(f"[{number}] {title}\n{text}" if title else f"[{number}] {text}")
-        return "\n\n".join(entries)
+    query_words = query_terms(query)
+    if not query_words:
+        raise ToolError("The query has no word to search for; name what you look for.")
+    hits = corpus.search(query, top_k)
+    if not hits:
+        return "Nothing was found. Try other words."
+    entries = []
+    for number, (document, _) in enumerate(hits, start=1):
+        title = document.title if len(document.title) <= 200 else f"{document.title[:197]}..."
+        text = snippet(document.text, frozenset(query_words), snippet_chars)
+        entries.append(f"[{number}] {title}\n{text}" if title else f"[{number}] {text}")
+    return "\n\n".join(entries)
 
 
 def snippet(text: str, query_words: frozenset[str], most: int) -> str:

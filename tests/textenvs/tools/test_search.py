@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.env import EpisodeState
 from textenvs.task import TaskError
-from textenvs.tools import Toolbox
-from textenvs.tools import search as searching
-from textenvs.tools.formats import make_call
-from textenvs.tools.search import Corpus, Document, query_terms, read_documents, search_tool, snippet
+from textenvs.tools import ToolError
+from textenvs.tools.search import Corpus, Document, query_terms, read_documents, result_page, snippet
 
 pytest.importorskip("bm25s", reason="needs the extra 'search'")
 
@@ -26,10 +23,8 @@ TOWNS = (
 )
 
 
-def result_of(tool, query):
-    call = make_call("search", json.dumps({"query": query}), "call_0")
-    (result,) = Toolbox([tool]).run_now([call], EpisodeState())
-    return result
+def page(documents, query, top_k=3, snippet_chars=500):
+    return result_page(Corpus(documents), query, top_k, snippet_chars)
 
 
 # ------------------------------------------------------------------ ranking
@@ -79,16 +74,13 @@ def test_a_corpus_without_words_finds_nothing(documents):
 
 
 def test_the_model_reads_titles_and_texts():
-    tool = search_tool(TOWNS, top_k=2)
-    assert tool.schema["function"]["parameters"]["required"] == ["query"]
-    result = result_of(tool, "mayor Corle")
-    assert result.content == (
+    assert page(TOWNS, "mayor Corle", top_k=2) == (
         "[1] Corle\nCorle is a village. Its mayor is Mia Torv.\n\n"
         "[2] Alda\nAlda is a town in the north. Its mayor is Ove Lind."
     )
-    assert result_of(tool, "zeppelin").content == "Nothing was found. Try other words."
-    empty = result_of(tool, " ?! ")
-    assert (empty.ok, empty.error) == (False, "refused")
+    assert page(TOWNS, "zeppelin") == "Nothing was found. Try other words."
+    with pytest.raises(ToolError, match="no word to search for"):
+        page(TOWNS, " ?! ")
 
 
 @given(text=st.text(), query=st.text(max_size=20), most=st.integers(40, 200))
@@ -110,13 +102,7 @@ def test_snippet_shows_query_words():
 
 def test_long_documents_are_cut_linearly():
     text = "corle " * 50_000
-    assert len(result_of(search_tool([{"text": text}], snippet_chars=200), "corle").content) < 300
-
-
-@pytest.mark.parametrize("option", [{"top_k": 0}, {"top_k": True}, {"snippet_chars": 5}, {"snippet_chars": "x"}])
-def test_options_out_of_range_are_named(option):
-    with pytest.raises(ValueError, match=next(iter(option))):
-        search_tool(TOWNS, **option)
+    assert len(page([{"text": text}], "corle", snippet_chars=200)) < 300
 
 
 # ------------------------------------------------------------------ corpora
@@ -182,10 +168,10 @@ def test_files_without_documents_are_refused(tmp_path, name, text):
 def test_other_kinds_of_files_are_refused(tmp_path):
     (tmp_path / "c.txt").write_text("x")
     with pytest.raises(ValueError, match=r"\.jsonl or \.parquet"):
-        search_tool(tmp_path / "c.txt")
+        Corpus.load(tmp_path / "c.txt")
     (tmp_path / "c.jsonl").write_bytes(b'{"text": "\xff"}')
     with pytest.raises(TaskError, match="UTF-8"):
-        search_tool(tmp_path / "c.jsonl")
+        Corpus.load(tmp_path / "c.jsonl")
 
 
 def test_changed_file_is_read_again(tmp_path):
@@ -197,23 +183,21 @@ def test_changed_file_is_read_again(tmp_path):
 
 
 def test_index_is_built_once_and_shared(tmp_path, monkeypatch):
-    tool = search_tool(write(tmp_path / "c.jsonl", [{"text": "one"}]))
-    result_of(tool, "one")
+    corpus = Corpus.load(write(tmp_path / "c.jsonl", [{"text": "one"}]))
+    corpus.search("one")
     import bm25s
 
     monkeypatch.setattr(bm25s, "BM25", None)
-    for search in (tool, copy.deepcopy(tool), search_tool(tmp_path / "c.jsonl")):
-        assert result_of(search, "one").content == "[1] one"
+    for same in (corpus, copy.deepcopy(corpus), Corpus.load(tmp_path / "c.jsonl")):
+        assert same.search("one")[0][0].text == "one"
 
 
-def test_tool_with_corpus_can_be_pickled(tmp_path):
+def test_corpus_can_be_pickled(tmp_path):
     path = write(tmp_path / "c.jsonl", [{"text": "word"} for _ in range(2000)])
-    by_path = pickle.dumps(search_tool(path))
+    by_path = pickle.dumps(Corpus.load(path))
     assert len(by_path) < 2000  # the file travels by its name
-    assert result_of(pickle.loads(by_path), "word").ok
-    in_memory = pickle.loads(pickle.dumps(search_tool(TOWNS)))
-    assert result_of(in_memory, "mayor") == result_of(search_tool(TOWNS), "mayor")
-    assert searching.Corpus(TOWNS).search("mayor") == pickle.loads(pickle.dumps(Corpus(TOWNS))).search("mayor")
+    assert pickle.loads(by_path).search("word")
+    assert Corpus(TOWNS).search("mayor") == pickle.loads(pickle.dumps(Corpus(TOWNS))).search("mayor")
 
 
 SENTENCES = {
@@ -244,6 +228,6 @@ def test_parts_of_a_sentence_are_found(language):
         assert sentence not in [document.text for document, _ in corpus.search(query, 9)], query
 
 
-def test_search_tool_shows_relevant_snippet():
+def test_snippet_in_other_scripts():
     text = "这里没有什么。" * 40 + "首都是北京。" + "这里没有什么。" * 40
     assert "首都是北京" in snippet(text, frozenset(query_terms("首都")), 60)

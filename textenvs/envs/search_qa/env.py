@@ -21,7 +21,7 @@ from ...tool_env import ToolEnv, ToolState
 from ...tools.formats import call
 from ...tools.jsontext import read_object
 from ...tools.schema import Tool
-from ...tools.search import Corpus, Document, Search, SnippetChars, require_bm25s
+from ...tools.search import Corpus, Document, SnippetChars, require_bm25s, result_page
 from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
 from .script import SCRIPT
@@ -187,7 +187,7 @@ class _SearchOfTask:
         """
         assert state.task is not None  # a tool runs inside an episode
         corpus = _indexed(documents_of(state.task) or ()) if self.corpus is None else self.corpus
-        return Search(corpus, self.top_k, self.snippet_chars)(query)
+        return result_page(corpus, query, self.top_k, self.snippet_chars)
 
 
 @functools.lru_cache(maxsize=64)
