@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..data.files import write_parquet
-from ..data.gsm8k import READER, problem_with, with_instruction
+from ..data.gsm8k import READER, check_problem, with_instruction
 from ..data.sources import read_source
 from ..scoring.gsm8k import score
 from ..task import SPLITS, Rows, Task, TaskError
@@ -57,14 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _problem_with(task: Task) -> str | None:
-    problem = problem_with(task)
-    if problem is None and "answer" in task.extra and score(task.extra["answer"], task.ground_truth) != 1.0:
-        return "column 'extra_info': the worked answer does not end in '#### N' with the ground truth"
-    return problem
+def _check(task: Task) -> None:
+    check_problem(task)
+    if "answer" in task.extra and score(task.extra["answer"], task.ground_truth) != 1.0:
+        raise ValueError("column 'extra_info': the worked answer does not end in '#### N' with the ground truth")
 
 
-_CHECKED = replace(READER, check=_problem_with)
+_CHECKED = replace(READER, check=_check)
 
 
 def _data_sources(tasks: Rows) -> str:

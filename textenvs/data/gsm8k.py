@@ -58,20 +58,19 @@ def from_pair(row: Mapping[str, Any], key: str, where: str, data_source: str) ->
     )
 
 
-def problem_with(task: Task) -> str | None:
-    """Why ``task`` cannot be scored as a GSM8K problem, or ``None`` when it can."""
+def check_problem(task: Task) -> None:
+    """Raise ``ValueError`` for a task that cannot be scored as a GSM8K problem."""
     gold = normalize(task.ground_truth)
     if gold is None:
-        return f"column 'reward_model': ground_truth {quoted(task.ground_truth)} is not a number"
+        raise ValueError(f"column 'reward_model': ground_truth {quoted(task.ground_truth)} is not a number")
     answer = task.extra.get("answer")
     if answer is None:
-        return None
+        return
     if not isinstance(answer, str):
-        return f"column 'extra_info': answer must be text, not {type(answer).__name__}"
+        raise ValueError(f"column 'extra_info': answer must be text, not {type(answer).__name__}")
     stated = extract(answer, "strict")
     if stated is not None and stated != gold:
-        return f"column 'extra_info': the worked answer ends in {stated}, but ground_truth is {gold}"
-    return None
+        raise ValueError(f"column 'extra_info': the worked answer ends in {stated}, but ground_truth is {gold}")
 
 
 #: How the families with word problems read their tasks.
@@ -81,7 +80,7 @@ READER = Reader(
     from_pair,
     "'question' and 'answer'",
     "openai/gsm8k",
-    check=problem_with,
+    check=check_problem,
     data_source="openai/gsm8k",
     shape="worked",
 )

@@ -33,7 +33,7 @@ class Reader:
     row: Callable[[Mapping[str, Any], str, str, str], Task]
     columns: str  # what a row needs, named in errors
     example: str  # a data set on the Hub, named in errors
-    check: Callable[[Task], str | None] | None = None  # why a task cannot be used, for rows of every shape
+    check: Callable[[Task], object] | None = None  # raises ``ValueError``, with why a row's task cannot be used
     data_source: str | None = None  # of a file's rows that name none; ``None`` for the file's name
     distinct: Callable[[Task], str] | None = None  # of tasks for which this is equal only the first is kept
     shape: str = ""  # which rows of the catalogue's data sets it reads; see catalogue.yaml
@@ -109,8 +109,11 @@ def read_source(source: str | Path, reader: Reader, split: str, rejected: list[s
         own = row.get("data_source")
         from_row = clean_text(own) if isinstance(own, str) and own else data_source
         task = read(row, f"{prefix}/{number}", f"row {number}", from_row)
-        if reader.check is not None and (problem := reader.check(task)) is not None:
-            raise TaskError(f"row {number}: {problem}")
+        if reader.check is not None:
+            try:
+                reader.check(task)
+            except ValueError as error:
+                raise TaskError(f"row {number}: {error}") from error
         return task
 
     tasks = collect(name, rows, make, rejected)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.data.files import file_rows, write_parquet, write_rows
-from textenvs.data.gsm8k import READER, from_pair, problem_with, with_instruction, without_annotations
+from textenvs.data.gsm8k import READER, check_problem, from_pair, with_instruction, without_annotations
 from textenvs.data.sources import read_source
 from textenvs.data.word_problems import GeneratedMath
 from textenvs.messages import text_part, user
@@ -308,7 +308,7 @@ def test_the_check_of_gsm8k_rows(tmp_path):
     path = table(tmp_path / "t.parquet", [good, bad, wrong])
     assert read(path).size == 3  # other environments may have such rows
     with pytest.raises(TaskError) as caught:
-        read(path, check=problem_with)
+        read(path, check=check_problem)
     assert "row 2: column 'reward_model': ground_truth 'x^2' is not a number" in str(caught.value)
     assert "row 3: column 'extra_info': the worked answer ends in" in str(caught.value)
 

@@ -235,7 +235,7 @@ class Family:
             row=self.from_single_turn,
             columns=_COLUMNS,
             example=f"collabllm/collabllm-multiturn-{self.example}",
-            check=self._problem_with,
+            check=self.goal,
             distinct=_conversation,
             shape=f"collab-{self.domain}",
         )
@@ -272,13 +272,6 @@ class Family:
 
     def _generated(self, level: str, split: Split, seed: int) -> TaskSet:
         return GeneratedGoals(self, level, seed, split)
-
-    def _problem_with(self, task: Task) -> str | None:
-        try:
-            self.goal(task)
-        except TaskError as error:
-            return str(error)
-        return None
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,10 @@ from .tasks import (
     MadeUp,
     Operation,
     after_step,
+    check_expression,
     expression_of,
     next_step,
     operations,
-    problem_with,
     value,
     write,
 )
@@ -131,8 +131,10 @@ class MathExpression(ToolEnv[ExpressionState]):
         self.correct, self.progress, self.wasted_call = correct, progress, wasted_call
 
     def opening(self, task: Task) -> Sequence[Message]:
-        if problem := problem_with(task):
-            raise TaskError(f"task {task.key}: {problem}")
+        try:
+            check_expression(task)
+        except ValueError as error:
+            raise TaskError(f"task {task.key}: {error}") from error
         self.state.remaining, self.state.made_up = expression_of(task.extra)
         if "@" in task.extra["expression"] and calculate in self.tools:
             raise TaskError(f"task {task.key}: a calculator does not know what @ means; use tools='operators'")

@@ -150,27 +150,27 @@ def expression_of(extra: Mapping[str, Any]) -> tuple[Expression, MadeUp]:
     return read(str(extra.get("expression", ""))), (made_up[0], made_up[1])
 
 
-def problem_with(task: Task) -> str | None:
-    """Return why ``task`` cannot be played as an expression, or ``None`` when it can."""
+def check_expression(task: Task) -> None:
+    """Raise ``ValueError`` for a task that cannot be played as an expression."""
     text = task.extra.get("expression")
     if not isinstance(text, str):
-        return "column 'extra_info': there is no 'expression', the text of what is to be worked out"
+        raise ValueError("column 'extra_info': there is no 'expression', the text of what is to be worked out")
     try:
         node, made_up = expression_of(task.extra)
         worth, endless = value(node, made_up), _endless(node, made_up)
-    except ZeroDivisionError:
-        return f"column 'extra_info': expression {quoted(text)} divides by zero"
+    except ZeroDivisionError as error:
+        raise ValueError(f"column 'extra_info': expression {quoted(text)} divides by zero") from error
     except ValueError as error:
-        return f"column 'extra_info': {error}"
+        raise ValueError(f"column 'extra_info': {error}") from error
     if endless is not None:
-        return f"column 'extra_info': {write(endless)} in the expression comes to no decimal of up to {_DIGITS} places"
+        what = f"{write(endless)} in the expression"
+        raise ValueError(f"column 'extra_info': {what} comes to no decimal of up to {_DIGITS} places")
     gold = normalize(task.ground_truth)
     if gold is None:
-        return f"column 'reward_model': ground_truth {quoted(task.ground_truth)} is not a number"
+        raise ValueError(f"column 'reward_model': ground_truth {quoted(task.ground_truth)} is not a number")
     if Fraction(gold) != worth:
         came = f"{quoted(text)} comes to {excerpt(str(worth))}"
-        return f"column 'reward_model': ground_truth is {excerpt(gold)}, but {came}"
-    return None
+        raise ValueError(f"column 'reward_model': ground_truth is {excerpt(gold)}, but {came}")
 
 
 def _endless(node: Expression, made_up: MadeUp) -> Expression | None:
@@ -231,7 +231,7 @@ class GeneratedExpressions(Endless):
 
 
 #: How this family reads its tasks.
-READER = Reader(GeneratedExpressions, LEVELS, from_expression, "'expression'", "my/expressions", check=problem_with)
+READER = Reader(GeneratedExpressions, LEVELS, from_expression, "'expression'", "my/expressions", check=check_expression)
 
 
 def _split_of(text: str) -> str:

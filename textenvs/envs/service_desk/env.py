@@ -287,16 +287,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         return self.format.write(action, ()) if isinstance(action, str) else self.format.write("", (action,))
 
 
-def problem_with(task: Task) -> str | None:
-    """Return why a row cannot be played here, or ``None`` when it can."""
-    try:
-        scenario_of(task)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-READER = Reader(ServiceDeskTasks, LEVELS, verl_row, "verl's columns", "my/scenarios", check=problem_with)
+READER = Reader(ServiceDeskTasks, LEVELS, verl_row, "verl's columns", "my/scenarios", check=scenario_of)
 
 
 def _rules_kept(state: DeskState) -> bool:

@@ -339,7 +339,7 @@ class Tau2(ToolEnv[Tau2State]):
                 f"task {task.key!r} is of the domain {task.extra.get('domain')!r}, and this environment of "
                 f"{self.folder.domain!r}; make one with domain=..., one of {', '.join(DOMAINS)}"
             )
-        return read_task(str(task.extra.get("tau2")))
+        return _as_tau2_has_it(task)
 
     @property
     def _criteria(self) -> Criteria:
@@ -364,16 +364,11 @@ class Tau2(ToolEnv[Tau2State]):
         return messages, calls
 
 
-def _problem_with(task: Task) -> str | None:
-    """Return why a row cannot be played here, in words, or ``None`` when it can."""
-    try:
-        read_task(str(task.extra.get("tau2")))
-    except TaskError as error:
-        return str(error)
-    return None
+def _as_tau2_has_it(task: Task) -> tuple[Mapping[str, Any], Criteria]:
+    return read_task(str(task.extra.get("tau2")))
 
 
-_READER = Reader(Rows, (), verl_row, "verl's columns", "my/tau2-rows", check=_problem_with)
+_READER = Reader(Rows, (), verl_row, "verl's columns", "my/tau2-rows", check=_as_tau2_has_it)
 
 
 def _task(domain: str, row: Mapping[str, Any]) -> Task:

@@ -11,9 +11,9 @@ from textenvs.envs.math_expression.tasks import (
     GeneratedExpressions,
     Operation,
     after_step,
+    check_expression,
     next_step,
     operations,
-    problem_with,
     read,
     value,
     write,
@@ -88,7 +88,7 @@ def test_generated_expressions_can_be_played(level, split):
     tasks = GeneratedExpressions(level, split=split)
     for index in range(60):
         task = tasks[index]
-        assert problem_with(task) is None
+        check_expression(task)
         text, made_up = task.extra["expression"], tuple(task.extra.get("made_up", (3, 2)))
         assert str(python_value(text, made_up)) == task.ground_truth
         assert ("@" in text) == (level == "made-up")
