@@ -157,9 +157,9 @@ def read_json(path: str | Path, limit: int | None = SMALL_FILE) -> Any:
         raise UnreadableFile(f"{path} is not JSON ({error})") from error
 
 
-def read_json_object(path: str | Path, limit: int | None = SMALL_FILE) -> dict[str, Any]:
+def read_json_object(path: str | Path) -> dict[str, Any]:
     """Return the object of a file of JSON; ``UnreadableFile`` as :func:`read_json`, or for another value."""
-    value = read_json(path, limit)
+    value = read_json(path)
     if not isinstance(value, dict):
         raise UnreadableFile(f"{path} is not a JSON object but a {type(value).__name__}")
     return value

@@ -196,11 +196,8 @@ def _texts(part: Any) -> Iterator[str]:
             if isinstance(value, str):
                 yield value
             elif isinstance(value, list):
-                yield from (item["text"] for item in value if isinstance(item, Mapping) and _is_text(item.get("text")))
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+                texts = (item.get("text") for item in value if isinstance(item, Mapping))
+                yield from (text for text in texts if isinstance(text, str))
 
 
 def _calls(message: Mapping[str, Any], odd: list[str]) -> tuple[ToolCall, ...]:

@@ -90,7 +90,7 @@ _current: contextvars.ContextVar[_Request | None] = contextvars.ContextVar("chat
 
 
 class ChatClient:
-    """A client of one model. It belongs to the event loop of its first use; for shared ones see :func:`client_for`.
+    """A client of one model, of the event loop of its first use; see :func:`~textenvs.chat.clients.client_for`.
 
     Use it as ``async with ChatClient(...) as client:``, or call :meth:`aclose`.
 

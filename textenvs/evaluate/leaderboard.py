@@ -157,7 +157,10 @@ def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Ro
         **manifest,
         "policy": policy,
         **{key: numbers[key] for key in ("episodes", "failed")},
-        **{key: {end: _rounded(value) for end, value in numbers[key].items()} for key in ("success", "return")},
+        **{
+            key: {end: None if value is None else round(value, 4) for end, value in numbers[key].items()}
+            for key in ("success", "return")
+        },
         **({_BYTES: marginal_bytes([record.messages for record in records])} if enough else {}),
     }
 
@@ -335,10 +338,6 @@ def _plain(value: Any) -> bool:
 
 def _share(estimate: Mapping[str, Any]) -> str:
     return f"{estimate['value']:.1%} ({100 * estimate['low']:.0f} to {100 * estimate['high']:.0f})"
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -129,9 +129,9 @@ class Sandbox:
             run.cancel()
             raise
 
-    def run_now(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
+    def run_now(self, code: str, *, stdin: str = "") -> SandboxResult:
         """Run a program like :meth:`run`, and wait for it in this thread."""
-        run, result = self._start(code, stdin, limits or self.limits)
+        run, result = self._start(code, stdin, self.limits)
         try:
             return result.result()
         except KeyboardInterrupt:

@@ -242,7 +242,8 @@ _pool = Pool(_start, CORES, "textenvs-math")
 def _ask(gold: str, target: str, deadline: float, problem: Sequence[str] | None = None, simplest: bool = False) -> str:
     if (remaining := deadline - time.monotonic()) <= 0:
         return "timeout"
-    boxes = [f"\\boxed{{{_PERCENT.sub(_in_one_spelling, text)}}}" for text in (gold, target, *(problem or ()))]
+    texts = (_PERCENT.sub(lambda percent: percent["space"] or r"\%", text) for text in (gold, target, *(problem or ())))
+    boxes = [f"\\boxed{{{text}}}" for text in texts]
     try:
         # The process also ends itself, in case this one is killed.
         return str(
@@ -252,7 +253,3 @@ def _ask(gold: str, target: str, deadline: float, problem: Sequence[str] | None 
         return "timeout"
     except WorkerDied:  # of this question: it took all memory, or crashed
         return "unreadable"
-
-
-def _in_one_spelling(percent: re.Match[str]) -> str:
-    return percent["space"] or r"\%"

@@ -85,7 +85,10 @@ class _Ready:
 
 
 class Toolbox:
-    """The tools of an environment, and the rules for calling them (see :class:`ToolEnv`). It has no state."""
+    """The tools of an environment, and the rules for calling them; see :class:`~textenvs.tool_env.ToolEnv`.
+
+    It has no state.
+    """
 
     @checked
     def __init__(

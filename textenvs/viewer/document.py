@@ -85,9 +85,9 @@ class Document:
         entries = [
             self._run(n, run, selection) for n, (run, selection) in enumerate(zip(runs, selections, strict=True))
         ]
-        self._forget_all_but(
-            file for run, selection in zip(runs, selections, strict=True) for file in _files(run, selection)
-        )
+        # Files that are no longer shown leave the cache: a run that continues removes old ones.
+        shown = {file for run, selection in zip(runs, selections, strict=True) for file in _files(run, selection)}
+        self._parts = {file: part for file, part in self._parts.items() if file in shown}
         if len({entry["name"] for entry in entries}) < len(entries):
             paths = [run.path.resolve() for run in runs]
             common = os.path.commonpath(paths)
@@ -147,10 +147,6 @@ class Document:
                 part = Part(problem=str(error) if iteration.path.exists() else "")
             cached = self._parts[iteration.path] = stamp, part
         return cached[1]
-
-    def _forget_all_but(self, files: Iterable[Path]) -> None:
-        """Drop cached files that are no longer shown: a run that continues removes old ones."""
-        self._parts = {file: self._parts[file] for file in files if file in self._parts}
 
     def _run(self, number: int, run: RecordedRun, iterations: Sequence[Iteration]) -> dict[str, Any]:
         results = None

@@ -294,10 +294,6 @@ def _is_close(answer: str, gold: str) -> bool:
         return False
 
 
-def _has_no_nan(answer: str, entry: Mapping[str, Any]) -> bool:
-    return "n" not in answer.lower()  # a right answer has no letter but e, i and j
-
-
 #: What a scorer leaves out, where that lets a wrong answer pass for a right one.
 _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
     # Any text at all is taken for "True".
@@ -308,8 +304,8 @@ _CHECKS: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
     "puzzle24": lambda answer, entry: _makes(answer, entry["metadata"]["numbers"], 24),
     # "7e0", "7.0" and "0x7" are numbers that it does not count.
     "countdown": lambda answer, entry: _makes(answer, entry["metadata"]["numbers"], entry["metadata"]["target"]),
-    # What is not a number is as near to the right one as can be.
-    **dict.fromkeys(("complex_arithmetic", "number_sorting"), _has_no_nan),
+    # What is not a number is as near to the right one as can be; a right answer has no letter but e, i and j.
+    **dict.fromkeys(("complex_arithmetic", "number_sorting"), lambda answer, entry: "n" not in answer.lower()),
     # A product of a number and a polynomial is read as multiplied out: the problem is its own answer.
     "polynomial_multiplication": lambda answer, entry: not re.search(r"\)\s*\*|\*\s*\(", answer),
 }

@@ -161,10 +161,7 @@ class TextWorld(TextEnv[TextWorldState]):
         return True
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """Return the next command of the game's walkthrough or, off it, of TextWorld's own policy.
-
-        ahead = [step for step in (*unread, *game.policy) if step in game.commands]
-        """
+        """Return the next command of the game's walkthrough or, off it, of TextWorld's own policy."""
         game, moves = self._peek(), self.state.moves
         if moves == game.walkthrough[: len(moves)] and len(moves) < len(game.walkthrough):
             return game.walkthrough[len(moves)]
