@@ -25,10 +25,8 @@ import os
 import platform
 import random
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +37,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from benchmarks import learning
 from benchmarks.parallel import finished
 from textenvs.data.word_problems import GeneratedMath, Problem, short_sentences
 from textenvs.envs.gsm8k import Gsm8kInteract
@@ -96,17 +95,12 @@ LEVELS = [
     for level, steps in STEPS.items()
     for key in (f"env.mixture.{level}.id={ENV}", f"env.mixture.{level}.kwargs.steps={steps}")
 ]
+ONE_THREAD = ("model.device=cpu", "trainer.threads=1", "engine.threads=1")
 #: Overrides for the policies to start from.
 START = [
     *LEVELS,
     *("warm_start.enable=true", "warm_start.steps=1000", "warm_start.demonstrations=64000", "warm_start.lr=2e-3"),
-    *(
-        "warm_start.careless_rate=0.99",
-        "warm_start.careless_steps=100",
-        "trainer.resume_mode=disable",
-        "trainer.total_iterations=1",
-    ),
-    *("trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
+    *("warm_start.careless_rate=0.99", "warm_start.careless_steps=100"),
 ]
 KINDS = {
     "hard": [f"env.id={ENV}", f"env.kwargs.steps={STEPS['hard']}"],
@@ -127,30 +121,25 @@ Work = tuple[int, str]
 def ppo(seed: int, folder: Path, options: list[str]) -> None:
     """Resume the run in ``folder``, or start it."""
     command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
-    subprocess.run([*command, "model.device=cpu", "trainer.threads=1", "engine.threads=1", *options], check=True)
+    subprocess.run([*command, *ONE_THREAD, *options], check=True)
 
 
 def start_of(seed: int, folder: Path) -> Path:
     """Return the folder of the policy that all runs of this seed start from."""
-    return folder / f"start{seed}" / "model"
+    return folder / f"start{seed}" / learning.START
 
 
 def do(work: Work, arguments: argparse.Namespace) -> None:
     """Make a policy to start from, or a run's next chunk."""
     seed, kind = work
-    model, folder = start_of(seed, arguments.folder), arguments.folder / f"{kind}{seed}"
     if kind == "start":
         warm = [
             override for override in arguments.overrides if override.startswith(("warm_start.", "model.", "engine."))
         ]
-        with tempfile.TemporaryDirectory() as temporary:
-            ppo(1000 + seed, Path(temporary), [*START, *warm])
-            made = Path(temporary) / "checkpoints" / "iteration_000000" / "model"
-            new = model.with_suffix(".new")
-            shutil.copytree(made, new, dirs_exist_ok=True)
-        new.replace(model)  # a kill leaves no half of a policy
+        learning.warm_start(1000 + seed, arguments.folder / f"start{seed}", [*ONE_THREAD, *START, *warm])
         return
     overrides = [override for override in arguments.overrides if not override.startswith(("warm_start.", "model."))]
+    model, folder = start_of(seed, arguments.folder), arguments.folder / f"{kind}{seed}"
     curve = curve_of(folder)
     ahead = min((int(curve[-1]["iteration"]) if curve else 0) + arguments.chunk, arguments.iterations)
     ppo(seed, folder, [f"model.path={model}", *TRAIN, *KINDS[kind], *overrides, f"trainer.total_iterations={ahead}"])

@@ -26,6 +26,10 @@ MOST_BEFORE, LEAST_AFTER, LEAST_GAIN, MOST_SECONDS = 0.60, 0.95, 0.30, 240.0
 PYTHONS = {name: Path(f".venv-{name}/bin/python") for name in ("vllm", "sglang")}
 
 
+#: The policy of a warm start, in its folder.
+START = Path("checkpoints/iteration_000000/model")
+
+
 def ppo(seed: int, folder: Path, overrides: list[str]) -> None:
     """Make a run in ``folder``, afresh."""
     command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
@@ -34,7 +38,7 @@ def ppo(seed: int, folder: Path, overrides: list[str]) -> None:
 
 def warm_start(seed: int, folder: Path, overrides: Sequence[str]) -> Path:
     """Return the policy that this seed's run starts from, made unless it is there; one iteration is thrown away."""
-    model = folder / "checkpoints" / "iteration_000000" / "model"
+    model = folder / START
     if not model.exists():
         once = ("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2")
         ppo(seed, folder, [*overrides, *once, "data.val_size=1"])
