@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from textenvs.messages import assistant, user, visible_text
 from trainers import ppo, sft
 from trainers.chat_template import TemplateReasoning, reasoning_of, show_with, unread, variables
-from trainers.checkpoints import refuse_other_run
 from trainers.command_line import resolve
 from trainers.command_line.load import ConfigError
 from trainers.config import PPOConfig, SFTConfig
@@ -206,16 +205,6 @@ def test_unread_template_variable_refuses_run(program: Any, tmp_path: Path, caps
     where = f"trainer.default_local_dir={tmp_path}"
     assert program([*small, where, "data.chat_template_kwargs.enable_thinking=false"]) == 1
     assert "the chat template never reads enable_thinking" in capsys.readouterr().err
-
-
-def test_checkpoint_of_another_template_is_refused(tmp_path: Path) -> None:
-    def dumped(*arguments: str) -> dict[str, Any]:
-        return resolve(arguments)[0].model_dump(mode="json")
-
-    off = dumped("data.chat_template_kwargs.enable_thinking=false")
-    refuse_other_run(off, off, tmp_path)
-    with pytest.raises(ValueError, match=r"data.chat_template_kwargs was \{'enable_thinking': False\} and is now \{\}"):
-        refuse_other_run(off, dumped(), tmp_path)
 
 
 def test_reply_cut_in_reasoning_is_private() -> None:

@@ -9,7 +9,6 @@ import pytest
 from ppo_runs import in_process, metrics_of, training_of
 
 from textenvs.lookahead import FORMULAS
-from trainers.command_line import ConfigError, resolve
 from trainers.config.reward_model import MultiturnRewardSection
 from trainers.rollout.play import Player
 from trainers.trajectory import Trajectory
@@ -67,32 +66,6 @@ def test_futures_reward_turns_in_training_only(tmp_path: Path, played: Any, opti
         assert row["reward/multiturn_samples"] >= row["reward/multiturn_turns"]  # none, if it was all played before
     assert sum(row["reward/multiturn_turns"] for row in rows) >= sum(t.num_turns for t in training[:8])
     assert not any("val/terms/accuracy" in row for row in metrics_of(tmp_path))
-
-
-def problems(*arguments: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        resolve(["multiturn_reward.enable=true", "algorithm.gamma=0", *arguments])
-    return str(caught.value)
-
-
-def test_conflicting_keys_are_refused(tmp_path: Path) -> None:
-    assert "must not be added up" in problems("algorithm.gamma=0.9")
-    assert "turn_gae, turn_grpo, fork" in problems("algorithm.adv_estimator=gigpo")
-    assert "algorithm.outcome_mix" in problems("algorithm.outcome_mix=0.5")
-    (tmp_path / "reward.py").write_text("def compute_score(**row): return 1.0\n")
-    assert "both replace" in problems(f"custom_reward_function.path={tmp_path}/reward.py")
-    alone = (f"custom_reward_function.path={tmp_path}/reward.py", "custom_reward_function.replace=false")
-    assert "would pay the last turn alone" in problems(*alone)
-    resolve(["multiturn_reward.enable=true", "multiturn_reward.credit=difference", *alone])
-    middle = ("env.curriculum.reverse_share=0.5", "algorithm.gamma=1")
-    assert "begins in the middle would earn" in problems("multiturn_reward.credit=difference", *middle)
-    assert "has no effect without multiturn_reward.enable=true" in problems(
-        "multiturn_reward.enable=false", "multiturn_reward.window=3"
-    )
-    assert "multiturn_reward.formula" in problems("multiturn_reward.formula=mine")
-    assert "has no effect without multiturn_reward.judge" in problems("multiturn_reward.judge_kwargs={model: tiny}")
-    resolve(["multiturn_reward.enable=true", "algorithm.gamma=0", "env.backend=process"])
-    resolve(["multiturn_reward.enable=true", "multiturn_reward.credit=difference", "algorithm.adv_estimator=rloo"])
 
 
 def test_unavailable_judge_stops_run_before_playing(tmp_path: Path) -> None:

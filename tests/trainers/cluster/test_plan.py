@@ -177,24 +177,6 @@ def test_server_memory_is_its_command_lines_share():
     assert made.device == "cuda"
 
 
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        (("cluster.nnodes=2", "cluster.backend=local"), "cluster.nnodes"),
-        (("cluster.bucket_mib=1",), "cluster.bucket_mib"),
-        (("ray_init.num_cpus=4",), "ray_init.num_cpus"),
-        (("engine.tensor_parallel_size=2",), "engine.tensor_parallel_size"),
-        (("engine.name=sglang", "engine.sglang.server_args=[--tp=2]"), "give engine.tensor_parallel_size instead"),
-        (("cluster.cpus_per_env=1",), "cluster.cpus_per_env"),
-        (("cluster.learner_ranks=2", "trainer.fsdp=never"), "trainer.fsdp"),
-        (("cluster.backend=ray", "ray_init.address=auto", "ray_init.num_cpus=4"), "ray_init.num_cpus"),
-    ],
-)
-def test_keys_without_effect_are_errors(options, key):
-    with pytest.raises(ConfigError, match=key):
-        config(*options)
-
-
 def test_counted_environments_have_training_and_validation_places():
     made = plan("env.backend=ray", "env.workers=3", "cluster.cpus_per_env=0.5", machine=Machine())
     (pool,) = made.pools
