@@ -11,7 +11,7 @@ import torch
 import textenvs
 from textenvs.messages import assistant, user
 from trainers import sft
-from trainers.builders import SetupError, collection, environments, reward_model
+from trainers.builders import collection, environments, reward_model
 from trainers.builders import policy as policies
 from trainers.builders.engines import _actor_engine, _all_or_none, _sending_s, engine_of
 from trainers.builders.policy import threads_for
@@ -50,14 +50,6 @@ def test_run_of_tiny_model_uses_one_thread(tmp_path):
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
-
-
-def test_unavailable_engine_says_why():
-    sizes = ["engine.max_context=2048", "actor.max_tokens_per_micro_batch=4096"]
-    config, _ = resolve(["engine.name=vllm", f"engine.vllm.python={sys.executable}", *sizes], PPOConfig)
-    small = policy(**SMALL)
-    with pytest.raises(SetupError, match="max_context must be from 2 to"):
-        asyncio.run(engine_of(config, small, Renderer(small.tokenizer)))
 
 
 async def test_lost_replica_restarts_with_current_weights():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -13,7 +12,6 @@ from chat_styles import QWEN3, STYLES, make_tokenizer, tokenizer_of
 from transformers import PreTrainedTokenizerBase
 
 from textenvs.messages import assistant, user, visible_text
-from trainers import ppo, sft
 from trainers.chat_template import TemplateReasoning, reasoning_of, show_with, unread, variables
 from trainers.command_line import resolve
 from trainers.command_line.load import ConfigError
@@ -197,14 +195,6 @@ def test_verl_key_is_reported_and_checked() -> None:
         resolve(["data.apply_chat_template_kwargs.tokenize=true"])
     with pytest.raises(ConfigError, match="must be a mapping"):
         resolve(["data.apply_chat_template_kwargs=3"])
-
-
-@pytest.mark.parametrize("program", [ppo.main, sft.main])
-def test_unread_template_variable_refuses_run(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
-    where = f"trainer.default_local_dir={tmp_path}"
-    assert program([*small, where, "data.chat_template_kwargs.enable_thinking=false"]) == 1
-    assert "the chat template never reads enable_thinking" in capsys.readouterr().err
 
 
 def test_reply_cut_in_reasoning_is_private() -> None:

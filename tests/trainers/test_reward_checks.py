@@ -71,11 +71,6 @@ def test_wrong_option_starts_nothing(tmp_path, capsys, folder, trained, monkeypa
     assert not (tmp_path / "run").exists()
 
 
-def test_missing_lookahead_judge_is_refused(tmp_path, capsys):
-    argv = arguments(tmp_path, "multiturn_reward.enable=true", "multiturn_reward.judge=no_such_module:f", "--dry-run")
-    refused(capsys, [*argv, "algorithm.adv_estimator=turn_gae", "algorithm.gamma=0"], "no module 'no_such_mod", code=2)
-
-
 def test_unknown_score_weight_is_refused_before_warm_start(tmp_path, capsys, trained):
     ahead = ["multiturn_reward.enable=true", "multiturn_reward.weights={accurcy: 2}", "env.id=textenv/clarify"]
     argv = arguments(tmp_path, *ahead, "algorithm.adv_estimator=turn_gae", "algorithm.gamma=0")

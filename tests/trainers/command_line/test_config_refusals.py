@@ -370,11 +370,13 @@ RANGE = re.compile(r"(an integer|a number)(?: (>=|>) (\S+?))?(?: and (<=|<) (\S+
 
 
 def cases(allowed: str) -> list[tuple[Any, bool]]:
-    """Values around the ends of a described range, and whether they are within."""
-    match = RANGE.fullmatch(allowed)
+    """Values around a described range, and whether they are within."""
     if allowed == "true or false":
         return [(True, True), (False, True), (1, False), ("true", False), (None, False)]
-    if not match:
+    if re.fullmatch(r"one of [\w.-]+(, [\w.-]+)+|[\w.-]+ or [\w.-]+", allowed):
+        choices = re.split(", | or ", allowed.removeprefix("one of "))
+        return [*((choice, True) for choice in choices), ("another", False), (None, False)]
+    if not (match := RANGE.fullmatch(allowed)):
         return []
     kind, low, lowest, high, highest, null = match.groups()
     whole = kind == "an integer"
@@ -391,7 +393,7 @@ def cases(allowed: str) -> list[tuple[Any, bool]]:
 
 
 def test_section_enforces_its_described_ranges():
-    """`--help` and the reference page tell the range that the section has, of every number and switch."""
+    """`--help` and the reference page tell the range that the section has, of every number, switch and choice."""
     checked, wrong = 0, []
     for section in sections():
         for key in all_keys(section).values():

@@ -92,6 +92,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ppo", "model.path=FOLDER/broken", "tokenizer.json", 1),
         ("sft", "model.path=FOLDER/broken", "tokenizer.json", 1),
         ("generate", "model.path=FOLDER/broken", "tokenizer.json", 1),
+        ("ppo", "data.chat_template_kwargs.enable_thinking=false", "template never reads enable_thinking", 1),
+        ("sft", "data.chat_template_kwargs.enable_thinking=false", "template never reads enable_thinking", 1),
         ("ppo", "warm_start.files=FOLDER/talks.jsonl", "talks.jsonl row 2: ", 1),
         ("sft", "sft.files=FOLDER/talks.jsonl", "talks.jsonl row 2: ", 1),
         ("generate", "data.prompt_key=question", "no column 'question'", 1),
