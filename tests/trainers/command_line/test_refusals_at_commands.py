@@ -45,9 +45,10 @@ def command_of(name: str, folder: Path, run: Path) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commands")
     tokenizer = tiny.build_tokenizer(["a b"])
-    for name in ("model", "broken"):
+    for name, file in (("model", None), ("wordless", "tokenizer.json"), ("shapeless", "config.json")):
         tiny.save(folder / name, tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
-    (folder / "broken" / "tokenizer.json").write_text("{}")
+        if file is not None:
+            (folder / name / file).write_text("{")
     talks = [[user("a"), assistant("b")], [user("a")]]
     tasks = [{"question": "2 + 2?", "answer": answer} for answer in ("#### 4", "#### 4", "four")]
     for name, rows in (("talks", [{"messages": talk} for talk in talks]), ("tasks", tasks)):
@@ -89,9 +90,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ppo", "env.id=program_envs:tests/silent warm_start.enable=true", "Silent has no scripted demonstrations", 1),
         ("sft", "env.id=program_envs:tests/silent", "Silent has no scripted demonstrations", 1),
         ("sft", "model.device=cuda", "torch sees no GPU", 1),
-        ("ppo", "model.path=FOLDER/broken", "tokenizer.json", 1),
-        ("sft", "model.path=FOLDER/broken", "tokenizer.json", 1),
-        ("generate", "model.path=FOLDER/broken", "tokenizer.json", 1),
+        ("ppo", "model.path=FOLDER/wordless", "tokenizer.json", 1),
+        ("sft", "model.path=FOLDER/wordless", "tokenizer.json", 1),
+        ("sft", "model.path=FOLDER/shapeless", "config.json", 1),
+        ("generate", "model.path=FOLDER/wordless", "tokenizer.json", 1),
+        ("generate", "model.path=FOLDER/shapeless", "config.json", 1),
         ("ppo", "data.chat_template_kwargs.enable_thinking=false", "template never reads enable_thinking", 1),
         ("sft", "data.chat_template_kwargs.enable_thinking=false", "template never reads enable_thinking", 1),
         ("ppo", "warm_start.files=FOLDER/talks.jsonl", "talks.jsonl row 2: ", 1),

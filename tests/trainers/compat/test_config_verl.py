@@ -285,6 +285,7 @@ _ROLLOUT = "actor_rollout_ref.rollout."
     [
         (f"{_ACTOR}ppo_mini_batch_size=5", "is 5, which does not divide data.train_batch_size=16"),
         ("data.train_batch_size=0", "data.train_batch_size: is 0; it must be an integer >= 1"),
+        ("trainer.nnodes=0", "trainer.nnodes: is 0; it must be an integer >= 1"),
         ("trainer.n_gpus_per_node=-1", "must be an integer >= 1"),
         (f"{_ROLLOUT}name=tgi", "it must be one of vllm"),
         (f"{_ROLLOUT}do_sample=False", "false is unsupported: training always samples; leave it at true"),
