@@ -15,8 +15,6 @@ from textenvs.messages import assistant, user, visible_text
 from trainers.chat_template import TemplateReasoning, reasoning_of, show_with, unread, variables
 from trainers.command_line import resolve
 from trainers.command_line.load import ConfigError
-from trainers.config import PPOConfig, SFTConfig
-from trainers.config.commands import GenerateConfig
 from trainers.config.template import RESERVED, refused
 from trainers.engines.base import Generation
 from trainers.models.tiny import CHATML
@@ -112,13 +110,10 @@ def test_text_that_is_no_template() -> None:
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_reserved_variables_are_refused_by_both(name: str) -> None:
+def test_reserved_variables_are_refused(name: str) -> None:
     assert [variable for variable, _ in refused([name, "x"])] == [name]
     with pytest.raises(RendererError, match=f"{name} cannot be given"):
         Renderer(tokenizer_of("chatml"), template_kwargs={name: True})
-    for schema, overrides in ((PPOConfig, ()), (SFTConfig, ()), (GenerateConfig, ("model.path=.",))):
-        with pytest.raises(ConfigError, match=f"data.chat_template_kwargs.{name}: cannot be given"):
-            resolve([f"data.chat_template_kwargs.{name}=true", *overrides], schema)
 
 
 def test_unread_variable_error_lists_read_ones() -> None:
@@ -191,8 +186,6 @@ def test_verl_key_sets_template_kwargs(argument: str, expected: dict[str, Any]) 
 def test_verl_key_is_reported_and_checked() -> None:
     _, flags = resolve(["data.apply_chat_template_kwargs.enable_thinking=false"])
     assert any("-> data.chat_template_kwargs.enable_thinking=false" in note for note in flags.notes)
-    with pytest.raises(ConfigError, match=r"data.chat_template_kwargs.tokenize: cannot be given"):
-        resolve(["data.apply_chat_template_kwargs.tokenize=true"])
     with pytest.raises(ConfigError, match="must be a mapping"):
         resolve(["data.apply_chat_template_kwargs=3"])
 

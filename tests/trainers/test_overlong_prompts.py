@@ -123,13 +123,3 @@ def test_run_and_resume_play_remaining_tasks(tmp_path: Path, run_renderer: Rende
     assert played <= {f"task/{i}" for i in range(3)}
     in_process(tmp_path, *overrides, "trainer.total_iterations=3", look=look)
     assert played == {f"task/{i}" for i in range(3)}
-
-
-def test_changed_tasks_refuse_resuming(tmp_path: Path, run_renderer: Renderer) -> None:
-    """The limit follows from other keys here, and the environment's files could have changed just as well."""
-    overrides = [*WORDY, "env.kwargs.tasks=5", "rollout.max_response_length=6"]
-    in_process(tmp_path, *overrides, f"engine.max_context={length(4, run_renderer) + 6}", "trainer.total_iterations=1")
-    with pytest.raises(ValueError, match="the groups' numbers would mean other tasks"):
-        in_process(
-            tmp_path, *overrides, f"engine.max_context={length(2, run_renderer) + 6}", "trainer.total_iterations=2"
-        )

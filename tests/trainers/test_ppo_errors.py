@@ -1,4 +1,4 @@
-"""Refusals of ``python -m trainers.ppo``, and their messages."""
+"""Errors of a run: their messages, and what they leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO with ``algorithm.adv_estimator=fork``, by its keys alone: what is trained on, reported, and refused."""
+"""PPO with ``algorithm.adv_estimator=fork``, by its keys alone: what is trained on and reported."""
 
 from __future__ import annotations
 

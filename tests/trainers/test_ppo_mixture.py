@@ -1,4 +1,4 @@
-"""PPO in several environments at once, by its keys alone: what is played, reported, resumed, shown and refused."""
+"""PPO in several environments at once, by its keys alone: what is played, reported, resumed and shown."""
 
 from __future__ import annotations
 

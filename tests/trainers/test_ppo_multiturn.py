@@ -1,4 +1,4 @@
-"""PPO with the multiturn-aware reward, by its keys alone: what is trained on, what validation shows, what is wrong."""
+"""PPO with the multiturn-aware reward, by its keys alone: what is trained on, what validation shows."""
 
 from __future__ import annotations
 

@@ -139,6 +139,7 @@ RECOMPUTE actor.rejection=token_k2 actor.rejection_kl=1 actor.rejection_low=0.1 
 # Tasks and environments
 data.longest_prompt=9 -> no effect without data.filter_overlong_prompts
 data.filter_overlong_prompts=true data.longest_prompt=512 -> engine.max_context=512 does not hold
+data.chat_template_kwargs.tokenize=true -> data.chat_template_kwargs.tokenize: cannot be given
 env.mixture.a.kwarg=1 -> did you mean env.mixture.a.kwargs
 env.mixture.a.kwarg={} -> did you mean env.mixture.a.kwargs
 'env.mixture={a: 3}' -> env.mixture.a: 3 is not allowed; it must be a mapping of keys to values
@@ -266,6 +267,7 @@ sft.stepps=3 -> sft.stepps: unknown key; did you mean sft.steps
 sft.files=none.jsonl -> sft.files: there is no file none.jsonl
 model.path=nowhere -> model.path: nowhere is not a folder
 rollout.n=3 -> rollout.n: unknown key
+data.chat_template_kwargs.tokenize=true -> data.chat_template_kwargs.tokenize: cannot be given
 env.mixture.a.val_kwargs.split=test -> env.mixture.a.val_kwargs
 MIXTURE env.id=textenv/clarify -> env.id: is of one environment
 """
@@ -284,7 +286,8 @@ env.kwargs.tasks=rows.jsonl env.val_kwargs.tasks=rows.jsonl
 GENERATE = """
 data.path=x data.output_path=y model.path=tiny -> model.path: must be given
 data.path= data.output_path=y model.path=model -> data.path: must be given
-data.path=x data.output_path=y model.path=model data.n_samples=3 rollout.n=2 -> is 2, and data.n_samples is 3: write one
+GENERATE data.chat_template_kwargs.tokenize=true -> data.chat_template_kwargs.tokenize: cannot be given
+GENERATE data.n_samples=3 rollout.n=2 -> is 2, and data.n_samples is 3: write one of them
 """
 
 NAMES = {
@@ -292,6 +295,7 @@ NAMES = {
     "BOTH": "env.id=textenv/clarify warm_start.enable=false env.train_side=both",
     "FORK": "algorithm.adv_estimator=fork",
     "GDPO": "algorithm.adv_estimator=gdpo",
+    "GENERATE": "data.path=x data.output_path=y model.path=model",
     "GSPO": "actor.policy_loss=gspo algorithm.adv_estimator=rloo",
     "JUDGE": "reward_model.enable=true reward_model.classifier.path=model",
     "LOOK": "multiturn_reward.enable=true algorithm.gamma=0",
