@@ -11,11 +11,11 @@ import torch
 import textenvs
 from textenvs.messages import assistant, user
 from trainers import sft
-from trainers.builders import SetupError, collection, environments, reward_model
+from trainers.builders import collection, environments, reward_model
 from trainers.builders import policy as policies
 from trainers.builders.engines import _actor_engine, _all_or_none, _sending_s, engine_of
 from trainers.builders.policy import threads_for
-from trainers.command_line.load import ConfigError, resolve
+from trainers.command_line.load import resolve
 from trainers.config import PPOConfig
 from trainers.engines.base import Sampling
 from trainers.engines.replicas import Replicas
@@ -50,14 +50,6 @@ def test_run_of_tiny_model_uses_one_thread(tmp_path):
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
-
-
-def test_unavailable_engine_says_why():
-    sizes = ["engine.max_context=2048", "actor.max_tokens_per_micro_batch=4096"]
-    config, _ = resolve(["engine.name=vllm", f"engine.vllm.python={sys.executable}", *sizes], PPOConfig)
-    small = policy(**SMALL)
-    with pytest.raises(SetupError, match="max_context must be from 2 to"):
-        asyncio.run(engine_of(config, small, Renderer(small.tokenizer)))
 
 
 async def test_lost_replica_restarts_with_current_weights():
@@ -175,22 +167,10 @@ async def test_failed_start_closes_started_engines(cause):
     assert first.closed
 
 
-@pytest.mark.parametrize("value", ["0", "auto"])
-def test_invalid_replica_count_is_refused(value):
-    with pytest.raises(ConfigError, match=r"engine\.replicas"):
-        resolve([f"engine.replicas={value}"], PPOConfig)
-
-
 @pytest.mark.parametrize(("value", "expected"), [("auto", "auto"), ("7", 7), ("null", None)])
 def test_max_running_is_number_auto_or_staleness_limit(value, expected):
     config, _ = resolve([f"rollout.max_running={value}"], PPOConfig)
     assert config.rollout.max_running == expected
-
-
-@pytest.mark.parametrize("value", ["0", "many", "1.5", "true"])
-def test_anything_else_is_refused(value):
-    with pytest.raises(ConfigError, match=r"rollout\.max_running"):
-        resolve([f"rollout.max_running={value}"], PPOConfig)
 
 
 @pytest.mark.parametrize("kind", ["inline", "thread", "process"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -13,13 +12,9 @@ from chat_styles import QWEN3, STYLES, make_tokenizer, tokenizer_of
 from transformers import PreTrainedTokenizerBase
 
 from textenvs.messages import assistant, user, visible_text
-from trainers import ppo, sft
 from trainers.chat_template import TemplateReasoning, reasoning_of, show_with, unread, variables
-from trainers.checkpoints import refuse_other_run
 from trainers.command_line import resolve
 from trainers.command_line.load import ConfigError
-from trainers.config import PPOConfig, SFTConfig
-from trainers.config.commands import GenerateConfig
 from trainers.config.template import RESERVED, refused
 from trainers.engines.base import Generation
 from trainers.models.tiny import CHATML
@@ -115,13 +110,10 @@ def test_text_that_is_no_template() -> None:
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_reserved_variables_are_refused_by_both(name: str) -> None:
+def test_reserved_variables_are_refused(name: str) -> None:
     assert [variable for variable, _ in refused([name, "x"])] == [name]
     with pytest.raises(RendererError, match=f"{name} cannot be given"):
         Renderer(tokenizer_of("chatml"), template_kwargs={name: True})
-    for schema, overrides in ((PPOConfig, ()), (SFTConfig, ()), (GenerateConfig, ("model.path=.",))):
-        with pytest.raises(ConfigError, match=f"data.chat_template_kwargs.{name}: cannot be given"):
-            resolve([f"data.chat_template_kwargs.{name}=true", *overrides], schema)
 
 
 def test_unread_variable_error_lists_read_ones() -> None:
@@ -194,28 +186,8 @@ def test_verl_key_sets_template_kwargs(argument: str, expected: dict[str, Any]) 
 def test_verl_key_is_reported_and_checked() -> None:
     _, flags = resolve(["data.apply_chat_template_kwargs.enable_thinking=false"])
     assert any("-> data.chat_template_kwargs.enable_thinking=false" in note for note in flags.notes)
-    with pytest.raises(ConfigError, match=r"data.chat_template_kwargs.tokenize: cannot be given"):
-        resolve(["data.apply_chat_template_kwargs.tokenize=true"])
     with pytest.raises(ConfigError, match="must be a mapping"):
         resolve(["data.apply_chat_template_kwargs=3"])
-
-
-@pytest.mark.parametrize("program", [ppo.main, sft.main])
-def test_unread_template_variable_refuses_run(program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
-    where = f"trainer.default_local_dir={tmp_path}"
-    assert program([*small, where, "data.chat_template_kwargs.enable_thinking=false"]) == 1
-    assert "the chat template never reads enable_thinking" in capsys.readouterr().err
-
-
-def test_checkpoint_of_another_template_is_refused(tmp_path: Path) -> None:
-    def dumped(*arguments: str) -> dict[str, Any]:
-        return resolve(arguments)[0].model_dump(mode="json")
-
-    off = dumped("data.chat_template_kwargs.enable_thinking=false")
-    refuse_other_run(off, off, tmp_path)
-    with pytest.raises(ValueError, match=r"data.chat_template_kwargs was \{'enable_thinking': False\} and is now \{\}"):
-        refuse_other_run(off, dumped(), tmp_path)
 
 
 def test_reply_cut_in_reasoning_is_private() -> None:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from trainers import checkpoints
 from trainers.builders import SetupError
 from trainers.builders.folder import checkpoint_to_resume
-from trainers.checkpoints import Checkpoint, CheckpointError, Checkpoints, load
+from trainers.checkpoints import Checkpoint, CheckpointError, Checkpoints, load, refuse_checkpoint
+from trainers.command_line import resolve
 from trainers.config.running import TrainerSection
 
 
@@ -354,3 +355,38 @@ def test_full_disk_leaves_no_partial_folder(tmp_path, at):
             saved.save(2, {"iteration": 2, "text": None}, full if at == "writer" else write("2"))
     assert names(saved) == ["iteration_000001"]
     assert is_whole(saved.newest())
+
+
+MIXTURE = "env.mixture.few.id=program_envs:tests/bytes env.mixture.talk.id=textenv/clarify"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "change"),
+    [
+        ("", "trainer.seed=1", "trainer.seed was 0 and is now 1"),
+        ("", "model.hidden=64", "model.hidden was 128 and is now 64"),
+        ("", "algorithm.adv_estimator=rloo", "algorithm.adv_estimator was turn_grpo and is now rloo"),
+        ("", "actor.use_kl_loss=true", "actor.use_kl_loss was False and is now True"),
+        ("", "algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward was False and is now True"),
+        ("KL", "KL algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.type was fixed and is now adaptive"),
+        ("", "actor.mini_batches=1", "actor.mini_batches was 2 and is now 1"),
+        ("", "actor.ppo_epochs=2", "actor.ppo_epochs was 1 and is now 2"),
+        ("GAE", "GAE critic.warmup=1", "critic.warmup was 0 and is now 1"),
+        ("", "data.shuffle=false", "data.shuffle was True and is now False"),
+        ("data.chat_template_kwargs.x=1", "", "data.chat_template_kwargs was {'x': 1} and is now {}"),
+        ("LONG data.longest_prompt=9", "LONG data.longest_prompt=8", "data.longest_prompt was 9 and is now 8"),
+        ("", "env.curriculum.reverse_share=0.3", "env.curriculum.reverse_share was 0.0 and is now 0.3"),
+        (MIXTURE, f"{MIXTURE} env.mixture.more.weight=2", "env.mixture was few, talk and is now few, talk, more"),
+        (MIXTURE, "", "env.mixture was few, talk and is now not given"),
+        (MIXTURE, f"{MIXTURE} env.mixture.few.id=textenv/gsm8k", "env.mixture.few.id was program_envs:tests/bytes and"),
+    ],
+)
+def test_checkpoint_of_another_run_is_refused(tmp_path, before, now, change):
+    keys = {"KL": "algorithm.use_kl_in_reward=true", "GAE": "algorithm.adv_estimator=gae"}
+    keys["LONG"] = "data.filter_overlong_prompts=true"
+    earlier, config = (resolve([keys.get(word, word) for word in line.split()])[0] for line in (before, now))
+    saved = Checkpoint(tmp_path, 1, {"config": earlier.model_dump(mode="json")})
+    refuse_checkpoint(earlier, saved)
+    with pytest.raises(CheckpointError, match="Give this run a folder.*trainer.resume_mode=disable") as caught:
+        refuse_checkpoint(config, saved)
+    assert f"is of another run: {change}" in str(caught.value)

@@ -128,40 +128,16 @@ def test_bad_prompts_are_listed_by_row(model, tmp_path, capsys):
     assert "no column 'question'" in refused([good], "data.prompt_key=question")
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("model.path=tiny", "model.path: must be given"),
-        ("data.path=", "data.path: must be given"),
-        ("rollout.n=2", "is 2, and data.n_samples is 3: write one of them"),
-    ],
-)
-def test_mistakes_in_keys(model, prompts, tmp_path, capsys, argument, message):
-    with pytest.raises(SystemExit, match="2"):
-        generate.main(command(model, prompts, tmp_path / "out.parquet", argument))
-    assert message in capsys.readouterr().err
-
-
 def test_context_beyond_model_is_refused(model, prompts, tmp_path, capsys):
     assert generate.main(command(model, prompts, tmp_path / "out.parquet", "rollout.max_prompt_length=510")) == 1
     assert "together more than the model's 512 positions; lower one of them" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
-def test_dry_run_reads_prompts_and_model(model, prompts, tmp_path, capsys, name):
-    copied = shutil.copytree(model, tmp_path / "model")
-    argv = command(copied, prompts, tmp_path / "out.parquet", "--dry-run")
+def test_dry_run_measures_prompts(model, prompts, tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
-        generate.main(argv)
+        generate.main(command(model, prompts, tmp_path / "out.parquet", "--dry-run"))
     assert "# 5 prompts of at most " in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="2"):
-        generate.main([*argv, "data.prompt_key=question"])
-    assert "question" in capsys.readouterr().err
-    (copied / name).write_text("[")
-    with pytest.raises(SystemExit, match="2"):
-        generate.main(argv)
-    assert "Nothing was started" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "prompts.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["prompts.parquet"]
 
 
 # ------------------------------------------------------------------ evaluate
@@ -242,9 +218,6 @@ def test_unscorable_replies_are_listed_not_zero(tmp_path, capsys):
 
 def test_file_that_cannot_be_scored_is_refused(tmp_path, capsys):
     path = replies(tmp_path, [("a", [], "1"), ("a", ["x"], None)])
-    with pytest.raises(SystemExit, match="2"):
-        evaluate.main([path, "--dry-run"])
-    assert "row 1: column 'responses'" in capsys.readouterr().err
     assert evaluate.main([path]) == 1
     output = capsys.readouterr().err
     assert "row 1: column 'responses'" in output

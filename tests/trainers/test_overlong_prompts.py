@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ppo_runs import QUICK, arguments, in_process, main
+from ppo_runs import in_process
 from program_envs import Wordy
 
 from textenvs.messages import user
 from trainers.builders import SetupError
 from trainers.builders.environments import backend_of, longest_prompt, overlong_of, played
 from trainers.command_line import resolve
-from trainers.command_line.load import ConfigError
 from trainers.config import PPOConfig
 from trainers.models.tiny import build_tokenizer
 from trainers.rollout.curriculum import measure_openings
@@ -85,19 +84,6 @@ def test_default_limit_leaves_room_for_reply() -> None:
     assert longest_prompt(config_of("data.longest_prompt=12")) == 12
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["data.longest_prompt=9"], "no effect without data.filter_overlong_prompts"),
-        (["data.longest_prompt=512", "data.filter_overlong_prompts=true"], "engine.max_context=512 does not hold"),
-        (["data.longest_prompt=0", "data.filter_overlong_prompts=true"], ">= 1"),
-    ],
-)
-def test_conflicting_filter_keys_are_refused(arguments: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        resolve(arguments)
-
-
 def test_verl_keys_set_filter_and_limit() -> None:
     lengths = ["data.max_prompt_length=100", "data.max_response_length=40"]
     on, _ = resolve(["data.filter_overlong_prompts=true", "actor.max_tokens_per_micro_batch=512", *lengths])
@@ -117,9 +103,7 @@ def run_renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
     return Renderer(in_process(tmp_path_factory.mktemp("run"), *few).tokenizer)
 
 
-def test_run_and_resume_play_remaining_tasks(
-    tmp_path: Path, run_renderer: Renderer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_and_resume_play_remaining_tasks(tmp_path: Path, run_renderer: Renderer) -> None:
     played: set[str] = set()
 
     def look(run: Any) -> None:
@@ -139,16 +123,3 @@ def test_run_and_resume_play_remaining_tasks(
     assert played <= {f"task/{i}" for i in range(3)}
     in_process(tmp_path, *overrides, "trainer.total_iterations=3", look=look)
     assert played == {f"task/{i}" for i in range(3)}
-    other = [*QUICK, *overrides, f"data.longest_prompt={length(1, run_renderer)}", "trainer.total_iterations=4"]
-    assert main(arguments(tmp_path, *other)) == 1
-    assert "data.longest_prompt was" in capsys.readouterr().err
-
-
-def test_changed_tasks_refuse_resuming(tmp_path: Path, run_renderer: Renderer) -> None:
-    """The limit follows from other keys here, and the environment's files could have changed just as well."""
-    overrides = [*WORDY, "env.kwargs.tasks=5", "rollout.max_response_length=6"]
-    in_process(tmp_path, *overrides, f"engine.max_context={length(4, run_renderer) + 6}", "trainer.total_iterations=1")
-    with pytest.raises(ValueError, match="the groups' numbers would mean other tasks"):
-        in_process(
-            tmp_path, *overrides, f"engine.max_context={length(2, run_renderer) + 6}", "trainer.total_iterations=2"
-        )

@@ -21,23 +21,6 @@ def test_dry_run_prints_plan_and_starts_nothing(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "run").exists()
 
 
-def test_plan_that_does_not_fit_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["cluster.colocate=false", "model.device=cpu", f"trainer.default_local_dir={tmp_path}/run"])
-    assert ended.value.code == 2
-    output = capsys.readouterr().err
-    assert "the configuration cannot be placed:\n  cluster.colocate=false has no effect" in output
-    assert "Nothing was started" in output
-    assert not (tmp_path / "run").exists()
-
-
-def test_several_ranks_without_ray_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--dry-run", "cluster.learner_ranks=2", "cluster.backend=local"])
-    assert ended.value.code == 2
-    assert "cluster.backend: is local, which is one learner rank in this process" in capsys.readouterr().err
-
-
 def test_servers_that_run_already_take_no_place(capsys: pytest.CaptureFixture[str]) -> None:
     servers = ("engine.name=sglang", "engine.sglang.base_url=http://127.0.0.1:1")
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""PPO with ``algorithm.adv_estimator=fork``, by its keys alone: what is trained on, reported, and refused."""
+"""PPO with ``algorithm.adv_estimator=fork``, by its keys alone: what is trained on and reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ppo_runs import in_process, training_of
 
 from trainers import update
 from trainers.algorithms.losses import token_weights
-from trainers.command_line import ConfigError, resolve
 from trainers.run import Run
 from trainers.trajectory import read_parquet
 
@@ -83,22 +82,3 @@ def test_embedded_engine_computes_no_prefix_twice(tmp_path: Path) -> None:
     ((computed, once_each, shared),) = counts
     assert computed <= once_each
     assert shared > 100, "otherwise this test shows nothing"
-
-
-def problems(*arguments: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        resolve([*arguments])
-    return str(caught.value)
-
-
-def test_conflicting_keys_are_refused() -> None:
-    fork = "algorithm.adv_estimator=fork"
-    assert "fork.samples: has no effect without algorithm.adv_estimator=fork" in problems("fork.samples=2")
-    assert "fork.where" in problems(fork, "fork.where=nowhere")
-    assert "fork.budget" in problems(fork, "fork.budget=0")
-    assert "a fork has but some of its root's" in problems(fork, "algorithm.reward_credit=last")
-    assert "would drop groups" in problems(fork, "rollout.filter_zero_variance=true")
-    assert "gspo_token" in problems(fork, "actor.policy_loss=gspo")
-    assert "has no effect" in problems(fork, "algorithm.zero_pad=true")
-    assert "algorithm.baseline: shrunk is not allowed" in problems(fork, "algorithm.baseline=shrunk")
-    resolve([fork, "rollout.n=1", "fork.samples=2", "fork.where=variance", "fork.budget=1000", "algorithm.gamma=0.9"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ppo_runs import in_process, refused, training_of
+from ppo_runs import in_process, training_of
 from reward_models import save_model
 
 from trainers.checkpoints import Checkpoints
@@ -160,13 +160,3 @@ def test_credit_failure_while_learning_keeps_batch(tmp_path):
     (tmp_path / "mine.py").write_text("def mine(t): return t.turn_rewards")
     in_process(tmp_path, *overrides)
     assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3, 4]
-
-
-def test_invalid_credit_ends_run_naming_episode(tmp_path, folder, capsys):
-    (tmp_path / "mine.py").write_text("def short(t): return []\n")
-    argv = [f"algorithm.reward_credit={tmp_path}/mine.py:short", "env.id=program_envs:tests/bytes", "env.val_kwargs={}"]
-    argv += ["warm_start.enable=false", "warm_start.careless_steps=0", "trainer.logger=jsonl", "model.hidden=32"]
-    argv += ["warm_start.mistake_rate=0", "trainer.val_before_train=false", f"trainer.default_local_dir={tmp_path}/run"]
-    argv += ["rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "engine.max_context=192"]
-    argv += ["rollout.max_consecutive_errors=3"]
-    refused(capsys, argv, "mine.py:short, episode '", "needs as many numbers")

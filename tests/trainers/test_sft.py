@@ -254,76 +254,10 @@ def test_files_replace_expert_without_task_warnings(tmp_path, caplog):
     assert "tasks: " not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words", "code"),
-    [
-        (["sft.stepps=3"], ["sft.stepps: unknown key; did you mean sft.steps"], 2),
-        (["sft.files=none.jsonl"], ["sft.files: there is no file none.jsonl"], 2),
-        (["env.id=textenv/gsm9k"], ["env.id=textenv/gsm9k", "Did you mean"], 2),
-        (["env.id=program_envs:tests/silent"], ["Silent has no scripted demonstrations", "a column 'messages'"], 1),
-        (["sft.files={bad}"], ["{bad} row 2: ", "must end with the assistant's message"], 1),
-        (["sft.files={bad}", "model.path={model}", "model.hidden=128"], ["model.path"], 2),
-    ],
-)
-def test_sft_errors_have_no_traceback(tmp_path, capsys, overrides, words, code):
-    bad = tmp_path / "bad.jsonl"
-    talks = [[user("a"), assistant("b")], [user("a")]]
-    bad.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
-    names = {"bad": bad, "model": tmp_path / "nowhere"}
-    argv = [argument.format(**names) for argument in overrides]
-    try:
-        status = run(tmp_path / "run", *argv)
-    except SystemExit as ended:  # of the configuration
-        status = ended.code  # type: ignore[assignment]
-    assert status == code
-    assert code == 1 or not (tmp_path / "run").exists()
-    output = capsys.readouterr().err
-    assert "Traceback" not in output
-    for word in words:
-        assert word.format(**names) in output
-    assert not (tmp_path / "run" / "model").exists()
-
-
-CONFIG = ("config.json", "[1]"), ("config.json", '{"model_type": '), ("config.json", "{}")
-TOKENIZER = ("tokenizer.json", "{}"), ("tokenizer_config.json", "[]"), ("generation_config.json", "7")
-
-
-@pytest.mark.parametrize(("name", "content"), [*CONFIG, *TOKENIZER, ("chat_template.jinja", "x")])
-def test_dry_run_refuses_a_broken_model_folder(tmp_path, capsys, name, content):
-    policy().keep_in(tmp_path / "model")
-    (tmp_path / "model" / name).write_text(content)
-    argv = [argument for argument in SMALL if argument not in MODEL]
-    argv += [f"model.path={tmp_path}/model", f"trainer.default_local_dir={tmp_path}/run"]
-    with pytest.raises(SystemExit) as ended:
-        sft.main([*argv, "--dry-run"])
-    assert ended.value.code == 2
-    words = capsys.readouterr().err
-    assert "Nothing was started" in words
-    assert ("chat template" if name.startswith("chat_") else name) in words or content == "{}"
-    assert sft.main(argv) != 0, "a run would fail, too"
-
-
-@pytest.mark.parametrize(
-    ("extra", "words"),
-    [
-        (["sft.files={bad}"], "must end with the assistant's message"),
-        (["sft.files={empty}"], "the file is empty"),
-        (["env.kwargs.levl=easy"], "has no option 'levl'"),
-        (["model.device=cuda"], "torch sees no GPU"),
-    ],
-)
-def test_dry_run_tries_what_a_run_reads(tmp_path, capsys, monkeypatch, extra, words):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    paths = {"bad": tmp_path / "bad.jsonl", "empty": tmp_path / "empty.jsonl"}
-    paths["bad"].write_text(json.dumps({"messages": [user("left?")]}))
-    paths["empty"].write_text("")
-    for argv, code in ((extra, 2), ([], 0)):
-        with pytest.raises(SystemExit) as ended:
-            run(tmp_path / "run", *(argument.format(**paths) for argument in argv), "--dry-run")
-        assert ended.value.code == code
-    written = capsys.readouterr()
-    assert words in written.err
-    assert "# the first conversation to imitate has " in written.out
+def test_dry_run_shows_first_conversation(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        run(tmp_path / "run", "--dry-run")
+    assert "# the first conversation to imitate has " in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
 
 

@@ -16,9 +16,8 @@ from ppo_runs import MODEL, SMALL, training_of
 from textenvs.messages import assistant
 from textenvs.two_sides import TwoSides
 from trainers import sft
-from trainers.builders import SetupError
-from trainers.builders.environments import backend_of, check_environments, played
-from trainers.command_line import ConfigError, load_config, resolve
+from trainers.builders.environments import backend_of, played
+from trainers.command_line import resolve
 from trainers.config import PPOConfig
 from trainers.ppo import train
 from trainers.rollout.collector import Batch
@@ -114,36 +113,3 @@ async def test_folder_plays_fixed_assistant(model: Path) -> None:
         assert (info["side"], [m["role"] for m in request]) == ("user", ["system", "user", "assistant", "user"])
         _, _, _, _, info = await env.step("tea")
     assert [(who, turn) for who, turn, _ in info["paid"]][0] == ("assistant", 0)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["env.assistant.model=x"], "env.assistant"),
-        (["env.user_reward=opposed"], "env.user_reward"),
-        (["env.train_side=user", "env.kwargs.user.model=x"], "env.user has its options"),
-        (["env.train_side=user", "env.user.model=x"], "known are persona"),
-        (["env.train_side=user", "env.user.format=json"], "known are persona"),
-        (["env.train_side=user", "warm_start.enable=true"], "textenvs users dialogues"),
-        (["env.train_side=both", "env.backend=thread"], "use process"),
-        (["env.train_side=both", "rollout.cut_reply_penalty=1"], "assistant's turns"),
-        (["env.train_side=both", "algorithm.adv_estimator=remax"], "only the assistant's side"),
-    ],
-)
-def test_conflicting_user_training_keys_are_refused(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        resolve(["env.id=textenv/clarify", "warm_start.enable=false", *words], PPOConfig)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["env.id=textenv/self-correct"], "no option `user`"),
-        (["env.id=textenv/clarify", "env.user.tries=0"], "env.user: .*tries"),
-        (["env.id=textenv/clarify", "env.assistant.modle=x"], "env.assistant: .*model"),
-    ],
-)
-def test_missing_user_and_bad_options_are_refused(words: list[str], message: str) -> None:
-    config, _ = load_config(["env.train_side=user", "warm_start.enable=false", *words])
-    with pytest.raises(SetupError, match=message):
-        check_environments(config)

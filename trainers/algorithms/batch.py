@@ -398,7 +398,6 @@ def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
 
     ``x`` is float ``[N]``, ``offsets`` int ``[E + 1]``, ``factor`` in [0, 1].
     """
-    check_factors(factor=factor)
     lengths = np.diff(offsets)
     remaining = np.repeat(offsets[1:], lengths) - np.arange(len(x))  # steps from i to the end of its episode
     y, span, longest = x.astype(np.float64), 1, int(lengths.max(initial=0))
@@ -406,13 +405,6 @@ def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
         y[:-span] += np.where(remaining[:-span] > span, factor**span * y[span:], 0.0)
         span *= 2
     return y
-
-
-def check_factors(**factors: float) -> None:
-    """Raise ``ValueError`` unless each is in [0, 1]."""
-    for name, factor in factors.items():
-        if not 0.0 <= factor <= 1.0:
-            raise ValueError(f"{name} must be in [0, 1], not {factor!r}")
 
 
 def kept_episodes(batch: ActionBatch, truncated: Truncated) -> Bools:

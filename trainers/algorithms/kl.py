@@ -80,9 +80,6 @@ class FixedKL:
     """A constant coefficient."""
 
     def __init__(self, beta: float) -> None:
-        """``beta`` is at least 0, else a ``ValueError``."""
-        if not 0.0 <= beta < float("inf"):
-            raise ValueError(f"the KL coefficient must be at least 0 and finite, not {beta!r}")
         self.beta = beta
 
     def update(self, kl: float, episodes: int) -> None:

@@ -47,8 +47,6 @@ def importance_weights(
     """
     if mode not in get_args(Importance):
         raise ValueError(f"the importance correction must be one of {', '.join(get_args(Importance))}, not {mode!r}")
-    if cap is not None and not cap > 0:
-        raise ValueError(f"cap must be positive, not {cap!r}")
     if mode == "none":
         return None
     log_ratio = _log_ratio(proximal, behaviour, token_offsets)
@@ -104,8 +102,6 @@ def acceptance_mask(
     """
     if mode not in get_args(Rejection):
         raise ValueError(f"the rejection must be one of {', '.join(get_args(Rejection))}, not {mode!r}")
-    if not 0.0 <= low <= 1.0 <= high:
-        raise ValueError(f"the band must hold 1: low in [0, 1] and high at least 1, not {low!r} and {high!r}")
     log_ratio = _log_ratio(proximal, behaviour, token_offsets)
     if mode == "none":
         return np.ones(len(log_ratio), np.bool_)

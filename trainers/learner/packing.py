@@ -125,10 +125,8 @@ def micro_batches(
     Returns those of each rank, whose numbers may differ. The rows of a trajectory stay together; one that is larger
     stands alone. The largest micro-batches come first: if memory is too small, it shows at once. Equal inputs give
     equal cuts, so every rank can compute all of them by itself. What packed sequences and trees need of attention is
-    the caller's care. Raises ``ValueError``: ``max_tokens`` is below 1.
+    the caller's care.
     """
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens_per_micro_batch must be at least 1, not {max_tokens}")
     units = [unit for unit in units if unit]
     if layout == "trees":
         made = _trees(units, max_tokens, ranks)

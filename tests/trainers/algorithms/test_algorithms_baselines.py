@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from trainers.algorithms.baselines import ENERGY_FLOOR, score_norms
 from trainers.algorithms.batch import ActionBatch
-from trainers.command_line import ConfigError, resolve
 
 
 def make(episodes: list[Episode], seed: int) -> ActionBatch:
@@ -93,9 +92,3 @@ def test_without_norms_error_says_what_is_missing() -> None:
     batch = make([], 0)
     with pytest.raises(ValueError, match="score_norms"):
         estimate("rloo", replace(batch, score_norms=None), baseline="optimal_token")
-
-
-@pytest.mark.parametrize("option", ["zero_pad=true", "outcome_mix=0.5", "norm_by_std=true"])
-def test_options_of_turns_are_refused(option: str) -> None:
-    with pytest.raises(ConfigError, match="optimal_token"):
-        resolve(["algorithm.baseline=optimal_token", f"algorithm.{option}"])

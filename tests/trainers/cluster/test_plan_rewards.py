@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from trainers.checkpoints import changes
 from trainers.cluster.memory import Machine, PlanError
@@ -15,7 +14,6 @@ from trainers.cluster.plan import Plan, describe, make_plan
 from trainers.command_line import ConfigError
 from trainers.command_line.load import render, resolve
 from trainers.config import PPOConfig
-from trainers.config.reward_model import RewardModelSection
 
 
 @pytest.fixture(scope="module")
@@ -114,41 +112,6 @@ def test_plan_without_room_names_the_keys(judge):
         plan(judge, "cluster.backend=ray", "ray_init.num_cpus=2", "cluster.colocate=false", POOL)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([POOL], "reward_model.enable_resource_pool: has no effect without reward_model.enable=true"),
-        (["reward_model.enable=true"], "reward_model.classifier.path: must be given"),
-        (["reward_model.enable=true", "reward_model.kind=service"], "reward_model.service.url: must be given"),
-        (["reward_model.enable=true", "reward_model.kind=judge"], "reward_model.judge.model: must be given"),
-        (["JUDGE", "reward_model.nnodes=2"], "reward_model.nnodes: has no effect without reward_model.enable_resource"),
-        (["JUDGE", POOL, "reward_model.nnodes=2"], "reward_model.nnodes: is 2; several machines need"),
-        (
-            ["JUDGE", POOL, "reward_model.classifier.replicas=2"],
-            "has no effect without reward_model.enable_resource_pool=false",
-        ),
-        (["JUDGE", POOL, SPANNED, "rollout.staleness=1"], "needs rollout.staleness=0, not 1"),
-        (["JUDGE", POOL, SPANNED, "cluster.colocate=false"], "needs cluster.colocate=true"),
-        (["JUDGE", "reward_model.judge.model=m"], "reward_model.judge.model: has no effect without"),
-        (["JUDGE", "reward_model.classifier.threads=2"], "has no effect without cluster.backend=ray"),
-        (["JUDGE", "reward_model.weight=0"], "no score would count"),
-        (["JUDGE", "reward_model.name=custom"], "the name of another reward's term"),
-        (["JUDGE", "custom_reward_function.path=pyproject.toml"], "would both replace the environment's reward"),
-    ],
-)
-def test_conflicting_keys_are_errors(judge, options, message, monkeypatch):
-    monkeypatch.chdir(Path(__file__).parents[3])
-    given_ = [word for option in options for word in _words(option, judge)]
-    with pytest.raises(ConfigError) as caught:
-        resolve(given_, PPOConfig)
-    assert message in str(caught.value)
-
-
-def _words(option: str, judge: str) -> list[str]:
-    model = ["reward_model.enable=true", f"reward_model.classifier.path={judge}"]
-    return model if option == "JUDGE" else [option]
-
-
 # ---------------------------------------------------------------- several
 
 
@@ -179,38 +142,6 @@ def test_several_models_share_learner_places_evenly(judge, ranks, counts, own):
     description = describe(made)
     assert "reward model one: " in description
     assert "reward model two: " in description
-
-
-@pytest.mark.parametrize(
-    ("options", "key", "message"),
-    [
-        (
-            ["one.enable_resource_pool=true", "two.enable_resource_pool=true"],
-            "two.enable_resource_pool",
-            "as well; one",
-        ),
-        (
-            ["one.enable_resource_pool=true", "one.learner_spans_pool=true"],
-            "one.learner_spans_pool",
-            "leaves no place for reward_models.two",
-        ),
-        (["one.replace=false"], "one.replace", "must be the same for all reward models (reward_models.one.replace=f"),
-        (["one.name=three"], "one.name", "it is named by its key"),
-        (["one.weight=0"], "one.weight", "no score would count"),
-        (["one.knd=judge"], "one.knd", "did you mean reward_models.one.kind?"),
-        (["one.kind=jugde"], "one.kind", "one of classifier, service, judge"),
-        (["one.classifier.rows=0"], "one.classifier.rows", "an integer >= 1, or null"),
-        (["one.classifier=3"], "one.classifier", "unknown key of reward_models.one"),
-        (["three={}"], "three.classifier.path", "must be given"),
-        (["one.classifier.path=nowhere"], "one.classifier.path", "not a folder with a config.json"),
-        (["custom.kind=judge", "custom.judge.model=m"], "custom.name", "the name of another reward's term"),
-    ],
-)
-def test_conflicting_keys_of_named_models_are_errors(judge, options, key, message):
-    with pytest.raises(ConfigError) as caught:
-        resolve(several(judge, *options), PPOConfig)
-    line = next(line for line in str(caught.value).splitlines() if f"reward_models.{key}: " in line)
-    assert message in line
 
 
 def test_named_models_are_merged_from_files(judge, tmp_path):
@@ -265,31 +196,3 @@ def test_older_files_have_the_same_models(tmp_path):
     assert list(changes(saved, {**saved, "reward_models": {}}))[0].startswith(
         "reward_models.reward_model: {kind: judge"
     )
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (
-            "reward_models.one.enable=false",
-            "reward_models.one.enable: is false, and what is in reward_models is in use",
-        ),
-        ("reward_model.name=two words", "reward_model.name: two words is not allowed"),
-        ("reward_model.enable=1", "reward_model.enable: 1 is not allowed; it must be true or false"),
-        ("reward_model.wieght=1", "reward_model.wieght: unknown key; did you mean reward_model.weight?"),
-        ("reward_models.one.judge.chat.seed=1", "has no effect without reward_models.one.kind=judge"),
-    ],
-)
-def test_wrong_keys_have_their_written_names(judge, option, message):
-    with pytest.raises(ConfigError) as caught:
-        resolve([*several(judge), option], PPOConfig)
-    assert [message in line for line in str(caught.value).splitlines()[1:]] == [True]
-
-
-@pytest.mark.parametrize("value", [0, -1])
-@pytest.mark.parametrize("key", ["n_gpus_per_node", "nnodes"])
-def test_empty_pool_is_a_value_error(key: str, value: int) -> None:
-    """pydantic makes such errors of assertions, too, which ``-O`` would remove."""
-    with pytest.raises(ValidationError, match=key) as caught:
-        RewardModelSection(enable=True, enable_resource_pool=True, **{key: value})
-    assert "assertion_error" not in {error["type"] for error in caught.value.errors()}

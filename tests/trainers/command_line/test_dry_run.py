@@ -13,12 +13,13 @@ import yaml
 from ppo_runs import MODEL, QUICK, arguments, in_process, main, refused
 from program_envs import Numbered
 
-import trainers.run
 from textenvs import Task, TextEnv, list_environments
 from textenvs.registry import constructor, make, parameters
+from trainers.builders import SetupError
 from trainers.builders.engines import plan_of
-from trainers.builders.environments import other_validation, played, validation_tasks
+from trainers.builders.environments import check_environments, other_validation, played, validation_tasks
 from trainers.builders.policy import demonstrations_of, tokenizer_texts
+from trainers.builders.rehearsal import rehearse
 from trainers.cluster.memory import Machine
 from trainers.command_line import load_config, render, resolve
 from trainers.config.model import planned_bfloat16
@@ -35,29 +36,44 @@ def dry_run(*argv: str) -> None:
     assert ended.value.code == 0
 
 
-@pytest.fixture
-def nothing_trains(monkeypatch):
-    def trained(*arguments: Any, **kwargs: Any) -> None:
-        raise AssertionError("the warm start began")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("env.id=textenv/gsm8k-interakt", "Did you mean 'textenv/gsm8k-interact' "),
+        ("env.id=program_envs:tests/byte", "no environment has the id 'tests/byte'.*Did you mean 'tests/bytes'"),
+        ("env.id=nowhere:tests/bytes", "env.id=nowhere:tests/bytes.*nowhere"),
+        ("env.kwargs.levl=easy", r"has no option 'levl'; did you mean level\?.*env.kwargs"),
+        ("env.kwargs.feedback=rude", "feedback should be 'none', .*see env.kwargs"),
+        ("env.val_kwargs.splt=test", r"has no option 'splt'; did you mean split\?.*env.val_kwargs"),
+        ("env.val_kwargs.split=dev", "split should be 'train' or 'test'"),
+        ("env.id=program_envs:tests/blocking", "use env.backend=thread"),
+        ("env.mixture.few.id=program_envs:tests/blocking", r"env\.mixture\.few: .* use env\.backend=thread"),
+        ("env.mixture.talk.id=textenv/clarifi", r"env\.mixture\.talk\.id=textenv/clarifi.*Did you mean"),
+        (
+            "env.mixture.few.id=program_envs:tests/bytes env.mixture.few.kwargs.hurdle=2",
+            r"env\.mixture\.few\.id=.*hurdle must be 1.*env\.mixture\.few\.kwargs",
+        ),
+        ("env.train_side=user env.id=textenv/self-correct", "no option `user`"),
+        ("env.train_side=user env.id=textenv/clarify env.user.tries=0", "env.user: .*tries"),
+        ("env.train_side=user env.id=textenv/clarify env.assistant.modle=x", "env.assistant: .*model"),
+    ],
+)
+def test_unusable_environment_is_refused(arguments, message):
+    config = resolve([*arguments.split(), "warm_start.enable=false"])[0]
+    with pytest.raises(SetupError, match=f"(?s){message}"):
+        check_environments(config)
 
-    monkeypatch.setattr(trainers.run, "warm_up", trained)
 
-
-MISTAKES = [
-    (["env.id=textenv/gsm8k-interakt"], ["Did you mean 'textenv/gsm8k-interact' "]),
-    (["env.id=program_envs:tests/byte"], ["no environment has the id 'tests/byte'", "Did you mean 'tests/bytes'"]),
-    (["env.kwargs.levl=easy"], ["has no option 'levl'; did you mean level?", "env.kwargs"]),
-    (["env.val_kwargs.splt=test"], ["has no option 'splt'; did you mean split?", "env.val_kwargs"]),
-    ([*DESK], ["task 0 of env.id=textenv/service-desk has ", "raise engine.max_context and "]),
-    (["env.id=program_envs:tests/wordy", "rollout.max_response_length=190"], ["does not fit engine.max_context=192"]),
-]
-
-
-@pytest.mark.parametrize(("overrides", "words"), MISTAKES)
-def test_dry_run_and_run_find_same_mistakes(tmp_path, capsys, overrides, words, nothing_trains):
-    argv = arguments(tmp_path / "run", *overrides)
-    refused(capsys, [*argv, "--dry-run"], *words, "Nothing was started", code=2)
-    refused(capsys, argv, *words, code=2)
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (DESK, "task 0 of env.id=textenv/service-desk has .*raise engine.max_context and "),
+        (("env.id=program_envs:tests/wordy", "rollout.max_response_length=190"), "does not fit engine.max_context=192"),
+    ],
+)
+def test_opening_without_room_is_refused(tmp_path, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        rehearse(resolve(arguments(tmp_path, *overrides))[0])
 
 
 def test_advised_limit_fits(tmp_path, capsys):
@@ -69,27 +85,28 @@ def test_advised_limit_fits(tmp_path, capsys):
     assert f"tokens, of {context}={needed}" in capsys.readouterr().out
 
 
-def test_models_own_positions_are_limit(tmp_path, capsys):
+def saved(folder: Path, **sizes: int) -> list[str]:
+    """Save a model; return the arguments of a run with it."""
     tokenizer = tiny.build_tokenizer(["a b"])
-    tiny.save(tmp_path / "short", tiny.build_model(len(tokenizer), hidden=16, layers=1, max_context=64), tokenizer)
-    argv = [argument for argument in arguments(tmp_path / "run", *QUICK) if argument not in MODEL]
-    overrides = [f"model.path={tmp_path}/short", "--dry-run"]
-    refused(capsys, [*argv, *overrides], "engine.max_context=192 is more than the 64 positions", "at most", code=2)
-    refused(capsys, [*argv, *overrides[:1]], "engine.max_context=192 is more than the 64 positions", code=2)
-    dry_run(*argv, *overrides[:1], "engine.max_context=64")
+    tiny.save(folder / "model", tiny.build_model(len(tokenizer), hidden=16, layers=1, **sizes), tokenizer)
+    argv = [argument for argument in arguments(folder / "run", *QUICK) if argument not in MODEL]
+    return [*argv, f"model.path={folder}/model"]
 
 
-def test_unplayable_opening_error_has_reason(tmp_path, capsys, monkeypatch):
+def test_models_own_positions_are_limit(tmp_path):
+    argv = saved(tmp_path, max_context=64)
+    with pytest.raises(ValueError, match="engine.max_context=192 is more than the 64 positions.*at most"):
+        rehearse(resolve(argv)[0])
+    rehearse(resolve([*argv, "engine.max_context=64"])[0])
+
+
+def test_unplayable_opening_error_has_reason(tmp_path, monkeypatch):
     def torn(self: TextEnv[Any], task: Task) -> Any:
         raise RuntimeError("the page is torn")
 
     monkeypatch.setattr(constructor("program_envs:tests/bytes"), "opening", torn)
-    tokenizer = tiny.build_tokenizer(["a b"])
-    tiny.save(tmp_path / "model", tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
-    argv = [argument for argument in arguments(tmp_path / "run", *QUICK) if argument not in MODEL]
-    argv += [f"model.path={tmp_path}/model"]
-    for dry in (["--dry-run"], []):
-        refused(capsys, [*argv, *dry], "the opening of training task 0", "the page is torn", code=2)
+    with pytest.raises(ValueError, match="(?s)the opening of training task 0.*the page is torn"):
+        rehearse(resolve(saved(tmp_path))[0])
 
 
 def test_dry_run_prints_changes_or_all(tmp_path, capsys):

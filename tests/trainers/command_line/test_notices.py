@@ -51,6 +51,12 @@ def test_settings_that_bias_the_gradient_warn():
         assert f"algorithm.baseline={baseline} bends" in line
 
 
+@pytest.mark.parametrize("credit", ["spread", "discounted"])
+def test_credits_that_learn_another_policy(credit):
+    (line,) = warnings_of(f"algorithm.reward_credit={credit}")
+    assert f"algorithm.reward_credit={credit} learns another policy" in line
+
+
 def test_valid_and_ineffective_settings_are_silent():
     right = [
         f"{REWARD} algorithm.kl_penalty=k1",
@@ -58,6 +64,8 @@ def test_valid_and_ineffective_settings_are_silent():
         "rollout.top_p=0.9 rollout.top_k=50 rollout.keep_sampling_mask=true",
         "algorithm.adv_estimator=bilevel_gae algorithm.turn_lam=1",
         "rollout.filter_zero_variance=true algorithm.baseline=group",
+        "algorithm.reward_credit=last",
+        "algorithm.reward_credit=discounted algorithm.reward_credit_decay=0",
         "rollout.filter_zero_variance=true algorithm.adv_estimator=grpo",
     ]
     assert [warnings_of(words) for words in right] == [[]] * len(right)

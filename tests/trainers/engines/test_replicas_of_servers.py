@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
 from trainers.builders import SetupError, engines
 from trainers.builders.engines import check_engine, engine_of
-from trainers.command_line import ConfigError
 from trainers.command_line.load import resolve
 from trainers.config import PPOConfig
 from trainers.engines.base import EngineDeadError, Sampling
@@ -170,23 +169,6 @@ async def test_failed_server_closes_all_others(policy: Policy) -> None:
     assert not leftover
     for server in (good, bad):
         await server.stop()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "key"),
-    [
-        (["engine.name=vllm", f"engine.vllm.{TWO}", "engine.replicas=2"], "engine.replicas"),
-        (["engine.name=vllm", "engine.vllm.base_url=[http://x, http://x]"], "engine.vllm.base_url"),
-        (["engine.name=vllm", "engine.vllm.base_url=http://x", "engine.vllm.python=p"], "engine.vllm.python"),
-        (["engine.name=vllm", "engine.vllm.base_url=http://x", "engine.vllm.args.x=1"], "engine.vllm.args"),
-        (["engine.name=vllm", "engine.vllm.update_folder=x"], "engine.vllm.update_folder"),
-        (["engine.vllm.base_url=http://x"], "engine.vllm.base_url"),
-        (["engine.name=sglang", f"engine.sglang.{TWO}", "engine.sglang.server_args=[x]"], "engine.sglang.server_args"),
-    ],
-)
-def test_conflicting_keys_are_errors(arguments: list[str], key: str) -> None:
-    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
-        configured(*arguments)
 
 
 @pytest.mark.parametrize(

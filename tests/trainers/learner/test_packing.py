@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learner_helpers import some_trajectories, trajectory
+from learner_helpers import trajectory
 
 from trainers.learner.packing import action_rows, balance, micro_batches, value_rows
 from trainers.trajectory import action_offsets
@@ -100,11 +100,6 @@ def test_no_tokens_no_value():
     assert micro_batches(action_rows([empty]), 10) == [[]]
     with pytest.raises(ValueError, match="trajectory 0 .* has no token"):
         value_rows([empty])
-
-
-def test_budget_below_one_is_refused():
-    with pytest.raises(ValueError, match="at least 1"):
-        micro_batches(action_rows(some_trajectories()), 0)
 
 
 @given(st.lists(st.integers(0, 100), max_size=7), st.integers(1, 3))

@@ -105,14 +105,6 @@ def test_missing_shard_is_downloaded(fake):
     assert hub.cached(NAME, weights=False) == fake.cache
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"weight_map": 3}', "[" * 100_000])
-def test_a_broken_index_is_refused_in_words(fake, content):
-    hub.folder_of(NAME)
-    (fake.cache / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(policy.PolicyError, match=r"model\.safetensors\.index\.json"):
-        policy.load(ModelSection(path=NAME), lambda: (), max_context=0, seed=0)
-
-
 @pytest.mark.parametrize("error", [OfflineModeIsEnabled("offline"), LocalEntryNotFoundError("no connection")])
 def test_offline_one_line_says_what_to_run(fake, tmp_path, capsys, error):
     fake.error = error

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import re
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +29,7 @@ from textenvs.messages import Message, Messages, assistant, user
 from trainers.config.reward_model import ClassifierSection, RewardModelSection
 from trainers.models.tiny import build_model
 from trainers.rewards import RewardService, ScoringRequest, UnscoredError
-from trainers.rewards.backends.classifier import Classifier, ClassifierPool, LocalWorker
+from trainers.rewards.backends.classifier import Classifier, ClassifierPool, LocalWorker, classifier_problems
 
 
 @pytest.fixture(scope="session")
@@ -215,29 +218,90 @@ def test_overlong_conversation_is_an_error_or_cut(folders: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("family", "options", "message"),
+    ("family", "options", "key", "message"),
     [
-        ("labels", {}, "3 labels .*choose one"),
-        ("labels", {"label": "good"}, "no label 'good'; it has LABEL_0"),
-        ("labels", {"label": 3}, "no label 3"),
-        ("qwen2", {"transform": "softmax"}, "use transform=sigmoid"),
-        ("qwen2", {"max_length": 513}, "reads 512 tokens at most"),
-        ("bert", {"max_length": 512}, "reads 511 tokens at most"),
-        ("qwen2", {"template": "absent.jinja"}, "no file absent.jinja"),
-        ("qwen2", {"path": "/no/such/folder"}, "cannot be loaded"),
+        ("labels", {}, "label", "3 labels (LABEL_0, LABEL_1, LABEL_2); choose one"),
+        ("labels", {"label": "good"}, "label", "no label 'good'; it has LABEL_0"),
+        ("labels", {"label": 3}, "label", "no label 3"),
+        ("qwen2", {"transform": "softmax"}, "transform", "use transform=sigmoid"),
+        ("value", {"transform": "softmax", "head": "value"}, "transform", "use transform=sigmoid"),
+        ("qwen2", {"max_length": 513}, "max_length", "reads 512 tokens at most"),
+        ("qwen2", {"template": "absent.jinja"}, "template", "no file absent.jinja"),
+        ("qwen2", {"tokenizer": "nowhere"}, "tokenizer", "the tokenizer nowhere cannot be loaded"),
+        ("qwen2", {"path": "/no/such/folder"}, "path", "its config.json cannot be used"),
     ],
 )
-def test_unsuitable_models_are_refused(
-    folders: dict[str, str], family: str, options: dict[str, Any], message: str
+def test_unsuitable_options_are_refused(
+    folders: dict[str, str], family: str, options: dict[str, Any], key: str, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
-        Classifier(ClassifierSection(**{"path": folders[family]} | options))
+    """By its small files, and when it is made."""
+    section = ClassifierSection(**{"path": folders[family]} | options)
+    ((name, text),) = classifier_problems(section)
+    assert name == key
+    assert message in text
+    with pytest.raises(ValueError, match="cannot be loaded" if key == "path" else re.escape(message)):
+        Classifier(section)
 
 
-def test_model_without_trained_head_is_refused(tmp_path: Path) -> None:
-    build_model(300, hidden=64, heads=2, layers=1, max_context=64).save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{% if", "the chat template rejects the conversation"),
+        ("{{ raise_exception('no') }}", "rejects the conversation"),
+        ("", "no chat template"),
+    ],
+)
+def test_template_without_conversations_is_refused(
+    folders: dict[str, str], tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "t.jinja").write_text(text)
+    options = ClassifierSection(path=folders["qwen2"], template=f"{tmp_path}/t.jinja")
+    ((key, problem),) = classifier_problems(options)
+    assert key == "template"
+    assert message in problem
+
+
+def reconfigured(path: Path, **changes: Any) -> None:
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: (path / "config.json").write_text("{"), "its config.json cannot be used"),
+        (lambda path: (path / "config.json").write_text('{"model_type": "nosuch"}'), "its config.json cannot be used"),
+        (lambda path: (path / "config.json").write_text('{"model_type": "vit"}'), "no AutoModelForSequence"),
+        (lambda path: reconfigured(path, hidden_size=-64), "its config.json cannot be used"),
+        (lambda path: reconfigured(path, vocab_size=40), "the model knows 40: they do not belong together"),
+        (lambda path: (path / "tokenizer.json").write_text("{}"), "the tokenizer"),
+        (lambda path: (path / "model.safetensors").write_bytes(b"\x00" * 20), "its weights cannot be read"),
+    ],
+)
+def test_unusable_folder_is_refused(
+    folders: dict[str, str], tmp_path: Path, change: Callable[[Path], object], message: str
+) -> None:
+    folder = Path(shutil.copytree(folders["qwen2"], tmp_path / "copy"))
+    change(folder)
+    (key, problem), *_ = classifier_problems(ClassifierSection(path=str(folder)))
+    assert key == "path"
+    assert message in problem
+
+
+def test_encoder_keeps_a_position_for_itself(folders: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="reads 511 tokens at most"):
+        Classifier(ClassifierSection(path=folders["bert"], max_length=512))
+
+
+def test_model_without_trained_head_is_refused(folders: dict[str, str], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["qwen2"], tmp_path / "copy")
+    (folder / "model.safetensors").unlink()
+    build_model(320, hidden=64, heads=2, layers=1, max_context=64).save_pretrained(folder)
+    assert ("path", True) in [
+        (k, "lack score.weight" in text) for k, text in classifier_problems(ClassifierSection(path=str(folder)))
+    ]
     with pytest.raises(ValueError, match=r"lack score\.weight, which would be random"):
-        Classifier(ClassifierSection(path=str(tmp_path)))
+        Classifier(ClassifierSection(path=str(folder)))
 
 
 def test_nan_is_no_score(exact: Classifier) -> None:

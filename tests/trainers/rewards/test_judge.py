@@ -142,11 +142,7 @@ async def test_reference_is_shown_only_if_rubric_needs_it(tmp_path: Path) -> Non
     [
         ({"rubric": "kind"}, "one of correct, harmless, helpful, or a file"),
         ({"low": 1.0, "high": 1.0}, "must be below"),
-        ({"high": float("inf")}, "finite"),
-        ({"votes": 0}, "votes"),
-        ({"vote": "sum"}, "vote"),
         ({"votes": 3, "chat": {"temperature": 0.0}}, "are one"),
-        ({"tries": 0}, "tries"),
         ({"chat": {"tempature": 1.0}}, "did you mean 'temperature'"),
         ({"base_url": None, "chat": {"api_key_env": "NO_SUCH_KEY"}}, "NO_SUCH_KEY has no key"),
     ],

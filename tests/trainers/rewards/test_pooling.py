@@ -217,6 +217,8 @@ async def test_hanging_server_is_an_outage() -> None:
         ({"input": "messages", "tokenizer": "t"}, "tokenizer has no effect"),
         ({"endpoint": "score", "max_length": 5}, "max_length has no effect"),
         ({"endpoint": "score", "label": 1}, "takes no label"),
+        ({"tokenizer": "nowhere"}, "the tokenizer nowhere cannot be loaded"),
+        ({"input": "messages", "api_key_env": "NO_SUCH_KEY"}, "the environment variable NO_SUCH_KEY has no key"),
     ],
 )
 def test_unsuitable_options_are_refused(options: dict[str, Any], message: str) -> None:
