@@ -37,7 +37,7 @@ from .algorithms.losses import PolicyLoss, token_weights
 from .algorithms.losses.value import value_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
-from .config.schema import CriticSection
+from .config.learning import CriticSection
 from .learner import Learner
 from .report.episodes import Explained
 from .rollout.collector import BatchEpisode

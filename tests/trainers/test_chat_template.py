@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from textenvs.messages import assistant, user, visible_text
 from trainers import ppo, sft
-from trainers.chat_template import TemplateReasoning, reasoning_of, show_with, unread, variables
+from trainers.chat_template import RendererError, TemplateReasoning, reasoning_of, show_with, unread, variables
 from trainers.checkpoints import refuse_other_run
 from trainers.command_line import resolve
 from trainers.command_line.load import ConfigError
@@ -24,7 +24,7 @@ from trainers.config.template import RESERVED, refused
 from trainers.engines.base import Generation
 from trainers.models.tiny import CHATML
 from trainers.rollout.episode_tokens import EpisodeTokens
-from trainers.rollout.renderer import Renderer, RendererError
+from trainers.rollout.renderer import Renderer
 
 # As in Qwen 3: an empty thought before the reply, and none in earlier replies.
 SWITCH = QWEN3.replace(

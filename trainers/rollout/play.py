@@ -19,6 +19,7 @@ from textenvs.lookahead import Played
 from textenvs.messages import Messages, clean_text
 from textenvs.two_sides import Cut
 
+from ..chat_template import RendererError
 from ..config.rollout import RolloutSection
 from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
@@ -26,7 +27,7 @@ from .curriculum import Start, context_digest
 from .environments import Backend, EnvError, Lease
 from .episode_tokens import EpisodeTokens
 from .forks import ForkPoint
-from .renderer import Renderer, RendererError
+from .renderer import Renderer
 from .rewards import PendingRewards, Score, TurnContext
 from .seeds import derive_seed
 from .stats import Load, Timeline

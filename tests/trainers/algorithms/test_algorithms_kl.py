@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trainers.algorithms.estimators.base import KLControlSection
-from trainers.algorithms.kl import AdaptiveKL, FixedKL, KLController, KLEstimator, kl_estimate, mean_kl
+from trainers.algorithms.kl import AdaptiveKL, FixedKL, KLController, kl_estimate, mean_kl
+from trainers.algorithms.names import KLEstimator
 
 KINDS: list[KLEstimator] = ["k1", "k2", "k3", "abs"]
 

@@ -25,13 +25,13 @@ from textenvs.messages import Message, user
 from textenvs.users.base import take_turn
 from textenvs.users.llm import LLMUser
 from trainers import ppo
+from trainers.chat_template import RendererError
 from trainers.engines.base import EngineDeadError, EngineError
 from trainers.models.tiny import build_tokenizer
 from trainers.report.episodes import EpisodeFiles, Pieces
 from trainers.report.loggers import LoggedRun, Reporter
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.renderer import RendererError
 from trainers.trajectory import Status, Trajectory, read_parquet
 
 
