@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from textenvs.event_loop import submit, wait_for
+from textenvs.event_loop import submit, together, wait_for
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import same_messages
 from textenvs.integrations.trl import log_terms, spec_of
@@ -280,13 +280,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
                     if rounds is not None:
                         rounds.leave()
 
-        tasks = [asyncio.ensure_future(one(*pair)) for pair in zip(backends, episodes, strict=True)]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return await together(*(one(*pair) for pair in zip(backends, episodes, strict=True)))
 
     def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory], training: bool) -> None:
         failed = [episode for episode in trajectories if has_failed(episode)]
