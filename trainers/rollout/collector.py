@@ -168,8 +168,6 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         seed: int = 0,
         on_trajectory: Callable[[Trajectory], None] | None = None,
     ) -> None:
-        if engine_slots is not None and engine_slots < 1:
-            raise ValueError(f"engine_slots must be at least 1 or None, not {engine_slots}")
         self._engine, self._sampling, self._seed = engine, sampling_of(rollout), seed
         self._backends = dict(backend) if isinstance(backend, Mapping) else {"": backend}
         self._on_trajectory, self._credit, self._trace = on_trajectory, credit, trace

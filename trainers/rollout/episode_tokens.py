@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from textenvs.env import LARGEST
 from textenvs.messages import Message, Messages, assistant, clean_text
 
-from ..chat_template import (
-    Tools,
-)
+from ..chat_template import Tools
 from ..engines.base import Generation
 from ..trajectory import Status, Trajectory, is_reward
 from .renderer import Renderer

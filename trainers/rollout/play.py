@@ -140,9 +140,6 @@ class Player:
     ) -> None:
         self.engine, self.renderer, self.rollout = engine, renderer, rollout
         self._rewards, self._reward_timeout = dict(rewards or {}), reward_timeout
-        for name, score in self._rewards.items():
-            if not callable(score):
-                raise ValueError(f"rewards[{name!r}] must be a function score(so_far, turn), not {score!r}")
         self._interruptions = 0  # beginnings and ends of updates that cut what is running
         self._interrupting = 0  # such updates now
         self._newest = engine.version  # of the weights that are out, or on their way
@@ -362,8 +359,7 @@ class Player:
         enter("reset")
         conversation, info = await env.reset(episode.env_seed, episode.options)
         enter("own")
-        main, names = info["side"], {"episode_id": episode.episode_id, "group_id": episode.group_id}
-        names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
+        main, names = info["side"], {"episode_id": episode.episode_id, **_names(episode, info)}
         for turn in itertools.count():
             side = info["side"]
             if side in sides:
@@ -415,16 +411,13 @@ class Player:
         """Return the user's side of an episode; where no message of it was accepted, that is its end, and rewarded."""
         if refused:
             end = _End(Status.COMPLETED, terminated=True, stop=end.stop)
-        how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
-        trajectory = user.finish(**how, stop=end.stop, error=end.error, **_origin(episode))  # type: ignore[arg-type]
-        return _cut(trajectory, self.engine.max_context)
+        return self._finished(user, episode, end)
 
     async def _open(self, env: Lease, episode: Episode, progress: _Progress) -> ForkPoint:
         conversation, info = await env.reset(episode.env_seed, episode.options)
         progress.timeline.phase("own")
         progress.messages = conversation
-        names = {"group_id": episode.group_id}
-        names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
+        names = _names(episode, info)
         tokens = EpisodeTokens(
             self.renderer, conversation, tools=progress.backend.tools, episode_id=episode.episode_id, **names
         )
@@ -500,17 +493,13 @@ class Player:
     def _finish(self, episode: Episode, progress: _Progress, end: _End) -> Trajectory:
         if progress.tokens is None:  # it did not even open
             return _nothing(episode, end)
-        trajectory = progress.tokens.finish(
-            terminated=end.terminated,
-            truncated=not end.terminated,
-            status=end.status,
-            stop=end.stop,
-            error=end.error,
-            metrics=progress.metrics,
-            messages=progress.messages or None,  # of a user: those of its tokens
-            user_messages=progress.user_messages,
-            **_origin(episode),
-        )
+        messages = progress.messages or None  # of a user: those of its tokens
+        more = {"metrics": progress.metrics, "messages": messages, "user_messages": progress.user_messages}
+        return self._finished(progress.tokens, episode, end, **more)
+
+    def _finished(self, tokens: EpisodeTokens, episode: Episode, end: _End, **more: Any) -> Trajectory:
+        how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
+        trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **more)  # type: ignore[arg-type]
         return _cut(trajectory, self.engine.max_context)
 
 
@@ -565,6 +554,10 @@ class _Futures:
 def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:
     terms = info.get("terms")
     return terms if isinstance(terms, Mapping) and terms else {"reward": reward}
+
+
+def _names(episode: Episode, info: Mapping[str, Any]) -> dict[str, str]:
+    return {"group_id": episode.group_id} | {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
 
 
 def _origin(episode: Episode) -> dict[str, Any]:
