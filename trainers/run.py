@@ -258,7 +258,6 @@ class _Parts:
         self.reporter = Reporter(
             logged_run(config, self.folder, first_step_of(config, self.checkpoint)),
             config.trainer.logger,
-            total=config.trainer.total_iterations,
             episodes=episode_files(config, self.folder, self.policy.tokenizer),
             on_phase=None if self.trace is None else self.trace.phase,
             console=self.console,

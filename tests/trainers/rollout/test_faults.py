@@ -240,7 +240,7 @@ def test_full_disk_dump_warns_without_partial_file(
     (batch,) = run_simulated(collect(engine_of(says("1 end"))))
     pieces = Pieces(build_tokenizer(["1 end"], vocab_size=300))
     files = EpisodeFiles(tmp_path, pieces, 0, {"rollout_data_dir": str(tmp_path / "dumps")})
-    reporter = Reporter(LoggedRun(tmp_path), (), total=3, episodes=files)
+    reporter = Reporter(LoggedRun(tmp_path), (), episodes=files)
 
     def half(writer: Any, table: Any, size: int) -> None:
         raise full_disk(writer.where)
