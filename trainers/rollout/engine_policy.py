@@ -6,7 +6,7 @@ begins with are.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from textenvs.messages import Messages
@@ -65,12 +65,8 @@ class Speaker:
         room = policy.engine.max_context - size
         if room <= 0:
             raise NoRoomError(f"{size} tokens, and there is room for {policy.engine.max_context}")
-        sampling = replace(
-            policy.sampling,
-            max_new_tokens=min(policy.sampling.max_new_tokens, room),
-            stop_token_ids=tuple(dict.fromkeys((*policy.sampling.stop_token_ids, *policy.renderer.stop_token_ids))),
-            seed=derive_seed(self._seed, "reply", self._tokens.num_turns),
-        )
+        seed = derive_seed(self._seed, "reply", self._tokens.num_turns)
+        sampling = policy.sampling.of_reply(room, policy.renderer.stop_token_ids, seed)
         generation = await policy.engine.generate(self._tokens.context, sampling)
         while generation.finish_reason == "abort":
             generation = await policy.engine.generate(self._tokens.context, sampling)

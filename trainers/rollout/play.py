@@ -447,7 +447,6 @@ class Player:
         self, episode: Episode, turn: int, limit: int, session: str, tokens: EpisodeTokens, timeline: Timeline
     ) -> str:
         """Sample a reply: one generation, or several where weight updates cut it and it may continue."""
-        stops = tuple(dict.fromkeys((*episode.sampling.stop_token_ids, *self.renderer.stop_token_ids)))
         remaining = min(episode.sampling.max_new_tokens, limit - tokens.context_size)
         seed = derive_seed(episode.sampling_seed, turn)
         timeline.phase("generate")
@@ -455,7 +454,7 @@ class Player:
             async with asyncio.timeout(self.rollout.generation_timeout_s) as clock:
                 for piece in itertools.count(1):
                     context, moment = tokens.context, self.moment()
-                    sampling = replace(episode.sampling, max_new_tokens=remaining, stop_token_ids=stops, seed=seed)
+                    sampling = episode.sampling.of_reply(remaining, self.renderer.stop_token_ids, seed)
                     generation = await self.engine.generate(context, sampling, session)
                     count = len(generation.token_ids)
                     timeline.generated(len(context), count, generation.metrics)

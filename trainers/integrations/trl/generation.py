@@ -86,7 +86,7 @@ def engine_for(trainer: Any, *, max_slots: int, max_context: int, threads: int |
         raise ValueError(f"the embedded engine does not serve this model: {error}. Otherwise, {_OTHERWISE}") from error
 
 
-def sampling_of(trainer: Any, stop_token_ids: tuple[int, ...], max_new_tokens: int) -> Sampling:
+def sampling_of(trainer: Any, max_new_tokens: int) -> Sampling:
     """Convert TRL's sampling to ours: TRL writes ``None`` where nothing is cut, and disables top-k by 0 or -1."""
     return Sampling(
         temperature=trainer.temperature,
@@ -94,7 +94,6 @@ def sampling_of(trainer: Any, stop_token_ids: tuple[int, ...], max_new_tokens: i
         top_k=max(trainer.top_k or 0, 0),
         min_p=trainer.min_p or 0.0,
         max_new_tokens=max_new_tokens,
-        stop_token_ids=stop_token_ids,
     )
 
 

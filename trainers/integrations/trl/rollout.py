@@ -201,8 +201,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
         """Build the episodes; their seeds are functions of the run's seed and of numbers, equal in each evaluation."""
-        stops = tuple(dict.fromkeys((*self._renderer.stop_token_ids, *trainer.eos_token_ids)))
-        sampling = sampling_of(trainer, stops, self.max_turn_tokens or trainer.args.max_completion_length)
+        sampling = sampling_of(trainer, self.max_turn_tokens or trainer.args.max_completion_length)
         step = int(trainer.state.global_step)
         if training:
             self._calls = (step, self._calls[1] + 1) if self._calls[0] == step else (step, 0)
