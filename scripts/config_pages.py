@@ -13,9 +13,10 @@ from pathlib import Path
 
 from trainers.compat.verl.rules import TABLES
 from trainers.compat.verl.translate import NAMES, Rule
+from trainers.config.base import RunConfig
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import Key, groups
-from trainers.config.schema import PPOConfig, RunConfig, SFTConfig
+from trainers.config.schema import PPOConfig, SFTConfig
 from trainers.config.yaml12 import dump
 
 COMMANDS: dict[str, type[RunConfig]] = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from textenvs.startup import INTERRUPTED
 from textenvs.text import reader_may_leave
 
-from .cli import INTERRUPTED, leave, run_command
+from .cli import leave, run_command
 from .registry import TrainerNotFoundError, make, names
 
 _USAGE = "usage: python -m trainers [NAME [key=value ...]]; without a name it lists the trainers"

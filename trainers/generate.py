@@ -40,6 +40,7 @@ from textenvs.text import plural
 from .builders import SetupError
 from .builders.engines import check_engine, cluster_of, engine_of, plan_of
 from .builders.policy import renderer_of, set_threads
+from .chat_template import RendererError
 from .cli import Interrupts, leave, run_command
 from .cluster.memory import PlanError
 from .cluster.plan import with_replicas
@@ -47,7 +48,7 @@ from .config.model import ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .models.hub import is_name
 from .models.policy import PolicyError, end_token_ids_of, load, load_tokenizer, positions, resolve_device
-from .rollout.renderer import Renderer, RendererError
+from .rollout.renderer import Renderer
 from .rollout.seeds import derive_seed
 from .trajectory import TableError, read_table, refuse_rows, write_table
 

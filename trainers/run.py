@@ -35,6 +35,7 @@ from .builders.folder import (
 from .builders.learner import check_learner, learner_of, start_from_adapter
 from .builders.policy import careless_of, experts_of, policy_of, renderer_of, set_threads, with_available_scripts
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
+from .chat_template import RendererError
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, changes, damaged, refuse_checkpoint
 from .cli import tuned_gc
 from .cluster.group import LearnerGroup, RankError
@@ -53,10 +54,11 @@ from .report.console import ConsoleLogger
 from .report.diagnosis import Doctor
 from .report.loggers import METRICS_FILE, MetricsError, Reporter, profiled, read_jsonl
 from .report.progress import Phase, Progress, duration
-from .rollout.collector import CollectionError, Collector
+from .rollout.collector import Collector
 from .rollout.demonstrations import DemonstrationError
 from .rollout.environments import Backend
-from .rollout.renderer import Renderer, RendererError
+from .rollout.group_scheduler import CollectionError
+from .rollout.renderer import Renderer
 from .rollout.trace import TraceFile
 from .update import Update
 
@@ -256,7 +258,6 @@ class _Parts:
         self.reporter = Reporter(
             logged_run(config, self.folder, first_step_of(config, self.checkpoint)),
             config.trainer.logger,
-            total=config.trainer.total_iterations,
             episodes=episode_files(config, self.folder, self.policy.tokenizer),
             on_phase=None if self.trace is None else self.trace.phase,
             console=self.console,

@@ -84,6 +84,14 @@ class ActorSection(OptimizerSection):
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Maximum tokens in one forward and backward pass.")
 
 
+def value_of(section: Section, key: str) -> Any:
+    """Return the value of a dotted key; ``None`` for one of another variant of its section."""
+    value: Any = section
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
 def changed(section: Section, name: str) -> bool:
     """Return whether a value differs from its default; writing out a default (a dumped file does) changes nothing."""
     return bool(getattr(section, name) != type(section).model_fields[name].get_default(call_default_factory=True))

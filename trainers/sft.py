@@ -31,6 +31,7 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
+from textenvs.startup import INTERRUPTED
 from textenvs.text import plural
 
 from .builders import SetupError, nothing_started
@@ -46,7 +47,8 @@ from .builders.policy import (
     set_threads,
     tokenizer_texts,
 )
-from .cli import INTERRUPTED, Interrupts, run_command
+from .chat_template import RendererError
+from .cli import Interrupts, run_command
 from .config.model import ModelSection, SupervisedSection
 from .config.running import RunSection
 from .config.schema import SFTSection
@@ -59,7 +61,7 @@ from .report.console import ConsoleLogger
 from .report.loggers import MetricsError, open_loggers
 from .report.progress import Progress
 from .rollout.demonstrations import DemonstrationError, Example, encode
-from .rollout.renderer import Renderer, RendererError
+from .rollout.renderer import Renderer
 
 log = logging.getLogger("trainers")
 

@@ -32,12 +32,12 @@ from torch import Tensor
 from .algorithms import off_policy
 from .algorithms.batch import ActionBatch, Advantages, gather, tree_of
 from .algorithms.estimators import Estimator, normalize, restrict
-from .algorithms.kl import AdaptiveKL, EntropyBonus, FixedKL, KLController, kl_estimate, mean_kl
+from .algorithms.kl import EntropyBonus, KLController, kl_estimate, mean_kl
 from .algorithms.losses import PolicyLoss, token_weights
 from .algorithms.losses.value import value_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
-from .config.schema import CriticSection
+from .config.learning import CriticSection
 from .learner import Learner
 from .report.episodes import Explained
 from .rollout.collector import BatchEpisode
@@ -95,7 +95,7 @@ class Update:
         actor = config.actor
         assert actor.entropy_coeff is not None  # resolved
         self.config = config
-        self.kl = kl or kl_controller(config.algorithm)
+        self.kl = kl or KLController(config.algorithm.kl_ctrl)
         self.entropy = entropy or EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step)
 
     def state_dict(self) -> dict[str, Any]:
@@ -364,7 +364,7 @@ class _Steps:
             self.config.actor.loss_agg_mode,
             action_offsets(part.episodes),
             mask,
-            norm_length(self.config),
+            float(self.config.rollout.max_response_length),
             weights=None if advantages.weights is None else advantages.weights[tokens],
             tree=part.tree,
         )
@@ -456,22 +456,7 @@ def critic_loss(section: CriticSection) -> Any:
     return loss
 
 
-def norm_length(config: PPOConfig) -> float | None:
-    """Return the divisor of ``seq-mean-token-sum-norm``, ``None`` for other modes of aggregation."""
-    if config.actor.loss_agg_mode != "seq-mean-token-sum-norm":
-        return None
-    return float(config.rollout.max_response_length)
-
-
 # ------------------ corrections
-
-
-def kl_controller(section: Estimator) -> KLController:
-    """Build the controller of the KL penalty's weight in the reward."""
-    control = section.kl_ctrl
-    if control.type == "fixed":
-        return FixedKL(control.kl_coef)
-    return AdaptiveKL(control)
 
 
 def off_policy_correction(

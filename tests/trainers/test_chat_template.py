@@ -12,14 +12,14 @@ from chat_styles import QWEN3, STYLES, make_tokenizer, tokenizer_of
 from transformers import PreTrainedTokenizerBase
 
 from textenvs.messages import assistant, user, visible_text
-from trainers.chat_template import TemplateReasoning, reasoning_of, show_with, unread, variables
+from trainers.chat_template import RendererError, TemplateReasoning, reasoning_of, show_with, unread, variables
 from trainers.command_line import resolve
 from trainers.command_line.load import ConfigError
 from trainers.config.template import RESERVED, refused
 from trainers.engines.base import Generation
 from trainers.models.tiny import CHATML
 from trainers.rollout.episode_tokens import EpisodeTokens
-from trainers.rollout.renderer import Renderer, RendererError
+from trainers.rollout.renderer import Renderer
 
 # As in Qwen 3: an empty thought before the reply, and none in earlier replies.
 SWITCH = QWEN3.replace(

@@ -13,7 +13,8 @@ from estimating import estimate
 from trajectories import trajectory_of, turns_of
 
 from trainers.algorithms.batch import ActionBatch, Advantages
-from trainers.algorithms.kl import FixedKL
+from trainers.algorithms.estimators import KLControlSection
+from trainers.algorithms.kl import KLController
 from trainers.algorithms.losses import LOSSES
 from trainers.command_line.load import resolve
 from trainers.config import PPOConfig
@@ -72,7 +73,10 @@ def token_rewards() -> np.ndarray:
     return np.concatenate([t.token_rewards()[t.action_mask] for t in episodes()])
 
 
-class Steered(FixedKL):
+NO_KL = KLController(KLControlSection(kl_coef=0.0))
+
+
+class Steered(KLController):
     """Keeps what it is told, and becomes ten times as large."""
 
     def update(self, kl: float, episodes: int) -> None:
@@ -81,7 +85,7 @@ class Steered(FixedKL):
 
 
 def prepare(
-    run: PPOConfig, learner: Any, kl: FixedKL, batch: list[Trajectory], users: int = 0
+    run: PPOConfig, learner: Any, kl: KLController, batch: list[Trajectory], users: int = 0
 ) -> tuple[Any, Advantages, Any]:
     """Return the columns, advantages and metrics of a batch that is prepared for its optimizer steps."""
     sides = [
@@ -96,7 +100,7 @@ CRITIC = ("algorithm.adv_estimator=gae", "algorithm.gamma=1", "algorithm.lam=1")
 
 
 def test_reward_kl_is_subtracted_per_token():
-    kl = Steered(0.5)
+    kl = Steered(KLControlSection(kl_coef=0.5))
     options = ("algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k1", "algorithm.norm_adv=false", *CRITIC)
     columns, result, metrics = prepare(config(*options), learner(reference=True, critic=True), kl, episodes())
     estimate = ROLLOUT - REFERENCE
@@ -112,7 +116,7 @@ def test_reward_kl_is_subtracted_per_token():
 
 def test_kl_is_that_of_roots_alone():
     """Forks are many and see late turns: a target, and a horizon in episodes, mean the same without them."""
-    kl, names = Steered(0.5), iter("abcd")
+    kl, names = Steered(KLControlSection(kl_coef=0.5)), iter("abcd")
     trajectories = [dataclasses.replace(t, episode_id=next(names)) for t in episodes()]
     trajectories[1] = dataclasses.replace(trajectories[1], forked_from="a", forked_turn=1)
     options = ("algorithm.adv_estimator=fork", "algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k1")
@@ -123,7 +127,7 @@ def test_kl_is_that_of_roots_alone():
 
 
 def test_loss_kl_keeps_rewards_unchanged():
-    kl = Steered(0.5)
+    kl = Steered(KLControlSection(kl_coef=0.5))
     options = ("actor.use_kl_loss=true", "algorithm.norm_adv=false", *CRITIC)
     columns, _, _ = prepare(config(*options), learner(reference=True, critic=True), kl, episodes())
     assert columns["returns"] == pytest.approx(to_go(token_rewards()))
@@ -132,7 +136,7 @@ def test_loss_kl_keeps_rewards_unchanged():
 
 
 def test_critic_metrics_are_reported():
-    columns, _, metrics = prepare(config(*CRITIC), learner(critic=True), FixedKL(0.0), episodes())
+    columns, _, metrics = prepare(config(*CRITIC), learner(critic=True), NO_KL, episodes())
     assert columns["old_values"] == pytest.approx(VALUES)
     returns = to_go(token_rewards())
     assert metrics["critic/value_mean"] == pytest.approx(VALUES.mean())
@@ -144,7 +148,7 @@ def test_recomputed_logprobs_replace_and_correct_rollout_ones():
     reject = ("actor.rejection=token", "actor.rejection_low=0.8", "actor.rejection_high=1.5")
     rloo = ("algorithm.adv_estimator=rloo", "algorithm.baseline=group", "algorithm.norm_adv=false")
     run = config(*options, *reject, *rloo)
-    columns, result, metrics = prepare(run, learner(), FixedKL(0.0), episodes())
+    columns, result, metrics = prepare(run, learner(), NO_KL, episodes())
     ratio = np.exp(AGAIN - ROLLOUT)
     retained = (ratio >= 0.8) & (ratio <= 1.5)
     assert 0 < retained.sum() < COUNT
@@ -162,25 +166,25 @@ def test_recomputed_logprobs_replace_and_correct_rollout_ones():
 def test_optimal_token_baseline_weights_by_rollout_logprobs():
     """Also with recomputed log-probabilities, which differ."""
     run = config("algorithm.baseline=optimal_token", "actor.old_logprobs=recompute")
-    columns, _, _ = prepare(run, learner(), FixedKL(0.0), episodes())
+    columns, _, _ = prepare(run, learner(), NO_KL, episodes())
     batch = ActionBatch.from_trajectories(episodes(), score_norms=(1.0 - np.exp(ROLLOUT)) ** 2)
     assert columns["advantages"] == pytest.approx(estimate("turn_grpo", batch, baseline="optimal_token").advantages)
 
 
 def test_user_rewards_stay_out_of_assistant_baselines():
     run, trajectories = config("algorithm.adv_estimator=turn_grpo", "algorithm.baseline=mixed"), episodes()
-    columns, _, _ = prepare(run, learner(), FixedKL(0.0), trajectories, users=2)
+    columns, _, _ = prepare(run, learner(), NO_KL, trajectories, users=2)
     sides = (ActionBatch.from_trajectories(side) for side in (trajectories[:2], trajectories[2:]))
     apart = [estimate("turn_grpo", side, baseline="mixed") for side in sides]
     assert columns["advantages"] == pytest.approx(np.concatenate([result.advantages for result in apart]))
-    without, _, _ = prepare(run, learner(), FixedKL(0.0), trajectories)
+    without, _, _ = prepare(run, learner(), NO_KL, trajectories)
     assert columns["advantages"] != pytest.approx(without["advantages"]), "the batch has two groups, one a side"
 
 
 def test_advantages_are_normalised_over_trained_tokens():
     reject = ("actor.old_logprobs=recompute", "actor.rejection=token", "actor.rejection_low=0.8")
     run = config(*reject, "algorithm.adv_estimator=rloo", "algorithm.norm_adv=true")
-    columns, result, _ = prepare(run, learner(), FixedKL(0.0), episodes())
+    columns, result, _ = prepare(run, learner(), NO_KL, episodes())
     trained = result.policy_mask
     assert 0 < trained.sum() < COUNT
     assert columns["advantages"][trained].mean() == pytest.approx(0.0, abs=1e-9)
@@ -251,7 +255,7 @@ def test_gdpo_sees_terms_of_whole_episodes_by_name(caplog):
     ]
     keys = ["algorithm.gdpo_reward_keys=[right,format,tone]", "algorithm.gdpo_reward_weights=[2,1,1]"]
     run = config("algorithm.adv_estimator=gdpo", *keys)
-    columns, result, metrics = prepare(run, learner(), FixedKL(0.0), batch)
+    columns, result, metrics = prepare(run, learner(), NO_KL, batch)
     terms = [[1.0, 0.75, 0.0], [0.0, 0.5, 0.0], [3.0, 0.25, 0.0], [3.0, -1.0, 0.0]]
     expected = estimate("gdpo", ActionBatch.from_trajectories(batch, terms=terms), gdpo_reward_weights=(2.0, 1.0, 1.0))
     np.testing.assert_allclose(columns["advantages"], expected.advantages, atol=1e-6)

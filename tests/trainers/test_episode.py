@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.messages import Message, Messages, assistant, system, tool, user
+from trainers.chat_template import RendererError
 from trainers.engines.base import Generation
 from trainers.rollout.episode_tokens import EpisodeTokens
-from trainers.rollout.renderer import Renderer, RendererError
+from trainers.rollout.renderer import Renderer
 from trainers.trajectory import Status, Trajectory
 
 DONE: dict[str, Any] = {"terminated": True, "truncated": False, "status": Status.COMPLETED}

@@ -18,7 +18,7 @@ from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Messages, TextPart, assistant, image_part, system, text_part, tool, user
 from trainers.builders import SetupError
 from trainers.builders.environments import check_tools
-from trainers.chat_template import ControlTokens, MarkedText
+from trainers.chat_template import ControlTokens, MarkedText, RendererError
 from trainers.command_line import resolve
 from trainers.config import PPOConfig
 from trainers.config.reward_model import TokenizingSection
@@ -27,7 +27,7 @@ from trainers.models.tiny import CHATML, build_tokenizer
 from trainers.rewards.backends.conversation import ConversationTokens
 from trainers.rollout.environments import Backend, EnvSpec, tools_of
 from trainers.rollout.play import Episode, Player
-from trainers.rollout.renderer import Renderer, RendererError
+from trainers.rollout.renderer import Renderer
 
 # Phi's: what is neither user nor assistant is dropped, tools and calls too.
 DROPPING = (

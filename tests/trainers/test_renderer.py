@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from textenvs.messages import Message, Messages, assistant, system, tool, user
+from trainers.chat_template import RendererError
 from trainers.models.tiny import CHATML
-from trainers.rollout.renderer import Renderer, RendererError
+from trainers.rollout.renderer import Renderer
 
 MAKERS = {"spaces": tokenizer_of, "merging": newline_merging_tokenizer, "word space": word_space_tokenizer}
 

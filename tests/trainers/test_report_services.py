@@ -58,7 +58,7 @@ def test_wandb_offline_resumes_the_same_run(tmp_path, monkeypatch):
     for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
     for first_step in (0, 2):
-        reporter = Reporter(LoggedRun(tmp_path / "run", "project", first_step=first_step), ["wandb"], total=3)
+        reporter = Reporter(LoggedRun(tmp_path / "run", "project", first_step=first_step), ["wandb"])
         reporter.iteration(first_step + 1, {"train/reward": 0.5}, [])
         reporter.close()
     number = (tmp_path / "run" / "wandb_run.txt").read_text().strip()

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import trainers
-from trainers.command_line.load import all_keys
 from trainers.config import PPOConfig, SFTConfig
 from trainers.config.commands import EvaluateConfig, GenerateConfig
+from trainers.config.describe import all_keys
 from trainers.section import Section
 
 #: What runs under an engine's own Python, reads arguments into sections, or needs a library that is not here.

@@ -21,9 +21,10 @@ from transformers import AddedToken
 import textenvs
 from textenvs.messages import Message, Messages, assistant, system, tool, user
 from textenvs.tools.formats import call
+from trainers.chat_template import RendererError
 from trainers.engines.base import Generation
 from trainers.rollout.episode_tokens import EpisodeTokens
-from trainers.rollout.renderer import Renderer, RendererError
+from trainers.rollout.renderer import Renderer
 
 SPEC = find_spec("trl")
 FILES = {} if SPEC is None else {p.stem: p for p in sorted(Path(str(SPEC.origin)).parent.rglob("*.jinja"))}

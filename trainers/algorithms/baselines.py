@@ -93,8 +93,6 @@ def _weighed_others(x: Floats, weight: Floats, key: Ints) -> tuple[Floats, Bools
 
 def mean_baseline(x: Floats, group: Ints, turn: Ints, side: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
     """Return the mean of the other entries at each entry's turn: those of its group, or these and all of its side."""
-    if kind not in ("group", "mixed", "shrunk"):
-        raise ValueError(f'baseline must be "group", "mixed", "shrunk" or "optimal_token", not {kind!r}')
     size = len(x)
     if zero_pad:
         x, group, turn, side = _padded(x, group, turn, side)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -287,8 +287,6 @@ def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observatio
     where history was rewritten, the whole new rendering). ``history``: everything that the policy sees at that point,
     which is rarely the same twice. Returns int ``[K]``, from 0.
     """
-    if kind not in get_args(Anchor):
-        raise ValueError(f"anchor must be one of {', '.join(get_args(Anchor))}, not {kind!r}")
     numbers: dict[bytes, int] = {}
     states = []
     for trajectory in trajectories:
@@ -341,19 +339,6 @@ def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -
             raise ValueError(f"array {number} has {len(array)} entries for {len(trajectory.action_mask)} tokens")
     parts = [array[t.action_mask] for t, array in zip(trajectories, arrays, strict=True)]
     return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def scatter(trajectories: Sequence[Trajectory], flat: NDArray[Any]) -> list[NDArray[Any]]:
-    """Put one entry an action token, ``[N]``, back to its place, ``[T]`` an episode, with 0 elsewhere."""
-    offsets = action_offsets(trajectories)
-    if len(flat) != offsets[-1]:
-        raise ValueError(f"{len(flat)} entries for {offsets[-1]} action tokens")
-    out = []
-    for trajectory, start, stop in zip(trajectories, offsets[:-1], offsets[1:], strict=True):
-        array = np.zeros(len(trajectory.action_mask), flat.dtype)
-        array[trajectory.action_mask] = flat[start:stop]
-        out.append(array)
-    return out
 
 
 def _array(name: str, values: ArrayLike | None) -> NDArray[Any] | None:
@@ -409,7 +394,5 @@ def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
 
 def kept_episodes(batch: ActionBatch, truncated: Truncated) -> Bools:
     """Return the episodes that count. One without an action says nothing about the policy and never does."""
-    if truncated not in ("count", "drop"):
-        raise ValueError(f'truncated must be "count" or "drop", not {truncated!r}')
     acted = np.diff(batch.token_offsets) > 0
     return acted if truncated == "count" else acted & batch.terminated

@@ -22,7 +22,7 @@ in the reward does not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -61,9 +61,7 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator) -> Te
         log_ratio = log_ratio.clamp(-K3_MAX_LOG_RATIO, K3_MAX_LOG_RATIO)
         k3 = torch.expm1(log_ratio) - log_ratio
         return k3.clamp(max=LOW_VAR_KL_MAX) if kind == "low_var_kl" else k3
-    if kind == "abs":
-        return log_ratio.abs()
-    raise ValueError(f"unknown KL estimator {kind!r}: choose k1, k2, k3, low_var_kl or abs")
+    return log_ratio.abs()
 
 
 def mean_kl(estimate: Floats, token_offsets: Ints) -> float:
@@ -76,54 +74,38 @@ def mean_kl(estimate: Floats, token_offsets: Ints) -> float:
     return float((sums[lengths > 0] / lengths[lengths > 0]).mean()) if lengths.any() else 0.0
 
 
-class FixedKL:
-    """A constant coefficient."""
+class KLController:
+    """The KL coefficient ``beta``: constant, or steered towards a target (arXiv 1909.08593, section 2.2).
 
-    def __init__(self, beta: float) -> None:
-        self.beta = beta
-
-    def update(self, kl: float, episodes: int) -> None:
-        """Keep the coefficient."""
-
-    def state_dict(self) -> dict[str, float]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Refuse an adaptive controller's state: the run would resume with another coefficient."""
-        if state:
-            raise ValueError(f"the checkpoint has the state of an adaptive KL controller: {dict(state)}")
-
-
-class AdaptiveKL:
-    """Steer the KL towards a target (arXiv 1909.08593, section 2.2, in the form of its code).
-
-    ``beta <- beta * (1 + clip(kl / target - 1, -0.2, 0.2) * episodes / horizon)``: at most about 20% in ``horizon``
-    episodes.
+    ``beta <- beta * (1 + clip(kl / target - 1, -0.2, 0.2) * episodes / horizon)``, in the form of the paper's code: at
+    most about 20% in ``horizon`` episodes. It is part of the checkpoint.
     """
 
     def __init__(self, control: KLControlSection) -> None:
-        self.beta, self.target, self.horizon = control.kl_coef, control.target_kl, control.horizon
+        self.beta, self._control = control.kl_coef, control
+        self._adapts = control.type == "adaptive"
 
     def update(self, kl: float, episodes: int) -> None:
-        """Move the coefficient by a batch's :func:`mean_kl`, of fewer than ``5 * horizon`` episodes."""
-        if not 0 <= episodes < 5 * self.horizon:
-            raise ValueError(f"{episodes} episodes a batch need a horizon above {episodes / 5}, not {self.horizon}")
+        """Move an adaptive coefficient by a batch's :func:`mean_kl`, of fewer than ``5 * horizon`` episodes."""
+        if not self._adapts:
+            return
+        target, horizon = self._control.target_kl, self._control.horizon
+        if not 0 <= episodes < 5 * horizon:
+            raise ValueError(f"{episodes} episodes a batch need a horizon above {episodes / 5}, not {horizon}")
         if not abs(kl) < float("inf"):
             raise ValueError(f"the batch's KL is {kl!r}: look at its log-probabilities before you continue")
-        error = min(max(kl / self.target - 1.0, -0.2), 0.2)
-        self.beta *= 1.0 + error * episodes / self.horizon
+        error = min(max(kl / target - 1.0, -0.2), 0.2)
+        self.beta *= 1.0 + error * episodes / horizon
 
     def state_dict(self) -> dict[str, float]:
-        return {"beta": self.beta}
+        return {"beta": self.beta} if self._adapts else {}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        if "beta" not in state:
-            raise ValueError(f"the checkpoint has no state of an adaptive KL controller: {dict(state)}")
-        self.beta = float(state["beta"])
-
-
-#: Holds the KL coefficient; part of the checkpoint.
-KLController: TypeAlias = FixedKL | AdaptiveKL
+        """Restore a state; one of the other kind is refused: the run would resume with another coefficient."""
+        if ("beta" in state) != self._adapts:
+            has = "no" if self._adapts else "the"
+            raise ValueError(f"the checkpoint has {has} state of an adaptive KL controller: {dict(state)}")
+        self.beta = float(state.get("beta", self.beta))
 
 
 class EntropyBonus:

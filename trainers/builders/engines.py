@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import shutil
 import tempfile
 import weakref
@@ -13,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
+
+from textenvs.event_loop import settle
 
 from ..cluster.group import LearnerGroup
 from ..cluster.memory import Machine
@@ -103,15 +104,11 @@ async def _maker(
     return lambda index: _torch_engine(config, policy, renderer, version, index)
 
 
-async def _awaited(engine: Engine | Awaitable[Engine]) -> Engine:
-    return await engine if inspect.isawaitable(engine) else engine
-
-
 async def _all_or_none(make: Callable[[int], Engine | Awaitable[Engine]], count: int) -> list[Engine]:
     """Start ``count`` engines concurrently; if one fails, or on cancellation, close all."""
 
     async def one(index: int) -> Engine:
-        return await _awaited(make(index))
+        return await settle(make(index))
 
     starting = [asyncio.ensure_future(one(index)) for index in range(count)]
     try:
@@ -164,7 +161,7 @@ async def _actor_engine(config: PPOConfig, policy: Policy, version: int, replica
         "cluster": config.cluster.model_copy(update={"backend": "local"}),
         "trainer": config.trainer.model_copy(update={"default_local_dir": folder}),
     }
-    engine = await _awaited((await _maker(config.model_copy(update=overrides), policy, renderer, version))(replica))
+    engine = await settle((await _maker(config.model_copy(update=overrides), policy, renderer, version))(replica))
     for weights in Path(folder).rglob("*.safetensors"):  # they were read; a killed actor removes nothing
         weights.unlink()
     weakref.finalize(engine, shutil.rmtree, folder, ignore_errors=True)

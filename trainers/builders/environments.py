@@ -27,11 +27,12 @@ from textenvs.registry import constructor, parameters
 from textenvs.two_sides import TwoSides
 from textenvs.users.llm import LLMUser
 
+from ..chat_template import Tools
 from ..config.rollout import EnvSection, PlayedEnvSection, TrainDataSection
 from ..config.schema import PPOConfig
 from ..rollout.curriculum import measure_openings
 from ..rollout.environments import Backend, EnvSpec, tools_of
-from ..rollout.renderer import Renderer, Tools
+from ..rollout.renderer import Renderer
 from . import SetupError, setup_errors
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from ..chat_template import RendererError
 from ..cluster.memory import Machine
 from ..cluster.plan import describe
 from ..config import PPOConfig
 from ..models.policy import PolicyError, end_token_ids_of, positions
-from ..rollout.collector import CollectionError
-from ..rollout.renderer import Renderer, RendererError
+from ..rollout.group_scheduler import CollectionError
+from ..rollout.renderer import Renderer
 from .engines import check_engine, plan_of
 from .environments import check_environments, described, other_validation, try_openings
 from .policy import tokenizer_of, with_available_scripts

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
+from textenvs.text import plural
 from trainers.cluster.memory import SERVED, Machine, ModelShape, PlanError, estimate, shortages, tight
 from trainers.config.reward_model import ClassifierModelSection, RewardModelSection, sections_of
 from trainers.config.sizes import episodes_per_batch
@@ -382,7 +383,7 @@ def _cpus_in_words(plan: Plan) -> str:
         parts += [f"{ranks}{len(plan.engines)} engines with cluster.cpus_per_actor={cpus:g} take"]
     if plan.backend == "ray" and plan.rewards:
         seats = [seat for workers in plan.rewards for seat in workers.seats]
-        parts.append(f"{_some(len(seats), 'worker')} of reward models {seats[0].cpus:g} each")
+        parts.append(f"{plural(len(seats), 'worker')} of reward models {seats[0].cpus:g} each")
     if plan.environments:
         one = f"{len(plan.environments)} environments (env.workers, for training and for validation) take"
         parts.append(f"{one} {plan.environments[0].cpus:g} each")
@@ -407,7 +408,7 @@ def _notes(config: PPOConfig, shared: Sequence[tuple[int, ...]]) -> Iterator[str
         )
     idle = ranks - sum(map(len, shared))
     if any(shared) and idle and section is None:
-        yield f"{_some(idle, 'GPU')} of the learner will generate nothing: leave engine.replicas out, to use all"
+        yield f"{plural(idle, 'GPU')} of the learner will generate nothing: leave engine.replicas out, to use all"
     if ranks > 1 and config.cluster.nnodes > 1:
         yield "trainer.default_local_dir must be on a file system that all machines share"
 
@@ -422,19 +423,19 @@ def describe(plan: Plan) -> str:
     if plan.backend == "local":
         lines.append("learner: in this process")
         if engines:
-            lines.append(f"engine: in (or started by) this process, {_some(engines, 'replica')}")
+            lines.append(f"engine: in (or started by) this process, {plural(engines, 'replica')}")
     for pool in plan.pools:
         counted = {place: pool.places.count(place) for place in dict.fromkeys(pool.places)}
         places = ", ".join(f"{count} x ({_place(place)})" for place, count in counted.items())
         lines.append(f"pool {pool.name}: {places}, {pool.strategy}")
     if plan.backend == "ray" and plan.learner:
-        lines.append(f"learner: {_some(ranks, 'rank')} in pool {plan.learner[0].pool}")
+        lines.append(f"learner: {plural(ranks, 'rank')} in pool {plan.learner[0].pool}")
     if not engines:
         lines.append("engine: servers that run already")
     elif plan.backend == "ray":
         shared = any(plan.engine_gpus)
         lines.append(
-            f"engine: {_some(engines, 'replica')} in pool {plan.engines[0].pool}"
+            f"engine: {plural(engines, 'replica')} in pool {plan.engines[0].pool}"
             + (f", on the GPUs of ranks {', '.join('+'.join(map(str, g)) for g in plan.engine_gpus)}" if shared else "")
         )
     lines += [_rewards_in_words(workers, plan) for workers in plan.rewards]
@@ -448,7 +449,7 @@ def describe(plan: Plan) -> str:
 
 
 def _rewards_in_words(workers: Workers, plan: Plan) -> str:
-    count, pool = _some(len(workers.seats), "worker"), workers.seats[0].pool
+    count, pool = plural(len(workers.seats), "worker"), workers.seats[0].pool
     who = "reward model" if workers.model == "reward_model" else f"reward model {workers.model}"
     if plan.backend == "local":
         return f"{who}: {count} in this process"
@@ -458,10 +459,6 @@ def _rewards_in_words(workers: Workers, plan: Plan) -> str:
 
 def _place(place: Place) -> str:
     return f"{place.cpus:g} CPU" + (f", {place.gpus} GPU" if place.gpus else "")
-
-
-def _some(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _bytes(size: int) -> str:

@@ -7,6 +7,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -26,7 +27,7 @@ from ..config.settings import COMMAND_LINE, Report, Setting, extract_flags, from
 from ..config.unread import no_effect
 from ..config.yaml12 import dump
 from ..models.hub import is_name, read_adapter
-from ..section import ConflictError, Problems, Section, frozen
+from ..section import ConflictError, Problems, Section, frozen, value_of
 from .entries import AsWritten, to_entries
 from .notices import notices
 from .unknown import nearest_keys, unknown_key
@@ -55,13 +56,7 @@ def _adapter_checks(model: ModelSection) -> Problems:
 
 def missing_paths(config: Section) -> Problems:
     """Yield files and folders of the configuration that do not exist, seen from the current folder."""
-
-    def at(key: str) -> Any:
-        value: Any = config
-        for name in key.split("."):
-            value = getattr(value, name, None)
-        return value
-
+    at = partial(value_of, config)
     for key in ("data.train_files", "data.val_files", "warm_start.files", "sft.files"):
         for file in at(key) or ():
             path = Path(file).expanduser()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from ..algorithms.estimators import ESTIMATORS
-from ..section import Problems, Section, changed
+from ..section import Problems, Section, changed, value_of
 from .yaml12 import dump
 
 #: Estimators that learn a value function.
@@ -115,22 +116,9 @@ def unread(key: str, value_of: Callable[[str], Any], reads: Reads) -> str | None
 
 
 def unread_checks(config: Section, reads: Reads) -> Problems:
-    value_of = _values(config)
     for key in _changed(config, ""):
-        if (problem := unread(key, value_of, reads)) is not None:
+        if (problem := unread(key, partial(value_of, config), reads)) is not None:
             yield key, problem
-
-
-def _values(section: Section) -> Callable[[str], Any]:
-    """Return a function from a key to its value; ``None`` for one of another variant of its section."""
-
-    def value_of(key: str) -> Any:
-        value: Any = section
-        for name in key.split("."):
-            value = getattr(value, name, None)
-        return value
-
-    return value_of
 
 
 def _changed(section: Section, prefix: str) -> Iterator[str]:

@@ -24,8 +24,8 @@ Conventions, which the conformance suite checks on every engine:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -91,6 +91,11 @@ class Sampling:
             if not good:
                 raise ValueError(f"sampling {name} must be {requirement}, not {getattr(self, name)!r}")
 
+    def of_reply(self, room: int, stop_token_ids: Iterable[int], seed: int) -> Sampling:
+        """Return these for one reply: at most ``room`` tokens, which ``stop_token_ids`` end too, with its own seed."""
+        stops = tuple(dict.fromkeys((*self.stop_token_ids, *stop_token_ids)))
+        return replace(self, max_new_tokens=min(self.max_new_tokens, room), stop_token_ids=stops, seed=seed)
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -105,6 +110,14 @@ class Generation:
     kept_counts: NDArray[np.int32] | None = None  #: ``[n]``: how many ``kept_ids`` a token has; 0 where nothing was cut
     #: For example ``cached_tokens`` (prompt tokens whose KV was reused) and ``queue_s``.
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def policy_logprobs(self) -> NDArray[np.float32]:
+        """``[n]``: ``logprobs``, but over the kept tokens where the engine reports these."""
+        if self.kept_counts is None:
+            return self.logprobs
+        assert self.sampled_logprobs is not None
+        return np.where(self.kept_counts > 0, self.sampled_logprobs, self.logprobs)
 
 
 #: Gauges of ``stats``, which describe the present; all others are counters since the start.

@@ -34,7 +34,7 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from trainers.engines.transport import AdapterSource, LocalSource, Weights, source_of
-from trainers.engines.weights import Named, check_names, check_weights, some
+from trainers.engines.weights import Named, check_names, check_weights, listed
 
 
 def is_faster(device: torch.device, dtype: torch.dtype, threads: int) -> bool:
@@ -293,7 +293,7 @@ class Decoder:
         ]
         if unused:
             raise ValueError(
-                f"the torch engine does not know what to do with the model's {some('weights', sorted(unused))}"
+                f"the torch engine does not know what to do with the model's weights {listed(sorted(unused))}; "
                 "merge adapters and undo quantisation before serving the model"
             )
         self.read_weights(source)

@@ -105,6 +105,9 @@ class RemoteEngine(ABC):
 
     kind: ClassVar[str]  #: in messages
     health_path: ClassVar[str]
+    #: From section, model, port, ``dtype``, ``device``, ``seed`` and ``gpu`` to a new server's command line, and
+    #: additions to its environment
+    server_command: ClassVar[Callable[..., tuple[list[str], dict[str, str]]]]
     updater_class: ClassVar[type[WeightUpdater]]
     health_interval_s = 2.0  #: between two health checks; after two failures in a row the server is dead
 
@@ -167,7 +170,7 @@ class RemoteEngine(ABC):
     def _start(self, model: Path, **start: Any) -> Client:
         port = free_port()
         client = Client(f"http://127.0.0.1:{port}", extra=f"{self._section.name}-client")
-        command, environment = self._command(model, port, **start)
+        command, environment = type(self).server_command(self._section, model, port, **start)
         try:
             self._server = ServerProcess(command, environment)
         except OSError as error:
@@ -175,10 +178,6 @@ class RemoteEngine(ABC):
         return client
 
     # Specific to each server
-
-    @abstractmethod
-    def _command(self, model: Path, port: int, **start: Any) -> tuple[list[str], dict[str, str]]:
-        """Return the command line of a server, and additions to its environment, as the kind's ``server_command``."""
 
     @abstractmethod
     async def _meet(self, answer: Any) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from textenvs.event_loop import settle
 from textenvs.threads import in_new_thread
 from trainers.engines.base import (
     Engine,
@@ -431,10 +432,8 @@ class Replicas:
     async def _made(self, index: int) -> Engine:
         assert self._restart is not None
         if inspect.iscoroutinefunction(self._restart):
-            made: Engine | Awaitable[Engine] = self._restart(index)
-        else:
-            made = await asyncio.shield(in_new_thread(partial(self._restart, index)))
-        return await made if inspect.isawaitable(made) else made
+            return await settle(self._restart(index))
+        return await settle(await asyncio.shield(in_new_thread(partial(self._restart, index))))
 
     async def _close_engine(self, engine: Engine) -> None:
         try:

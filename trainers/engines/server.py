@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,6 +151,18 @@ def server_python(section: ServedEngineSection) -> str:
     if python is not None and shutil.which(python) is None:
         raise ValueError(f"there is no Python at {python}; {make}")
     return python or sys.executable
+
+
+def command_words(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the words of a server's options, by names with underscores; true is a flag, ``None`` leaves one out."""
+    for name, value in arguments.items():
+        word = name.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{word}" if value else f"--no-{word}"
+        elif isinstance(value, list | tuple):
+            yield from (f"--{word}", *map(str, value))
+        elif value is not None:
+            yield from (f"--{word}", json.dumps(value) if isinstance(value, Mapping) else str(value))
 
 
 # Uvicorn drops idle connections after 5 s. Connections that are closed earlier are never dropped during a request.

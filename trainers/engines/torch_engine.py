@@ -81,8 +81,6 @@ class TorchEngine:
         sleep_level: Literal[1, 2] = 1,
     ) -> None:
         check_supported(model.config)
-        if sleep_level not in (1, 2):
-            raise ValueError(f"sleep_level must be 1 or 2, not {sleep_level!r}")
         if prefill_budget < 1:
             raise ValueError(f"prefill_budget must be at least 1, not {prefill_budget}")
         max_slots, max_context, threads = section.max_slots or DEFAULT_SLOTS, section.max_context, section.threads

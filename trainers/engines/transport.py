@@ -28,6 +28,7 @@ from trainers.engines.weights import (
     TensorSpec,
     check_adapter,
     differing,
+    listed,
     merged,
     tied_names,
 )
@@ -267,7 +268,7 @@ async def collect(source: WeightSource, wants: Wants) -> dict[str, Tensor]:
             collected.update(dict.fromkeys(names[name], value))
 
     if wrong := differing(await source.deliver(replace(wants, rule=rule), take), sums.result()):
-        raise EngineError(f"weights were damaged in transit: the checksums of {', '.join(wrong[:3])} differ")
+        raise EngineError(f"weights were damaged in transit: the checksums of {listed(wrong)} differ")
     return collected
 
 

@@ -25,7 +25,7 @@ from trainers.config.engine import ServedEngineSection
 from trainers.engines.base import EngineError, SourceLostError
 from trainers.engines.server import Client, error_text
 from trainers.engines.transport import AdapterSource, Bucket, Receiver, Wants, Weights, WeightSource, source_of
-from trainers.engines.weights import HEAD, ChecksumRule, Parameters, Sums
+from trainers.engines.weights import HEAD, ChecksumRule, Parameters, Sums, listed
 from trainers.models.safetensors_file import SafetensorsFile
 
 log = logging.getLogger("trainers")
@@ -182,11 +182,24 @@ class WeightUpdater(Receiver):
     async def _load(self, folder: Path) -> None:
         """Have the workers read ``model.safetensors`` of this folder, which stays until the next one was read."""
 
-    def _wrong(self, expected: Sums, actual: Sums) -> list[str]:
-        """Return the parameters whose checksums differ from the expected ones."""
-        return sorted(name for name in expected.keys() & actual.keys() if actual[name] != expected[name])
+    def _differs(self, name: str, expected: Sums, actual: Sums) -> bool:
+        """Return whether a parameter that both sides name has another checksum than the sent weights."""
+        return bool(actual[name] != expected[name])
 
     # Common to all servers
+
+    def _wrong(self, expected: Sums, actual: Sums) -> list[str]:
+        """Return the parameters that are not as they were sent.
+
+        Those that the server fuses under names of its own (experts) cannot be compared; the first update says so.
+        """
+        unnamed = sorted(expected.keys() - actual.keys())
+        if gone := [name for name in unnamed if name in self._actual]:
+            return gone
+        if unnamed and not self._expected:
+            text = "the %s server has no checksum of %s: these weights are sent, and not compared"
+            log.warning(text, self.server, listed(unnamed))
+        return sorted(name for name in expected.keys() & actual.keys() if self._differs(name, expected, actual))
 
     async def _send_twice(self, source: Any) -> None:
         try:
@@ -268,14 +281,12 @@ class WeightUpdater(Receiver):
     async def _verify(self, expected: Sums) -> None:
         """Compare the server's checksums, of each parameter and rank, with those of the sent weights."""
         actual = dict(await self._checksums())
-        common = expected.keys() & actual.keys()
-        if not common:
+        if not expected.keys() & actual.keys():
             raise EngineError(f"the {self.server} server names no parameter as its model does; see the option `verify`")
         if wrong := self._wrong(expected, actual):
-            rest = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise EngineError(
                 f"the {self.server} server does not have the weights it was sent: "
-                f"the checksums of {', '.join(wrong[:3])}{rest} differ"
+                f"the checksums of {listed(wrong)} differ"
             )
         self._expected, self._actual = expected, actual
 

@@ -67,9 +67,10 @@ def is_finite(value: Tensor) -> bool:
 def check_names(actual: Mapping[str, torch.Size], shapes: Mapping[str, torch.Size], tied: Mapping[str, str]) -> None:
     """Refuse names and shapes that do not fit; see :func:`check_weights`."""
     missing, unknown = sorted(set(shapes) - set(tied) - set(actual)), sorted(set(actual) - set(shapes))
-    if missing or unknown:
+    kinds = [f"{kind} {listed(names)}; " for kind, names in (("missing", missing), ("unknown", unknown)) if names]
+    if kinds:
         raise ValueError(
-            f"weights do not fit the model: {some('missing', missing)}{some('unknown', unknown)}"
+            f"weights do not fit the model: {''.join(kinds)}"
             "give the state_dict of the same architecture, in its own naming; the old weights stay"
         )
     for name, shape in actual.items():
@@ -87,12 +88,9 @@ def tied_names(state: Mapping[str, Tensor]) -> dict[str, str]:
     }
 
 
-def some(what: str, names: Sequence[str]) -> str:
-    """Format a short list: ``"missing a, b, c and 4 more; "``, or nothing."""
-    if not names:
-        return ""
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{what} {', '.join(names[:3])}{rest}; "
+def listed(names: Sequence[str]) -> str:
+    """Name the first of some names: ``a, b, c and 4 more``."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

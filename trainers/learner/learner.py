@@ -27,7 +27,7 @@ from trainers.config.learning import CriticSection
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.engines.kernels import keep_few_kernels
-from trainers.learner.checkpoint import Background, replace_folder
+from trainers.learner.checkpoint import replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, rank_device
 from trainers.learner.inputs import Floats, PerToken, SamplingMasks, column, inputs_of, some_names, split
@@ -136,7 +136,6 @@ class Learner:
         self.actor_optimizer, self.critic_optimizer = learning["actor"], learning.get("critic")
         adapters = adapter_record(model, run.seed) if model.lora_rank else None
         self._state = LearnerState(made, learning, adapters, self.ranks)
-        self._background = Background()
         self._apart: Ranks | None = None
 
     # ------------------------------------------------------------------ reading
@@ -373,40 +372,26 @@ class Learner:
             if self.ranks.first:
                 write_adapter(folder, self.actor.lm, state, section, str(self.actor.lm.config.name_or_path))
 
-    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None, *, wait: bool = True) -> None:
+    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next update depends on: models, optimizers, schedules.
 
         With it go torch's random state on the CPU, for what else in the process draws from it (the learner does not),
         and ``extra``, as JSON, which :meth:`load` returns. The folder appears whole, replacing any old one: a kill at
         any moment leaves the old or the new one, and :meth:`load` finds it. What is frozen (a reference, the matrices
         under adapters) is written once and linked into later checkpoints.
-
-        Without ``wait`` it returns after a copy on the CPU is taken, and writes that in a thread, while training
-        continues; the next save, or :meth:`wait_until_saved`, raises its error.
         """
-        if wait:
-            self.wait_until_saved()
-            self._state.writer(extra)(path)
-        else:
-            write = self.prepare_save(extra)
-            self._background.start(lambda: write(path), "learner-save")
-
-    def wait_until_saved(self) -> None:
-        """Wait until a save in the background is done; raise its error, once."""
-        self._background.wait()
+        self._state.writer(extra)(path)
 
     def prepare_save(self, extra: Mapping[str, Any] | None = None) -> Callable[[str | Path], None]:
-        """Prepare a save for a thread of the caller's own: ``save(wait=False)`` without the thread.
+        """Prepare a save for another thread, while training continues: take a copy on the CPU.
 
         The returned function writes the state as it is now, in whichever thread it is called; all ranks call it with
         the same path, and what was prepared on all of them in the same order.
         """
-        self.wait_until_saved()
         return self._state.writer(extra, self._ranks_apart())
 
     def prepare_export(self, tokenizer: Any) -> Callable[[str | Path], None]:
         """Prepare an export as :meth:`prepare_save` prepares a save, for :meth:`export_hf`."""
-        self.wait_until_saved()
         return self._export(tokenizer, self._ranks_apart(), snapshot=True)
 
     def load(self, path: str | Path) -> dict[str, Any]:
@@ -417,7 +402,6 @@ class Learner:
         missing, and nothing was loaded; ``ValueError``: it holds other models, adapters or shapes than this learner
         has, has a file that is not its own, or is of another format.
         """
-        self.wait_until_saved()
         return self._state.load(path)
 
     def _export(self, tokenizer: Any, ranks: Ranks, *, snapshot: bool) -> Callable[[str | Path], None]:

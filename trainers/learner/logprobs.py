@@ -83,8 +83,6 @@ def token_logprobs(
         raise ValueError(f"temperature must be above 0 to have log-probabilities with a gradient, not {temperature}")
     if chunk_size is None:
         chunk_size = positions_at_once(len(weight), hidden.device.type)
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, not {chunk_size}")
     logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, support, unused)
     return logprobs, entropy
 

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from trainers.config.model import ModelSection
 from trainers.engines.weights import merge, pairs_of
-from trainers.learner.fsdp import whole
 from trainers.learner.models import Policy
 from trainers.models.hub import read_adapter
 
@@ -181,21 +180,6 @@ def base_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, value in model.state_dict(keep_vars=True).items():
         if ".lora_A." not in name and ".lora_B." not in name:
             yield name.replace(".base_layer.", "."), value
-
-
-def merged_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the state dict with adapters merged into whole tensors, by the names that the model has without adapters.
-
-    Sums are float32. All ranks must read it together. Values that are not changed are the model's own, and tied ones
-    are the same object.
-    """
-    layers = {f"{name}.weight": layer for name, layer in adapter_layers(model)}
-    for name, value in base_state(model):
-        if (layer := layers.get(name)) is None:
-            yield name, value
-            continue
-        a, b = (whole(matrix.detach()) for matrix in adapter_matrices(layer))
-        yield name, merge(whole(value.detach()), a, b, layer.scaling[_NAME])
 
 
 def adapter_matrices(layer: Any) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from ..checkpoints import CheckpointError, load
 from ..command_line import load_config
 from ..config import PPOConfig
 from ..config.model import ModelSection
-from ..engines.base import Generation, Sampling
+from ..engines.base import Generation
 from ..models.policy import end_token_ids_of, resolve_device
 from ..report.episodes import Explained
 from ..rollout.collector import BatchEpisode, roots_and_forks
@@ -192,24 +192,20 @@ class _Resampling:
             self._skipped_tokens += len(where)
             return None
         context = context_of(episode, turn).tolist()
-        sampling = self._sampling(episode, len(context))
-        sampling = replace(sampling, seed=derive_seed(episode.sampling_seed, episode.forked_turn + turn))
+        seed = derive_seed(episode.sampling_seed, episode.forked_turn + turn)
+        room = self._room(episode, len(context))
+        sampling = sampling_of(self._run.config.rollout).of_reply(room, self._run.stop_token_ids, seed)
         async with self._places:
             reply = await self._run.engine.generate(context, sampling, f"replay/{episode.episode_id}")
         return self._compare(episode, turn, where, reply)
 
-    def _sampling(self, episode: Trajectory, context: int) -> Sampling:
-        """Return how a reply was sampled after a context of so many tokens, but for its seed."""
+    def _room(self, episode: Trajectory, context: int) -> int:
+        """Return the most tokens that a reply could have had after a context of so many."""
         rollout, limit = self._run.config.rollout, self._run.engine.max_context
         opening = self._openings.get(episode.forked_from or episode.episode_id)
         if rollout.max_response_tokens is not None and opening is not None:
             limit = min(limit, opening + rollout.max_response_tokens)
-        sampling = sampling_of(rollout)
-        return replace(
-            sampling,
-            max_new_tokens=min(sampling.max_new_tokens, limit - context),
-            stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *self._run.stop_token_ids))),
-        )
+        return limit - context
 
     def _compare(
         self, episode: Trajectory, turn: int, where: NDArray[np.int64], reply: Generation
@@ -224,9 +220,7 @@ class _Resampling:
             expected, got = (self._run.tokenizer.decode(ids[at : at + 1]) or None for ids in (then, now))
             place = episode.episode_id, turn, int(where[0]) + at
             return Difference("sampling", "the sampled token", expected, got, *place)
-        logprobs = reply.logprobs
-        if reply.kept_counts is not None and reply.sampled_logprobs is not None:
-            logprobs = np.where(reply.kept_counts > 0, reply.sampled_logprobs, reply.logprobs)
+        logprobs = reply.policy_logprobs
         apart = np.abs(logprobs.astype(np.float64) - episode.logprobs[where])
         self._farthest = max(self._farthest, float(apart.max()))
         if not (far := apart > self._near).any():

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..trajectory import Status
-from .diagnosis import RARE, RECENT, START, Check, History, Symptom, shifts, trend, wilson
+from .diagnosis import RARE, RECENT, START, Check, History, Symptom, shifts, trend, validation_gain, wilson
 
 _GOOD = 0.9  # share solved from which on a run has little left to learn
 _GAINED = 2.0  # standard errors that count as a gain
@@ -140,18 +140,17 @@ def held_out(history: History) -> Symptom | None:
     steps, errors = sorted(history.val), np.array(history.train["train/reward_se"])
     if len(steps) < 2 or not errors.size or max(history.steps) > steps[-1] + 2:
         return None
-    rewards, last = history.comparable("reward"), history.val[steps[-1]]
+    rewards = history.comparable("reward")
     if rewards is None:
         return None
     for step in sorted({steps[0], *steps[-7:-1]}):
-        first, done = history.val[step], bisect_right(history.steps, step)
+        done = bisect_right(history.steps, step)
         old, new = slice(max(0, done - 3), max(3, done)), slice(-3, None)
         if len(rewards) < max(3, done) + 3:
             continue
         rise = float(rewards[new].mean() - rewards[old].mean())
         error = math.sqrt(float((errors[new] ** 2).sum() + (errors[old] ** 2).sum())) / 3
-        held = last["val/reward"] - first["val/reward"]
-        held_error = math.hypot(first.get("val/reward_se", 0.0), last.get("val/reward_se", 0.0))
+        held, held_error = validation_gain(history.val[step], history.val[steps[-1]])
         if rise > RARE * error and held < rise / 4 and rise - held > RARE * math.hypot(error, held_error):
             return Symptom(
                 "the training reward rises and the held-out check does not: the policy learns the training tasks by "
@@ -526,9 +525,7 @@ def learns_nothing(history: History) -> Symptom | None:
         return None
     held = ""
     if len(history.val) >= 2:
-        first, last = history.val[min(history.val)], history.val[max(history.val)]
-        gain = last["val/reward"] - first["val/reward"]
-        noise = math.hypot(first.get("val/reward_se", 0.0), last.get("val/reward_se", 0.0))
+        gain, noise = validation_gain(history.val[min(history.val)], history.val[max(history.val)])
         if gain > 1.3 * noise:
             return None
         held = f"; validation {gain:+.3f} (95 % interval {gain - 1.96 * noise:+.3f} to {gain + 1.96 * noise:+.3f})"

@@ -18,8 +18,8 @@ from rich.text import Text
 from textenvs.messages import Message, text_of
 from textenvs.text import printable
 
-from ..trajectory import Trajectory
-from .metrics import first_reply_solved, solved
+from ..trajectory import Trajectory, solved
+from .metrics import first_reply_solved
 from .progress import Progress
 
 # What a line shows of the metrics, where they are there: name, label, format.

@@ -149,9 +149,14 @@ class History:
         earlier = [validated for validated in self.val if validated <= step] or list(self.val)[:1]
         if not earlier or (last := max(self.val)) == (first := max(earlier)):
             return 0.0
-        new, old = self.val[last], self.val[first]
-        error = math.hypot(new.get("val/reward_se", 0.0), old.get("val/reward_se", 0.0))
-        return (new["val/reward"] - old["val/reward"]) / max(error, 1e-9)
+        gain, error = validation_gain(self.val[first], self.val[last])
+        return gain / max(error, 1e-9)
+
+
+def validation_gain(old: Mapping[str, float], new: Mapping[str, float]) -> tuple[float, float]:
+    """Return the reward that a row of a validation gained over an older one, and its standard error."""
+    error = math.hypot(old.get("val/reward_se", 0.0), new.get("val/reward_se", 0.0))
+    return new["val/reward"] - old["val/reward"], error
 
 
 def carried(values: Sequence[float]) -> Floats:

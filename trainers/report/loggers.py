@@ -293,10 +293,10 @@ _PHASES = {"rollout": "collecting", "learn": "learning", "publish": "new weights
 
 
 class Reporter:
-    """Reports one run of ``total`` iterations; ``latest`` is the last value of each metric.
+    """Reports one run; ``latest`` is the last value of each metric.
 
     Without a ``first_step`` of the ``run`` no sample conversations are written. ``on_phase`` is called with each phase
-    of an iteration, and the seconds (``time.monotonic``) it began and ended. ``console`` is one that is shown already.
+    of an iteration, and the seconds (``time.monotonic``) it began and ended.
     """
 
     def __init__(
@@ -304,7 +304,6 @@ class Reporter:
         run: LoggedRun,
         loggers: Sequence[str],
         *,
-        total: int,
         episodes: EpisodeFiles | None = None,
         on_phase: Callable[[str, float, float], None] | None = None,
         console: ConsoleLogger | None = None,
@@ -312,9 +311,9 @@ class Reporter:
         run.folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._on_phase = run.folder, on_phase
         self._episodes = episodes
-        self._console = (console or ConsoleLogger(total)) if "console" in loggers else None
-        self.progress = self._console.progress if self._console else Progress.silent()
-        self._loggers = open_loggers(loggers, run, before=[self._console] if self._console else [])
+        self._console = console
+        self.progress = console.progress if console else Progress.silent()
+        self._loggers = open_loggers(loggers, run, before=[console] if console else [])
         self._has_jsonl = "jsonl" in loggers
         self._keeps_conversations = run.first_step is not None
         self.latest: dict[str, float] = {}

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from textenvs.env import LARGEST
 from textenvs.options import Share, checked
 from textenvs.text import quoted
-from trainers.trajectory import Trajectory, is_reward
+from trainers.trajectory import Trajectory
 
 from .function_worker import RefusedError, load_function
 
@@ -93,36 +93,6 @@ def moved_to(trajectory: Trajectory, rewards: Sequence[float] | Floats) -> Traje
         for its, extra in zip(trajectory.turn_terms, moved - trajectory.turn_rewards, strict=True)
     )
     return replace(trajectory, turn_rewards=moved, turn_terms=terms)
-
-
-def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> list[float]:
-    """Convert message scores to turn rewards: a message's score belongs to the assistant's turn that led to it.
-
-    A score of the user's turn, or of a tool's, goes to the assistant's message before it, beside that one's own.
-    There is one per message, possibly ``None``. Raises ``ValueError``: the lengths differ, a score is not finite, or
-    one stands before any reply.
-    """
-    if len(scores) != len(roles):
-        raise ValueError(f"{len(scores)} scores for {len(roles)} messages; each message has one, or None")
-    turns: list[float] = []
-    for place, (score, role) in enumerate(zip(scores, roles, strict=True)):
-        if role == "assistant":
-            turns.append(0.0)
-        if score is None:
-            continue
-        if not is_reward(score):
-            raise ValueError(
-                f"the score of message {place} ({role}) is {score!r}; it must be a finite number of at "
-                f"most {LARGEST:g}, or None"
-            )
-        if turns:
-            turns[-1] += float(score)
-        elif score:
-            raise ValueError(
-                f"message {place} ({role}) has the score {score}, and no reply of the assistant's is before it that "
-                "could have earned it"
-            )
-    return turns
 
 
 def overlong_penalty(tokens: int, limit: int, buffer: int, factor: float = 1.0) -> float:

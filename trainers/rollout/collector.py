@@ -168,8 +168,6 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         seed: int = 0,
         on_trajectory: Callable[[Trajectory], None] | None = None,
     ) -> None:
-        if engine_slots is not None and engine_slots < 1:
-            raise ValueError(f"engine_slots must be at least 1 or None, not {engine_slots}")
         self._engine, self._sampling, self._seed = engine, sampling_of(rollout), seed
         self._backends = dict(backend) if isinstance(backend, Mapping) else {"": backend}
         self._on_trajectory, self._credit, self._trace = on_trajectory, credit, trace
@@ -323,7 +321,6 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         sampling: Sampling | None = None,
         seed: int = 0,
         backend: Backend | None = None,
-        max_running: int | None = None,
         on_end: Callable[[], object] = lambda: None,
     ) -> list[Trajectory]:
         """Play tasks beside what is being collected, all with the weights that are out when it begins.
@@ -334,13 +331,11 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         component).
 
         An update that comes meanwhile waits until the last episode has ended. The episodes are in no group and no
-        batch. They count towards the collector's ``max_running``, and the argument ``max_running`` limits them further
-        (``None``: it does not). They start before those of training; one that fails is not played again. ``on_end`` is
-        called as each one ends.
+        batch. They count towards the collector's ``max_running``, and start before those of training; one that fails
+        is not played again. ``on_end`` is called as each one ends.
         """
         self._evaluations += 1
         name, environments = f"eval{self._evaluations - 1}", backend or next(iter(self._backends.values()))
-        places = asyncio.Semaphore(max_running or 2**31)
 
         async def play(task: int | Mapping[str, Any], place: int, sample: int) -> Trajectory:
             key = task if isinstance(task, int) else f"at {place}"
@@ -353,7 +348,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
                 sampling_seed=derive_seed(seed, "evaluate sampling", key, sample),
                 training=False,
             )
-            async with places, self._eval_gate.place():
+            async with self._eval_gate.place():
                 played = await self._player.play(environments, episode, self._timeline("evaluation", episode))
             on_end()
             return played

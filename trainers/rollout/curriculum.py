@@ -38,10 +38,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..chat_template import RendererError
 from ..config.rollout import ComponentSection, CurriculumSection
 from ..trajectory import Trajectory, solved
 from .environments import Backend, EnvError
-from .renderer import Renderer, RendererError
+from .renderer import Renderer
 from .seeds import derive_seed, environment_seed
 
 _AT_ONCE = 64  # environments, where their backend has no limit of its own

@@ -26,10 +26,11 @@ from textenvs.data.files import file_rows, without_nulls
 from textenvs.env import TextEnv
 from textenvs.messages import Messages, check_conversation, copy_messages, text_of
 
+from ..chat_template import RendererError, Tools
 from ..engines.base import Generation
 from ..trajectory import Status, Trajectory
 from .episode_tokens import EpisodeTokens
-from .renderer import Renderer, RendererError, Tools
+from .renderer import Renderer
 
 
 class DemonstrationError(ValueError):

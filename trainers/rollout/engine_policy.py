@@ -6,7 +6,7 @@ begins with are.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from textenvs.messages import Messages
@@ -30,16 +30,16 @@ class Reply:
     generation: Generation
 
 
+@dataclass(frozen=True)
 class EnginePolicy:
     """Conversations with an engine's model, any number at a time, each reply with the weights of that moment.
 
-    The renderer's stop tokens end a reply; the ``seed`` of ``sampling`` is not used. Prompt and reply together have at
-    most ``max_context`` tokens; ``None`` is what the engine can hold.
+    The renderer's stop tokens end a reply; the ``seed`` of ``sampling`` is not used.
     """
 
-    def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling, max_context: int | None = None) -> None:
-        self.engine, self.renderer, self.sampling = engine, renderer, sampling
-        self.max_context = engine.max_context if max_context is None else min(max_context, engine.max_context)
+    engine: Engine
+    renderer: Renderer
+    sampling: Sampling
 
 
 class Speaker:
@@ -62,15 +62,11 @@ class Speaker:
         else:
             self._tokens.observe(conversation)
         size = self._tokens.context_size
-        room = policy.max_context - size
+        room = policy.engine.max_context - size
         if room <= 0:
-            raise NoRoomError(f"{size} tokens, and there is room for {policy.max_context}")
-        sampling = replace(
-            policy.sampling,
-            max_new_tokens=min(policy.sampling.max_new_tokens, room),
-            stop_token_ids=tuple(dict.fromkeys((*policy.sampling.stop_token_ids, *policy.renderer.stop_token_ids))),
-            seed=derive_seed(self._seed, "reply", self._tokens.num_turns),
-        )
+            raise NoRoomError(f"{size} tokens, and there is room for {policy.engine.max_context}")
+        seed = derive_seed(self._seed, "reply", self._tokens.num_turns)
+        sampling = policy.sampling.of_reply(room, policy.renderer.stop_token_ids, seed)
         generation = await policy.engine.generate(self._tokens.context, sampling)
         while generation.finish_reason == "abort":
             generation = await policy.engine.generate(self._tokens.context, sampling)

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from textenvs.env import LARGEST
 from textenvs.messages import Message, Messages, assistant, clean_text
 
-from ..chat_template import (
-    Tools,
-)
+from ..chat_template import Tools
 from ..engines.base import Generation
 from ..trajectory import Status, Trajectory, is_reward
 from .renderer import Renderer
@@ -217,10 +215,8 @@ class EpisodeTokens:
         if generation.kept_counts is None:
             return generation.logprobs.tolist(), [0] * len(generation.token_ids)
         assert generation.kept_ids is not None
-        assert generation.sampled_logprobs is not None
         self._kept_ids.append(generation.kept_ids)
-        logprobs = np.where(generation.kept_counts > 0, generation.sampled_logprobs, generation.logprobs)
-        return logprobs.tolist(), generation.kept_counts.tolist()
+        return generation.policy_logprobs.tolist(), generation.kept_counts.tolist()
 
     def _add_messages(self, new: Messages) -> None:
         # The history has the replies as they were sampled, not as the environment parsed them.

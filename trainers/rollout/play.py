@@ -19,6 +19,7 @@ from textenvs.lookahead import Played
 from textenvs.messages import Messages, clean_text
 from textenvs.two_sides import Cut
 
+from ..chat_template import RendererError
 from ..config.rollout import RolloutSection
 from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
@@ -26,7 +27,7 @@ from .curriculum import Start, context_digest
 from .environments import Backend, EnvError, Lease
 from .episode_tokens import EpisodeTokens
 from .forks import ForkPoint
-from .renderer import Renderer, RendererError
+from .renderer import Renderer
 from .rewards import PendingRewards, Score, TurnContext
 from .seeds import derive_seed
 from .stats import Load, Timeline
@@ -139,9 +140,6 @@ class Player:
     ) -> None:
         self.engine, self.renderer, self.rollout = engine, renderer, rollout
         self._rewards, self._reward_timeout = dict(rewards or {}), reward_timeout
-        for name, score in self._rewards.items():
-            if not callable(score):
-                raise ValueError(f"rewards[{name!r}] must be a function score(so_far, turn), not {score!r}")
         self._interruptions = 0  # beginnings and ends of updates that cut what is running
         self._interrupting = 0  # such updates now
         self._newest = engine.version  # of the weights that are out, or on their way
@@ -361,8 +359,7 @@ class Player:
         enter("reset")
         conversation, info = await env.reset(episode.env_seed, episode.options)
         enter("own")
-        main, names = info["side"], {"episode_id": episode.episode_id, "group_id": episode.group_id}
-        names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
+        main, names = info["side"], {"episode_id": episode.episode_id, **_names(episode, info)}
         for turn in itertools.count():
             side = info["side"]
             if side in sides:
@@ -414,16 +411,13 @@ class Player:
         """Return the user's side of an episode; where no message of it was accepted, that is its end, and rewarded."""
         if refused:
             end = _End(Status.COMPLETED, terminated=True, stop=end.stop)
-        how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
-        trajectory = user.finish(**how, stop=end.stop, error=end.error, **_origin(episode))  # type: ignore[arg-type]
-        return _cut(trajectory, self.engine.max_context)
+        return self._finished(user, episode, end)
 
     async def _open(self, env: Lease, episode: Episode, progress: _Progress) -> ForkPoint:
         conversation, info = await env.reset(episode.env_seed, episode.options)
         progress.timeline.phase("own")
         progress.messages = conversation
-        names = {"group_id": episode.group_id}
-        names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
+        names = _names(episode, info)
         tokens = EpisodeTokens(
             self.renderer, conversation, tools=progress.backend.tools, episode_id=episode.episode_id, **names
         )
@@ -453,7 +447,6 @@ class Player:
         self, episode: Episode, turn: int, limit: int, session: str, tokens: EpisodeTokens, timeline: Timeline
     ) -> str:
         """Sample a reply: one generation, or several where weight updates cut it and it may continue."""
-        stops = tuple(dict.fromkeys((*episode.sampling.stop_token_ids, *self.renderer.stop_token_ids)))
         remaining = min(episode.sampling.max_new_tokens, limit - tokens.context_size)
         seed = derive_seed(episode.sampling_seed, turn)
         timeline.phase("generate")
@@ -461,7 +454,7 @@ class Player:
             async with asyncio.timeout(self.rollout.generation_timeout_s) as clock:
                 for piece in itertools.count(1):
                     context, moment = tokens.context, self.moment()
-                    sampling = replace(episode.sampling, max_new_tokens=remaining, stop_token_ids=stops, seed=seed)
+                    sampling = episode.sampling.of_reply(remaining, self.renderer.stop_token_ids, seed)
                     generation = await self.engine.generate(context, sampling, session)
                     count = len(generation.token_ids)
                     timeline.generated(len(context), count, generation.metrics)
@@ -499,17 +492,13 @@ class Player:
     def _finish(self, episode: Episode, progress: _Progress, end: _End) -> Trajectory:
         if progress.tokens is None:  # it did not even open
             return _nothing(episode, end)
-        trajectory = progress.tokens.finish(
-            terminated=end.terminated,
-            truncated=not end.terminated,
-            status=end.status,
-            stop=end.stop,
-            error=end.error,
-            metrics=progress.metrics,
-            messages=progress.messages or None,  # of a user: those of its tokens
-            user_messages=progress.user_messages,
-            **_origin(episode),
-        )
+        messages = progress.messages or None  # of a user: those of its tokens
+        more = {"metrics": progress.metrics, "messages": messages, "user_messages": progress.user_messages}
+        return self._finished(progress.tokens, episode, end, **more)
+
+    def _finished(self, tokens: EpisodeTokens, episode: Episode, end: _End, **more: Any) -> Trajectory:
+        how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
+        trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **more)  # type: ignore[arg-type]
         return _cut(trajectory, self.engine.max_context)
 
 
@@ -564,6 +553,10 @@ class _Futures:
 def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:
     terms = info.get("terms")
     return terms if isinstance(terms, Mapping) and terms else {"reward": reward}
+
+
+def _names(episode: Episode, info: Mapping[str, Any]) -> dict[str, str]:
+    return {"group_id": episode.group_id} | {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
 
 
 def _origin(episode: Episode) -> dict[str, Any]:

@@ -17,13 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from textenvs.messages import check_conversation
 
+from ..chat_template import RendererError
 from ..config.engine import TorchEngineSection
 from ..config.model import ModelSection, native_dtype
 from ..engines.base import EngineError, RequestError, Sampling
 from ..engines.torch_engine import TorchEngine
 from ..models.policy import load, resolve_device
 from ..rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
-from ..rollout.renderer import Renderer, RendererError
+from ..rollout.renderer import Renderer
 
 MOST_CONTEXT = 32768  #: maximum tokens of a conversation, if the model has as many positions
 SLOTS = 64  #: concurrent replies

@@ -9,10 +9,10 @@ from textenvs.env import TextEnv
 from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Reply, Stopped, ToolSchemas
 from textenvs.messages import Messages, user
 
+from ..chat_template import RendererError
 from ..engines.base import EngineError, Sampling
 from ..rollout.engine_policy import NoRoomError, Speaker
 from ..rollout.environments import tools_of
-from ..rollout.renderer import RendererError
 from .chat_server import ChatServer, engine_policy
 
 

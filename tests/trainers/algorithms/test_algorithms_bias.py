@@ -23,7 +23,6 @@ from trainers.algorithms.losses import token_weights
 from trainers.algorithms.off_policy import importance_weights
 from trainers.command_line import resolve
 from trainers.config import PPOConfig
-from trainers.update import norm_length
 
 LOGITS = np.array([0.4, -0.3, 0.2, -0.6])  # at the start; in the second turn; after its 0; after its 1
 SIZE = 2
@@ -278,7 +277,8 @@ def expected_update(batches: Any, config: PPOConfig) -> np.ndarray:
             for part in (first, ~first):
                 offsets = np.concatenate([[0], np.cumsum(lengths[part])])
                 tokens = part[episode]
-                weight = token_weights(config.actor.loss_agg_mode, offsets, norm_length=norm_length(config))
+                most = config.rollout.max_response_length
+                weight = token_weights(config.actor.loss_agg_mode, offsets, norm_length=most)
                 total += probability / 3 * (weight * advantages[tokens]) @ scores[tokens]
     return total
 

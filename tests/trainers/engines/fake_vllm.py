@@ -33,12 +33,14 @@ class FakeVLLM(FakeServer):
         extension: Whether the worker has this project's extension.
         details: Whether answers say what was cached.
         fused: Modules that it has under other names.
+        ranks: Workers that share the model.
     """
 
     described: dict[str, Any] = field(default_factory=dict)
     extension: bool = True
     details: bool = True
     fused: dict[str, str] = field(default_factory=dict)
+    ranks: int = 1
 
     generate = "/inference/v1/generate"
     health = "/health"
@@ -96,8 +98,16 @@ class FakeVLLM(FakeServer):
             (self.left_out,) = body["args"]
             return {"results": [None]}
         if body["method"] == "weight_checksums":
-            return {"results": [{name: sum(map(bits, parts)) % 2**64 for name, parts in self._fused().items()}]}
+            return {"results": [self._checksums(rank) for rank in range(self.ranks)]}
         return {"results": [{**DESCRIBED, **self.described}]}
+
+    def _checksums(self, rank: int) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for name, parts in self._fused().items():
+            columns = name.endswith(("o_proj.weight", "down_proj.weight"))
+            own = parts if "norm" in name else [part.chunk(self.ranks, int(columns))[rank] for part in parts]
+            sums[name] = sum(map(bits, own)) % 2**64
+        return sums
 
     def _fused(self) -> dict[str, list[Any]]:
         fused: dict[str, list[Any]] = {}
@@ -108,7 +118,7 @@ class FakeVLLM(FakeServer):
         return fused
 
     async def _get_world_size(self, body: Any) -> Any:
-        return {"world_size": 1}
+        return {"world_size": self.ranks}
 
     async def _weight_info(self, body: Any) -> Any:
         return {"weight_version": self.label}

@@ -296,3 +296,23 @@ async def test_dead_or_hanging_server_is_noticed(name: str, folder: Path, fault:
             assert "is gone" in str(result)
             assert ("no answer within" if server.silent else "answers 503") in str(result)
         server.silent = False
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+async def test_weights_without_checksum_are_named_once(name: str, folder: Path, device: str, caplog: Any) -> None:
+    """Experts that a server fuses, say; of a single worker of vLLM these are compared by their total."""
+    workers = {"ranks": 2} if name == "vllm" else {}
+    async with serving(name, folder, faults={"lose": (DOWN,), **workers}) as (server, engine):
+        await engine.ready()
+        engine._updater.device = device
+        for version in (1, 2):
+            await engine.update_weights(lively_model(seed=version).state_dict(), version)
+        assert [record.message for record in caplog.records if DOWN in record.message] == [
+            f"the {engine.kind} server has no checksum of {DOWN}: these weights are sent, and not compared"
+        ]
+        gone = DOWN.replace("down_proj", "gate_up_proj")
+        server.lose = tuple(DOWN.replace("down_proj", part) for part in ("down_proj", "gate_proj", "up_proj"))
+        for lost in server.lose:
+            server.weights.pop(lost, None)
+        with pytest.raises(EngineDeadError, match=gone):
+            await engine.update_weights(lively_model(seed=3).state_dict(), 3)

@@ -180,19 +180,6 @@ async def test_changes_are_compared_with_other_hashes(folder: Path) -> None:
                 await engine.update_weights(changed, 2)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-async def test_parameter_without_checksum_is_named(folder: Path, device: str, caplog: Any) -> None:
-    lost = "model.layers.0.mlp.down_proj.weight"
-    async with serving("sglang", folder, faults={"lose": (lost,)}) as (_, engine):
-        await engine.ready()
-        engine._updater.device = device
-        for version in (1, 2):
-            await engine.update_weights(lively_model(seed=version).state_dict(), version)
-    assert [record.message for record in caplog.records if lost in record.message] == [
-        f"the SGLang server has no checksum of {lost}: these weights are sent, and not compared"
-    ]
-
-
 def test_multi_rank_server_gets_its_cores(tmp_path: Path) -> None:
     section = section_of("sglang", {"tensor_parallel_size": 2}, python=sys.executable)
     _, environment = server_command(section, tmp_path, 1234)

@@ -48,7 +48,7 @@ def test_arguments_become_command_line_words() -> None:
         "x": None,
     }
     section = section_of("vllm", {"tensor_parallel_size": 2, "threads": 3}, python=sys.executable, args=args)
-    command, environment = server_command(section, Path("m"), 1234, packages=Path("p"))
+    command, environment = server_command(section, Path("m"), 1234)
     words = " ".join(command)
     for argument in (
         "--model m",

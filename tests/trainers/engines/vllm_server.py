@@ -12,7 +12,6 @@ import pytest
 from real_server import RealServer, stopped_in_the_end
 from transformers import PreTrainedModel
 
-import trainers
 from trainers.config.engine import VLLMEngineSection, VLLMSection
 from trainers.engines.vllm.command import server_command
 from trainers.engines.vllm.engine import VLLMEngine
@@ -34,7 +33,7 @@ class Server(RealServer):
             kv_cache_gib=0.25,
             vllm=VLLMSection(python=str(PYTHON), block_size=BLOCK),
         )
-        return server_command(section, self.folder / "model", self.port, packages=self.folder / "packages")
+        return server_command(section, self.folder / "model", self.port)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -54,7 +53,5 @@ def need_python() -> None:
 def serving(folder: Path, model: PreTrainedModel, context: int) -> Iterator[Server]:
     need_python()
     model.save_pretrained(folder / "model")
-    (folder / "packages").mkdir()
-    (folder / "packages" / "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
     with stopped_in_the_end(Server(folder, context)) as server:
         yield server

@@ -32,14 +32,21 @@ def scores(learner):
     return np.concatenate(learner.logprobs(TRAJECTORIES))
 
 
+def save_behind(learner, path, extra=None):
+    """Save in a thread; return it."""
+    write, thread = learner.prepare_save(extra), Background()
+    thread.start(lambda: write(path), "save")
+    return thread
+
+
 def written(folder, where, **settings):
     """Train, save, train on; every second of it in the background, where that must not show."""
     learner = make_learner(**settings)
     learner.update_sft(TRAJECTORIES)
     learner.save(where / "waited", extra={"ranks": learner.ranks.world})
-    learner.save(where / "behind", extra={"ranks": learner.ranks.world}, wait=False)
+    behind = save_behind(learner, where / "behind", {"ranks": learner.ranks.world})
     following = learner.update_sft(TRAJECTORIES)["loss"]
-    learner.wait_until_saved()
+    behind.wait()
     learner.export_hf(where / "hf", build_tokenizer(["one two three"]))
     return following, learner.update_sft(TRAJECTORIES)["loss"], scores(learner)
 
@@ -130,25 +137,26 @@ def test_training_goes_on_while_copy_is_written(tmp_path, monkeypatch):
     learner = make_learner()
     before = scores(learner)
     monkeypatch.setattr(state, "write_tensors", slow)
-    learner.save(tmp_path / "x", wait=False)
+    behind = save_behind(learner, tmp_path / "x")
     for _ in range(2):
         learner.update_sft(TRAJECTORIES)
     assert not (tmp_path / "x").exists()
     assert np.abs(scores(learner) - before).max() > 0.001
     go_on.set()
-    learner.load(tmp_path / "x")  # waits for it
+    behind.wait()
+    learner.load(tmp_path / "x")
     np.testing.assert_array_equal(scores(learner), before)
 
 
 def test_background_error_is_raised_by_next_save(tmp_path):
-    learner = make_learner(critic=False, reference=False)
+    learner, done = make_learner(critic=False, reference=False), []
     (tmp_path / "x").write_text("in the way")
-    learner.save(tmp_path / "x", wait=False)
+    behind = save_behind(learner, tmp_path / "x")
     with pytest.raises(NotADirectoryError, match="is a file"):
-        learner.save(tmp_path / "y", wait=False)
-    learner.save(tmp_path / "y", wait=False)  # said once
-    learner.wait_until_saved()
-    assert (tmp_path / "y" / "learner.json").is_file()
+        behind.start(lambda: done.append(1), "another")
+    behind.start(lambda: done.append(2), "another")  # said once
+    behind.wait()
+    assert done == [2]
 
 
 def test_background_jobs_run_in_sequence():
@@ -168,9 +176,10 @@ def save_for_ever(folder, wait, pipe):
     torch.set_num_threads(1)
     learner = make_learner(critic=False, reference=False, **LORA, shape={"layers": 1})
     for version in range(1, 10_000):
-        learner.save(folder, extra={"version": version}, wait=wait)
-        if not wait:
-            learner.wait_until_saved()
+        if wait:
+            learner.save(folder, {"version": version})
+        else:
+            save_behind(learner, folder, {"version": version}).wait()
         os.write(pipe, f"{version}\n".encode())
 
 

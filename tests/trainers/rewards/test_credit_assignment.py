@@ -22,7 +22,6 @@ from trainers.rewards.credit_assignment import (
     moved_to,
     redistribution,
     spread,
-    to_assistant_turns,
 )
 from trainers.trajectory import Trajectory
 
@@ -236,35 +235,3 @@ def test_missing_functions_are_errors(tmp_path):
     ):
         with pytest.raises(RedistributionError, match=message):
             redistribution(name)
-
-
-# ------------------ scores of messages
-
-
-def test_user_scores_go_to_preceding_replies():
-    roles = ["system", "user", "assistant", "tool", "tool", "assistant", "user", "assistant"]
-    scores = [None, 0, None, 0.1, 0.2, 0.5, -1.0, None]
-    assert to_assistant_turns(scores, roles) == pytest.approx([0.3, -0.5, 0.0])
-
-
-@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.none() | st.floats(-9, 9)), max_size=9))
-def test_message_scores_keep_their_sum(messages):
-    roles = ["assistant", *(role for role, _ in messages)]
-    scores = [None, *(score for _, score in messages)]
-    turns = to_assistant_turns(scores, roles)
-    assert len(turns) == roles.count("assistant")
-    assert sum(turns) == pytest.approx(sum(score or 0.0 for score in scores), abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("scores", "roles", "message"),
-    [
-        ([1.0], ["user", "assistant"], "1 scores for 2 messages"),
-        ([1.0, None], ["user", "assistant"], "no reply of the assistant's is before it"),
-        ([None, float("inf")], ["user", "assistant"], "message 1 .* finite"),
-        ([None, "good"], ["user", "assistant"], "'good'"),
-    ],
-)
-def test_unplaceable_scores_are_refused(scores, roles, message):
-    with pytest.raises(ValueError, match=message):
-        to_assistant_turns(scores, roles)

@@ -27,7 +27,6 @@ evaluations = st.lists(
     st.tuples(
         st.floats(0, 200),  # when it begins
         st.integers(1, 6),  # tasks
-        st.one_of(st.none(), st.integers(1, 3)),  # its own limit
         st.one_of(st.none(), st.floats(0, 60)),  # after so long it is cancelled
     ),
     max_size=8,
@@ -55,9 +54,9 @@ def test_evaluation_has_one_version_within_limit(
 
         engine = engine_of(script)
 
-        async def evaluation(begin: float, tasks: int, limit: int | None, patience: float | None) -> Any:
+        async def evaluation(begin: float, tasks: int, patience: float | None) -> Any:
             await asyncio.sleep(begin)
-            work = collector.evaluate(range(tasks), max_running=limit)
+            work = collector.evaluate(range(tasks))
             try:
                 return await (work if patience is None else asyncio.wait_for(work, patience))
             except TimeoutError:

@@ -27,7 +27,7 @@ def test_evaluation_is_independent_of_collection() -> None:
                 before = collector.stats()
             tasks: list[Any] = [4, 1, {"task_index": 9}]
             sampling = Sampling(temperature=0.0, max_new_tokens=30)
-            results = await collector.evaluate(tasks, samples=2, sampling=sampling, backend=other, max_running=3)
+            results = await collector.evaluate(tasks, samples=2, sampling=sampling, backend=other)
             if collecting:
                 assert collector.stats()["groups_admitted"] == before["groups_admitted"], "it takes no slot"
                 await collector.update_weights(None, 1)

@@ -25,13 +25,13 @@ from textenvs.messages import Message, user
 from textenvs.users.base import take_turn
 from textenvs.users.llm import LLMUser
 from trainers import ppo
+from trainers.chat_template import RendererError
 from trainers.engines.base import EngineDeadError, EngineError
 from trainers.models.tiny import build_tokenizer
 from trainers.report.episodes import EpisodeFiles, Pieces
 from trainers.report.loggers import LoggedRun, Reporter
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.renderer import RendererError
 from trainers.trajectory import Status, Trajectory, read_parquet
 
 
@@ -240,7 +240,7 @@ def test_full_disk_dump_warns_without_partial_file(
     (batch,) = run_simulated(collect(engine_of(says("1 end"))))
     pieces = Pieces(build_tokenizer(["1 end"], vocab_size=300))
     files = EpisodeFiles(tmp_path, pieces, 0, {"rollout_data_dir": str(tmp_path / "dumps")})
-    reporter = Reporter(LoggedRun(tmp_path), (), total=3, episodes=files)
+    reporter = Reporter(LoggedRun(tmp_path), (), episodes=files)
 
     def half(writer: Any, table: Any, size: int) -> None:
         raise full_disk(writer.where)

@@ -185,8 +185,8 @@ def test_forks_of_episode_are_rewarded_likewise(credit: Any) -> None:
 # ---------------------------------------------------------------- with the engine's own model
 
 
-def policy_of(engine: Any, **options: Any) -> EnginePolicy:
-    return EnginePolicy(engine, Characters(), Sampling(max_new_tokens=40), **options)  # type: ignore[arg-type]
+def policy_of(engine: Any) -> EnginePolicy:
+    return EnginePolicy(engine, Characters(), Sampling(max_new_tokens=40))  # type: ignore[arg-type]
 
 
 def seconds(episodes: int, samples: int | None, window: int = 2) -> float:
@@ -304,7 +304,7 @@ def test_future_without_room_is_scored_as_it_stands() -> None:
         ):
             batch = await collector.next_batch()
         with pytest.raises(NoRoomError, match="room for"):
-            await Speaker(policy_of(engine, max_context=50), 0).reply((user("x" * 100),))
+            await Speaker(policy_of(engine), 0).reply((user("x" * 100),))
         return batch.trajectories[0]
 
     trajectory = run_simulated(play())

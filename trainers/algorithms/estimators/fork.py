@@ -107,8 +107,6 @@ def _kept_trees(batch: ActionBatch, truncated: Truncated) -> Bools:
     if truncated == "drop":
         cut = batch.truncated & ~batch.terminated
         counted = counted & (~cut if batch.budgeted is None else ~cut | batch.budgeted)
-    elif truncated != "count":
-        raise ValueError(f'truncated must be "count" or "drop", not {truncated!r}')
     return counted & counted[batch.tree]
 
 

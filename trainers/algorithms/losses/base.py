@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -256,17 +256,12 @@ def token_weights(
     ``[E + 1]``) say where the episodes of the *global* batch start among its ``N`` action tokens; ``mask`` (bool
     ``[N]``) which count. ``norm_length`` is ``L``, for the last mode alone.
 
-    Returns float ``[N]``, 0 where the mask is false. Raises ``ValueError``: the mode is unknown, ``norm_length`` is
-    missing, not positive or not used, or the shapes do not fit.
+    Returns float ``[N]``, 0 where the mask is false. Raises ``ValueError``: the shapes do not fit.
     """
     lengths = np.diff(token_offsets)
     counted: Floats = np.ones(int(token_offsets[-1])) if mask is None else mask.astype(np.float64)
     if counted.shape != (int(token_offsets[-1]),):
         raise ValueError(f"the mask has the shape {counted.shape} for {int(token_offsets[-1])} action tokens")
-    if (norm_length is not None) != (mode == "seq-mean-token-sum-norm"):
-        raise ValueError(
-            f"norm_length is for seq-mean-token-sum-norm, which needs it; got {norm_length!r} with {mode!r}"
-        )
     if weights is not None:
         if weights.shape != counted.shape:
             raise ValueError(f"weights has the shape {weights.shape} for {len(counted)} action tokens")
@@ -281,10 +276,7 @@ def token_weights(
         per_token = np.full(len(counted), float(sequences))
     elif mode == "seq-mean-token-mean":
         per_token = sequences * np.where(per_episode > 0, per_episode, 1.0)[episode]
-    elif mode == "seq-mean-token-sum-norm":
-        if norm_length is None or not norm_length > 0:
-            raise ValueError(f"norm_length must be positive, not {norm_length!r}")
-        per_token = np.full(len(counted), sequences * norm_length)
     else:
-        raise ValueError(f"unknown aggregation {mode!r}: choose one of {', '.join(get_args(Aggregation))}")
+        assert norm_length is not None
+        per_token = np.full(len(counted), sequences * norm_length)
     return counted / per_token

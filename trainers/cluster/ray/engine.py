@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from textenvs.event_loop import settle
 from trainers.cluster.rank import Failure
 from trainers.cluster.ray.runtime import RayCluster, error_summary, import_ray
 from trainers.config.reward_model import ClassifierSection
@@ -78,8 +78,7 @@ class _EngineActor:
 
     async def start(self, make: MakeEngine) -> tuple[int, int]:
         """Build the engine; return the process id, and the engine's ``max_context``."""
-        engine = make()
-        self._engine = await engine if inspect.isawaitable(engine) else engine
+        self._engine = await settle(make())
         return os.getpid(), self._engine.max_context
 
     async def call(self, method: str, *args: Any) -> Any:
@@ -166,7 +165,7 @@ class RayEngine:
         self._ray = import_ray()
         self._actor, self._bucket_bytes = actor, bucket_bytes
         self._workers = _Workers(self._call)
-        self._version = self._max_context = self.pid = 0
+        self.version = self.max_context = self.pid = 0
         self._stats: dict[str, float] = {}
         self._dead: str | None = None
         self._updates = 0
@@ -196,7 +195,7 @@ class RayEngine:
         engine = cls(actor.remote(list(gpus)), bucket_bytes)
         try:
             async with asyncio.timeout(timeout):
-                engine.pid, engine._max_context = await engine._answer(engine._actor.start.remote(make))
+                engine.pid, engine.max_context = await engine._answer(engine._actor.start.remote(make))
                 await engine._call("nothing")
         except BaseException as error:
             await engine.close()
@@ -207,14 +206,6 @@ class RayEngine:
             raise
         engine._asking = asyncio.create_task(engine._keep_asking())
         return engine
-
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def max_context(self) -> int:
-        return self._max_context
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         reply: Generation = await self._call("generate", list(token_ids), sampling, session)
@@ -287,7 +278,7 @@ class RayEngine:
     async def _call(self, method: str, *args: Any) -> Any:
         self._check_alive()
         result, version, stats = await self._answer(self._actor.call.remote(method, *args))
-        self._version, self._stats = max(self._version, version), stats
+        self.version, self._stats = max(self.version, version), stats
         return result
 
     async def _answer(self, ref: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from trainers.config.engine import SGLangEngineSection
 from trainers.engines.base import DEFAULT_SLOTS
-from trainers.engines.server import server_python
+from trainers.engines.server import command_words, server_python
 
 _SPARE_CONTEXT = 8  # positions that SGLang keeps for itself beyond prompt and reply
 
@@ -31,30 +32,30 @@ def server_command(
     """
     cpu, ranks, added = device == "cpu", section.tensor_parallel_size, section.sglang.server_args
     context, slots = section.max_context + _SPARE_CONTEXT, section.max_slots or DEFAULT_SLOTS
-    arguments = {
-        "--model-path": model,
-        "--host": "127.0.0.1",
-        "--port": port,
-        "--device": device,
-        "--dtype": dtype,
-        "--context-length": context,
-        "--max-running-requests": slots,
-        "--random-seed": seed % 2**31,
-        "--log-level": "warning",
+    arguments: dict[str, Any] = {
+        "model_path": str(model),
+        "host": "127.0.0.1",
+        "port": port,
+        "device": device,
+        "dtype": dtype,
+        "context_length": context,
+        "max_running_requests": slots,
+        "random_seed": seed % 2**31,
+        "log_level": "warning",
+        "skip_tokenizer_init": True,
+        "skip_server_warmup": True,
+        # Else the scheduler polls for requests and keeps a core busy while a policy is trained.
+        "sleep_on_idle": True,
+        "enable_deterministic_inference": section.sglang.seeds or None,
+        "tp_size": ranks if ranks > 1 else None,
     }
-    # Without sleeping, the scheduler polls for requests and keeps a core busy while a policy is trained.
-    flags = ["--skip-tokenizer-init", "--skip-server-warmup", "--sleep-on-idle"]
     environment = {
         "PYTHONPATH": "",  # this process's packages are not the server's
         "PYTHONSAFEPATH": "1",  # nor are the files beside the launcher
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the positions that SGLang keeps to itself
     }
     if not cpu and gpu is not None:
-        arguments["--base-gpu-id"] = gpu % torch.cuda.device_count()
-    if ranks > 1:
-        arguments["--tp-size"] = ranks
-    if section.sglang.seeds:
-        flags.append("--enable-deterministic-inference")
+        arguments["base_gpu_id"] = gpu % torch.cuda.device_count()
     if cpu:
         environment |= {
             "SGLANG_USE_CPU_ENGINE": "1",
@@ -66,10 +67,9 @@ def server_command(
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, share)) for share in shares)
         if section.threads is not None:
             environment["OMP_NUM_THREADS"] = str(section.threads)
-        arguments |= {"--attention-backend": "torch_native", "--mem-fraction-static": 0.8}
+        arguments |= {"attention_backend": "torch_native", "mem_fraction_static": 0.8}
     shared = any(word.partition("=")[0] == "--mem-fraction-static" for word in added)
     if cpu or not shared:  # else SGLang takes all that share of memory, or all that is free
-        arguments["--max-total-tokens"] = slots * context
-    words = [str(word) for pair in arguments.items() for word in pair]
+        arguments["max_total_tokens"] = slots * context
     launcher = str(Path(__file__).with_name("launcher.py"))
-    return [server_python(section), launcher, *words, *flags, *added], environment
+    return [server_python(section), launcher, *command_words(arguments), *added], environment

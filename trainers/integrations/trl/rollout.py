@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from textenvs.event_loop import submit, wait_for
+from textenvs.event_loop import submit, together, wait_for
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import same_messages
 from textenvs.integrations.trl import log_terms, spec_of
@@ -201,8 +201,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
         """Build the episodes; their seeds are functions of the run's seed and of numbers, equal in each evaluation."""
-        stops = tuple(dict.fromkeys((*self._renderer.stop_token_ids, *trainer.eos_token_ids)))
-        sampling = sampling_of(trainer, stops, self.max_turn_tokens or trainer.args.max_completion_length)
+        sampling = sampling_of(trainer, self.max_turn_tokens or trainer.args.max_completion_length)
         step = int(trainer.state.global_step)
         if training:
             self._calls = (step, self._calls[1] + 1) if self._calls[0] == step else (step, 0)
@@ -280,13 +279,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
                     if rounds is not None:
                         rounds.leave()
 
-        tasks = [asyncio.ensure_future(one(*pair)) for pair in zip(backends, episodes, strict=True)]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return await together(*(one(*pair) for pair in zip(backends, episodes, strict=True)))
 
     def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory], training: bool) -> None:
         failed = [episode for episode in trajectories if has_failed(episode)]

@@ -20,7 +20,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTr
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from trainers.engines.process_group import broadcast, make_group
-from trainers.engines.weights import ChecksumRule, Checksums, bits, differing, merged
+from trainers.engines.weights import ChecksumRule, Checksums, bits, differing, listed, merged
 
 
 @dataclass
@@ -138,6 +138,4 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.finish_weight_update()
         actual = {name: (bits(value),) for name, value in self.model.named_parameters()}
         if wrong := differing(expected.result(), actual):
-            raise ValueError(
-                f"the model does not have the merged weights: the checksums of {', '.join(wrong[:3])} differ"
-            )
+            raise ValueError(f"the model does not have the merged weights: the checksums of {listed(wrong)} differ")
