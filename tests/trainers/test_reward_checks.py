@@ -217,7 +217,7 @@ def test_unscoring_service_is_refused_before_warm_start(tmp_path, capsys, traine
 
 def judged(url: str, *overrides: str) -> list[str]:
     judge = ["enable=true", "kind=judge", "judge.model=m", f"judge.base_url={url}", *overrides]
-    patient = ["judge.chat.max_retries=0", "judge.chat.timeout_s=5"]
+    patient = ["judge.chat.max_retries=0", "judge.chat.timeout_s=60"]
     return [f"reward_model.{option}" for option in (*judge, *patient)]
 
 
