@@ -1,6 +1,5 @@
 """An OpenEnv server as a text environment; what went out through OpenEnv comes back as it was."""
 
-import asyncio
 import gc
 import json
 import pickle
@@ -217,7 +216,8 @@ class Rude:
                 reply = '{"data": {"observation": {"text": "Go."}}}'
                 if request.get("type") == "step":
                     reply = request["data"]["text"]
-                    await asyncio.sleep(1000 * (reply == "late"))
+                if reply == "late":
+                    continue  # no answer
                 await send({"type": "websocket.send", "text": reply})
                 if "bye" in reply:
                     await send({"type": "websocket.close"})

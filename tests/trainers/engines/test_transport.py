@@ -29,8 +29,6 @@ from trainers.engines.weight_update import _own_address
 from trainers.engines.weights import ChecksumRule, Checksums, Parameters, Sums
 from trainers.models.safetensors_file import SafetensorsFile
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:

@@ -16,7 +16,7 @@ from trainers.rollout.group_scheduler import ConsecutiveErrorsError
 from trainers.trajectory import Status, Trajectory
 
 # One process of the tests runs them all, and so one Ray.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="module", autouse=True)
