@@ -65,7 +65,6 @@ def _runs() -> dict[int, int]:
     return parents
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_runs_end_with_their_parent(how):

@@ -181,7 +181,7 @@ async def test_cancelled_turn_leaves_episode_unchanged():
             self.state.guesses.append("half a turn")
             self.np_random.random()
             if self.hang:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             self.state.guesses.pop()
             return Guess.respond(self, reply)
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playable import PLAYABLE
+from skip_time import skip
 from toy_envs import KINDS, AsyncGuess, BlockingGuess, Guess, ToyTasks
 
 import textenvs
@@ -151,7 +152,7 @@ async def test_concurrency_limits_simultaneous_episodes(kind):
         nonlocal most, running
         running += 1
         most = max(most, running)
-        await asyncio.wait_for(barrier.wait(), 10)  # passes only if all four are here
+        await asyncio.wait_for(barrier.wait(), 60)  # passes only if all four are here
         running -= 1
         return "quit"
 
@@ -164,7 +165,7 @@ async def test_blocking_environments_have_a_thread_each():
         barrier = threading.Barrier(3)
 
         def respond(self, reply):
-            self.barrier.wait(10)
+            self.barrier.wait(60)
             return super().respond(reply)
 
     async for episode in play_episodes(Meet(), lambda conversation: "quit", 6, concurrency=3):
@@ -259,13 +260,14 @@ def test_failed_simulator_is_a_failed_episode():
 async def test_slow_episode_ends_and_frees_its_place(kind):
     async def policy(conversation):
         if "word 2" in conversation[0]["content"]:
-            await asyncio.sleep(60)
+            skip(asyncio.get_running_loop(), 60)
+            await asyncio.Event().wait()
         return "quit"
 
-    stream = play_episodes(kind(), policy, [2, 3, 4], concurrency=1, timeout_s=0.1)
+    stream = play_episodes(kind(), policy, [2, 3, 4], concurrency=1, timeout_s=60)
     late, *rest = [episode async for episode in stream]
     assert isinstance(late.error, TimeoutError)
-    assert "longer than 0.1 s" in str(late.error)
+    assert "longer than 60 s" in str(late.error)
     assert [episode.stop for episode in rest] == ["gave_up", "gave_up"]
 
 
@@ -282,14 +284,15 @@ def test_an_error_of_the_tasks_themselves_is_raised():
 
 
 async def test_closing_cancels_what_is_running():
-    cancelled = 0
+    waiting = cancelled = 0
 
     async def policy(conversation):
-        nonlocal cancelled
+        nonlocal waiting, cancelled
         if "word 1" in conversation[0]["content"]:
             return "quit"
+        waiting += 1
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled += 1
             raise
@@ -297,7 +300,8 @@ async def test_closing_cancels_what_is_running():
     async with aclosing(play_episodes(AsyncGuess(), policy, [0, 1, 2, 3, 4], concurrency=3)) as stream:
         async for episode in stream:
             assert episode.number == 1
-            await asyncio.sleep(0.01)
+            while waiting < 3:
+                await asyncio.sleep(0)
             break
     assert cancelled == 3
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playable import PLAYABLE
+from skip_time import skip
 from toy_envs import KINDS, Guess
 
 import textenvs
@@ -313,7 +314,7 @@ async def test_all_futures_are_played_at_the_same_time(kind):
     barrier = asyncio.Barrier(6)
 
     async def policy(conversation):
-        await asyncio.wait_for(barrier.wait(), 10)  # passes only if the futures of both episodes are here
+        await asyncio.wait_for(barrier.wait(), 60)  # passes only if the futures of both episodes are here
         return "no"
 
     envs = [played("no", kind=kind), played("no", kind=kind)]
@@ -321,13 +322,16 @@ async def test_all_futures_are_played_at_the_same_time(kind):
 
 
 async def test_the_cap_holds_over_all_episodes():
-    running, most = 0, []
+    running, most, three = 0, [], asyncio.Event()
 
     async def policy(conversation):
         nonlocal running
         running += 1
         most.append(running)
-        await asyncio.sleep(0.001)
+        if running == 3:
+            three.set()
+        await three.wait()
+        await asyncio.sleep(0)
         running -= 1
         return "no"
 
@@ -451,11 +455,12 @@ async def test_a_future_that_takes_too_long_has_failed():
 
     async def policy(conversation):
         if next(calls) == 1:
-            await asyncio.sleep(60)
+            skip(asyncio.get_running_loop(), 60)
+            await asyncio.Event().wait()
         return "no"
 
-    result = await multiturn_aware_reward(played("no"), policy, timeout_s=0.1)
-    assert (len(result.futures), result.failures) == (2, ("TimeoutError: the future took longer than 0.1 s",))
+    result = await Lookahead(policy, concurrency=1, timeout_s=60)(played("no"))
+    assert (len(result.futures), result.failures) == (2, ("TimeoutError: the future took longer than 60 s",))
 
     async def own(conversation):
         raise TimeoutError("of a client")

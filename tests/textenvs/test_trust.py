@@ -191,7 +191,7 @@ def test_token_goes_to_its_own_server(monkeypatch):
 
 def test_a_redirection_carries_no_token_to_another_server():
     with listening() as (other, seen), listening(other) as (first, headers):
-        client = Client(first, "a secret", timeout_s=5.0, retry_s=0.1)
+        client = Client(first, "a secret", timeout_s=60.0, retry_s=0.1)
         with pytest.raises(RemoteError):
             client.submit("describe").result()
         assert headers[0]["Authorization"] == "Bearer a secret"

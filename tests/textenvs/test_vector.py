@@ -180,7 +180,7 @@ def test_asynchronous_hooks_wait_together():
         async def respond(self, reply):
             if Meet.barrier is None:
                 Meet.barrier = asyncio.Barrier(3)
-            await asyncio.wait_for(Meet.barrier.wait(), 10)  # passes only if all three are here at once
+            await asyncio.wait_for(Meet.barrier.wait(), 60)  # passes only if all three are here at once
             return Guess.respond(self, reply)
 
     envs = TextVectorEnv.of(Meet(), 3)
@@ -194,7 +194,7 @@ def test_blocking_hooks_run_in_parallel():
         barrier = threading.Barrier(3)
 
         def respond(self, reply):
-            self.barrier.wait(10)
+            self.barrier.wait(60)
             return super().respond(reply)
 
     class Plain(Guess):

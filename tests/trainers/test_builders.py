@@ -104,7 +104,7 @@ async def test_ray_engines_start_concurrently_with_summed_timeout(monkeypatch):
         timeouts.append(options["timeout"])
         if len(timeouts) == 3:
             all_began.set()
-        await asyncio.wait_for(all_began.wait(), 20)
+        await asyncio.wait_for(all_began.wait(), 60)
         return Started()
 
     monkeypatch.setattr("trainers.builders.engines.RayEngine.start", start)
@@ -163,7 +163,7 @@ async def test_failed_start_closes_started_engines(cause):
     if cause == "cancelled":
         making.cancel()
     with pytest.raises(ValueError if cause == "one fails" else asyncio.CancelledError):
-        await asyncio.wait_for(making, 20)
+        await asyncio.wait_for(making, 60)
     assert first.closed
 
 

@@ -225,7 +225,7 @@ def test_background_save_snapshots_its_state(tmp_path):
     state = {"frontier": [1]}
 
     def slow(folder: Path) -> None:
-        assert go_on.wait(30)
+        assert go_on.wait(100)
         write("x")(folder)
 
     saved.save_in_background(1, state, slow)

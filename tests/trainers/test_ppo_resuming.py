@@ -211,21 +211,23 @@ def test_same_command_resumes_after_interrupt_and_kill(tmp_path, monkeypatch, ca
     assert saved.iteration == 2
     assert [row["step"] for row in training_of(folder)] == [1, 2]
     assert (folder / "curves.png").is_file()
-    with Program(folder, *overrides, "trainer.save_freq=1") as program:
+    with Program(folder, *overrides, "trainer.save_freq=1", "trainer.total_iterations=1000") as program:
         program.wait_for(program.trained(4))
         program.end(signal.SIGKILL)
         assert f"resuming from {saved.path}" in program.output
         assert "warm start " not in program.output
     killed = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
     assert killed.iteration >= 3
-    (folder / "checkpoints" / ".iteration_000010.partial").mkdir()  # as if it had been in the middle of it
-    assert main(arguments(folder, *overrides, "trainer.save_freq=1")) == 0
+    total = killed.iteration + 4
+    partial = folder / "checkpoints" / f".iteration_{total - 1:06}.partial"
+    partial.mkdir(exist_ok=True)  # as if it had been in the middle of it
+    assert main(arguments(folder, *overrides, "trainer.save_freq=1", f"trainer.total_iterations={total}")) == 0
     captured = capsys.readouterr().out
     assert f"resuming from {killed.path}" in captured
     assert "warm start " not in captured, "the warm start is not done twice"
-    assert [row["step"] for row in training_of(folder)] == list(range(1, 13))
+    assert [row["step"] for row in training_of(folder)] == list(range(1, total + 1))
     names = sorted(path.name for path in (folder / "checkpoints").iterdir())
-    assert names == ["iteration_000011", "iteration_000012"]
+    assert names == [f"iteration_{number:06}" for number in (total - 1, total)]
 
 
 def test_interrupt_during_warm_start_ends_it(tmp_path, monkeypatch, capsys):

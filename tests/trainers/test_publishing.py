@@ -136,7 +136,7 @@ def test_snapshot_transfer_does_not_block_heartbeats(monkeypatch: pytest.MonkeyP
 
     def publish(number: int, *, apart: bool) -> int:
         if number == 1:
-            assert first.wait(30)
+            assert first.wait(100)
         order.append(number)
         return number
 
@@ -148,7 +148,7 @@ def test_snapshot_transfer_does_not_block_heartbeats(monkeypatch: pytest.MonkeyP
         done.set()
 
     threading.Thread(target=start, daemon=True).start()
-    returned = done.wait(5)
+    returned = done.wait(60)
     first.set()
     assert returned, "the second snapshot waits in its own thread"
     host._sending.wait()

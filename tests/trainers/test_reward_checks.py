@@ -88,7 +88,7 @@ def served(url: str, *overrides: str) -> list[str]:
 
 def judged(url: str) -> list[str]:
     judge = ["enable=true", "kind=judge", "judge.model=m", f"judge.base_url={url}"]
-    patient = ["judge.chat.max_retries=0", "judge.chat.timeout_s=5"]
+    patient = ["judge.chat.max_retries=0", "judge.chat.timeout_s=60"]
     return [f"reward_model.{option}" for option in (*judge, *patient)]
 
 

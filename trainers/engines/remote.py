@@ -461,7 +461,7 @@ class RemoteEngine(ABC):
             await self._check_health()
         except EngineError:
             state = "is gone"
-            for _ in range(4 if self._server is not None else 0):
+            for _ in range(40 if self._server is not None else 0):
                 if self._server is not None and self._server.ended is not None:
                     state = f"died: it {self._server.ended}"
                     break

@@ -79,10 +79,10 @@ def test_pages_in_browsers_are_refused(urls):
     assert asyncio.run(opened(None))
     with pytest.raises(websockets.InvalidStatus, match="403"):
         asyncio.run(opened(page))
-    with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/health", timeout=60) as answer:
         assert answer.status == 200
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(urllib.request.Request(f"{url}/health", headers={"Origin": page}), timeout=10)
+        urllib.request.urlopen(urllib.request.Request(f"{url}/health", headers={"Origin": page}), timeout=60)
 
 
 def test_independent_client(urls):

@@ -21,10 +21,12 @@ BASE = ("evaluate", "textenv/gsm8k-interact", "level=easy", "split=test")
 
 POLICIES = '''
 import asyncio
+from pathlib import Path
 
 async def careless(conversation):
-    """Right for some, wrong for others; slow enough to be killed on the way."""
-    await asyncio.sleep(0.01)
+    """Right for some, wrong for others; where a file `hold` is, twenty episodes are kept and no more begun."""
+    while Path("hold").exists() and Path("run/episodes.jsonl").read_bytes().count(b"\\\\n") >= 20:
+        await asyncio.sleep(0.01)
     return f"#### {len(conversation[0]['content']) % 7}"
 
 def broken(conversation):
@@ -147,7 +149,7 @@ def lines_of(path):
 
 def until(program, path, count):
     """Wait until ``count`` episodes are kept; whether the program is still at it."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while lines_of(path) < count and program.poll() is None:
         assert time.monotonic() < deadline, "nothing happens"
         time.sleep(0.005)
@@ -168,10 +170,12 @@ def test_resume_after_kill_repeats_no_episode(workdir, capsys):
         "4",
     )
     path = workdir / "run" / "episodes.jsonl"
+    (workdir / "hold").touch()
     program = start(*words, "--out", "run", cwd=workdir)
     assert until(program, path, 20), program.communicate()
     program.kill()
     program.communicate()
+    (workdir / "hold").unlink()
     before = records_in("run") if path.read_bytes().endswith(b"\n") else []
     assert lines_of(path) < 80
     # A torn line, as a machine that lost power leaves it.
@@ -278,7 +282,7 @@ def test_signals_end_a_hang_with_resume_advice(workdir):
             time.sleep(0.02)
         program.send_signal((signal.SIGINT, signal.SIGTERM)[number % 2])
     for where, program in programs.items():
-        out, err = program.communicate(timeout=30)
+        out, err = program.communicate(timeout=60)
         assert (where, program.returncode, out) == (where, 130, "")
         assert "interrupted" in err
         assert "run the same command again" in err
@@ -287,13 +291,34 @@ def test_signals_end_a_hang_with_resume_advice(workdir):
             assert cases[where][1] in err, (where, err)
 
 
+#: Past the time limit at once.
+SKIPPING = """
+from threading import Event
+from skip_time import skip
+
+over = Event()
+
+def policy(messages):
+    global loop
+    loop = asyncio.get_running_loop()
+    return "x"
+
+def hang(env):
+    skip(loop, 60)
+    over.wait(100)
+
+Base.hang = hang
+"""
+
+
 def test_slow_step_or_episode_fails(workdir, capsys):
-    (workdir / "hanging_envs.py").write_text(HANGING)
-    words = ("evaluate", "hanging_envs:hanging/plain", "--policy", "hanging_envs:policy")
-    status, out, _ = command(capsys, *words, "where=step", "--step-timeout", "0.2", "--out", "run")
+    (workdir / "hanging_envs.py").write_text(HANGING + SKIPPING)
+    words = ("evaluate", "hanging_envs:hanging/plain", "--policy", "hanging_envs:policy", "--concurrency", "1")
+    status, out, _ = command(capsys, *words, "where=step", "--step-timeout", "60", "--out", "run")
+    sys.modules["hanging_envs"].over.set()
     assert status == 0
     assert "2 of 4 episodes FAILED" in out
-    assert "2 x env_failed: the environment's step took longer than 0.2 s" in out
+    assert "2 x env_failed: the environment's step took longer than 60 s" in out
     words = ("evaluate", "hanging_envs:hanging/plain", "--policy", "hanging_envs:waiting_policy")
     status, out, _ = command(capsys, *words, "--episode-timeout", "0.2")
     assert status == 1

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 from evaluate_envs import AsyncSay, BlockingSay, Say
+from skip_time import skip
 
 from textenvs import Turn
 from textenvs.chat import BudgetExceeded, CacheError
@@ -210,7 +211,7 @@ def test_long_episode_blocks_no_other():
                 others_done.set()
 
         policy = TaskPolicy(lambda task, turn: wait(task) if task == 0 else str(task))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await run(jobs(range(6), 1, 0), Say, policy, on_record=keep, concurrency=2)
         return records
 
@@ -219,12 +220,16 @@ def test_long_episode_blocks_no_other():
 
 def test_concurrency_is_as_requested():
     now = most = 0
+    five = asyncio.Event()
 
     async def count(task):
         nonlocal now, most
         now += 1
         most = max(most, now)
-        await asyncio.sleep(0.001)
+        if now == 5:
+            five.set()
+        await five.wait()
+        await asyncio.sleep(0)
         now -= 1
         return str(task)
 
@@ -242,7 +247,7 @@ def test_non_waiting_evaluation_can_be_cancelled():
 
 def test_environments_that_block_overlap():
     """All six wait for one another; one thread would never finish."""
-    barrier = threading.Barrier(6, timeout=20)
+    barrier = threading.Barrier(6, timeout=60)
 
     class Together(BlockingSay):
         def respond(self, reply):
@@ -369,23 +374,26 @@ def test_schemas_are_given_unless_in_prompt():
 
 
 class Hangs(Say):
-    """Hangs on ``...``; until the test is over."""
+    """Hangs on ``...`` past the time limit, until the test is over."""
 
     released = threading.Event()
+    loop = None
 
     def respond(self, reply):
         if reply["content"] == "...":
-            self.released.wait(60)
+            skip(self.loop, 60)
+            self.released.wait(100)
         return super().respond(reply)
 
 
-class AsyncHangs(Say):
+class AsyncHangs(Hangs):
     """The same, awaited."""
 
     async def respond(self, reply):
         if reply["content"] == "...":
-            await asyncio.sleep(60)
-        return super().respond(reply)
+            skip(self.loop, 60)
+            await asyncio.Event().wait()
+        return Say.respond(self, reply)
 
 
 class BlockingHangs(Hangs):
@@ -402,17 +410,20 @@ def test_hanging_step_costs_only_its_episode(kind):
         made.append(kind())
         return made[-1]
 
-    policy = TaskPolicy(lambda task, turn: "..." if task in (1, 3) else str(task))
+    def say(task, turn):
+        Hangs.loop = asyncio.get_running_loop()
+        return "..." if task in (1, 3) else str(task)
+
     planned = list(jobs(range(6), 1, 0))
     try:
-        records = by_place(played(planned, make, policy, concurrency=1, step_timeout_s=0.1))
+        records = by_place(played(planned, make, TaskPolicy(say), concurrency=1, step_timeout_s=60.0))
     finally:
         Hangs.released.set()
         Hangs.released = threading.Event()
     assert [records[task, 0].success for task in range(6)] == [True, False, True, False, True, True]
     for task in (1, 3):
         assert records[task, 0].stop == "env_failed"
-        assert records[task, 0].failure == "the environment's step took longer than 0.1 s"
+        assert records[task, 0].failure == "the environment's step took longer than 60 s"
         assert len(records[task, 0].messages) >= 2
     assert len(made) == (1 if kind is AsyncHangs else 3)  # nothing is played where a thread may still be at work
 
@@ -427,11 +438,16 @@ def test_results_ignore_time_limits(kind):
 
 
 def test_slow_episode_fails():
-    policy = TaskPolicy(lambda task, turn: asyncio.sleep(60) if task == 2 else str(task))
-    records = by_place(played(jobs(range(4), 1, 0), Say, policy, episode_timeout_s=0.2))
+    def say(task, turn):
+        if task != 2:
+            return str(task)
+        skip(asyncio.get_running_loop(), 60)
+        return asyncio.sleep(100)
+
+    records = by_place(played(jobs(range(4), 1, 0), Say, TaskPolicy(say), concurrency=1, episode_timeout_s=60.0))
     assert [records[task, 0].stop for task in range(4)] == ["solved", "solved", "timed_out", "solved"]
     assert records[2, 0].failed
-    assert records[2, 0].failure == "the episode took longer than 0.2 s"
+    assert records[2, 0].failure == "the episode took longer than 60 s"
 
 
 @pytest.mark.parametrize("limits", [{"step_timeout_s": 0}, {"episode_timeout_s": -1.0}, {"step_timeout_s": True}])
@@ -528,6 +544,6 @@ def test_cancelled_hook_leaves_no_unawaited_coroutine(hook, loop_is_over):
         released.set()
         for thread in threading.enumerate():
             if thread.name == "textenvs-hook":
-                thread.join(10)
+                thread.join(60)
         gc.collect()
     assert [str(warning.message) for warning in warned] == []

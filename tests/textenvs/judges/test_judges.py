@@ -43,7 +43,7 @@ async def service():
 
 
 def spec(service, **options):
-    return {"model": "tiny", "base_url": service.url, "max_retries": 1, "timeout_s": 5} | options
+    return {"model": "tiny", "base_url": service.url, "max_retries": 1, "timeout_s": 60} | options
 
 
 async def test_a_verdict(service):

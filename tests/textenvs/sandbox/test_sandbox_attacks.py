@@ -65,7 +65,7 @@ def tried(attempts):
 def test_endless_computing_ends(box, token):
     result = attack(box, token, "print('begun')\nwhile True: pass")
     assert (result.status, result.stdout) == ("timeout", "begun\n")
-    assert "endless loop" in result.describe()
+    assert result.describe().startswith("begun\n[Stopped: it used more than 1 s of CPU time. Look for an endless loop")
 
 
 def test_program_ignoring_signals_is_stopped(token):
@@ -481,7 +481,7 @@ def test_endless_threads_are_stopped(token):
     code = (
         "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin).start()\nprint('main ends')"
     )
-    result = attack(box_of(None, HASTY), token, code)
+    result = attack(box_of(), token, code)
     assert (result.status, result.stdout) == ("timeout", "main ends\n")
 
 

@@ -35,7 +35,7 @@ class Running:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def on_loop(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=30)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=60)
 
     def call(self, function: Any) -> Any:
         async def called():
@@ -77,7 +77,7 @@ def registered(*ids: str) -> dict[str, Offer]:
     return {env_id: Offer(lambda env_id=env_id, **options: textenvs.make(env_id, **options)) for env_id in ids}
 
 
-def soon(condition: Any, what: str, seconds: float = 10.0) -> None:
+def soon(condition: Any, what: str, seconds: float = 60.0) -> None:
     """Wait until a condition holds."""
     waiting = threading.Event()
     for _ in range(int(seconds / 0.01)):

@@ -10,6 +10,7 @@ import gymnasium
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from skip_time import skip
 from toy_envs import AsyncGuess, BlockingGuess, Guess, ToyTasks
 
 from textenvs import Task, TaskError, Turn, user
@@ -42,7 +43,7 @@ async def stepped(host, session, action="x", turn=0, **fields):
 
 
 async def so(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -53,11 +54,12 @@ def hanging():
     go_on = threading.Event()
 
     class Hanging(BlockingGuess):
-        closed = 0
+        closed, entered = 0, []
 
         def respond(self, reply):
             if reply["content"] == "hang":
-                go_on.wait(30)
+                self.entered.append(1)
+                go_on.wait(100)
             return super().respond(reply)
 
         def close(self):
@@ -177,9 +179,11 @@ async def test_closing_busy_session_cancels_and_closes():
 
 
 async def test_repeated_step_gets_its_own_answer():
+    go_on = asyncio.Event()
+
     class Scored(Guess):
         async def conversation_score(self):
-            await asyncio.sleep(0.05)
+            await go_on.wait()
             return {"good": 1.0}
 
     host = await hosting({"env": Offer(Scored)}, allow=["scores"])
@@ -188,6 +192,7 @@ async def test_repeated_step_gets_its_own_answer():
     scored = asyncio.ensure_future(response_of(host, "score", session=session, turn=1))
     await so(lambda: host.sessions["ann", session].work is not None)
     assert await stepped(host, session) == played
+    go_on.set()
     assert await scored == {"scores": {"good": 1.0}}
     assert await stepped(host, session) == played
     await host.close()
@@ -294,9 +299,12 @@ async def test_replays_are_bounded_per_owner(monkeypatch):
 
 
 async def test_hanging_threads_refuse_requests_until_done(hanging):
-    host = await hosting({"env": Offer(hanging)}, limits=Limits(threads=2, step_timeout_s=0.3))
+    host = await hosting({"env": Offer(hanging)}, limits=Limits(threads=2, step_timeout_s=60.0))
     sessions = [await opened(host) for _ in range(3)]
-    late = await asyncio.gather(*(stepped(host, session, "hang") for session in sessions[:2]))
+    steps = [asyncio.ensure_future(stepped(host, session, "hang")) for session in sessions[:2]]
+    await so(lambda: len(hanging.entered) == 2)
+    skip(asyncio.get_running_loop(), 60.0)
+    late = await asyncio.gather(*steps)
     assert [response["kind"] for response in late] == ["timeout"] * 2
     assert "the session is lost" in late[0]["message"]
     assert (await stepped(host, sessions[0]))["kind"] == "unknown_session"
@@ -315,10 +323,11 @@ async def test_async_timeout_keeps_the_episode():
         async def respond(self, reply):
             turn = super().respond(reply)
             if reply["content"] == "hang":
+                skip(asyncio.get_running_loop(), 60.0)
                 await asyncio.Event().wait()
             return turn
 
-    host, direct = await hosting({"env": Offer(Waits)}, limits=Limits(step_timeout_s=0.2)), Guess()
+    host, direct = await hosting({"env": Offer(Waits)}, limits=Limits(step_timeout_s=60.0)), Guess()
     session = await opened(host)
     direct.reset(seed=0)
     assert "lost" not in (await stepped(host, session, "hang"))["message"]
@@ -327,11 +336,15 @@ async def test_async_timeout_keeps_the_episode():
 
 
 async def test_replay_limits_turns_and_yields_loop():
-    played, ticks = [], 0
+    played, ticks, loop, over = [], 0, asyncio.get_running_loop(), threading.Event()
 
     class Slow(Guess):
         def respond(self, reply):
-            played.append(threading.Event().wait(1.0 if reply["content"] == "hang" else 0.02))
+            played.append(reply)
+            skip(loop, 20.0)
+            if reply["content"] == "hang":
+                skip(loop, 60.0)
+                over.wait(100)
             return super().respond(reply)
 
     async def count_ticks():
@@ -340,11 +353,12 @@ async def test_replay_limits_turns_and_yields_loop():
             await asyncio.sleep(0)
             ticks += 1
 
-    host = await hosting({"env": Offer(lambda: Slow(max_assistant_turns=99))}, limits=Limits(step_timeout_s=0.2))
+    host = await hosting({"env": Offer(lambda: Slow(max_assistant_turns=99))}, limits=Limits(step_timeout_s=60.0))
     other = asyncio.ensure_future(count_ticks())
-    assert len(await opened(host, replay=[{"reseed": 1}, *[{"action": "a"}] * 20])) == 32  # of 0.4 s in all
+    assert len(await opened(host, replay=[{"reseed": 1}, *[{"action": "a"}] * 20])) == 32  # of 400 s in all
     assert await opened(host, replay=[{"action": "a"}, {"action": "hang"}, {"action": "a"}]) == "timeout"
     other.cancel()
+    over.set()
     assert ticks > len(played) > 20
     await so(lambda: len(host.sessions) == 1)
     await host.close()

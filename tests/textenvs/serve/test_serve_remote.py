@@ -93,7 +93,7 @@ def test_scripts_work_in_every_state(shipped):
             textenvs.make("textenv/remote", url="http://127.0.0.1:9", retry_s=0.2)
         return results
 
-    assert background.submit(play()).result(timeout=30) == expected
+    assert background.submit(play()).result(timeout=60) == expected
     assert asyncio.run(play()) == expected
 
 
@@ -337,7 +337,7 @@ def test_a_vector_environment_and_awaited_twins(toys, kind):
 
 def test_concurrent_environments_share_one_client(toys, monkeypatch):
     """Each would drop its session for the other's client, which an episode with a model cannot survive."""
-    made, together = Client.__init__, threading.Barrier(2, timeout=10)
+    made, together = Client.__init__, threading.Barrier(2, timeout=60)
 
     def slowly(self, *arguments):
         made(self, *arguments)

@@ -31,7 +31,7 @@ SDK = {"command": sys.executable, "args": [str(HERE / "mcp_sdk_server.py")]}
 @pytest.fixture(scope="module")
 def listed():
     """The tools of the plain server. Each test opens connections of its own."""
-    return McpServer(PLAIN).tools(timeout_s=20)
+    return McpServer(PLAIN).tools(timeout_s=60)
 
 
 def fresh(listed):
@@ -63,7 +63,7 @@ async def one(box, name, **arguments):
 
 def has_ended(pid):
     with contextlib.suppress(ProcessLookupError):
-        for _ in range(100):
+        for _ in range(3000):
             os.kill(pid, 0)
             time.sleep(0.02)
         return False
@@ -106,7 +106,7 @@ async def test_one_connection_serves_concurrent_calls(listed):
 
 
 async def test_call_timeout_keeps_connection(listed):
-    box = fresh([remote_tool.replace(timeout_s=0.2 if remote_tool.name == "wait" else 20) for remote_tool in listed])
+    box = fresh([remote_tool.replace(timeout_s=0.2 if remote_tool.name == "wait" else 60) for remote_tool in listed])
     pid = (await one(box, "process")).content
     result = await one(box, "wait", seconds=30)
     assert result.error == "timeout"
@@ -128,7 +128,7 @@ async def test_dead_server_restarts_between_calls(listed):
 async def test_running_calls_are_answered_when_server_dies(listed):
     async with connected(listed) as box:
         await one(box, "process")
-        results = await run(box, call("wait", seconds=20), call("stop"), call("wait", seconds=20))
+        results = await run(box, call("wait", seconds=60), call("stop"), call("wait", seconds=60))
         assert all("was started again" in result.content for result in results)
 
 
@@ -180,13 +180,13 @@ async def test_unreferenced_server_is_stopped(listed):
     pid = int((await one(box, "process")).content)
     del box
     gc.collect()
-    for _ in range(200):
+    for _ in range(3000):
         await asyncio.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, 0)
             continue
-        break
-    assert has_ended(pid)
+        return
+    pytest.fail("the server outlives the object")
 
 
 class Remote(ToolEnv):
@@ -228,7 +228,8 @@ def http_server(port):
         [SDK["command"], *SDK["args"], str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        for _ in range(500):
+        for _ in range(2000):
+            assert process.poll() is None, f"is port {port} taken?"
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
                 break
@@ -254,7 +255,7 @@ def test_http_server_restart_is_survived():
             wrong = await one(box, "add", a="x")
             assert wrong.error == "refused"
             assert "integer" in wrong.content
-            return await run(box, call("stop"), call("wait", seconds=20))
+            return await run(box, call("stop"), call("wait", seconds=60))
 
         with pytest.raises(EnvironmentFailure, match=f"127.0.0.1:{port}/mcp cannot be reached"):
             asyncio.run(before())

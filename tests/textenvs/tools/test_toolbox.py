@@ -191,7 +191,7 @@ def test_calls_run_concurrently_up_to_limit(limit):
 
 
 def test_blocking_tools_wait_concurrently():
-    everybody = threading.Barrier(3, timeout=30)
+    everybody = threading.Barrier(3, timeout=60)
 
     @tool(blocking=True)
     def meet() -> str:

@@ -57,7 +57,8 @@ def raised(error: BaseException) -> Failure:
     return Failure.of(error)
 
 
-def test_late_death_is_cause_with_error_as_note():
+def test_late_death_is_cause_with_error_as_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.cluster.group._GRACE_S", 60.0)
     reset = raised(ConnectionError("connection reset by peer"))
     ranks = ScriptedRanks([[Event(0, "failed", 0, reset)], [], [Event(1, "gone", 0, "was killed by SIGSEGV")]])
     group = LearnerGroup(ranks, *NO_LEARNER)
@@ -86,8 +87,9 @@ def test_error_of_one_rank_stops_all_ranks(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_failed_ranks_error_wins_in_any_order(first: int) -> None:
+def test_failed_ranks_error_wins_in_any_order(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk on the writing rank: the run ends with its OSError."""
+    monkeypatch.setattr("trainers.cluster.group._GRACE_S", 60.0)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/checkpoint")
     errors: dict[int, BaseException] = {0: full, 1: OtherRankError("rank 0 failed with OSError: no space left")}
     events = [Event(rank, "failed", 0, raised(errors[rank])) for rank in (first, 1 - first)]
@@ -132,5 +134,5 @@ def test_close_ends_a_call_of_another_thread():
     waiting = threading.Thread(target=call)
     waiting.start()
     group.close()
-    waiting.join(timeout=30)
+    waiting.join(timeout=60)
     assert messages == ["the learner has ended: it was closed"]

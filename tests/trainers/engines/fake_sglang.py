@@ -159,8 +159,9 @@ class FakeSGLang(FakeServer):
 async def _main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    port = parser.parse_known_args()[0].port
-    print(json.dumps({"serving": await FakeSGLang().start(port)}), flush=True)
+    parser.add_argument("--token-s", type=float, default=FakeSGLang.token_s)
+    given = parser.parse_known_args()[0]
+    print(json.dumps({"serving": await FakeSGLang(token_s=given.token_s).start(given.port)}), flush=True)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await ended.wait()

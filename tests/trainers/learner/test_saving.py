@@ -131,7 +131,7 @@ def test_training_goes_on_while_copy_is_written(tmp_path, monkeypatch):
     write = state.write_tensors
 
     def slow(*args):
-        assert go_on.wait(30)
+        assert go_on.wait(100)
         write(*args)
 
     learner = make_learner()
@@ -162,7 +162,7 @@ def test_background_error_is_raised_by_next_save(tmp_path):
 def test_background_jobs_run_in_sequence():
     background, done = Background(), []
     gate = threading.Event()
-    background.start(lambda: (gate.wait(10), done.append(1)), "one")
+    background.start(lambda: (gate.wait(60), done.append(1)), "one")
     gate.set()
     background.start(lambda: done.append(2), "two")
     background.wait()

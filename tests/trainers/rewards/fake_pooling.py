@@ -85,9 +85,9 @@ def in_a_thread(server: FakePooling) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
-        yield asyncio.run_coroutine_threadsafe(server.start(), loop).result(timeout=10)
+        yield asyncio.run_coroutine_threadsafe(server.start(), loop).result(timeout=60)
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(timeout=60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -208,7 +208,6 @@ async def test_unloadable_model_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # test_ppo_ray_rewards.py kills an actor, too
-@pytest.mark.timeout(300)
 @pytest.mark.xdist_group("ray")
 def test_killed_actor_changes_no_score(folder: str, request: pytest.FixtureRequest) -> None:
     ray = local_ray(request.config)

@@ -43,7 +43,7 @@ async def score_all(judge: JudgeBackend, *requests: ScoringRequest, **options: A
 
 
 def judge_of(service: FakeService, **options: Any) -> JudgeBackend:
-    chat = {"max_retries": 1, "timeout_s": 5.0}
+    chat = {"max_retries": 1, "timeout_s": 60.0}
     judge = JudgeBackend(JudgeSection(model="judge", base_url=service.url, chat=chat, **options))
     judge.traits = replace(judge.traits, probe_s=0.02)
     return judge

@@ -151,7 +151,7 @@ async def test_an_outage_costs_time_and_no_score(down: Any) -> None:
     server = FakePooling()
     async with serving(server) as backend:
         backend.traits = replace(backend.traits, probe_s=0.02)
-        settings = RewardModelSection(retries=0, patience_s=20.0)
+        settings = RewardModelSection(retries=0, patience_s=100.0)
         async with RewardService({"m": backend}, {"m": settings}) as service:
             if down == "refused":
                 await server.stop()

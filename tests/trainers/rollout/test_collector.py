@@ -272,12 +272,13 @@ def failing(word: str, first: int = 1) -> Callable[[Call, int], Reply]:
         ("failed", "inline", Status.ERROR_ENV, "no user"),
     ],
 )
+@pytest.mark.usefixtures("short_hangs")
 async def test_environment_that_fails_is_status_and_batch_completes(
     word: str, kind: Kind, status: Status, message: str
 ) -> None:
     seen: list[Trajectory] = []
     engine = engine_of(failing(word))
-    limits = {"workers": 2, "step_timeout": 1.0}
+    limits = {"workers": 2}
     (batch,) = await collect(engine, kind=kind, limits=limits, on_trajectory=seen.append, groups_per_batch=2)
     assert [len(group) for group in batch.groups] == [2, 2]
     assert {t.status for t in batch.trajectories} == {Status.COMPLETED}

@@ -28,6 +28,7 @@ from trainers.builders.environments import Component
 from trainers.config.model import WarmStartSection
 from trainers.engines.base import Generation, Sampling
 from trainers.models.tiny import CHATML
+from trainers.rollout import demonstrations
 from trainers.rollout.demonstrations import Demonstration, DemonstrationError, Example, StuckError, encode, play, read
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.play import Episode, Player
@@ -192,7 +193,7 @@ class Odd(TextEnv[Any]):
 
     def __init__(self, deed: str) -> None:
         super().__init__(Sums(), max_assistant_turns=1)
-        self.deed, self.played = deed, 0
+        self.deed, self.played, self.hangs = deed, 0, threading.Event()
 
     def respond(self, reply: Any) -> Turn:
         return Turn(terms={"right": 1.0}, terminated=True, stop="solved")
@@ -202,6 +203,7 @@ class Odd(TextEnv[Any]):
         if self.played == 4:
             match self.deed:
                 case "hang":
+                    self.hangs.set()
                     time.sleep(3600)
                 case "exit":
                     sys.exit(3)
@@ -213,13 +215,22 @@ class Odd(TextEnv[Any]):
 @pytest.mark.parametrize(
     ("deed", "error", "words"),
     [
-        ("hang", DemonstrationError, r"demonstration took longer than 0.2 s while its expert played; .*step_timeout_s"),
+        ("hang", DemonstrationError, r"demonstration took longer than 60 s while its expert played; .*step_timeout_s"),
         ("exit", DemonstrationError, r"the environment's demonstration called sys.exit\(3\)"),
         ("raise", TimeoutError, "its own"),
     ],
 )
-def test_expert_that_hangs_or_exits_ends_in_words(deed: str, error: type[Exception], words: str) -> None:
-    playing = play(Odd(deed), 10, seed=0, step_timeout_s=0.2)
+def test_expert_that_hangs_or_exits_ends_in_words(
+    deed: str, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = Odd(deed)
+
+    def wait_or_hang(results: list[Any], timeout_s: float) -> None:
+        while not (results[0].done() or env.hangs.is_set()):
+            time.sleep(0.001)
+
+    monkeypatch.setattr(demonstrations, "wait", wait_or_hang)
+    playing = play(env, 10, seed=0, step_timeout_s=60.0)
     assert [replies(next(playing)) for _ in range(3)] == [["1"], ["2"], ["3"]]
     with pytest.raises(error, match=words):
         next(playing)
@@ -239,12 +250,12 @@ def test_one_thread_plays_all_calls(monkeypatch) -> None:
 
 
 def test_thread_plays_the_same_and_ends_with_iterator() -> None:
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     direct = list(play(interact(level="easy"), 12, seed=3, mistake_rate=0.4))
     threaded = play(interact(level="easy"), 5000, seed=3, mistake_rate=0.4, step_timeout_s=60.0)
     assert [next(threaded) for _ in range(12)] == direct
     threaded.close()
-    assert threading.active_count() == before
+    assert {*threading.enumerate()} <= before
 
 
 class Watched(Odd):

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Awaitable
 from typing import Any, get_args
 
 import pytest
 from rollout_fakes import AsyncEnv, BlockingEnv, SyncEnv, made, recorded
+from skip_time import skip
 
 from trainers.rollout.environments import Backend, EnvError, EnvSpec, EnvTimeoutError, Kind
+from trainers.rollout.workers import Worker
 
 #: All but Ray, whose actors take seconds to start: test_ray.py has that one.
 KINDS = tuple(kind for kind in get_args(Kind) if kind != "ray")
-#: Long enough for a healthy step on a busy machine, short enough to wait for.
-STEP = 1.0
+LIMIT_S = 60.0
 
 
 def backend(kind: Kind, env: Any = None, **limits: Any) -> Backend:
-    limits = {"workers": 2, "step_timeout": STEP, "reset_timeout": 30.0} | limits
+    limits = {"workers": 2, "step_timeout": LIMIT_S, "reset_timeout": LIMIT_S} | limits
     return Backend(EnvSpec(env or AsyncEnv), kind, **limits)
 
 
@@ -28,6 +30,30 @@ async def reset_and_step(pool: Backend, action: str, options: dict[str, Any] | N
     async with pool.lease() as env:
         _, info = await env.reset(0, options)
         return info, *await env.step(action)
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """An event that is set when a call begins that hangs."""
+    began, call = asyncio.Event(), Worker.call
+
+    async def seen(self: Worker, method: str, timeout: float | None, /, *args: Any, **kwargs: Any) -> Any:
+        if args in (("hang",), ("stubborn",)) or "hang" in kwargs.get("options", ()):
+            began.set()
+        return await call(self, method, timeout, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "call", seen)
+    return began
+
+
+async def late(work: Awaitable[Any], hanging: asyncio.Event) -> Any:
+    """Let the time limit pass as soon as a call hangs."""
+    working = asyncio.ensure_future(work)
+    while not (hanging.is_set() or working.done()):
+        await asyncio.sleep(0.001)
+    hanging.clear()
+    skip(asyncio.get_running_loop(), LIMIT_S)
+    return await working
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,27 +73,26 @@ async def test_environment_is_reused_after_episode(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_hang_is_timeout_without_blocking_others(kind: Kind) -> None:
+async def test_hang_is_timeout_without_blocking_others(kind: Kind, hanging: asyncio.Event) -> None:
     async with backend(kind) as pool:
         async with pool.lease() as healthy:
             await healthy.reset(0)
             stuck = asyncio.ensure_future(reset_and_step(pool, "hang"))
-            while pool.stats()["leased"] < 2:
-                await asyncio.sleep(0)
+            await hanging.wait()
             assert (await healthy.step("hello"))[1] == 1.0
             assert not stuck.done()
-            with pytest.raises(EnvTimeoutError, match="step took longer than 1 s"):
-                await stuck
+            with pytest.raises(EnvTimeoutError, match="step took longer than 60 s"):
+                await late(stuck, hanging)
             assert (await reset_and_step(pool, "hello"))[2] == 1.0, "its place is free for another"
         assert pool.stats()["hung"] == 1
         assert pool.stats()["made"] == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_hanging_reset_is_timeout(kind: Kind) -> None:
-    async with backend(kind, reset_timeout=0.5) as pool:
-        with pytest.raises(EnvTimeoutError, match="reset took longer than 0.5 s"):
-            await reset_and_step(pool, "hello", {"hang": True})
+async def test_hanging_reset_is_timeout(kind: Kind, hanging: asyncio.Event) -> None:
+    async with backend(kind) as pool:
+        with pytest.raises(EnvTimeoutError, match="reset took longer than 60 s"):
+            await late(reset_and_step(pool, "hello", {"hang": True}), hanging)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,12 +151,12 @@ async def test_result_that_cannot_travel_is_error() -> None:
             await reset_and_step(pool, "unpicklable")
 
 
-async def test_hung_process_is_gone_after_close() -> None:
+async def test_hung_process_is_gone_after_close(hanging: asyncio.Event) -> None:
     pool = backend("process", workers=1)
     pid = (await reset_and_step(pool, "hello"))[0]["pid"]
     with pytest.raises(EnvTimeoutError):
-        await reset_and_step(pool, "hang")  # in the same process: it was idle
-    await pool.close()
+        await late(reset_and_step(pool, "hang"), hanging)  # in the same process: it was idle
+    await pool.close(timeout=60.0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert pool.stats()["ending"] == 0
@@ -156,7 +181,7 @@ async def test_threads_own_their_environment_and_end_with_it() -> None:
     assert len(live_threads() - before) <= 2
     for thread in threading.enumerate():
         if thread.name == "textenvs-env" and thread.ident in homes:
-            thread.join(5)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -176,11 +201,11 @@ async def test_inline_refuses_what_would_block_loop() -> None:
                 await reset_and_step(pool, "hello")
 
 
-async def test_swallowed_cancellation_blocks_nothing() -> None:
+async def test_swallowed_cancellation_blocks_nothing(hanging: asyncio.Event) -> None:
     made.clear()
-    async with backend("inline", env=recorded, step_timeout=0.1) as pool:
+    async with backend("inline", env=recorded) as pool:
         with pytest.raises(EnvTimeoutError):
-            await reset_and_step(pool, "stubborn")
+            await late(reset_and_step(pool, "stubborn"), hanging)
         with pytest.raises(EnvError, match="cancelled from inside"):
             await reset_and_step(pool, "cancel")
         await pool.close(timeout=0.2)
@@ -189,19 +214,10 @@ async def test_swallowed_cancellation_blocks_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_cancelled_episode_frees_place_not_environment(kind: Kind) -> None:
+async def test_cancelled_episode_frees_place_not_environment(kind: Kind, hanging: asyncio.Event) -> None:
     async with backend(kind, workers=1, step_timeout=None) as pool:
-        stepping = asyncio.Event()
-
-        async def episode() -> None:
-            async with pool.lease() as env:
-                await env.reset(0)
-                stepping.set()
-                await env.step("hang")
-
-        task = asyncio.ensure_future(episode())
-        await stepping.wait()
-        await asyncio.sleep(0.05)
+        task = asyncio.ensure_future(reset_and_step(pool, "hang"))
+        await hanging.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

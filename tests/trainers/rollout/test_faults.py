@@ -32,6 +32,7 @@ from trainers.report.episodes import EpisodeFiles, Pieces
 from trainers.report.loggers import LoggedRun, Reporter
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.workers import Worker
 from trainers.trajectory import Status, Trajectory, read_parquet
 
 
@@ -143,19 +144,22 @@ def test_update_that_fails_half_way_stops_run() -> None:
 # ---------------------------------------------------------------- environments and their users
 
 
-async def test_environments_process_that_is_killed_costs_its_episode() -> None:
+async def test_environments_process_that_is_killed_costs_its_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[Trajectory] = []
-    calls = itertools.count()
+    calls, stepping, called = itertools.count(), asyncio.Event(), Worker.call
     engine = engine_of(lambda call, version: Reply(tokens("1 hang" if next(calls) == 0 else "1 end")))
 
+    async def seen(self: Worker, method: str, *args: Any, **kwargs: Any) -> Any:
+        if method == "step":
+            stepping.set()
+        return await called(self, method, *args, **kwargs)
+
     async def kill(backend: Backend) -> None:
-        while not any(worker.busy and worker._host._process for worker in backend._leased):  # type: ignore[attr-defined]
-            await asyncio.sleep(0.02)
-        while not engine.calls:
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(0.1)
+        await stepping.wait()
         (worker,) = backend._leased
         os.kill(worker._host._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Worker, "call", seen)
 
     options = {"n": 1, "groups_per_batch": 1, "on_trajectory": ended.append}
     backend = Backend(EnvSpec(SyncEnv), "process", workers=1, step_timeout=60.0)

@@ -118,7 +118,6 @@ def test_forks_are_same_wherever_environments_run(kind: Any) -> None:
     assert elsewhere[0].trained == forked()[0].trained
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.xdist_group("ray")
 def test_forks_are_same_in_actors_of_ray(request: pytest.FixtureRequest) -> None:
     local_ray(request.config)

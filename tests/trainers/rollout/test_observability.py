@@ -268,12 +268,12 @@ def test_prefix_cache_rate_is_the_engines() -> None:
         ("die", "process", "error_env_step_died"),
     ],
 )
+@pytest.mark.usefixtures("short_hangs")
 async def test_causes_are_counted_and_told(word: str, kind: Any, cause: str) -> None:
     count = itertools.count()
     engine = engine_of(lambda call, version: Reply(tokens(f"1 {word}" if next(count) == 0 else "1 end")))
-    limits = {"workers": 1, "step_timeout": 0.2 if kind == "inline" else 20.0}
-    options = {"n": 1, "groups_per_batch": 1}
-    (batch,) = await collect(engine, EnvSpec(AsyncEnv), kind=kind, limits=limits, **options)
+    options = {"limits": {"workers": 1}, "n": 1, "groups_per_batch": 1}
+    (batch,) = await collect(engine, EnvSpec(AsyncEnv), kind=kind, **options)
     assert {name: n for name, n in batch.stats.items() if name.startswith("cause_")} == {f"cause_{cause}": 1}
     assert list(batch.problems) == [cause]
     assert batch.problems[cause]

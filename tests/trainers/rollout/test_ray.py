@@ -16,7 +16,7 @@ from trainers.rollout.group_scheduler import ConsecutiveErrorsError
 from trainers.trajectory import Status, Trajectory
 
 # One process of the tests runs them all, and so one Ray.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,11 +42,12 @@ async def test_actors_play_what_environments_here_play() -> None:
         ("hang", Status.TRUNCATED_TIME, "step took longer than"),
     ],
 )
+@pytest.mark.usefixtures("short_hangs")
 async def test_actor_that_fails_is_status_and_batch_completes(word: str, status: Status, message: str) -> None:
     ended: list[Trajectory] = []
     count = itertools.count()
     engine = engine_of(lambda call, version: Reply(tokens(f"1 {word}" if next(count) == 0 else "1 end")))
-    options = {"limits": {"workers": 1, "step_timeout": 10.0 if word == "hang" else 100.0}, "n": 1}
+    options = {"limits": {"workers": 1, "step_timeout": 100.0}, "n": 1}
     options |= {"groups_per_batch": 2, "on_trajectory": ended.append}
     (batch,) = await collect(engine, EnvSpec(AsyncEnv), kind="ray", **options)
     (failed,) = [t for t in ended if t.status is not Status.COMPLETED]

@@ -102,6 +102,7 @@ def test_comparison_timeouts_are_counted():
     env.reset(seed=0)
     *_, info = env.step(r"\boxed{9^{9^{9^9}}}")
     assert (info["stop"], info["metrics"]["grader_timeout"]) == ("wrong", 1.0)
+    env = MathPython(tasks=rows(("q", "5")), grader_timeout_s=60)
     env.reset(seed=0)
     assert env.step(r"\boxed{5.0}")[-1]["stop"] == "solved"
 
@@ -131,10 +132,12 @@ def test_rows_that_cannot_be_graded_are_refused():
 
 
 def test_sandbox_has_the_requested_limits():
-    env = MathPython(sandbox={"cpu_s": 1, "wall_s": 0.3, "output_bytes": 100})
+    env = MathPython(sandbox={"cpu_s": 1, "wall_s": 0.3})
     env.reset(seed=0)
-    conversation, *_ = ask(env, "import time; time.sleep(9)")
+    conversation, *_ = ask(env, "import time; time.sleep(99)")
     assert "more than 0.3 s" in conversation[-1]["content"]
+    env = MathPython(sandbox={"cpu_s": 1, "output_bytes": 100})
+    env.reset(seed=0)
     conversation, *_ = ask(env, "print('x' * 1000)")
     assert "more than 100 bytes" in conversation[-1]["content"]
     shared = Sandbox()

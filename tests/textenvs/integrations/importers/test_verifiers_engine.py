@@ -53,7 +53,7 @@ def fake(monkeypatch):
 def answers(engine):
     """Return whether the service of an engine takes connections."""
     try:
-        socket.create_connection(("127.0.0.1", engine._port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", engine._port), timeout=60).close()
     except ConnectionError:
         return False
     return True
