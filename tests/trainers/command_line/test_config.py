@@ -52,6 +52,7 @@ def test_no_argument_gives_defaults(schema):
         ("trainer.logger=[]", "trainer.logger", ()),
         ("trainer.test_freq=-1", "trainer.test_freq", -1),
         ("actor.clip_ratio_c=null", "actor.clip_ratio_c", None),
+        ("algorithm.norm_by_std=null", "algorithm.norm_by_std", False),  # its default depends on the estimator
         ("actor.clip_ratio_c=", "actor.clip_ratio_c", None),
         ("trainer.experiment_name=007", "trainer.experiment_name", "007"),
         ("trainer.experiment_name=1e3", "trainer.experiment_name", "1e3"),
@@ -77,7 +78,8 @@ def test_values_parse_as_yaml(argument, path, expected):
 
 def test_arguments_override_files_and_later_wins(tmp_path):
     first = write(tmp_path, "a.yaml", "actor: {lr: 0.1, ppo_epochs: 2}\nrollout.n: 3\n")
-    second = write(tmp_path, "b.yaml", "actor:\n  lr: 0.2\n  mini_batches: 5\ncritic:\n  # nothing set here\n")
+    empty = "critic:\n  # nothing set here\nreward_model:\nreward_models:\nenv: {mixture:, kwargs:}\n"
+    second = write(tmp_path, "b.yaml", "actor:\n  lr: 0.2\n  mini_batches: 5\n" + empty)
     config, flags = resolve(["actor.mini_batches=6", "--config", first, f"--config={second}", "actor.mini_batches=7"])
     assert (config.actor.lr, config.actor.ppo_epochs, config.actor.mini_batches, config.rollout.n) == (0.2, 2, 7, 3)
     assert flags.sources == {
@@ -129,6 +131,13 @@ def test_configuration_cannot_be_changed_by_accident():
         ("reward_models.a.kind={}", "reward_models.a.kind: {} is not allowed; it must be one of classifier"),
         ("reward_models.a=judge", "reward_models.a: judge is not allowed; it must be a mapping of keys to values"),
         ("env.mixture={a: 3}", "env.mixture.a: 3 is not allowed; it must be a mapping of keys to values"),
+        ("reward_models={null: {weight: 2}}", "reward_models..weight: a name in it is empty or null"),
+        ("env.mixture={'': {}}", "env.mixture.: a name in it is empty or null"),
+        ("reward_models.a.name=null", "reward_models.a.name: null is not allowed; it must be text like"),
+        ("reward_models.kind=judge", "the entry's NAME is missing: it is reward_models.NAME.kind"),
+        ("reward_models.judge.model=x", "the entry's NAME is missing: it is reward_models.NAME.judge.model"),
+        ("env.mixture.kwargs.level=easy", "the entry's NAME is missing: it is env.mixture.NAME.kwargs.level"),
+        ("algorithm.gamma=null", "algorithm.gamma: null is not allowed; it must be a number >= 0 and <= 1"),
         ("env.kwargs={a: ", "is not YAML"),
         ("env.kwargs={a: 1, a: 2}", "'a' stands twice"),
         ("actor", "expected key=value, --config FILE, --dry-run [--plan-for GPUS@GIB] or --help"),
