@@ -30,7 +30,7 @@ from ..models.hub import is_name, read_adapter
 from ..section import ConflictError, Problems, Section, frozen, value_of
 from .entries import AsWritten, to_entries
 from .notices import notices
-from .unknown import nearest_keys, unknown_key
+from .unknown import nearest_keys, unknown_key, without_name
 
 _CREDIT = "algorithm.reward_credit"
 _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
@@ -360,6 +360,12 @@ def _merge(
         name = setting.key
         above = keys.get(name.rpartition(".")[0])
         entry = above is not None and above.entries  # of a mapping of sections, as a whole
+        if "" in name.split("."):
+            report(name or "''", "a name in it is empty or null: give it one, or leave it out", setting.where)
+            continue
+        if entry and not isinstance(setting.value, Mapping) and (text := without_name(name, keys)):
+            report(name, text, setting.where)
+            continue
         if not entry and not is_key(name, keys):
             report(name, unknown_key(name, keys, table), setting.where)
             continue

@@ -12,7 +12,7 @@ import yaml
 
 from ..compat.verl.rules import NOTHING
 from ..compat.verl.translate import Rule, Table
-from ..config.describe import Key
+from ..config.describe import Key, is_key
 from ..config.yaml12 import Loader
 
 _FILE = Path(__file__).with_name("synonyms.yaml")
@@ -50,6 +50,8 @@ def read_synonyms() -> dict[str, Synonym]:
 
 def unknown_key(name: str, keys: Mapping[str, Key], table: Table) -> str:
     """Return the problem with a key that is not in ``keys``, and suggest the intended ones."""
+    if missing := without_name(name, keys):
+        return missing
     for key in keys.values():
         if name.startswith(f"{key.name}.") and key.entries:
             entry = name.removeprefix(f"{key.name}.").partition(".")[0]
@@ -71,6 +73,15 @@ def unknown_key(name: str, keys: Mapping[str, Key], table: Table) -> str:
     if difflib.get_close_matches(name, verl_keys, 1, 0.85) and not difflib.get_close_matches(name, keys, 1, 0.85):
         nearest = nearest_keys(name, verl_keys)  # a verl key is intended
     return "unknown key" + (f"; did you mean {' or '.join(nearest)}?" if nearest else "")
+
+
+def without_name(name: str, keys: Mapping[str, Key]) -> str | None:
+    """Return the problem if ``name`` is a key of an entry, without the entry's name; else ``None``."""
+    for key in keys.values():
+        inner = name.removeprefix(f"{key.name}.")
+        if key.entries and inner != name and is_key(inner, key.entries):
+            return f"the entry's NAME is missing: it is {key.name}.NAME.{inner}, with a NAME of yours"
+    return None
 
 
 def _translated(name: str, keys: Mapping[str, Key], table: Table) -> str | None:

@@ -11,7 +11,7 @@ import yaml
 from textenvs.bounded_files import YAML_FILE, UnreadableFile, read_text
 
 from .describe import Key, key_at
-from .yaml12 import Loader, reason
+from .yaml12 import Loader, dump, reason
 
 #: Receives a problem: the key, what is wrong with it, and where it was written.
 Report: TypeAlias = Callable[[str, str, str], None]
@@ -92,9 +92,10 @@ def _leaves(
     empty = not node.value and not _is_section(name, keys)  # nothing to walk down to: no entries, or an unknown key
     if isinstance(node, yaml.MappingNode) and not inside and not empty:
         for last, (_, below) in zip(loader.names(node), node.value, strict=True):
-            child = f"{name}.{last}" if name else str(last)
-            if below.tag == _NULL and any(key.startswith(f"{child}.") for key in keys):
-                continue  # a section with all its lines commented out
+            own = last if isinstance(last, str) else "" if last is None else dump(last)
+            child = f"{name}.{own}" if name else own
+            if below.tag == _NULL and (_is_section(child, keys) or _is_mapping(child, keys)):
+                continue  # all its lines are commented out
             yield from _leaves(child, below, loader, keys, where)
         return
     if key is not None and name == key.name and key.wants_text:
@@ -111,6 +112,12 @@ def _is_section(name: str, keys: Mapping[str, Key]) -> bool:
             rest = name.removeprefix(f"{key.name}.").partition(".")[2]
             return bool(rest) and _is_section(rest, key.entries)
     return False
+
+
+def _is_mapping(name: str, keys: Mapping[str, Key]) -> bool:
+    """Return whether ``name`` is a key whose value is a mapping, and never null."""
+    key = key_at(name, keys)
+    return key is not None and key.name == name and key.free_form and not key.nullable
 
 
 def _as_text(node: yaml.Node) -> None:

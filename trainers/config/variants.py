@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,8 @@ class Variants:
 
     ``section`` is the section's name; that of an entry is empty, and its keys are named from there.
     A mapping without ``key`` is of the ``default`` class. Keys of other classes are refused, like unknown ones, but for
-    values that are their defaults: a configuration that was written out whole loads.
+    values that are their defaults: a configuration that was written out whole loads. Null is the default of a key whose
+    default depends on the class, as older versions wrote it.
     """
 
     section: str
@@ -44,8 +44,13 @@ class Variants:
 
     def is_default(self, name: str, value: Any) -> bool:
         """Return whether a value is the default of a field ``name`` of one of the classes."""
-        fields = [kind.model_fields[name] for kind in self.classes.values() if name in kind.model_fields]
-        return value is None or any(_is_default(field, value) for field in fields)
+        return value is None or any(_is_default(field, value) for field in self._fields(name))
+
+    def _fields(self, name: str) -> list[FieldInfo]:
+        return [kind.model_fields[name] for kind in self.classes.values() if name in kind.model_fields]
+
+    def _is_unset(self, name: str, value: Any) -> bool:
+        return value is None and len({str(field.default) for field in self._fields(name)}) > 1
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         """Build a union tagged by the key."""
@@ -65,7 +70,7 @@ class Variants:
         own = {
             name: entry
             for name, entry in value.items()
-            if ((entry is not None or _nullable(fields[name])) if name in fields else not self.is_default(name, entry))
+            if not (self._is_unset(name, entry) if name in fields else self.is_default(name, entry))
         }
         return {**own, self.key: tag}
 
@@ -76,7 +81,3 @@ def _is_default(field: FieldInfo, value: Any) -> bool:
         fields = type(default).model_fields
         return all(name in fields and _is_default(fields[name], entry) for name, entry in value.items())
     return bool(frozen(value) == default)
-
-
-def _nullable(field: FieldInfo) -> bool:
-    return type(None) in typing.get_args(field.annotation)

@@ -52,6 +52,7 @@ def test_no_argument_gives_defaults(schema):
         ("trainer.logger=[]", "trainer.logger", ()),
         ("trainer.test_freq=-1", "trainer.test_freq", -1),
         ("actor.clip_ratio_c=null", "actor.clip_ratio_c", None),
+        ("algorithm.norm_by_std=null", "algorithm.norm_by_std", False),  # its default depends on the estimator
         ("actor.clip_ratio_c=", "actor.clip_ratio_c", None),
         ("trainer.experiment_name=007", "trainer.experiment_name", "007"),
         ("trainer.experiment_name=1e3", "trainer.experiment_name", "1e3"),
@@ -77,7 +78,8 @@ def test_values_parse_as_yaml(argument, path, expected):
 
 def test_arguments_override_files_and_later_wins(tmp_path):
     first = write(tmp_path, "a.yaml", "actor: {lr: 0.1, ppo_epochs: 2}\nrollout.n: 3\n")
-    second = write(tmp_path, "b.yaml", "actor:\n  lr: 0.2\n  mini_batches: 5\ncritic:\n  # nothing set here\n")
+    empty = "critic:\n  # nothing set here\nreward_model:\nreward_models:\nenv: {mixture:, kwargs:}\n"
+    second = write(tmp_path, "b.yaml", "actor:\n  lr: 0.2\n  mini_batches: 5\n" + empty)
     config, flags = resolve(["actor.mini_batches=6", "--config", first, f"--config={second}", "actor.mini_batches=7"])
     assert (config.actor.lr, config.actor.ppo_epochs, config.actor.mini_batches, config.rollout.n) == (0.2, 2, 7, 3)
     assert flags.sources == {

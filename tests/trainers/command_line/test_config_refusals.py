@@ -102,6 +102,7 @@ GDPO algorithm.use_kl_in_reward=true -> algorithm.use_kl_in_reward: has no effec
 GDPO algorithm.norm_adv=true -> algorithm.norm_adv: has no effect with algorithm.adv_estimator=gdpo
 GDPO algorithm.reward_credit=spread -> algorithm.reward_credit: has no effect with algorithm.adv_estimator=gdpo
 algorithm.reward_credit_decay=0.5 -> has no effect without algorithm.reward_credit=discounted
+algorithm.gamma=null -> algorithm.gamma: null is not allowed; it must be a number >= 0 and <= 1
 algorithm.kl_penalty=k3 -> algorithm.kl_penalty: has no effect without algorithm.use_kl_in_reward=true or
 algorithm.kl_ctrl.horizon=5 -> algorithm.kl_ctrl.horizon: has no effect without algorithm.use_kl_in_reward
 ADAPTIVE algorithm.kl_ctrl.kl_coef=0 -> algorithm.kl_ctrl.kl_coef: is 0, and
@@ -143,6 +144,8 @@ data.chat_template_kwargs.tokenize=true -> data.chat_template_kwargs.tokenize: c
 env.mixture.a.kwarg=1 -> did you mean env.mixture.a.kwargs
 env.mixture.a.kwarg={} -> did you mean env.mixture.a.kwargs
 'env.mixture={a: 3}' -> env.mixture.a: 3 is not allowed; it must be a mapping of keys to values
+"env.mixture={'': {}}" -> env.mixture.: a name in it is empty or null
+env.mixture.kwargs.level=easy -> the entry's NAME is missing: it is env.mixture.NAME.kwargs.level
 env.mixture.a/b.weight=2 -> env.mixture: names a component 'a/b'; a name has letters
 env.mixture.a.weight=0 -> env.mixture.a.weight: 0
 MIXTURE env.id=textenv/clarify -> env.id: is of one environment
@@ -245,6 +248,10 @@ JUDGE reward_model.weight=0 -> no score would count
 JUDGE reward_model.name=custom -> the name of another reward's term
 JUDGE custom_reward_function.path=score.py -> would both replace the environment's reward
 reward_models.a=judge -> reward_models.a: judge is not allowed; it must be a mapping of keys to values
+reward_models.a.name=null -> reward_models.a.name: null is not allowed; it must be text like
+'reward_models={null: {weight: 2}}' -> reward_models..weight: a name in it is empty or null
+reward_models.kind=judge -> the entry's NAME is missing: it is reward_models.NAME.kind
+reward_models.judge.model=x -> the entry's NAME is missing: it is reward_models.NAME.judge.model
 reward_models.a.kind={} -> reward_models.a.kind: {} is not allowed; it must be one of classifier
 reward_models.three={} -> reward_models.three.classifier.path: must be given
 TWO reward_models.one.enable=false -> enable: is false, and what is in reward_models is in use
