@@ -1,5 +1,6 @@
 """Settings that must hold before the first library is imported, so that `python -m pytest` alone is enough."""
 
+import gc
 import os
 import shutil
 
@@ -12,6 +13,13 @@ from hypothesis import settings  # noqa: E402
 
 settings.register_profile("ours", deadline=None, max_examples=25)  # a slow machine is not a failure
 settings.load_profile("ours")
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what was imported from garbage collection: walking it takes a fifth of the time of a short run."""
+    gc.collect()
+    gc.freeze()
+
 
 CHROMIUM = (
     os.environ.get("CHROMIUM")

@@ -178,14 +178,17 @@ def tuned_gc() -> Iterator[None]:
     """Exclude existing objects from garbage collection, and collect the rest less often, until the block ends.
 
     With Python's settings, walking a run's long-lived objects takes a fifth of the time at full load
-    (``benchmarks/collector_throughput.py``). Process-wide: for programs, once all long-lived objects exist.
+    (``benchmarks/collector_throughput.py``). Process-wide: for programs, once all long-lived objects exist. A process
+    that has excluded objects itself keeps these and no others: Python can only take all of them back.
     """
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    if not frozen:
+        gc.collect()
+        gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()

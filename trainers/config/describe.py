@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import BaseModel
@@ -117,17 +117,13 @@ def _of_alias(alias: Alias, mapping: Any) -> Iterator[Group]:
 def _merged(variants: Variants, name: str, doc: str) -> Iterator[Group]:
     """Yield the section ``name`` with the keys of all its variants, each key once."""
     sections: dict[str, str] = {}
-    keys: dict[str, list[tuple[Key, list[str]]]] = {}
+    keys: dict[str, dict[tuple[str, str, str], tuple[Key, list[str]]]] = {}
     for value, kind in variants.classes.items():
         for group in groups(kind, name and f"{name}."):
             sections.setdefault(group.name, _first_paragraph(doc) if group.name == name else group.description)
             for key in group.keys:
-                definitions = keys.setdefault(key.name, [])
-                same = (item for item in definitions if _text(item[0]) == _text(key))
-                if (definition := next(same, None)) is None:
-                    definitions.append(definition := (key, []))
-                definition[1].append(value)
-    merged = {key: _merged_key(definitions, variants) for key, definitions in keys.items()}
+                keys.setdefault(key.name, {}).setdefault(_text(key), (key, []))[1].append(value)
+    merged = {key: _merged_key([*definitions.values()], variants) for key, definitions in keys.items()}
     for section, description in sections.items():
         yield Group(section, description, tuple(key for key in merged.values() if key.section == section))
 
@@ -189,7 +185,9 @@ def _first_paragraph(doc: str) -> str:
     return " ".join(doc.split("\n\n")[0].split())
 
 
-def all_keys(schema: type[BaseModel]) -> dict[str, Key]:
+@cache
+def all_keys(schema: type[BaseModel]) -> Mapping[str, Key]:
+    """Return the keys of a schema by name; computed once."""
     return {key.name: key for group in groups(schema) for key in group.keys}
 
 
