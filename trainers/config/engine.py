@@ -156,10 +156,11 @@ class ServedEngineSection(EngineSection):
 
     tensor_parallel_size: int = Field(1, ge=1)
     """GPUs (on a CPU, processes) that share each matrix of one server that is started."""
-    weight_transport: Literal["auto", "process_group", "disk", "http"] = "auto"
-    """Transport of weights to the server: a process group (gloo; NCCL to other GPUs), a folder that both sides can read
-    (`disk`), or the bodies of HTTP requests. `auto` is `process_group` for a server that the run starts, `http` for one
-    in `base_url`."""
+    weight_transport: Literal["auto", "ipc", "process_group", "disk", "http"] = "auto"
+    """Transport of weights to the server: memory that it shares with the learner (`ipc`; on GPUs, CUDA IPC), a process
+    group (NCCL between GPUs, else gloo), a folder that both sides can read (`disk`), or the bodies of HTTP requests,
+    for a server that can reach nothing here. `auto` is `ipc` where the server computes on the learner's GPUs, or on the
+    CPUs of its machine, and `process_group` elsewhere."""
 
     @property
     @abstractmethod
