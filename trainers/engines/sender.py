@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -153,7 +153,7 @@ class SharedLink(Link):
         return self._has_taken(self._begun)
 
     def leave(self) -> None:
-        self.buffer = None
+        """Do nothing: the store ends with this."""
 
     def _has_taken(self, count: int) -> bool:
         if self.store.check([_GIVEN_UP]):
@@ -202,7 +202,8 @@ class Sender:
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
         self._buffers: dict[Any, list[Buffer]] = {}  # two for each form of the weights
-        weakref.finalize(self, _give_all_back, self._buffers)
+        self._state = threading.Lock()
+        self._in_round = False
 
     def __contains__(self, name: str) -> bool:
         return name in self._links
@@ -295,11 +296,24 @@ class Sender:
     def leave(self, name: str) -> None:
         if (link := self._links.pop(name, None)) is not None:
             link.leave()
+            self._settle()
 
+    @contextlib.contextmanager
+    def round(self) -> Iterator[None]:
+        """Return a context manager around a round of sending: its buffers are its own until it has ended."""
+        self._settle(in_round=True)
+        try:
+            yield
+        finally:
+            self._settle(in_round=False)
 
-def _give_all_back(buffers: dict[Any, list[Buffer]]) -> None:
-    for pair in buffers.values():
-        give_back(pair)
+    def _settle(self, *, in_round: bool | None = None) -> None:
+        """Give the buffers back if nothing is written to them, and no group's workers map them."""
+        with self._state:
+            self._in_round = self._in_round if in_round is None else in_round
+            if not self._in_round and not any(isinstance(link, SharedLink) for link in self._links.values()):
+                for pair in self._buffers.values():
+                    give_back(pair)
 
 
 def bytes_of(shapes: Sequence[tuple[Sequence[int], torch.dtype]]) -> int:

@@ -355,24 +355,25 @@ def send(
         forms.setdefault((wants.dtype, group["backend"] == SHARED), []).append(name)
     rules = {(wants.rule, wants.dtype) for wants, _ in to.values() if wants.rule is not None and rank == 0}
     sums = {key: Checksums(key[0]) for key in rules}
-    sender.join(to)
-    for bucket in plan:
-        values = [next(tensors)[1] for _ in bucket]
-        cast: dict[str, list[Tensor]] = {}
-        for (dtype, _), names in forms.items():
-            room = max(bytes_of([(spec.shape, dtype or spec.dtype) for spec in specs]) for specs in plan)
-            cast |= dict.fromkeys(names, sender.cast(values, dtype, names, room))
-        of_type = {to[name][0].dtype: form for name, form in cast.items()}
+    with sender.round():
+        sender.join(to)
+        for bucket in plan:
+            values = [next(tensors)[1] for _ in bucket]
+            cast: dict[str, list[Tensor]] = {}
+            for (dtype, _), names in forms.items():
+                room = max(bytes_of([(spec.shape, dtype or spec.dtype) for spec in specs]) for specs in plan)
+                cast |= dict.fromkeys(names, sender.cast(values, dtype, names, room))
+            of_type = {to[name][0].dtype: form for name, form in cast.items()}
 
-        def count(bucket: Sequence[TensorSpec] = bucket, of_type: Mapping[Any, list[Tensor]] = of_type) -> None:
-            for (_, dtype), checksums in sums.items():
-                for spec, value in zip(bucket, of_type[dtype], strict=True):
-                    checksums.add(spec.names[0], value)
+            def count(bucket: Sequence[TensorSpec] = bucket, of_type: Mapping[Any, list[Tensor]] = of_type) -> None:
+                for (_, dtype), checksums in sums.items():
+                    for spec, value in zip(bucket, of_type[dtype], strict=True):
+                        checksums.add(spec.names[0], value)
 
-        del values
-        sender.send([spec.names[0] for spec in bucket], cast, meanwhile=count)
-        del cast, of_type, count
-    sender.finish(to)
+            del values
+            sender.send([spec.names[0] for spec in bucket], cast, meanwhile=count)
+            del cast, of_type, count
+        sender.finish(to)
     made: dict[Any, Sums] = {key: checksums.result() for key, checksums in sums.items()}
     return {name: sender.failed(name) or made.get((wants.rule, wants.dtype), {}) for name, (wants, _) in to.items()}
 
