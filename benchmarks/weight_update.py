@@ -138,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=(*KINDS, "torch"), default="vllm")
     parser.add_argument("--python", help="a Python that has the engine (default: .venv-ENGINE/bin/python)")
-    parser.add_argument("--transports", nargs="+", default=["process_group", "disk", "http"])
+    parser.add_argument("--transports", nargs="+", default=["ipc", "process_group", "disk", "http"])
     parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks of the server")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--update-folder", help="of `disk`, for example /dev/shm")

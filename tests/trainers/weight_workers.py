@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 import torch
@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from trainers.engines.base import EngineError
 from trainers.engines.process_group import Group, broadcast, make_group
+from trainers.engines.shared_memory import tensors_of
 from trainers.engines.transport import Receiver, Wants, in_thread
 from trainers.engines.weights import ChecksumRule, Checksums
 
@@ -90,12 +91,18 @@ class Workers(Receiver):
         await self._order("leave")
 
     async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
+        await self._take("receive", dict(bucket))
+
+    async def read(self, references: Sequence[str]) -> None:
+        await self._take("read", references[0])
+
+    async def _take(self, what: str, bucket: Any) -> None:
         fault, self.buckets = self._faults.get(self.buckets), self.buckets + 1
         if fault == "refuse":
             raise EngineError("out of memory")
         if fault is not None:
             os.kill(self.process.pid, signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
-        await self._order("receive", dict(bucket))
+        await self._order(what, bucket)
 
     async def checksums(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(sums) for name, sums in (await self._order("checksums")).items()}
@@ -125,6 +132,10 @@ def main(replies: TextIO) -> None:
                 broadcast(joined, values)
                 for name, value in zip(argument["names"], values, strict=True):
                     sums.add(name, value)
+            elif what == "read":
+                for name, value in tensors_of(argument):
+                    sums.add(name, value)
+                del value
             elif what == "checksums":
                 result, sums = sums.result(), Checksums(ChecksumRule())
             answer = ["ok", result]

@@ -210,6 +210,7 @@ class LearnerGroup:
             raise
         self.critic: object | None = "critic" if built["critic"] else None
         self.reference: object | None = "reference" if built["reference"] else None
+        self.places: list[str] = built["places"]  #: of the ranks' memory; see ``place_of``
 
     @property
     def count(self) -> int:
@@ -390,12 +391,14 @@ class LearnerGroup:
 class RankSource(WeightSource):
     """The weights of a learner on Ray: all ranks read them together, and rank 0 sends them.
 
+    By shared memory, each rank serves the workers in its place.
+
     Receivers that request weights at the same time are served in one round, each through its own process group. With
     ``snapshot`` the ranks send a copy, and can continue training.
     """
 
     def __init__(self, learner: LearnerGroup, number: int, specs: Sequence[TensorSpec], *, snapshot: bool) -> None:
-        self.specs = specs
+        self.specs, self.places = specs, learner.places
         self._learner, self._number, self._snapshot = learner, number, snapshot
         self._announced = 0
         self._waiting: dict[asyncio.Future[Sums], Receiver] = {}
@@ -434,7 +437,7 @@ class RankSource(WeightSource):
                 members[group["name"]] = receiver, group
                 names[done] = group["name"]
                 done.add_done_callback(partial(self._withdrawn, receiver))
-            to = {names[done]: want for done, want in wants.items()}
+            to = {names[done]: (want, members[names[done]][1]) for done, want in wants.items()}
             sending = self._learner.send(self._number, (limit, to), snapshot=self._snapshot)
             outcome = await exchange(sending, members, plan_of(self.specs, limit), self._give_up)
             for done, name in names.items():

@@ -57,7 +57,7 @@ class Publisher:
         source: WeightSource
         if isinstance(self._learner, Learner):
             stream, ranks = self._learner.publication(which, dtype, snapshot=self._snapshot), self._learner.ranks
-            source = LocalSource(stream.specs, lambda: stream.read(ranks))
+            source = LocalSource(stream.specs, lambda: stream.read(ranks), self._learner.device)
         else:
             source = self._learner.publication(which, dtype, snapshot=self._snapshot)
         return source, source.nbytes

@@ -146,7 +146,8 @@ class RankHost:
         self.learner: Any = None
         self._prepared: dict[int, Callable[[Path], None]] = {}
         self._writing: Any = None
-        self._sender: Any = None  # of rank 0
+        self._sender: Any = None
+        self._places: list[str] = []  # of the ranks' memory
         self._streams: dict[str, tuple[int, Any]] = {}  # weights that may leave, by what they are
         self._apart: Any = None  # the ranks as snapshots are sent through
         self._sending: Any = None
@@ -169,14 +170,16 @@ class RankHost:
         source: Any,
         model: ModelSection,
         settings: Mapping[str, Any],
-    ) -> dict[str, bool]:
+    ) -> dict[str, Any]:
         """Join the process group at the address that rank 0's :meth:`open` returned, and build the Learner.
 
-        ``settings`` are its other arguments. Returns whether it has a critic and a reference.
+        ``settings`` are its other arguments. Returns whether it has a critic and a reference, and the
+        places of all ranks' memory.
         """
         import torch.distributed as dist
 
-        from trainers.engines.process_group import Sender
+        from trainers.engines.sender import Sender
+        from trainers.engines.shared_memory import place_of
         from trainers.learner import Learner
         from trainers.learner.checkpoint import Background
         from trainers.learner.memory import give_back_freed_memory
@@ -192,7 +195,11 @@ class RankHost:
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count, timeout=_NO_LIMIT)
         self._writing, self._sending, self._sender = Background(), Background(), Sender()
         self.learner = Learner(source, model, **settings)
-        return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
+        self._places = [place_of(self.learner.device)] * self.count
+        if self.count > 1:
+            dist.all_gather_object(self._places, place_of(self.learner.device))
+        critic, reference = self.learner.critic is not None, self.learner.reference is not None
+        return {"critic": critic, "reference": reference, "places": self._places}
 
     def capture(self, on: bool) -> None:
         """Start or stop the capture of a profiler around this process (Nsight, waiting for cudaProfilerStart)."""
@@ -262,16 +269,25 @@ class RankHost:
         self._sender.give_up(name, why)
 
     def publish(self, number: int, bucket_bytes: int, to: Mapping[str, Any], *, apart: bool = False) -> Any:
-        """Send to groups that rank 0 opened, all ranks together: :func:`trainers.engines.transport.send`."""
+        """Send to groups that rank 0 opened, all ranks together: :func:`trainers.engines.transport.send`.
+
+        ``to`` has what each group wants, and the group. Ranks that serve workers by shared memory read all tensors.
+        """
         from trainers.engines.base import SupersededError
-        from trainers.engines.transport import plan_of, send
+        from trainers.engines.transport import plan_of, send, serving
 
         stream = next((stream for own, stream in self._streams.values() if own == number), None)
         if stream is None:
             raise SupersededError("the learner has published other weights since")
-        tensors = stream.read(self._apart if apart else self.learner.ranks)
+        served = serving({name: wants for name, (wants, _) in to.items()}, self._places)
+        senders = sorted({0}.union(*served.values()))
+        tensors = stream.read(self._apart if apart else self.learner.ranks, senders)
         try:
-            return send(self._sender, to, plan_of(stream.specs, bucket_bytes), tensors) if self.rank == 0 else None
+            if self.rank not in senders:
+                return None
+            plan = plan_of(stream.specs, bucket_bytes)
+            mine = {name: of for name, of in to.items() if self.rank == 0 or self.rank in served[name]}
+            return send(self._sender, mine, plan, tensors, self._places, self.rank)
         finally:
             deque(tensors, maxlen=0)  # always exhaust it: reading is a collective operation
 

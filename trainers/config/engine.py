@@ -43,11 +43,12 @@ class ServerSection(Section):
     .venv-sglang/bin/python (`make venv-sglang`); null is that of the trainer."""
     base_url: Names | None = None
     """Address of a running server, for example http://127.0.0.1:8000; several are replicas; null starts one."""
-    bucket_mib: int = Field(256, ge=1, description="MiB of weights per transfer by `process_group` and `http`.")
+    bucket_mib: int = Field(256, ge=1, description="MiB of weights per transfer, but by `disk`.")
     update_folder: str | None = None
     """Folder of `engine.weight_transport=disk`; null is a temporary one."""
     master_address: str | None = None
-    """This machine's address as the server sees it, for `engine.weight_transport=process_group`; null finds it."""
+    """This machine's address as the server sees it, for `engine.weight_transport=ipc` and `process_group`; null
+    finds it."""
     verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to be ready.")
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to answer a health check.")
@@ -156,10 +157,11 @@ class ServedEngineSection(EngineSection):
 
     tensor_parallel_size: int = Field(1, ge=1)
     """GPUs (on a CPU, processes) that share each matrix of one server that is started."""
-    weight_transport: Literal["auto", "process_group", "disk", "http"] = "auto"
-    """Transport of weights to the server: a process group (gloo; NCCL to other GPUs), a folder that both sides can read
-    (`disk`), or the bodies of HTTP requests. `auto` is `process_group` for a server that the run starts, `http` for one
-    in `base_url`."""
+    weight_transport: Literal["auto", "ipc", "process_group", "disk", "http"] = "auto"
+    """Transport of weights to the server: memory that it shares with the learner (`ipc`; on GPUs, CUDA IPC), a process
+    group (NCCL between GPUs, else gloo), a folder that both sides can read (`disk`), or the bodies of HTTP requests,
+    for a server that can reach nothing here. `auto` is `ipc` where the server computes on the learner's GPUs, or on the
+    CPUs of its machine, and `process_group` elsewhere."""
 
     @property
     @abstractmethod

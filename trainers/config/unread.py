@@ -37,7 +37,9 @@ ENGINE: Reads = {
         "engine.vllm.base_url": (None,)
     },
     "engine.vllm.update_folder engine.sglang.update_folder": {"engine.weight_transport": ("disk",)},
-    "engine.vllm.master_address engine.sglang.master_address": {"engine.weight_transport": ("auto", "process_group")},
+    "engine.vllm.master_address engine.sglang.master_address": {
+        "engine.weight_transport": ("auto", "ipc", "process_group")
+    },
     "engine.vllm.bucket_mib engine.sglang.bucket_mib": {"engine.weight_transport": Not("disk")},
     "engine.sglang.python engine.sglang.seeds engine.sglang.server_args engine.tensor_parallel_size engine.threads": {
         "engine.sglang.base_url": (None,)

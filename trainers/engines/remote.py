@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoConfig
@@ -155,17 +154,13 @@ class RemoteEngine(ABC):
 
         self._server: ServerProcess | None = None
         # The first GPU of a replica: replicas take the machine's GPUs in turn; a single engine takes any.
-        gpu = replica * section.gpus if section.engines > 1 else None
-        if running := bool(section.base_urls):
+        self._gpu = replica * section.gpus if section.engines > 1 else None
+        if section.base_urls:
             key = os.environ.get(f"{section.name.upper()}_API_KEY")
             self._client = Client(section.base_urls[replica], key, extra=f"{section.name}-client")
         else:
-            self._client = self._start(folder.resolve(), dtype=dtype, device=device, seed=seed, gpu=gpu)
-        # Else it has this process's GPU.
-        apart = running or (gpu or 0) % max(1, torch.cuda.device_count()) > 0
-        self._updater = self.updater_class(
-            self._client, section, parameters, folder, apart=apart, timeout_s=update_timeout_s
-        )
+            self._client = self._start(folder.resolve(), dtype=dtype, device=device, seed=seed, gpu=self._gpu)
+        self._updater = self.updater_class(self._client, section, parameters, folder, timeout_s=update_timeout_s)
 
     def _start(self, model: Path, **start: Any) -> Client:
         port = free_port()

@@ -1,7 +1,8 @@
 """The transport of weights to the engines: sources send them, receivers take them.
 
-A source (:class:`WeightSource`) sends them bucket by bucket: to this process, or through a process group whose rank 0
-has the weights and whose other ranks are an engine's workers, which the receiver orders to take part.
+A source (:class:`WeightSource`) sends them bucket by bucket: to this process, or to a group whose rank 0 has the
+weights and whose other ranks are an engine's workers. These take part in broadcasts when the receiver orders it; or
+they map the sender's memory, which the receiver tells them the references of (:data:`SHARED`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers.engines.base import EngineError
-from trainers.engines.process_group import Group, Sender, broadcast, destroy, make_group
+from trainers.engines.process_group import Group, broadcast, destroy, make_group
+from trainers.engines.sender import SHARED, Inlet, Sender, bytes_of
+from trainers.engines.shared_memory import device_at, place_of, tensors_of
 from trainers.engines.weights import (
     ChecksumRule,
     Checksums,
@@ -36,6 +39,7 @@ from trainers.engines.weights import (
 _Result = TypeVar("_Result")
 Bucket = list[tuple[str, Tensor]]
 
+_CPU = torch.device("cpu")
 _LEAVE_S = 10.0  # to leave a process group
 _WORD_S = 5.0  # for the server's own report of an error that rank 0 has noticed
 
@@ -45,7 +49,10 @@ class Wants:
     """The requirements of a receiver; picklable."""
 
     workers: int = 1  #: of the engine, which share the model
-    backend: str = "gloo"  #: of a process group with them: ``gloo``, or ``nccl`` where they have GPUs of their own
+    #: Of the group with them: ``gloo``, ``nccl`` where they have GPUs of their own, or ``ipc`` where they share memory
+    #: with the sender
+    backend: str = "gloo"
+    places: tuple[str, ...] = ()  #: of the workers' memory, by rank, for ``ipc``; see ``place_of``
     dtype: torch.dtype | None = None  #: in which they compute, and weights travel; ``None`` takes the source's
     rule: ChecksumRule | None = None  #: of their checksums; ``None`` wants none
     bucket_bytes: int = 256 * 2**20  #: of weights that travel at once, at most; a larger tensor travels alone
@@ -61,6 +68,7 @@ class Receiver(ABC):
     def __init__(self) -> None:
         self.group: Group | None = None
         self.sender = Sender()
+        self._inlet: Inlet | None = None
 
     @property
     @abstractmethod
@@ -79,11 +87,23 @@ class Receiver(ABC):
     async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
         """Have the workers join a broadcast of tensors with these ``names``, ``dtypes`` and ``shapes``, as JSON."""
 
+    @abstractmethod
+    async def read(self, references: Sequence[str]) -> None:
+        """Have the workers read shared memory; each gets references of its own, by rank. Returns when they have."""
+
     async def follow(self, group: Group, plan: Sequence[Sequence[TensorSpec]]) -> None:
         if self.group != group:
             await self.abandon()
             self.group = group
-            await self.join_group(group)
+            if group["backend"] == SHARED:
+                self._inlet = await in_thread(lambda: Inlet(group))
+            else:
+                await self.join_group(group)
+        if (inlet := self._inlet) is not None:
+            for _ in plan:
+                await self.read(await in_thread(inlet.references))
+                await in_thread(inlet.done)
+            return
         for bucket in plan:
             kinds = [self.wants.dtype or spec.dtype for spec in bucket]
             described = {
@@ -96,8 +116,12 @@ class Receiver(ABC):
     async def abandon(self) -> None:
         """Leave the group, if there is one, within a short timeout. Safe to call twice."""
         group, self.group = self.group, None
+        inlet, self._inlet = self._inlet, None
         if group is not None:
             self.sender.leave(group["name"])
+        if inlet is not None:
+            inlet.closed = True
+        elif group is not None:
             with contextlib.suppress(EngineError, TimeoutError):
                 await asyncio.wait_for(self.leave_group(group), _LEAVE_S)
 
@@ -111,9 +135,11 @@ class Inbox(Receiver):
         self._take: Callable[[Bucket], Awaitable[None]] | None = None
         self._joined: dist.ProcessGroup | None = None
 
-    def ready(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Inbox:
+    def ready(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]], *, shared: bool = False) -> Inbox:
         """Prepare for the next weights, and return itself: ``take`` gets each bucket; the only member beside rank 0."""
-        self._wants, self._take = replace(wants, workers=1, backend="gloo", address=None), take
+        places = (place_of("cpu"),) if shared else ()
+        backend = SHARED if shared else "gloo"
+        self._wants, self._take = replace(wants, workers=1, backend=backend, places=places, address=None), take
         return self
 
     @property
@@ -138,11 +164,16 @@ class Inbox(Receiver):
             raise EngineError(f"the process group with rank 0 failed: {error}") from error
         await self._take(list(zip(bucket["names"], values, strict=True)))
 
+    async def read(self, references: Sequence[str]) -> None:
+        assert self._take is not None
+        await self._take([(name, value.clone()) for name, value in tensors_of(references[0])])
+
 
 class WeightSource(ABC):
-    """Weights of one moment; ``specs`` describes them in order."""
+    """Weights of one moment; ``specs`` describes them in order, ``places`` the memory of the processes with them."""
 
     specs: Sequence[TensorSpec]
+    places: Sequence[str] = ()
 
     @property
     def nbytes(self) -> int:
@@ -164,7 +195,7 @@ class WeightSource(ABC):
         """Deliver all to this process, bucket by bucket; returns and raises as :meth:`broadcast`."""
         inbox = Inbox()
         try:
-            return await self.broadcast(inbox.ready(wants, take))
+            return await self.broadcast(inbox.ready(wants, take, shared=place_of("cpu") in self.places))
         finally:
             await inbox.abandon()
 
@@ -173,10 +204,17 @@ class LocalSource(WeightSource):
     """Weights in this process, which is then rank 0.
 
     ``read`` starts an iteration over the ``specs``, in order; the tensors may be the memory of a model, to read only.
+    ``device`` is the model's.
     """
 
-    def __init__(self, specs: Sequence[TensorSpec], read: Callable[[], Iterator[Named]]) -> None:
-        self.specs, self.read = specs, read
+    def __init__(
+        self,
+        specs: Sequence[TensorSpec],
+        read: Callable[[], Iterator[Named]],
+        device: torch.device = _CPU,
+    ) -> None:
+        self.specs, self.read, self.device = specs, read, device
+        self.places = [place_of(device)]
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], without: Container[str] = ()) -> LocalSource:
@@ -187,14 +225,15 @@ class LocalSource(WeightSource):
             names[first] += names.pop(name)
         tied = [tuple(group) for group in names.values()]
         specs = [TensorSpec(group, tensors[group[0]].dtype, tuple(tensors[group[0]].shape)) for group in tied]
-        return cls(specs, lambda: ((group, tensors[group[0]]) for group in tied))
+        device = next((value.device for value in tensors.values()), _CPU)
+        return cls(specs, lambda: ((group, tensors[group[0]]) for group in tied), device)
 
     async def broadcast(self, receiver: Receiver) -> Sums:
         wants, sender, group = receiver.wants, receiver.sender, receiver.group
         if group is None or group["name"] not in sender:
             group = sender.open(wants.address or wants.local_address, 1 + wants.workers, wants.backend, wants.timeout_s)
         plan, name = plan_of(self.specs, wants.bucket_bytes), group["name"]
-        sending = in_thread(lambda: send(sender, {name: wants}, plan, self.read()))
+        sending = in_thread(lambda: send(sender, {name: (wants, group)}, plan, self.read(), self.places))
         outcome = await exchange(
             sending, {name: (receiver, group)}, plan, lambda *why: in_thread(lambda: sender.give_up(*why))
         )
@@ -245,7 +284,7 @@ class AdapterSource(NamedTuple):
                 yield spec.names, value
             again()  # raises if they have changed meanwhile
 
-        return LocalSource([spec._replace(dtype=torch.float32) for spec in base.specs], read)
+        return LocalSource([spec._replace(dtype=torch.float32) for spec in base.specs], read, base.device)
 
 
 Weights = Mapping[str, Tensor] | WeightSource | AdapterSource
@@ -295,32 +334,63 @@ def plan_of(specs: Sequence[TensorSpec], max_bytes: int) -> list[list[TensorSpec
 
 
 def send(
-    sender: Sender, to: Mapping[str, Wants], plan: Sequence[Sequence[TensorSpec]], tensors: Iterator[Named]
+    sender: Sender,
+    to: Mapping[str, tuple[Wants, Group]],
+    plan: Sequence[Sequence[TensorSpec]],
+    tensors: Iterator[Named],
+    places: Sequence[str],
+    rank: int = 0,
 ) -> dict[str, Sums | str]:
-    """Broadcast each bucket to all groups before the next one is read: rank 0's half of a round. Blocks.
+    """Send each bucket to all groups before the next one is read: a sending rank's half of a round. Blocks.
 
-    ``to`` has the workers' requirements by the group's name; ``tensors`` come in the ``plan``'s order. Returns for each
-    group the checksums that its workers must have, or why it has failed.
+    ``to`` has the workers' requirements, and their group, by its name; ``tensors`` come in the ``plan``'s order;
+    ``places`` are those of the sending ranks, of which this is ``rank``. Returns for each group the checksums that its
+    workers must have, or why it has failed.
     """
-    sums = {(wants.rule, wants.dtype): Checksums(wants.rule) for wants in to.values() if wants.rule is not None}
-    sender.join(to)
-    for bucket in plan:
-        values = [next(tensors)[1] for _ in bucket]
-        cast = {
-            dtype: [value.to(dtype or value.dtype).contiguous() for value in values]
-            for dtype in {wants.dtype for wants in to.values()}
-        }
+    served = serving({name: wants for name, (wants, _) in to.items()}, places)
+    for name, (_, group) in to.items():
+        if group["backend"] == SHARED:
+            sender.serve(group, served[name].get(rank, []), device_at(places[rank]))
+    forms: dict[Any, list[str]] = {}
+    for name, (wants, group) in to.items():
+        forms.setdefault((wants.dtype, group["backend"] == SHARED), []).append(name)
+    rules = {(wants.rule, wants.dtype) for wants, _ in to.values() if wants.rule is not None and rank == 0}
+    sums = {key: Checksums(key[0]) for key in rules}
+    with sender.round():
+        sender.join(to)
+        for bucket in plan:
+            values = [next(tensors)[1] for _ in bucket]
+            cast: dict[str, list[Tensor]] = {}
+            for (dtype, _), names in forms.items():
+                room = max(bytes_of([(spec.shape, dtype or spec.dtype) for spec in specs]) for specs in plan)
+                cast |= dict.fromkeys(names, sender.cast(values, dtype, names, room))
+            of_type = {to[name][0].dtype: form for name, form in cast.items()}
 
-        def count(bucket: Sequence[TensorSpec] = bucket, cast: Mapping[Any, list[Tensor]] = cast) -> None:
-            for (_, dtype), checksums in sums.items():
-                for spec, value in zip(bucket, cast[dtype], strict=True):
-                    checksums.add(spec.names[0], value)
+            def count(bucket: Sequence[TensorSpec] = bucket, of_type: Mapping[Any, list[Tensor]] = of_type) -> None:
+                for (_, dtype), checksums in sums.items():
+                    for spec, value in zip(bucket, of_type[dtype], strict=True):
+                        checksums.add(spec.names[0], value)
 
-        del values
-        sender.send({name: cast[wants.dtype] for name, wants in to.items()}, meanwhile=count)
-        del cast
+            del values
+            sender.send([spec.names[0] for spec in bucket], cast, meanwhile=count)
+            del cast, of_type, count
+        sender.finish(to)
     made: dict[Any, Sums] = {key: checksums.result() for key, checksums in sums.items()}
-    return {name: sender.failed(name) or made.get((wants.rule, wants.dtype), {}) for name, wants in to.items()}
+    return {name: sender.failed(name) or made.get((wants.rule, wants.dtype), {}) for name, (wants, _) in to.items()}
+
+
+def serving(to: Mapping[str, Wants], places: Sequence[str]) -> dict[str, dict[int, list[int]]]:
+    """Return which sending rank serves which workers of each group by shared memory: the first one in their place.
+
+    ``{group: {sending rank: workers}}``
+    """
+    served: dict[str, dict[int, list[int]]] = {}
+    for name, wants in to.items():
+        ranks: dict[int, list[int]] = {}
+        for worker, place in enumerate(wants.places):
+            ranks.setdefault(places.index(place), []).append(worker)
+        served[name] = ranks
+    return served
 
 
 async def exchange(

@@ -13,7 +13,7 @@ import socket
 import tempfile
 import uuid
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ import torch
 
 from trainers.config.engine import ServedEngineSection
 from trainers.engines.base import EngineError, SourceLostError
+from trainers.engines.sender import SHARED
 from trainers.engines.server import Client, error_text
 from trainers.engines.transport import AdapterSource, Bucket, Receiver, Wants, Weights, WeightSource, source_of
 from trainers.engines.weights import HEAD, ChecksumRule, Parameters, Sums, listed
@@ -42,8 +43,7 @@ class MixedWeightsError(EngineError):
 class WeightUpdater(Receiver):
     """Sends one server its weights, by the section's transport.
 
-    ``folder`` is the model's, for the files beside weights on a disk. ``apart``: the server does not compute on this
-    process's GPU, which NCCL cannot share between two ranks. ``timeout_s`` is for one step of an update.
+    ``folder`` is the model's, for the files beside weights on a disk. ``timeout_s`` is for one step of an update.
     """
 
     server = "server"  #: in messages
@@ -56,7 +56,6 @@ class WeightUpdater(Receiver):
         parameters: Parameters,
         folder: Path,
         *,
-        apart: bool,
         timeout_s: float = UPDATE_TIMEOUT_S,
     ) -> None:
         super().__init__()
@@ -64,15 +63,15 @@ class WeightUpdater(Receiver):
         self.ranks = 1
         self.device = "cpu"
         self.transport = section.weight_transport
-        if self.transport == "auto":
-            self.transport = "http" if section.base_urls else "process_group"
         self.verify = section.server.verify  #: whether the server's checksums are compared
         self.bucket_bytes = section.server.bucket_mib * 2**20  #: of weights that travel at once, at most
         update_folder = section.server.update_folder
         self._update_folder = None if update_folder is None else Path(update_folder).expanduser()
         self._address, self._health_timeout_s = section.server.master_address, section.server.health_timeout_s
         self._client, self._parameters, self._folder = client, parameters, folder
-        self._apart, self._timeout_s = apart, timeout_s
+        self._timeout_s = timeout_s
+        self._places: Sequence[str] | None = None  # of the workers' memory, by rank; None if unknown
+        self._backend = "gloo"
         self._dtype: torch.dtype | None = None
         self._kind: Kind = "weights"  # kind of the weights being sent
         self._on_disk: Path | None = None  # the last folder, which SGLang names until the next update
@@ -84,9 +83,21 @@ class WeightUpdater(Receiver):
         self._versions: dict[str, int] = {}
         self._label = ""  # of the weights that are being sent
 
-    def connect(self, *, device: str, ranks: int, dtype: torch.dtype | None, label: str, version: int) -> None:
-        """Take note of the server: its ``label`` for its present weights is our ``version``; ``dtype`` if it says."""
-        self.device, self.ranks, self._dtype = device, ranks, dtype
+    def connect(
+        self,
+        *,
+        device: str,
+        ranks: int,
+        dtype: torch.dtype | None,
+        label: str,
+        version: int,
+        places: Sequence[str] | None,
+    ) -> None:
+        """Take note of the server: its ``label`` for its present weights is our ``version``; ``dtype`` if it says.
+
+        ``places`` are those of its workers' memory, by rank, if known: see ``place_of`` in :mod:`.shared_memory`.
+        """
+        self.device, self.ranks, self._dtype, self._places = device, ranks, dtype, places
         self._versions[label] = version
 
     @property
@@ -95,7 +106,8 @@ class WeightUpdater(Receiver):
         rule = ChecksumRule(self.checksum_kind, self.ranks, self._parameters.kv_heads)
         return Wants(
             workers=self.ranks,
-            backend="nccl" if self._apart and self.device == "cuda" and torch.cuda.is_available() else "gloo",
+            backend=self._backend,
+            places=tuple(self._places or ()) if self._backend == SHARED else (),
             dtype=self._dtype if whole else None,
             rule=rule if whole and self.verify else None,
             bucket_bytes=self.bucket_bytes,
@@ -179,6 +191,10 @@ class WeightUpdater(Receiver):
         """Give the workers tensors by value."""
 
     @abstractmethod
+    async def _take_shared(self, references: Sequence[str]) -> None:
+        """Have the workers read shared memory; each gets references of its own, by rank."""
+
+    @abstractmethod
     async def _load(self, folder: Path) -> None:
         """Have the workers read ``model.safetensors`` of this folder, which stays until the next one was read."""
 
@@ -226,15 +242,36 @@ class WeightUpdater(Receiver):
 
     async def _send(self, source: WeightSource, kind: Kind) -> Sums:
         self._kind = kind
-        if self.transport == "process_group":
+        self._backend = self._backend_to(source)
+        if self.transport in ("auto", "ipc", "process_group"):
             return await source.broadcast(self)
         if self.transport == "http":
             return await source.deliver(self.wants, self._by_value)
         return await self._by_disk(source)
 
+    def _backend_to(self, source: WeightSource) -> str:
+        """Return the backend of a group with the workers. EngineError: it must be ``ipc``, and they share no memory."""
+        workers, senders = self._places, source.places
+        shares = workers is not None and set(workers) <= set(senders)
+        if self.transport == "ipc" and not shares:
+            where = "a place that it does not tell" if workers is None else ", ".join(sorted({*workers}))
+            raise EngineError(
+                f"engine.weight_transport=ipc: the {self.server} server computes in {where}, and the learner in "
+                f"{', '.join(senders)}, so they share no memory; take process_group"
+            )
+        if shares and self.transport != "process_group":
+            return SHARED
+        # NCCL cannot have two ranks on one GPU.
+        apart = self.device == "cuda" and torch.cuda.is_available() and not set(workers or ()) & set(senders)
+        return "nccl" if apart else "gloo"
+
     def _may_begin(self) -> None:
         """Record that the model may have taken new weights; the parts of a LoRA run are only stored."""
         self.begun |= self._kind == "weights"
+
+    async def read(self, references: Sequence[str]) -> None:
+        self._may_begin()
+        await self._take_shared(references)
 
     async def _by_value(self, bucket: Bucket) -> None:
         self._may_begin()

@@ -1,13 +1,13 @@
-"""The stream of the actor's weights from the learner: whole tensors, one after another, on the first rank alone.
+"""The stream of the actor's weights from the learner: whole tensors, one after another, on the ranks that read them.
 
-A rank sends the rows that it owns, and the first one puts them together; no other rank ever has more than its own part
-of a tensor. What leaves is either what the parameters are while it is read, until the optimizer's next step, or a
-snapshot that each rank takes of its own part.
+A rank sends the rows that it owns, and the readers put them together: a reader has one whole tensor at a time, and no
+other rank ever has more than its own part of one. What leaves is either what the parameters are while it is read, until
+the optimizer's next step, or a snapshot that each rank takes of its own part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -107,24 +107,24 @@ class WeightStream:
         self._optimizer = None if snapshot or which == "base" else optimizer
         self._at = None if optimizer is None else optimizer.step_count
 
-    def read(self, ranks: Ranks) -> Iterator[Named]:
-        """Yield the tensors, to the end on every rank: to the first one, where its own part is; the others get none.
+    def read(self, ranks: Ranks, readers: Sequence[int] = (0,)) -> Iterator[Named]:
+        """Yield the tensors, to the end on every rank: to the ``readers``, where their parts are; no others get any.
 
         They may be the model's own memory: they are to be read only. ``ranks`` are all, over the group that they send
         through. Raises SupersededError: the optimizer has taken a step since, on any rank; it comes from this call, or
         where the step comes between, after the first tensor that it may have changed while it was read.
         """
         self._check()
-        return self._read(ranks)
+        return self._read(ranks, readers)
 
     def _check(self) -> None:
         if self._optimizer is not None and self._optimizer.step_count != self._at:
             raise SupersededError("the learner has trained on: weights that are no snapshot can be read no more")
 
-    def _read(self, ranks: Ranks) -> Iterator[Named]:
+    def _read(self, ranks: Ranks, readers: Sequence[int]) -> Iterator[Named]:
         for spec, (parts, scale) in zip(self.specs, self._parts, strict=True):
             kind = spec.dtype if len(parts) == 1 else torch.float32
-            gathered = [whole for part in parts if (whole := _gathered(part, kind, ranks)) is not None]
+            gathered = [whole for part in parts if (whole := _gathered(part, kind, ranks, readers)) is not None]
             if len(gathered) == 1:
                 yield spec.names, gathered.pop()
             elif gathered:
@@ -142,24 +142,24 @@ def _check_part(value: Tensor, halved: bool, finite: bool) -> tuple[Box, bool, b
     return box_of(value), half, not finite or is_finite(local)
 
 
-def _gathered(part: _Part, dtype: torch.dtype, ranks: Ranks) -> Tensor | None:
-    """Gather the whole tensor on the first rank; slices of rows are sent, so that no rank has it twice."""
-    if ranks.world == 1 or (len(part.owners) == 1 and part.owners[0][0] == 0):
-        return part.local.to(dtype) if ranks.first else None
-    me = dist.get_rank()
-    out = torch.empty(part.shape, dtype=dtype, device=part.local.device) if me == 0 else None
+def _gathered(part: _Part, dtype: torch.dtype, ranks: Ranks, readers: Sequence[int]) -> Tensor | None:
+    """Gather the whole tensor on the readers; slices of rows are sent, so that no rank has it twice."""
+    me = dist.get_rank() if ranks.world > 1 else 0
+    if ranks.world == 1 or (len(part.owners) == 1 and [part.owners[0][0]] == list(readers)):
+        return part.local.to(dtype) if me in readers else None
+    out = torch.empty(part.shape, dtype=dtype, device=part.local.device) if me in readers else None
     for owner, box in part.owners:
+        others = [reader for reader in readers if reader != owner]
         size = torch.Size(part_slice.stop - part_slice.start for part_slice in box)
         rows = max(1, _SLICE_BYTES // max(1, size[1:].numel() * dtype.itemsize)) if size else 1
         for start in range(0, size[0] if size else 1, rows):
             cut = slice(start, start + rows) if size else ...
-            if me == owner == 0:
-                assert out is not None
-                out[box][cut] = part.local[cut]
-            elif me == owner:
-                dist.send(part.local[cut].to(dtype).contiguous(), dst=0, group=ranks.group)
-            elif me == 0:
-                assert out is not None
+            if me == owner:
+                if out is not None:
+                    out[box][cut] = part.local[cut]
+                for reader in others:
+                    dist.send(part.local[cut].to(dtype).contiguous(), dst=reader, group=ranks.group)
+            elif out is not None:
                 target = out[box][cut]
                 got = target if target.is_contiguous() else torch.empty(target.shape, dtype=dtype, device=target.device)
                 dist.recv(got, src=owner, group=ranks.group)

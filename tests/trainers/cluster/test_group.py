@@ -26,6 +26,7 @@ from trainers.cluster.ray.runtime import RayCluster
 from trainers.command_line import load_config
 from trainers.config.running import ClusterSection, RayInitSection
 from trainers.engines.base import EngineError, SourceLostError, SupersededError
+from trainers.engines.shared_memory import place_of
 from trainers.engines.transport import Wants, collect
 from trainers.learner import Learner
 from trainers.learner.checksums import DamagedError
@@ -151,7 +152,8 @@ def test_concurrent_receivers_share_a_round_but_not_failures(two):
         return got, [await worker.checksums() for worker in receivers]
 
     two.send = counted
-    receivers = [Workers(), Workers(refuse=2), Workers(dtype=torch.bfloat16)]
+    shared = {"backend": "ipc", "places": (place_of("cpu"),)}
+    receivers = [Workers(), Workers(refuse=2, **shared), Workers(dtype=torch.bfloat16, **shared)]
     try:
         (one, failed, half), received = asyncio.run(broadcasts(*receivers))
         assert one == received[0]

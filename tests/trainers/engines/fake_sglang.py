@@ -126,7 +126,7 @@ class FakeSGLang(FakeServer):
             raise RuntimeError("no session")
         for name, value in pickle.loads(base64.b64decode(body["serialized_named_tensors"][0])):
             if name not in self.lose:
-                self.weights[name] = value
+                self.weights[name] = value.clone()  # what is shared changes with the next bucket
         self.label = body.get("weight_version", self.label)
         return SUCCESS
 

@@ -10,6 +10,7 @@ from aiohttp import web
 from fake_server import VOCAB, FakeServer
 from safetensors.torch import load, load_file
 
+from trainers.engines.shared_memory import place_of, tensors_of
 from trainers.engines.weights import FUSED, bits
 
 DESCRIBED = {
@@ -20,6 +21,7 @@ DESCRIBED = {
     "device": "cpu",
     "sampler": True,
     "transfer": True,
+    "place": place_of("cpu"),
     "reads_prompts": True,
 }
 
@@ -137,7 +139,10 @@ class FakeVLLM(FakeServer):
         info = body["update_info"]
         self.kinds.append(info["kind"])
         if info["kind"] != "merge":
-            got = load(base64.b64decode(info["data"])) if "data" in info else load_file(info["path"])
+            if "shared" in info:
+                got = {name: value.clone() for name, value in tensors_of(info["shared"][0])}
+            else:
+                got = load(base64.b64decode(info["data"])) if "data" in info else load_file(info["path"])
             target = {"weights": self.weights, "base": self.base, "adapter": self.adapter}[info["kind"]]
             target.update((name, value) for name, value in got.items() if name not in self.lose)
         return {}

@@ -23,7 +23,6 @@ class RealServer(ABC):
 
     engine: ClassVar[type[RemoteEngine]]
     section: ClassVar[type[VLLMEngineSection | SGLangEngineSection]]
-    transport: ClassVar[str] = "auto"
 
     def __init__(self, folder: Path, context: int) -> None:
         self.folder, self.context = folder, context
@@ -48,11 +47,11 @@ class RealServer(ABC):
         model: PreTrainedModel,
         max_slots: int = 64,
         unused: Sequence[int] = (),
-        transport: str | None = None,
+        transport: str = "auto",
         **options: Any,
     ) -> Any:
         """Return an engine on this server, with the model's weights; ``options`` are of the server's section."""
-        keys = {"max_context": self.context, "weight_transport": transport or self.transport}
+        keys = {"max_context": self.context, "weight_transport": transport}
         server = {"base_url": self.url, **PATIENT, **options}
         section = self.section.model_validate(keys | {self.section.model_fields["name"].default: server})
         with self.running():

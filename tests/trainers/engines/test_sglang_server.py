@@ -17,7 +17,7 @@ from trainers.engines.transport import LocalSource
 pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang"), pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("transport", ["disk", "process_group"])
+@pytest.mark.parametrize("transport", ["process_group", "disk", "http"])
 async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any, tmp_path: Path) -> None:
     """Buckets far smaller than the model, twice, and each verified by the server's checksums, then by its replies.
 

@@ -20,9 +20,10 @@ from engine_kits import lively_model
 from weight_workers import WorkerProcess, Workers
 
 from trainers.config.engine import VLLMEngineSection, VLLMSection
-from trainers.engines import process_group
+from trainers.engines import sender
 from trainers.engines.base import EngineError, SourceLostError, SupersededError
 from trainers.engines.process_group import make_group
+from trainers.engines.shared_memory import place_of
 from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource, exchange
 from trainers.engines.vllm.engine import VLLMUpdater
 from trainers.engines.weight_update import _own_address
@@ -70,9 +71,14 @@ def sums_of(seed: int, dtype: torch.dtype) -> dict[str, tuple[int, ...]]:
     return sums.result()
 
 
+SHARED: dict[str, Any] = {"backend": "ipc", "places": (place_of("cpu"),)}
+backends = pytest.mark.parametrize("backend", [{}, SHARED], ids=["gloo", "ipc"])
+
+
+@backends
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-async def test_weights_arrive_in_the_requested_type(workers: Any, dtype: torch.dtype) -> None:
-    receiver = workers(dtype=dtype)
+async def test_weights_arrive_in_the_requested_type(workers: Any, dtype: torch.dtype, backend: Any) -> None:
+    receiver = workers(dtype=dtype, **backend)
     groups = []
     for seed in range(2):
         sums = await source(seed).broadcast(receiver)
@@ -82,6 +88,7 @@ async def test_weights_arrive_in_the_requested_type(workers: Any, dtype: torch.d
     assert groups[0] == groups[1]  # which is kept
 
 
+@backends
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -91,14 +98,14 @@ async def test_weights_arrive_in_the_requested_type(workers: Any, dtype: torch.d
     ],
 )
 async def test_failing_worker_ends_the_update(
-    workers: Any, fault: str, message: str, monkeypatch: pytest.MonkeyPatch
+    workers: Any, fault: str, message: str, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receiver, ahead = workers(**{fault: 3}), itertools.count(step=20.0)
+    receiver, ahead = workers(**{fault: 3}, **backend), itertools.count(step=20.0)
 
     def clock() -> float:  # it runs once the worker is stopped
         return time.monotonic() + (next(ahead) if fault == "stop" and receiver.buckets > 3 else 0.0)
 
-    monkeypatch.setattr(process_group, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
     if fault == "stop":
         monkeypatch.setattr("trainers.engines.transport._LEAVE_S", 0.1)  # it does not
     await receiver.checksums()  # it is there
@@ -115,7 +122,7 @@ async def test_workers_that_never_join_time_out(
     workers: Any, longest_nap_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one message, whoever notices it first: with long naps, that is torch, whose limit is the same."""
-    monkeypatch.setattr(process_group, "_LONGEST_NAP_S", longest_nap_s)
+    monkeypatch.setattr(sender, "_LONGEST_NAP_S", longest_nap_s)
     receiver = workers(timeout_s=1.0)
 
     async def hang(group: Any) -> None:
@@ -127,8 +134,9 @@ async def test_workers_that_never_join_time_out(
             await source().broadcast(receiver)
 
 
-async def test_failing_rank_0_leaves_no_worker_waiting(workers: Any) -> None:
-    receiver = workers()
+@backends
+async def test_failing_rank_0_leaves_no_worker_waiting(workers: Any, backend: Any) -> None:
+    receiver = workers(**backend)
     whole = source()
 
     def read() -> Iterator[Any]:
@@ -145,8 +153,9 @@ async def test_failing_rank_0_leaves_no_worker_waiting(workers: Any) -> None:
         assert await whole.broadcast(receiver) == sums_of(0, torch.float32)
 
 
-async def test_cancelled_update_leaves_no_worker_waiting(workers: Any) -> None:
-    receiver = workers()
+@backends
+async def test_cancelled_update_leaves_no_worker_waiting(workers: Any, backend: Any) -> None:
+    receiver = workers(**backend)
     update = asyncio.create_task(source().broadcast(receiver))
     while not receiver.buckets:
         await asyncio.sleep(0.01)
@@ -185,7 +194,7 @@ async def test_rank_0_listens_at_its_machines_address(monkeypatch: pytest.Monkey
     vllm = VLLMSection(base_url=(url,), master_address=address)
     section = VLLMEngineSection(weight_transport="process_group", vllm=vllm)
     client: Any = SimpleNamespace(base_url=url)
-    wants = VLLMUpdater(client, section, Parameters({}, False, 1), Path("."), apart=True).wants
+    wants = VLLMUpdater(client, section, Parameters({}, False, 1), Path(".")).wants
     assert wants.address == address
     assert wants.local_address == "192.0.2.2"
 
@@ -246,7 +255,7 @@ async def test_full_disk_is_not_the_servers_fault(monkeypatch: pytest.MonkeyPatc
     vllm = VLLMSection(base_url=(url,), update_folder=str(tmp_path / "updates"))
     client: Any = SimpleNamespace(base_url=url)
     section = VLLMEngineSection(weight_transport="disk", vllm=vllm)
-    updater = VLLMUpdater(client, section, Parameters({}, False, 1), model, apart=True)
+    updater = VLLMUpdater(client, section, Parameters({}, False, 1), model)
     with pytest.raises(SourceLostError, match=r"updates/weights-.* for the vLLM server: .*No space left.*make room"):
         await updater._send(source(), "weights")
     assert not updater.begun

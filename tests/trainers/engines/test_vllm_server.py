@@ -32,9 +32,9 @@ async def learns(engine: VLLMEngine, seed: int, version: int) -> None:
     np.testing.assert_allclose(made.logprobs, picked(full, made.token_ids), atol=1e-4)
 
 
-@pytest.mark.parametrize("transport", ["disk", "http"])
+@pytest.mark.parametrize("transport", ["process_group", "disk", "http"])
 async def test_weights_arrive_by_every_transport(vllm: Server, transport: Any, tmp_path: Path) -> None:
-    """Buckets far smaller than the model, twice; the third way is the one of the conformance suite."""
+    """Buckets far smaller than the model, twice; the conformance suite uses `ipc`."""
     engine = await vllm.make(lively_model(**SERVED), transport=transport, update_folder=str(tmp_path / "new"))
     engine._updater.bucket_bytes = 20_000
     try:

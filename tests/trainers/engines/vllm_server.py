@@ -23,7 +23,7 @@ BLOCK = 32  # tokens; the least that vLLM takes on a CPU
 class Server(RealServer):
     """vLLM's server."""
 
-    engine, section, transport = VLLMEngine, VLLMEngineSection, "process_group"
+    engine, section = VLLMEngine, VLLMEngineSection
 
     def command(self) -> tuple[Sequence[str], Mapping[str, str]]:
         section = VLLMEngineSection(

@@ -1,7 +1,8 @@
-"""Weights that leave several ranks: whole on the first one, of their moment, and no step later."""
+"""Weights that leave several ranks: whole on the ranks that read them, of their moment, and no step later."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ def step(learner: Any) -> None:
     learner.update_actor(TRAJECTORIES, numbers, policy_loss)
 
 
-def read_all(stream: Any, ranks: Any) -> dict[str, Any]:
-    return {names[0]: value.clone() for names, value in stream.read(ranks)}
+def read_all(stream: Any, ranks: Any, readers: Sequence[int] = (0,)) -> dict[str, Any]:
+    return {names[0]: value.clone() for names, value in stream.read(ranks, readers)}
 
 
 def leave(folder: Path, **keys: int) -> dict[str, Any]:
@@ -36,6 +37,8 @@ def leave(folder: Path, **keys: int) -> dict[str, Any]:
     live, snapshot = (learner.publication("weights", snapshot=flag) for flag in (False, True))
     half = learner.publication("weights", torch.bfloat16, snapshot=True)
     results = {"before": before, "live": read_all(live, learner.ranks)}
+    results["everywhere"] = read_all(live, learner.ranks, range(learner.ranks.world))
+    results["last"] = read_all(live, learner.ranks, [learner.ranks.world - 1])
     step(learner)
     results |= {"snapshot": read_all(snapshot, apart), "half": read_all(half, apart), "after": learner.weights()}
     try:
@@ -61,11 +64,16 @@ def test_stream_is_whole_on_first_rank(tmp_path: Path) -> None:
         for key, value in before.items():
             assert torch.equal(results["live"][key], value), (name, key)
             assert torch.equal(results["snapshot"][key], value), (name, key)
+            assert torch.equal(results["everywhere"][key], value), (name, key)
             assert torch.equal(results["half"][key], value.bfloat16()), (name, key)
         assert any(not torch.equal(value, results["after"][key]) for key, value in before.items())
     for name, rest in other.items():
         assert not any(rest[kind] for kind in ("before", "live", "snapshot", "half", "after")), name
         assert rest["live is"] == "superseded"
+        for kind in ("everywhere", "last"):
+            assert rest[kind].keys() == first[name]["live"].keys()
+            assert all(torch.equal(value, first[name]["live"][key]) for key, value in rest[kind].items()), (name, kind)
+        assert not first[name]["last"]
     for key, value in alone["shards"]["before"].items():
         torch.testing.assert_close(first["shards"]["before"][key], value, atol=1e-5, rtol=1e-4)
 

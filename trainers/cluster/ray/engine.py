@@ -23,6 +23,7 @@ from trainers.config.reward_model import ClassifierSection
 from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode, probe
 from trainers.engines.process_group import Group
 from trainers.engines.remote import RemoteEngine
+from trainers.engines.shared_memory import place_of
 from trainers.engines.transport import (
     AdapterSource,
     Bucket,
@@ -51,8 +52,10 @@ MakeEngine = Callable[[], Engine | Awaitable[Engine]]
 class _Relay(WeightSource):
     """Weights that the driver sends to the receivers in this actor."""
 
-    def __init__(self, kind: str, specs: Sequence[TensorSpec], asking: _Asking, inbox: Inbox) -> None:
-        self.specs, self._kind, self._asking, self._inbox = specs, kind, asking, inbox
+    def __init__(
+        self, kind: str, specs: Sequence[TensorSpec], places: Sequence[str], asking: _Asking, inbox: Inbox
+    ) -> None:
+        self.specs, self.places, self._kind, self._asking, self._inbox = specs, places, kind, asking, inbox
 
     async def broadcast(self, receiver: Receiver) -> Sums:
         sent: asyncio.Future[Sums] = asyncio.get_running_loop().create_future()
@@ -60,7 +63,7 @@ class _Relay(WeightSource):
         return await sent
 
     async def deliver(self, wants: Wants, take: Callable[[Bucket], Awaitable[None]]) -> Sums:
-        return await self.broadcast(self._inbox.ready(wants, take))
+        return await self.broadcast(self._inbox.ready(wants, take, shared=place_of("cpu") in self.places))
 
 
 class _EngineActor:
@@ -95,17 +98,19 @@ class _EngineActor:
         self,
         number: int,
         specs: Mapping[str, Sequence[TensorSpec]],
+        places: Sequence[str],
         base: tuple[str, float] | None,
         wants: Wants,
         version: int,
         mode: UpdateMode,
     ) -> None:
-        """Update the engine from the driver's weights.
+        """Update the engine from the driver's weights, which processes have in these ``places``.
 
         ``base``: the weights are adapters; the name of their base and their scale. ``wants`` is for an embedded engine.
         """
         sources = {
-            kind: _Relay(kind, kind_specs, self._asking[number], self._inbox) for kind, kind_specs in specs.items()
+            kind: _Relay(kind, kind_specs, places, self._asking[number], self._inbox)
+            for kind, kind_specs in specs.items()
         }
         weights: Any = sources.get("weights")
         if isinstance(self._engine, RemoteEngine):
@@ -156,6 +161,9 @@ class _Workers(Receiver):
 
     async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
         await self._call("order", "receive", bucket, group)
+
+    async def read(self, references: Sequence[str]) -> None:
+        await self._call("order", "read", references)
 
 
 class RayEngine:
@@ -219,10 +227,13 @@ class RayEngine:
         else:
             sources = {"weights": source}
         specs = {kind: list(part.specs) for kind, part in sources.items()}
+        places = [*next(iter(sources.values())).places]
         wants = Wants(bucket_bytes=self._bucket_bytes)
         with attending(source):
             self._updates += 1
-            update = asyncio.ensure_future(self._call("update", self._updates, specs, base, wants, version, mode))
+            update = asyncio.ensure_future(
+                self._call("update", self._updates, specs, places, base, wants, version, mode)
+            )
             try:
                 while (request := await self._next_request(update)) is not None:
                     kind, self._workers.current = request

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from operator import ne
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import torch
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -26,6 +27,7 @@ from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
 from trainers.engines.server import UnreachableError, error_text
 from trainers.engines.sglang.command import server_command
+from trainers.engines.shared_memory import place_of
 from trainers.engines.transport import Bucket
 from trainers.engines.weight_update import WeightUpdater
 from trainers.engines.weights import Sums
@@ -122,6 +124,9 @@ class SGLangUpdater(WeightUpdater):
     async def _take(self, bucket: Bucket) -> None:
         pickled = await asyncio.to_thread(payload, bucket)
         await self._update("tensor", {"serialized_named_tensors": [pickled] * self.ranks})
+
+    async def _take_shared(self, references: Sequence[str]) -> None:
+        await self._update("tensor", {"serialized_named_tensors": list(references)})
 
     async def _load(self, folder: Path) -> None:
         await self._update("disk", {"model_path": str(folder)})
@@ -287,6 +292,20 @@ def read(shape: type[_Shape], answer: Any) -> _Shape:
         ) from None
 
 
+def places_of(info: ServerInfo, url: str, gpu: int | None, *, started: bool) -> list[str] | None:
+    """Return the places of the workers' memory, which SGLang does not tell; ``None`` if they cannot be known.
+
+    ``gpu`` is the first one of a server that this process ``started``.
+    """
+    if info.device != "cuda":
+        here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+        return [place_of("cpu")] * info.tp_size if here else None
+    if not started:
+        return None
+    first = (gpu or 0) % torch.cuda.device_count()
+    return [place_of(f"cuda:{first + rank}") for rank in range(info.tp_size)]
+
+
 _ABORT_AGAIN_S = 0.1
 _INFO_S = 30.0
 
@@ -330,7 +349,15 @@ class SGLangEngine(RemoteEngine):
         info = read(ServerInfo, (await self._client.request("GET", "/server_info", timeout=_INFO_S)).body)
         info.check(self.max_context)
         label, dtype = str(answer["weight_version"]), getattr(torch, info.dtype, None)  # "auto" says nothing
-        self._updater.connect(device=info.device, ranks=info.tp_size, dtype=dtype, label=label, version=self.version)
+        places = places_of(info, self._client.base_url, self._gpu, started=self._server is not None)
+        self._updater.connect(
+            device=info.device,
+            ranks=info.tp_size,
+            dtype=dtype,
+            label=label,
+            version=self.version,
+            places=places,
+        )
         self._info, self._random = info, random.Random(self._seed)
         if not info.enable_deterministic_inference:
             log.info("%s does not honour seeds: it is not in deterministic mode", self._name)

@@ -116,6 +116,9 @@ class VLLMUpdater(WeightUpdater):
         data = await asyncio.to_thread(lambda: base64.b64encode(save(dict(bucket))).decode())
         await self._update({"kind": self._kind, "data": data})
 
+    async def _take_shared(self, references: Sequence[str]) -> None:
+        await self._update({"kind": self._kind, "shared": list(references)})
+
     async def _load(self, folder: Path) -> None:
         await self._update({"kind": self._kind, "path": str(folder / "model.safetensors")})
 
@@ -308,6 +311,7 @@ class VLLMEngine(RemoteEngine):
             dtype=getattr(torch, described["dtype"]),
             label=str(await self._get("/weight_info", "weight_version")),
             version=self.version,
+            places=[worker["place"] for worker in answer.body["results"]],
         )
         await updater.control("/resume")
         # Some models that vLLM loads it cannot compute (on a CPU, heads of 8 dimensions): that ends the server, so now.

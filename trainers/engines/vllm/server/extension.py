@@ -15,6 +15,7 @@ from vllm.model_executor.layers import utils as layers
 from vllm.platforms import current_platform
 from vllm.v1.worker import gpu_model_runner
 
+from trainers.engines.shared_memory import place_of
 from trainers.engines.vllm.server.sampler import Sampler
 from trainers.engines.vllm.server.transfer import Transfer
 from trainers.engines.weights import bits
@@ -35,6 +36,7 @@ class WorkerExtension:
             "max_context": config.model_config.max_model_len,
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "device": worker.device.type,
+            "place": place_of(worker.device),
             "sampler": isinstance(getattr(worker.model_runner, "sampler", None), Sampler),
             "transfer": isinstance(worker.weight_transfer_engine, Transfer),
             # What is sampled after a part of a prompt is thrown away, and a seed's generator set back, which vLLM 0.32

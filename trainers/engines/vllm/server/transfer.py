@@ -1,7 +1,8 @@
 """New weights for vLLM's workers: a backend of its weight-transfer interface.
 
-Weights come in buckets: through a process group whose rank 0 is the trainer, by value in the request, or from a
-safetensors file. A LoRA run sends its base once and then adapters alone, merged here one matrix at a time.
+Weights come in buckets: in memory that the learner shares with this process, through a process group whose rank 0 is
+the trainer, by value in the request, or from a safetensors file. A LoRA run sends its base once and then adapters
+alone, merged here one matrix at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTr
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from trainers.engines.process_group import broadcast, make_group
+from trainers.engines.shared_memory import tensors_of
 from trainers.engines.weights import ChecksumRule, Checksums, bits, differing, listed, merged
 
 
@@ -41,6 +43,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
     names: list[str] = field(default_factory=list)  #: of the broadcast tensors
     dtypes: list[str] = field(default_factory=list)  #: of the broadcast tensors
     shapes: list[list[int]] = field(default_factory=list)  #: of the broadcast tensors
+    shared: list[str] | None = None  #: or else references to shared memory, for each worker by rank
     data: str | None = None  #: or else a safetensors file as base64
     path: str | None = None  #: or else a safetensors file
 
@@ -105,6 +108,12 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             with safe_open(info.path, "pt") as file:
                 for name in file.keys():  # noqa: SIM118  # not a mapping
                     yield name, file.get_tensor(name)
+        elif info.shared is not None:
+            for name, value in tensors_of(info.shared[self.parallel_config.rank]):
+                # vLLM keeps tensors until it has all those of a layer, and the sender's next bucket overwrites these.
+                yield name, value.clone()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
         elif info.data is not None:
             yield from load(base64.b64decode(info.data)).items()
         else:

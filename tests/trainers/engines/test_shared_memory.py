@@ -1,0 +1,171 @@
+"""Buckets in shared memory: what other processes read, who serves whom, and what is left behind."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_kits import lively_model
+from hypothesis import given
+from hypothesis import strategies as st
+from weight_workers import WorkerProcess, Workers
+
+from trainers.engines.base import EngineError
+from trainers.engines.sender import Inlet, Sender
+from trainers.engines.shared_memory import Buffer, device_at, place_of, tensors_of
+from trainers.engines.transport import LocalSource, Wants, plan_of, send, serving
+from trainers.engines.weights import ChecksumRule, TensorSpec
+
+pytestmark = pytest.mark.timeout(300)
+
+CPU = torch.device("cpu")
+HERE = place_of("cpu")
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8])
+SHAPES = st.lists(st.integers(0, 5), max_size=3)
+
+
+@given(st.lists(st.tuples(SHAPES, DTYPES), max_size=6), st.sampled_from([None, torch.float32, torch.bfloat16]))
+def test_references_give_the_placed_tensors(shapes: Any, dtype: Any) -> None:
+    values = [torch.randint(0, 100, shape).to(kind) for shape, kind in shapes]
+    buffer = Buffer(10_000, CPU)
+    placed = buffer.fill(values, dtype)
+    named = [(str(number), value) for number, value in enumerate(placed)]
+    read = [tensors_of(buffer.references(named)) for _ in range(2)]
+    for tensors in read:
+        assert [name for name, _ in tensors] == [name for name, _ in named]
+        for (_, value), expected in zip(tensors, values, strict=True):
+            assert value.dtype == (dtype or expected.dtype)
+            assert torch.equal(value, expected.to(value.dtype))
+
+
+def test_readers_see_the_same_memory() -> None:
+    buffer = Buffer(1000, CPU)
+    named = [("x", buffer.fill([torch.zeros(3)], None)[0])]
+    ((_, value),) = tensors_of(buffer.references(named))
+    buffer.fill([torch.ones(3)], None)
+    assert torch.equal(value, torch.ones(3))
+
+
+class Exploit:
+    def __init__(self, run: Any, *arguments: Any) -> None:
+        self._reduced = run, arguments
+
+    def __reduce__(self) -> Any:
+        return self._reduced
+
+
+@pytest.mark.parametrize("run", [os.system, exec, torch.load, pickle.loads, getattr])
+def test_pickles_of_anything_else_are_refused(run: Any, tmp_path: Path) -> None:
+    harmful = base64.b64encode(pickle.dumps([("x", Exploit(run, str(tmp_path / "made")))])).decode()
+    with pytest.raises(ValueError, match="references to shared tensors have no"):
+        tensors_of(harmful)
+
+
+def test_first_rank_of_a_place_serves_it() -> None:
+    to = {"one": Wants(places=("b", "a", "b")), "other": Wants(places=("c",)), "group": Wants()}
+    assert serving(to, ["a", "b", "c", "b"]) == {"one": {1: [0, 2], 0: [1]}, "other": {2: [0]}, "group": {}}
+
+
+def test_each_rank_serves_the_workers_in_its_place() -> None:
+    """Two ranks of a learner, with the same tensors, and three workers on their two devices."""
+    weights = {f"layer {number}": torch.randn(50, 3) for number in range(9)}
+    specs = [TensorSpec((name,), value.dtype, tuple(value.shape)) for name, value in weights.items()]
+    places = ["cpu:first", "cpu:second"]
+    wants = Wants(
+        workers=3, backend="ipc", places=(places[1], places[0], places[1]), dtype=torch.bfloat16, rule=ChecksumRule()
+    )
+    plan, senders = plan_of(specs, 1500), [Sender(), Sender()]
+    group = senders[0].open("127.0.0.1", 4, "ipc", 60.0)
+    results: list[Any] = [None, None]
+    inlet: Inlet | None = None
+
+    def serve(rank: int) -> None:
+        tensors = (((name,), value) for name, value in weights.items())
+        results[rank] = send(senders[rank], {group["name"]: (wants, group)}, plan, tensors, places, rank)
+
+    for _ in range(2):  # updates
+        threads = [threading.Thread(target=serve, args=(rank,)) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        inlet = inlet or Inlet(group)
+        read: list[dict[str, torch.Tensor]] = [{}, {}, {}]
+        for _ in plan:
+            for worker, references in enumerate(inlet.references()):
+                read[worker].update((name, value.clone()) for name, value in tensors_of(references))
+            inlet.done()
+        for thread in threads:
+            thread.join(60)
+        assert len(results[0][group["name"]]) == len(weights)
+        assert results[1] == {group["name"]: {}}
+        for tensors in read:
+            assert tensors.keys() == weights.keys()
+            assert all(torch.equal(value, weights[name].bfloat16()) for name, value in tensors.items())
+    senders[0].give_up(group["name"], "the update was withdrawn")
+    with pytest.raises(RuntimeError, match="the sender has given up"):
+        inlet.references()
+
+
+def segments() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith(f"torch_{os.getpid()}_")}
+
+
+async def test_killed_workers_leave_no_further_memory() -> None:
+    """A worker that dies in the middle of a bucket; the next one, with a sender of its own, takes the same buffers."""
+
+    async def update(**faults: Any) -> None:
+        receiver = Workers(backend="ipc", places=(HERE,), process=WorkerProcess(), **faults)
+        try:
+            await LocalSource.of(lively_model().state_dict()).broadcast(receiver)
+        finally:
+            await receiver.abandon()
+            receiver.close()
+
+    await update()
+    before = segments()
+    assert before
+    for bucket in (0, 3):
+        with pytest.raises(EngineError, match="the worker is gone"):
+            await update(die=bucket)
+    await update()
+    assert segments() == before
+
+
+HOLDS = """
+import os, sys, torch
+from trainers.engines.shared_memory import Buffer
+buffer = Buffer(10_000, torch.device("cpu"))
+buffer.references([("x", buffer.fill([torch.ones(3)], None)[0])])
+print(buffer._memory.untyped_storage()._share_filename_cpu_()[1].decode(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_ended_senders_leave_no_memory(killed: bool) -> None:
+    """Also with references that nobody has read."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", HOLDS], env=environment, **pipes) as process:
+        assert process.stdout is not None
+        segment = Path("/dev/shm" + process.stdout.readline().strip())
+        assert segment.exists()
+        if killed:
+            process.kill()
+        else:
+            process.communicate()
+    while segment.exists():  # PyTorch's own process removes it, when this one has ended
+        threading.Event().wait(0.05)
+
+
+def test_places_name_devices() -> None:
+    assert place_of("cpu") == HERE
+    assert device_at(HERE) == CPU
+    assert device_at("cuda:GPU-that-is-not-here") is None

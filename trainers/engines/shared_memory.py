@@ -1,0 +1,178 @@
+"""Buckets of weights in memory that the processes of a machine share: POSIX shared memory, or a GPU's by CUDA IPC.
+
+What travels is a pickle of references, made of PyTorch's own functions for sharing tensors between processes; SGLang's
+endpoint for tensors takes the same. vLLM's worker imports this, so it needs nothing but PyTorch.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import pickle
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing import reductions
+
+#: A bucket as text for JSON: base64 of a pickle of named tensors, which refer to a :class:`Buffer`.
+References = str
+
+_ALIGNMENT = 256  # of tensors in a buffer, in bytes: that of CUDA's own allocations
+_GPU = 6  # position of the GPU among the arguments of `rebuild_cuda_tensor`
+_DTYPES = [
+    "bfloat16",
+    "bool",
+    "float16",
+    "float32",
+    "float64",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "int16",
+    "int32",
+    "int64",
+    "int8",
+    "uint8",
+]
+#: The globals of such a pickle. A pickle with other ones is refused: it could run anything.
+_ALLOWED = {("torch", name) for name in ("Tensor", "Size", "UntypedStorage", *_DTYPES)} | {
+    ("torch.storage", "UntypedStorage"),
+    ("torch.storage", "TypedStorage"),
+    ("torch.multiprocessing.reductions", "rebuild_tensor"),
+    ("torch.multiprocessing.reductions", "rebuild_typed_storage"),
+    ("torch.multiprocessing.reductions", "rebuild_storage_filename"),
+    ("torch.multiprocessing.reductions", "rebuild_cuda_tensor"),
+}
+
+
+def place_of(device: torch.device | str) -> str:
+    """Return a name of a device's memory, equal in two processes exactly if these can share memory there."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return f"cuda:{torch.cuda.get_device_properties(device).uuid}"
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{device.type}:{boot}:{os.stat('/proc/self/ns/ipc').st_ino}:{os.stat('/tmp').st_ino}"
+    except OSError:  # not Linux
+        return f"{device.type}:{uuid.getnode()}"
+
+
+def device_at(place: str) -> torch.device | None:
+    """Return the device of a place, or ``None``: it is none of this process's."""
+    if not place.startswith("cuda:"):
+        return torch.device("cpu")
+    gpus = (torch.device("cuda", number) for number in range(torch.cuda.device_count()))
+    return next((gpu for gpu in gpus if place_of(gpu) == place), None)
+
+
+class Buffer:
+    """Memory for one bucket at a time, which other processes map. Use :func:`borrowed` and :func:`give_back`.
+
+    It is kept until this process ends, and freed even if that is killed. PyTorch counts the readers of shared memory,
+    and one that was killed stays counted, so that memory given up earlier would not be free.
+    """
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        self.nbytes, self.device = nbytes, device
+        self._cuda: tuple[Any, ...] | None = None  # arguments of `rebuild_cuda_tensor` for all of it
+        if device.type == "cuda":
+            self._memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
+            # Once: every sharing wraps the memory anew.
+            self._cuda = (*reductions.reduce_tensor(self._memory)[1][:-1], False)  # waits for no event: see fill
+        else:
+            storage = torch.UntypedStorage._new_using_filename_cpu(nbytes)
+            self._memory = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+
+    def fill(self, tensors: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+        """Copy tensors into the buffer, as ``dtype`` if given, and return them there, ready for other processes."""
+        placed, start = [], 0
+        for tensor in tensors:
+            kind = dtype or tensor.dtype
+            piece = self._memory[start : start + tensor.numel() * kind.itemsize].view(kind).view(tensor.shape)
+            placed.append(piece.copy_(tensor))
+            start += room_of(tensor.numel() * kind.itemsize)
+        if self._cuda is not None:
+            torch.cuda.current_stream(self._memory.device).synchronize()
+        return placed
+
+    def references(self, named: Sequence[tuple[str, Tensor]]) -> References:
+        """Return references to tensors that :meth:`fill` has placed, for one reader."""
+        pickled = io.BytesIO()
+        _Pickler(pickled, self._cuda).dump(list(named))
+        return base64.b64encode(pickled.getvalue()).decode("ascii")
+
+
+_SPARE: list[Buffer] = []
+_BORROWING = threading.Lock()
+
+
+def borrowed(nbytes: int, device: torch.device) -> Buffer:
+    """Return a buffer of at least ``nbytes`` that nobody uses: a spare one, or a new one."""
+    with _BORROWING:
+        fits = [buffer for buffer in _SPARE if buffer.device == device and buffer.nbytes >= nbytes]
+        if not fits:
+            return Buffer(nbytes, device)
+        smallest = min(fits, key=lambda buffer: buffer.nbytes)
+        _SPARE.remove(smallest)
+        return smallest
+
+
+def give_back(buffers: list[Buffer]) -> None:
+    with _BORROWING:
+        _SPARE.extend(buffers)
+        buffers.clear()
+
+
+def room_of(nbytes: int) -> int:
+    """Return how many bytes of a buffer a tensor of ``nbytes`` takes."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def tensors_of(references: References) -> list[tuple[str, Tensor]]:
+    """Map named tensors of another process; they are read only, and change when that process fills its buffer anew.
+
+    Raises ``ValueError``: the pickle refers to something other than shared tensors.
+    """
+    return _Unpickler(io.BytesIO(base64.b64decode(references))).load()  # type: ignore[no-any-return]
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, cuda: tuple[Any, ...] | None) -> None:
+        super().__init__(file, protocol=4)
+        self._cuda = cuda
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and self._cuda is not None:
+            # The whole buffer's arguments, with this tensor's own shape; the GPU by a name that is the same in all
+            # processes, which PyTorch's number is not.
+            kind, _, _, _, storage, _, _, *rest = self._cuda
+            shape = value.shape, value.stride(), value.storage_offset()
+            uuid = str(torch.cuda.get_device_properties(value.device).uuid)
+            return reductions.rebuild_cuda_tensor, (kind, *shape, storage, value.dtype, uuid, *rest)
+        if isinstance(value, Tensor):
+            return reductions.reduce_tensor(value)
+        if isinstance(value, torch.storage.TypedStorage):
+            return reductions.reduce_typed_storage(value)
+        if isinstance(value, torch.UntypedStorage):
+            value._shared_incref()  # a reference in flight: the reader gives it back
+            return reductions.rebuild_storage_filename, (torch.UntypedStorage, *value._share_filename_cpu_())
+        return NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise ValueError(f"references to shared tensors have no {module}.{name}")
+        return _rebuild_on_gpu if name == "rebuild_cuda_tensor" else super().find_class(module, name)
+
+
+def _rebuild_on_gpu(*arguments: Any) -> Tensor:
+    if (gpu := device_at(f"cuda:{arguments[_GPU]}")) is None:
+        raise ValueError(f"this process does not see the GPU {arguments[_GPU]}, where the weights are")
+    rebuild: Any = reductions.rebuild_cuda_tensor
+    return rebuild(*arguments[:_GPU], gpu.index, *arguments[_GPU + 1 :])  # type: ignore[no-any-return]
