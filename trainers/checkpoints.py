@@ -262,7 +262,7 @@ def _has_curriculum(env: Mapping[str, Any]) -> bool:
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield each key whose value differs, as ``key: old -> new``; skip keys that only one version has."""
-    keys = all_keys(PPOConfig)
+    keys = dict(all_keys(PPOConfig))
     models = keys.pop("reward_models")
     yield from _differences(keys, before, now)
     old, new = entries_of(before), entries_of(now)

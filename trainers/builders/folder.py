@@ -105,11 +105,16 @@ def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpo
     checkpoint, newest = load(Path(section.resume_from_path).expanduser()), saved.newest_path()
     elsewhere = checkpoint.path.resolve().parent != saved.folder.resolve()
     if newest is not None and elsewhere and not section.val_only:  # val_only saves nothing
-        raise SetupError(
-            f"{saved.folder} has checkpoints of its own (up to {newest.name}), which a run that resumes from "
-            f"{checkpoint.path} would replace: resume from them with trainer.resume_mode=auto, or {_ELSEWHERE}"
-        )
+        raise SetupError(would_replace(saved.folder, newest, checkpoint.path))
     return checkpoint
+
+
+def would_replace(folder: Path, newest: Path, source: Path) -> str:
+    """Return the error of a run that resumes from ``source``, of another folder, though this one has ``newest``."""
+    return (
+        f"{folder} has checkpoints of its own (up to {newest.name}), which a run that resumes from {source} would "
+        f"replace: resume from them with trainer.resume_mode=auto, or {_ELSEWHERE}"
+    )
 
 
 def resume_advice(section: TrainerSection) -> str:
