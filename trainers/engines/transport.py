@@ -13,6 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -214,7 +215,10 @@ class LocalSource(WeightSource):
         device: torch.device = _CPU,
     ) -> None:
         self.specs, self.read, self.device = specs, read, device
-        self.places = [place_of(device)]
+
+    @cached_property
+    def places(self) -> Sequence[str]:  # type: ignore[override]
+        return [place_of(self.device)]
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], without: Container[str] = ()) -> LocalSource:
