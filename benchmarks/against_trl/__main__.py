@@ -39,7 +39,7 @@ before it has warmed everything up, and freed memory was given back (``malloc_tr
 episodes, so nothing is generated. On a GPU it is the peak of what torch allocates, likewise.
 
     python -m benchmarks.against_trl [single] [turns] [memory] [large] [large-memory] [--rounds 5] [--threads 2]
-        [--device cpu] [--json FILE]
+        [--device cpu]
 
 Needs ``pip install trl``. On a machine that others use too, two threads wait for each other: measure with ``nice -n
 -5``, or with one thread and ``--cpu-time``, which counts the CPU seconds of this process in place of seconds.
@@ -55,7 +55,6 @@ import argparse
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,7 +79,6 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds (one thread, on a shared machine)")
     parser.add_argument("--tune", action="store_true", help="TRL alone, with several settings")
     parser.add_argument("--smoke", action="store_true", help="a tiny model and little work: does it run?")
-    parser.add_argument("--json", type=Path, help="also write the results here")
     parser.add_argument("--memory-of", choices=["ours", "trl"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cpu_time and options.threads > 1:
@@ -97,20 +95,17 @@ def main() -> None:
         shape = replace(TINY, vocabulary=2000, bfloat16=large) if options.smoke else shape
         print(json.dumps(memory_of(options.memory_of, work, shape, options)))
         return
-    results: list[dict[str, Any]] = []
     for what in options.what or list(WANTED):
         large = what == "large"
         shape = replace(TINY, bfloat16=large) if options.smoke else LARGE if large else Shape()
         if what.endswith("memory"):
-            results.append(compare_memory(what, options))
+            result = compare_memory(what, options)
         elif options.tune:
-            results += tune(replace(WORKS[what], **small), shape, options)
+            tune(replace(WORKS[what], **small), shape, options)
             continue
         else:
-            results.append(compare(replace(WORKS[what], **small), shape, options))
-        print(json.dumps(results[-1]), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+            result = compare(replace(WORKS[what], **small), shape, options)
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

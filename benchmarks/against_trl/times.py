@@ -114,9 +114,8 @@ def summary(name: str, seconds: Mapping[str, Sequence[Mapping[str, float]]]) -> 
     }
 
 
-def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run TRL alone, with several settings; return the medians of its seconds."""
-    results = []
+def tune(work: Work, shape: Shape, options: argparse.Namespace) -> None:
+    """Run TRL alone, with several settings; print the medians of its seconds."""
     ways: list[dict[str, Any]] = [{"micro_batch": size} for size in (8, 16, 32, 64, 128, 256) if size <= work.episodes]
     ways += [{"generation_batch": size} for size in (32, 64, 128, 256) if size <= work.episodes]
     ways += [{"bf16": True}, {"attention": "eager"}]
@@ -143,6 +142,5 @@ def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str
             trainer.add_callback(Between(trainer, after, options.clock))
             trainer.train()
         parts = {part: round(statistics.median(one[part] for one in rounds[1:]), 3) for part in ("generate", "update")}
-        results.append({"benchmark": f"tune {work.name}", **way, **parts, "sum": round(sum(parts.values()), 3)})
-        print(json.dumps(results[-1]), flush=True)
-    return results
+        result = {"benchmark": f"tune {work.name}", **way, **parts, "sum": round(sum(parts.values()), 3)}
+        print(json.dumps(result), flush=True)
