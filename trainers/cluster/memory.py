@@ -23,6 +23,7 @@ part, may be a fifth above what there is. Conventions:
   ``engine.vllm.gpu_memory_utilization`` says, and holds it, or its weights and ``engine.kv_cache_gib`` where that is
   given; SGLang holds that of ``--mem-fraction-static`` in its ``server_args``, else what its requests can fill.
   Replicas that share a place add up;
+* weights reach a server on the learner's devices in two buckets, each of ``bucket_mib`` or the embeddings;
 * a user or judge whose model is a folder has an embedded engine of its own, in the driver.
 """
 
@@ -35,7 +36,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainers.config.engine import SGLangEngineSection, VLLMEngineSection
+from trainers.config.engine import ServedEngineSection, SGLangEngineSection, VLLMEngineSection
 from trainers.config.sizes import slots
 from trainers.engines.base import default_kv_bytes
 
@@ -122,6 +123,7 @@ def _read(path: Path) -> str:
 
 _GIB = 2**30
 #: Resident memory of a process with torch and transformers, before there is a model.
+_ON_THEIR_WAY, _BUCKETS = "weights on their way", "buckets of weights"
 _LIBRARIES = 400 * 2**20
 SERVED = "users and judges"  #: whose models are folders
 #: The rows of :func:`estimate` that no chunking and no luck makes smaller, as ``(who, what)``.
@@ -208,8 +210,10 @@ def _of_learner(
         yield "learner", "weights as loaded", 4 * shape.parameters
         copied = config.cluster.backend == "ray" if config.engine.name == "torch" else config.rollout.staleness
         if copied:
-            yield "learner", "weights on their way", size * shape.parameters
+            yield "learner", _ON_THEIR_WAY, size * shape.parameters
         yield "learner", "Python and its libraries", _LIBRARIES
+    if buckets := _buckets(config, shape, device):
+        yield "learner", _BUCKETS, buckets
     if _rounds(config, device, ranks):
         rounded = adapters if config.model.lora_rank else shape.parameters
         yield "learner", "rounded parameters", size * (trained + frozen) * rounded
@@ -269,6 +273,18 @@ def _of_engine(
     elif engine.name == "torch":
         needed = min(needed, max(room, context))
     yield "engine", "keys and values", needed
+
+
+def _buckets(config: PPOConfig, shape: ModelShape, device: str) -> int:
+    """Return the bytes of the two buckets that a server on the learner's devices maps: those of ``ipc``."""
+    engine = config.engine
+    if not isinstance(engine, ServedEngineSection) or engine.weight_transport not in ("auto", "ipc"):
+        return 0
+    if engine.base_urls or not (device == "cpu" or config.cluster.colocate):
+        return 0
+    size = _number_size(config)
+    largest = size * shape.vocab * shape.hidden  # the embeddings: a parameter travels whole
+    return 2 * min(max(engine.server.bucket_mib * 2**20, largest), size * shape.parameters)
 
 
 def _sglang_share(words: Sequence[str]) -> float | None:
@@ -346,7 +362,7 @@ def _places(
     if device == "cpu":
         if local:
             counts = {"learner": ranks, "engine": engines, SERVED: 1}
-            once = ("weights as loaded", "weights on their way")
+            once = ("weights as loaded", _ON_THEIR_WAY, _BUCKETS)
             whole = [(who, what, size * (1 if what in once else counts[who])) for who, what, size in rows]
             yield "of memory, and what this machine has available is", machine.ram_bytes, whole
         return
@@ -408,7 +424,10 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
         tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch})"
         also = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"
         return f"less with a smaller {tokens}{also}"
-    if who == "engine" or what in ("weights as loaded", "weights on their way", "rounded parameters"):
+    if what == _BUCKETS:
+        assert isinstance(engine, ServedEngineSection)
+        return f"less with a smaller engine.{engine.name}.bucket_mib (now {engine.server.bucket_mib})"
+    if who == "engine" or what in ("weights as loaded", _ON_THEIR_WAY, "rounded parameters"):
         half = "model.dtype=bfloat16, or " if config.model.dtype == "float32" else ""
         return f"less with {half}a smaller model.path"
     fewer = [] if config.model.lora_rank else ["model.lora_rank=16, which trains adapters alone"]

@@ -175,6 +175,21 @@ def test_server_memory_is_its_command_lines_share():
     assert made.device == "cuda"
 
 
+@pytest.mark.parametrize(
+    ("options", "mib"),
+    [
+        ((), 2 * 259.7),  # the embeddings, which are one tensor
+        (("engine.vllm.bucket_mib=512",), 2 * 512.0),
+        (("engine.vllm.bucket_mib=9999",), 2 * 953.7),  # all weights
+        (("engine.weight_transport=process_group",), 0.0),
+        (("cluster.colocate=false",), 0.0),
+    ],
+)
+def test_shared_buckets_are_counted(options: tuple[str, ...], mib: float) -> None:
+    made = learner_memory("engine.name=vllm", "cluster.colocate=true", *options)
+    assert made.get("buckets of weights", 0) / 2**20 == pytest.approx(mib, abs=0.2)
+
+
 def test_counted_environments_have_training_and_validation_places():
     made = plan("env.backend=ray", "env.workers=3", "cluster.cpus_per_env=0.5", machine=Machine())
     (pool,) = made.pools
