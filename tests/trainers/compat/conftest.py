@@ -9,6 +9,8 @@ from trainers.models import tiny
 #: The files that the commands name, as far as they are read: the classes of tools and interactions, a Hydra base.
 FILES = {
     "score.py": "def compute_score(**row): return 1.0\n",
+    "weather.yaml": "interaction:\n- class_name: my.WeatherInteraction\n",
+    "config/megatron.yaml": "defaults: [ppo_megatron_trainer, _self_]\n",
     "interaction.yaml": "interaction:\n- {class_name: gsm8k_interaction.Gsm8kInteraction, config: {}}\n",
     "tools/gsm8k_tool_config.yaml": "tools:\n- {class_name: verl.tools.gsm8k_tool.Gsm8kTool, config: {type: native}}\n",
     "tools/search_tool_config.yaml": "tools:\n- {class_name: verl.tools.search_tool.SearchTool}\n",

@@ -270,52 +270,6 @@ def test_nsight_merges_verl_defaults_and_given_options():
     assert (
         resolve(["trainer.worker_nsight_options.trace=nvtx", *profiler_keys[1:]])[0].cluster.nsight["trace"] == "nvtx"
     )
-    with pytest.raises(ConfigError, match="profilers are torch and nsys"):
-        resolve(["global_profiler.tool=npu"])
-
-
-# --- what is wrong
-
-_ACTOR = "actor_rollout_ref.actor."
-_ROLLOUT = "actor_rollout_ref.rollout."
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        (f"{_ACTOR}ppo_mini_batch_size=5", "is 5, which does not divide data.train_batch_size=16"),
-        ("data.train_batch_size=0", "data.train_batch_size: is 0; it must be an integer >= 1"),
-        ("trainer.nnodes=0", "trainer.nnodes: is 0; it must be an integer >= 1"),
-        ("trainer.n_gpus_per_node=-1", "must be an integer >= 1"),
-        (f"{_ROLLOUT}name=tgi", "it must be one of vllm"),
-        (f"{_ROLLOUT}do_sample=False", "false is unsupported: training always samples; leave it at true"),
-        ("data.truncation=left", "a prompt is never cut"),
-        ("actor_rollout_ref.model.path=${model}", "write the value"),
-        ("critic.model.path=other", "another model than the actor's"),
-        ("critic.ppo_mini_batch_size=8", "the critic's is the actor's: write 4"),
-        (f"{_ROLLOUT}multi_turn.interaction_config_path=nowhere.yaml", "nowhere.yaml: no such file"),
-        (f"{_ROLLOUT}multi_turn.interaction_config_path=score.py", "needs a list 'interaction'"),
-        (f"{_ROLLOUT}agent.default_agent_loop=mine", "known are single_turn_agent"),
-        (f"{_ACTOR}optim.lrr=1", f"unknown key; did you mean {_ACTOR}optim.lr"),
-        ("data.train_batch_sze=1", "did you mean data.train_batch_size"),
-        ("actor_rollout_ref.actor.optim.lr=fast", "actor.lr: fast is not allowed; it must be a number > 0"),
-        ("trainer.logger=[console,swanlab]", "must be one of console"),
-    ],
-)
-def test_mistake_in_verls_keys_is_named(inside, argument, message):
-    (line, *_) = problems(*WITH_CRITIC, argument)
-    assert message in line
-    assert argument.partition("=")[0].lstrip("+") in line
-
-
-@pytest.mark.parametrize("key", ["n_gpus_per_node", "nnodes"])
-@pytest.mark.parametrize("value", ["0", "true"])
-def test_reward_pool_of_nothing_is_error(inside, key, value):
-    pool = ["reward_model.enable_resource_pool=True", "reward_model.n_gpus_per_node=1", "reward_model.nnodes=1"]
-    resolve([*WITH_CRITIC, *pool])
-    (line,) = problems(*WITH_CRITIC, *pool, f"reward_model.{key}={value}")
-    assert line.startswith(f"reward_model.{key}: ")
-    resolve([*WITH_CRITIC, "reward_model.enable_resource_pool=False", f"reward_model.{key}=0"])
 
 
 @pytest.mark.parametrize(("most", "rows", "train_size"), [("64", 64, 64), ("-1", 600, None), ("9999", 600, 9999)])
@@ -346,13 +300,6 @@ def test_verl_reward_model_becomes_classifier(inside, tmp_path):
     assert (model.classifier.path, model.enable_resource_pool) == (str(tmp_path), False)
     (line,) = problems(*WITH_CRITIC, "reward.reward_model.enable=True")
     assert "reward_model.classifier.path: must be given" in line
-
-
-def test_unknown_interaction_error_lists_known(inside, tmp_path):
-    (tmp_path / "i.yaml").write_text("interaction:\n- class_name: my.WeatherInteraction\n")
-    (line,) = problems(*WITH_CRITIC, f"{_ROLLOUT}multi_turn.interaction_config_path={tmp_path}/i.yaml")
-    assert "my.WeatherInteraction" in line
-    assert "known are Gsm8kInteraction" in line
 
 
 # --- the table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -106,10 +105,6 @@ def test_checkpoint_of_larger_or_smaller_model_is_refused(tmp_path, larger_optio
     larger = Learner(build_model(VOCAB, hidden=32, **larger_options))
     with pytest.raises(ValueError, match=r"tensors is of another model: it lacks actor/lm\."):
         larger.load(tmp_path / "smaller")
-
-
-def version_of(path):
-    return json.loads((path / "learner.json").read_text())["extra"]["version"]
 
 
 @pytest.mark.parametrize(
