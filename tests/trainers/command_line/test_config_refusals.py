@@ -403,6 +403,8 @@ def cases(allowed: str) -> list[tuple[Any, bool]]:
     if high:
         end = number(highest)
         values += [(end + step, False), (end, high == "<="), (end - step, True)]
+    elif whole:  # no integer is without a bound
+        values += [(2**31 - 1, True), (2**31, False)]
     return values
 
 
