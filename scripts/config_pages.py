@@ -33,7 +33,7 @@ def markdown(schemas: Mapping[str, type[RunConfig]]) -> str:
     lines = [
         "# Configuration",
         "",
-        "Made by `make docs-pages` from `trainers/config/schema.py`; do not edit it here.",
+        "Made by `make docs-pages` from `trainers/config/` and `trainers/algorithms/`; do not edit it here.",
         "",
         "Keys are set by `key=value` arguments, whose values are YAML, and by files given with `--config`. Later files",
         "win over earlier ones, arguments over files. `--dry-run` prints what differs from the defaults and where it",
@@ -41,6 +41,7 @@ def markdown(schemas: Mapping[str, type[RunConfig]]) -> str:
         "the run on another machine ([the plan](cluster.md#the-plan)). `--help SECTION` prints a",
         "section of this page for the terminal, `--help --all` the whole.",
         "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
+        "An integer without an upper bound here is at most 2147483647, and keys in seconds (`..._s`) at most 1e9.",
     ]
     seen: dict[str, str] = {}  # rows of earlier commands, by key
     for command, schema in schemas.items():

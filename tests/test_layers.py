@@ -1,7 +1,9 @@
 """The layers that docs/architecture.md draws, kept by import-linter; and what importing costs."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -56,3 +58,14 @@ def test_light_rooms_of_the_trainer_do_without_transformers():
         "print([n for n in ('transformers', 'tensorboard', 'matplotlib') if n in sys.modules])"
     )
     assert python(code) == "[]"
+
+
+@pytest.mark.parametrize("package", ["textenvs", "trainers"])
+def test_page_draws_the_layers(package):
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract.get("containers") == [package])
+    page, drawn = (ROOT / "docs" / "architecture.md").read_text("utf-8"), list[set[str]]()
+    for beside, names in re.findall(rf"^(\||) +{package}\.(\w+(?: \| \w+)*)", page, re.MULTILINE):
+        rooms = set(names.split(" | "))
+        drawn[-1:] = [drawn[-1] | rooms] if beside else [*drawn[-1:], rooms]
+    assert drawn == [rooms for layer in layers if (rooms := set(re.findall(r"\w+", layer)) - {"__main__"})]

@@ -74,7 +74,7 @@ def names_of(module):
     base = ROOT / module.replace(".", "/")
     path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
     names = {entry.stem for entry in base.glob("*")} if base.is_dir() else set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text("utf-8") if path.is_file() else "")):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -98,6 +98,37 @@ def test_python_blocks_parse_and_import():
                     lost += [
                         f"{page}: {node.module} has no {one.name}" for one in node.names if one.name not in defined
                     ]
+    assert lost == []
+
+
+#: A key of Parquet's metadata, a file that a command writes, a data set.
+NOT_OURS = {"textenvs.iteration", "test_word_chain.py", "textenvs/generated-easy"}
+
+
+def resolves(dotted):
+    """Return whether ``package.module.Name.attribute`` is there, as far as to the name."""
+    parts = dotted.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        base = ROOT.joinpath(*parts[:length])
+        if base.is_dir() or base.with_suffix(".py").is_file():
+            return parts[length] in names_of(".".join(parts[:length]))
+    return False
+
+
+def test_names_in_prose_exist():
+    """Paths with a folder, files of tests, and dotted names of our packages; capitals stand for the reader's own."""
+    folders = ("benchmarks", "docs", "examples", "scripts", "tests", "textenvs", "trainers")
+    files = ["", *(path.as_posix() for folder in folders for path in (ROOT / folder).rglob("*"))]
+    every, lost = "\n".join(files) + "\n", []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for name in {*re.findall(r"`([^`\n]+)`", text)} - NOT_OURS if page.name != "CHANGELOG.md" else ():
+            path = re.fullmatch(rf"((?:{'|'.join(folders)})/[\w./-]+)|([\w/-]+/[\w-]+\.py|test_\w+\.py)", name)
+            if path and not re.search(r"\b[A-Z]{4,}\b(?<!README)", name) and f"/{name.rstrip('/')}\n" not in every:
+                lost.append(f"{page}: {name}")
+            dotted = re.match(r"(?:benchmarks|textenvs|trainers)(?:\.[A-Za-z_]\w*)+", name)
+            if dotted and not resolves(dotted[0]):
+                lost.append(f"{page}: {dotted[0]}")
     assert lost == []
 
 

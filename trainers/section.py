@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 #: Conflicts: pairs of a key and the problem.
 Problems: TypeAlias = Iterator[tuple[str, str]]
@@ -34,6 +34,10 @@ class ConflictError(ValueError):
         self.conflicts = conflicts
 
 
+#: Bounds of the numbers that have none of their own: of integers, and of seconds.
+_LARGEST, _LONGEST_S = 2**31 - 1, 1e9
+
+
 def frozen(value: Any) -> Any:
     """Turn a list, which YAML and JSON read, into a tuple, which frozen models hold."""
     return tuple(value) if isinstance(value, list) else value
@@ -55,6 +59,17 @@ class Section(BaseModel):
     @classmethod
     def _lists_are_tuples(cls, value: Any) -> Any:
         return frozen(value)
+
+    @field_validator("*")
+    @classmethod
+    def _numbers_are_bounded(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        if isinstance(value, float) and name.endswith("_s") and value > _LONGEST_S:
+            raise ValueError(f"at most {_LONGEST_S:,.0f} seconds are possible")
+        bounded = any(hasattr(constraint, "le") for constraint in cls.model_fields[name].metadata)
+        if isinstance(value, int) and value > _LARGEST and not bounded:
+            raise ValueError(f"an integer is at most {_LARGEST}")
+        return value
 
 
 #: Fields of optimizers, of which each section has its own default.

@@ -51,7 +51,8 @@ def test_table_has_files_of_iteration(tmp_path: Path, entered: Entered) -> None:
 
         run.reporter.iteration = iteration  # type: ignore[method-assign]
 
-    in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=-1", look=look)
+    options = ["algorithm.adv_estimator=turn_grpo", "trainer.total_iterations=2", "trainer.save_freq=-1"]
+    in_process(tmp_path, *options, "trainer.test_freq=-1", look=look)
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = text[text.index("## The files of one iteration") :].split("\n## ")[0]
     listed = re.findall(r"`([\w/]+\.py)`", table)

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Literal
 from textenvs.text import plural
 from trainers.cluster.memory import SERVED, Machine, ModelShape, PlanError, estimate, shortages, tight
 from trainers.config.reward_model import ClassifierModelSection, RewardModelSection, sections_of
-from trainers.config.sizes import episodes_per_batch
+from trainers.config.sizes import episodes, episodes_per_batch, futures
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
 
 _GIB = 2**30
+_MOST_IN_FLIGHT = 2**20  # requests: tasks of one event loop
 
 PoolName = Literal["learner", "engines", "shared", "environments", "rewards"]
 
@@ -111,6 +112,8 @@ def make_plan(
     replicas = 0 if engine.base_urls else engine.engines  # servers that run already need no place
     _check_sizes(config, device, per_node, engine.gpus, ranks, replicas)
     shards = 1 if serving else _check_cut(config, machine, shape)
+    if not serving:
+        _check_in_flight(config)
 
     learner = _learner_seats(config, device, ranks)
     engines, engine_gpus = _engine_seats(config, device, replicas)
@@ -316,6 +319,17 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
         raise PlanError(
             f"{totals}; cluster.learner_ranks={ranks} and engine.replicas={replicas} of {width} GPUs each need "
             f"{ranks + engines} with cluster.colocate=false; share them (cluster.colocate=true), or take fewer"
+        )
+
+
+def _check_in_flight(config: PPOConfig) -> None:
+    """Refuse more requests at a time than one event loop can have tasks for."""
+    if (requests := episodes(config) + futures(config)) > _MOST_IN_FLIGHT:
+        rollout, ahead = config.rollout, config.multiturn_reward.enable
+        raise PlanError(
+            f"rollout.groups_per_batch={rollout.groups_per_batch}, rollout.n={rollout.n} and rollout.staleness="
+            f"{rollout.staleness} mean {requests} requests in flight at a time; at most {_MOST_IN_FLIGHT} do: lower "
+            f"these, or give rollout.max_running{' and multiturn_reward.concurrency' if ahead else ''}"
         )
 
 

@@ -22,13 +22,15 @@ class PromptsSection(Section):
 
     path: str | None = Field(None, min_length=1, description="Parquet file with the prompts; needed.")
     prompt_key: str = Field("prompt", min_length=1, description="Column of the prompts: chat messages.")
-    n_samples: int = Field(5, ge=1, description="Replies per prompt.")
+    n_samples: int = Field(5, ge=1, le=2**16, description="Replies per prompt.")
     output_path: str | None = Field(None, min_length=1)
     """Parquet file to write: all columns of `path`, and `responses`; needed."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables for the tokenizer's chat template, in every rendering; `data.chat_template_kwargs.NAME=value` sets one
     (`enable_thinking=false` of Qwen3). One that the template never reads is an error."""
-    batch_size: int = Field(128, ge=1, description="Prompts between two saves; a kill loses at most this many.")
+    batch_size: int = Field(
+        128, ge=1, le=2**20, description="Prompts between two saves; a kill loses at most this many."
+    )
 
 
 class LoadedModelSection(Section):
@@ -48,8 +50,10 @@ class ReplySection(Section):
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
     top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
     top_p: float = Field(1.0, gt=0, le=1, description="Sample from the smallest set with this probability; 1 is all.")
-    max_prompt_length: int = Field(512, ge=1, description="Maximum tokens of a prompt; a longer one is an error.")
-    max_response_length: int = Field(512, ge=1, description="Maximum tokens of a reply.")
+    max_prompt_length: int = Field(
+        512, ge=1, le=2**24, description="Maximum tokens of a prompt; a longer one is an error."
+    )
+    max_response_length: int = Field(512, ge=1, le=2**24, description="Maximum tokens of a reply.")
     ignore_eos: bool = Field(False, description="Continue past the end token, to the maximum length.")
 
 
@@ -58,10 +62,10 @@ class ServingClusterSection(Section):
 
     backend: Literal["local", "ray"] = "local"
     """`local`: in this process, or servers beside it. `ray`: each replica is a Ray actor."""
-    nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
-    n_gpus_per_node: int | None = Field(None, ge=0)
+    nnodes: int = Field(1, ge=1, le=2**12, description="Machines; more than one needs `backend=ray`.")
+    n_gpus_per_node: int | None = Field(None, ge=0, le=2**12)
     """With Ray: GPUs to use on each machine; null is the number that torch sees here."""
-    cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs of an engine.")
+    cpus_per_actor: int = Field(1, ge=1, le=2**12, description="With Ray: CPUs of an engine.")
     start_timeout_s: float = Field(300.0, gt=0, description="With Ray: seconds that actors may take to start.")
 
 
@@ -70,7 +74,7 @@ class GenerateRunSection(Section):
 
     seed: int = Field(0, ge=0, le=2**63 - 1)
     """Random seed: the same seed, prompts and engine give the same replies."""
-    threads: int | None = Field(None, ge=1, description="CPU threads of torch; null is torch's choice.")
+    threads: int | None = Field(None, ge=1, le=2**12, description="CPU threads of torch; null is torch's choice.")
 
 
 class GenerateConfig(RunConfig):

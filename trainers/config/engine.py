@@ -92,16 +92,16 @@ class EngineSection(Section):
     name: str
     """`torch`: embedded, with continuous batching. `vllm`, `sglang`: its server. A service that returns no token ids
     (OpenAI's) is none of them; `textenvs evaluate` uses such services."""
-    max_context: int = Field(512, ge=16)
+    max_context: int = Field(512, ge=16, le=2**24)
     """Maximum tokens of a conversation, replies included; the default for a given language model is 2,048, or its own
     context length if that is less. `trainers.generate` has as many as its prompts and replies may have."""
-    replicas: int | None = Field(None, ge=1)
+    replicas: int | None = Field(None, ge=1, le=2**12)
     """Engine replicas, each with a copy of the weights and its own thread or server; a lost one is replaced. null is as
     many as the GPUs allow, and one on a CPU. Several addresses in `base_url` are as many replicas without this key."""
-    max_slots: int | None = Field(None, ge=1)
+    max_slots: int | None = Field(None, ge=1, le=2**20)
     """Requests decoded concurrently (in each replica); more wait. null is the most that the run can have, or 1.5 times
     a replica's share of it; `trainers.generate` has at most 128."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=2**12)
     """CPU threads of the engine; null is 1 for a model below 5 million parameters (more only slow it down), else
     torch's choice."""
     stall_timeout_s: float = Field(60.0, gt=20)
@@ -155,7 +155,7 @@ class TorchEngineSection(_SizedCache):
 class ServedEngineSection(EngineSection):
     """An engine in a server."""
 
-    tensor_parallel_size: int = Field(1, ge=1)
+    tensor_parallel_size: int = Field(1, ge=1, le=2**12)
     """GPUs (on a CPU, processes) that share each matrix of one server that is started."""
     weight_transport: Literal["auto", "ipc", "process_group", "disk", "http"] = "auto"
     """Transport of weights to the server: memory that it shares with the learner (`ipc`; on GPUs, CUDA IPC), a process

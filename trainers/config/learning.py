@@ -15,7 +15,7 @@ class ForkSection(Section):
     They are also trained on. See docs/algorithms.md.
     """
 
-    samples: int = Field(1, ge=1, description="Forks at each chosen state.")
+    samples: int = Field(1, ge=1, le=2**12, description="Forks at each chosen state.")
     where: Literal["every", "variance"] = "every"
     """Place of forks: before every turn, or before the turns whose return varied most in the last batches."""
     budget: int | None = Field(None, ge=1)

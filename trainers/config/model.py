@@ -21,18 +21,20 @@ class ModelSection(Section):
     """Folder of a Hugging Face model, or its name on the hub (`OWNER/NAME`), from which missing files are downloaded;
     or `smollm2`: SmolLM2-135M-Instruct, as `make model` builds it; or `tiny`: a new model, tokenizer included."""
     family: Literal["qwen2", "qwen3", "llama"] = Field("qwen2", description="Architecture.")
-    hidden: int = Field(128, ge=8, description="Width.")
-    intermediate: int | None = Field(None, ge=8, description="Width of the feed-forward part; null is 4 * hidden.")
-    layers: int = Field(3, ge=1, description="Blocks.")
-    heads: int = Field(4, ge=1, description="Attention heads.")
-    kv_heads: int = Field(2, ge=1, description="Key/value heads; divides `heads`.")
-    vocab_size: int = Field(512, ge=300, description="Maximum size of the vocabulary; 256 tokens are bytes.")
+    hidden: int = Field(128, ge=8, le=2**16, description="Width.")
+    intermediate: int | None = Field(
+        None, ge=8, le=2**20, description="Width of the feed-forward part; null is 4 * hidden."
+    )
+    layers: int = Field(3, ge=1, le=1024, description="Blocks.")
+    heads: int = Field(4, ge=1, le=1024, description="Attention heads.")
+    kv_heads: int = Field(2, ge=1, le=1024, description="Key/value heads; divides `heads`.")
+    vocab_size: int = Field(512, ge=300, le=2**24, description="Maximum size of the vocabulary; 256 tokens are bytes.")
     dtype: Literal["float32", "bfloat16"] | None = None
     """Type to compute in, of learner and engines; the learner's own weights are float32, and those that LoRA freezes
     are in this type. null is `bfloat16` for a given model where the GPU or the processor multiplies in it
     (`avx512_bf16`, `amx_bf16`), except for a model below 5 million parameters, else `float32`."""
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda if available.")
-    lora_rank: int = Field(0, ge=0)
+    lora_rank: int = Field(0, ge=0, le=2**16)
     """Rank of LoRA adapters to train instead of all parameters (`textenvs[lora]`); 0 trains all parameters."""
     lora_alpha: float = Field(16.0, gt=0, description="Adapters are scaled by `lora_alpha` / `lora_rank`.")
     target_modules: tuple[str, ...] | str = "all-linear"
@@ -178,7 +180,7 @@ class SupervisedSection(ActorSection, DemonstrationSection):
     lr_schedule: ClassVar[Schedule] = "cosine"  # type: ignore[misc]
     betas: ClassVar[Betas] = (0.9, 0.99)  # type: ignore[misc]
     steps: int = Field(1000, ge=1, description="Optimizer steps.")
-    batch_size: int = Field(64, ge=1, description="Conversations per step.")
+    batch_size: int = Field(64, ge=1, le=2**16, description="Conversations per step.")
     lr: LearningRate = 2e-3
     """Peak learning rate, falling to a tenth along a cosine; the default for a given language model is 5e-5."""
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")

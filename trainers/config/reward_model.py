@@ -36,13 +36,13 @@ class ClassifierSection(TokenizingSection):
     label: int | str | None = Field(None, description="Name or number of the label that is the score, if several.")
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     """Type to compute in; `auto` is that of the files."""
-    rows: int | None = Field(8, ge=1)
+    rows: int | None = Field(8, ge=1, le=2**12)
     """Fixed batch size in conversations, so that scores are independent of the batch; null is any size."""
     bucket: int = Field(64, ge=1, description="Lengths are padded to multiples of this.")
-    replicas: int | None = Field(None, ge=1)
+    replicas: int | None = Field(None, ge=1, le=2**12)
     """Workers with the model: threads of this process, or with `cluster.backend=ray` actors in the learner's places;
     null is 1. A pool of its own (`enable_resource_pool`) has one in each place."""
-    threads: int = Field(1, ge=1, description="CPU threads of a worker, with `cluster.backend=ray`.")
+    threads: int = Field(1, ge=1, le=2**12, description="CPU threads of a worker, with `cluster.backend=ray`.")
 
 
 class ServiceSection(TokenizingSection):
@@ -57,7 +57,7 @@ class ServiceSection(TokenizingSection):
     """Conversations are tokenized here (by `tokenizer`), or by the server with its own template."""
     label: int | None = Field(None, ge=0, description="Number of the label that is the score, if several.")
     api_key_env: str | None = Field(None, min_length=1, description="Environment variable that holds the key.")
-    connections: int = Field(32, ge=1, description="Concurrent requests, each of one conversation.")
+    connections: int = Field(32, ge=1, le=2**12, description="Concurrent requests, each of one conversation.")
     timeout_s: float = Field(60.0, gt=0, description="Seconds that one request may take.")
 
 
@@ -72,10 +72,10 @@ class JudgeSection(Section):
     """`helpful`, `correct`, `harmless`, or a text file with instructions."""
     low: float = Field(0.0, description="The worst grade.")
     high: float = Field(1.0, description="The best grade.")
-    votes: int = Field(1, ge=1, description="Grades per conversation; several need a temperature above 0.")
+    votes: int = Field(1, ge=1, le=1000, description="Grades per conversation; several need a temperature above 0.")
     vote: Literal["mean", "median"] = Field("mean", description="Aggregation of several grades.")
     tools: bool = Field(False, description="Show tool calls and their results.")
-    tries: int = Field(2, ge=1, description="Maximum requests until a reply is a verdict.")
+    tries: int = Field(2, ge=1, le=1000, description="Maximum requests until a reply is a verdict.")
 
 
 class RewardModelSection(Section):
@@ -127,9 +127,11 @@ class ClassifierModelSection(RewardModelSection):
     enable_resource_pool: bool = False
     """Give the classifier its own places, besides those of `cluster`: threads of this process, or with
     `cluster.backend=ray` a pool of actors; each with a GPU if there are GPUs."""
-    n_gpus_per_node: int = Field(1, ge=1)
+    n_gpus_per_node: int = Field(1, ge=1, le=2**12)
     """Places of that pool on each machine: GPUs, or workers if there are none."""
-    nnodes: int = Field(1, ge=1, description="Machines of that pool; more than one needs `cluster.backend=ray`.")
+    nnodes: int = Field(
+        1, ge=1, le=2**12, description="Machines of that pool; more than one needs `cluster.backend=ray`."
+    )
     learner_spans_pool: bool = False
     """That pool is part of the learner's places, and engines have the rest: they and the reward model sleep while the
     learner learns on all of them. See docs/cluster.md."""
@@ -176,7 +178,7 @@ class RewardFunctionSection(Section):
 
     path: str | None = Field(None, min_length=1, description="Python file with the function; null is no function.")
     name: str = Field("compute_score", min_length=1, description="The function's name.")
-    workers: int = Field(2, ge=1, description="Processes that compute it.")
+    workers: int = Field(2, ge=1, le=2**12, description="Processes that compute it.")
     timeout_s: float = Field(30.0, gt=0, description="Seconds that one call may take; its process is then killed.")
 
 
@@ -209,7 +211,7 @@ class MultiturnRewardSection(Section):
     """
 
     enable: bool = Field(False, description="Look ahead.")
-    samples: int = Field(3, ge=1, description="Futures per turn.")
+    samples: int = Field(3, ge=1, le=2**12, description="Futures per turn.")
     window: int = Field(2, ge=0, description="Turns of the policy in each; 0 scores conversations as they are.")
     formula: Literal["textenvs", "linear", "paper", "repository", "recipe"] = "textenvs"
     """Formula of a conversation's value; they differ in the cost of its length."""
@@ -230,7 +232,7 @@ class MultiturnRewardSection(Section):
     )
     max_response_length: int | None = Field(None, ge=1)
     """Maximum tokens of a reply in the futures; null is `rollout.max_response_length`."""
-    concurrency: int | None = Field(None, ge=1)
+    concurrency: int | None = Field(None, ge=1, le=2**20)
     """Concurrent futures; null is `samples` for each episode in flight."""
     timeout_s: float | None = Field(600.0, gt=0, description="Seconds that a future may take; null is no limit.")
 

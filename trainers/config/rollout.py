@@ -91,7 +91,7 @@ class PlayedEnvSection(OneEnvSection):
     backend: Literal["inline", "thread", "process", "ray"] = "inline"
     """Execution of environments: in the collector's event loop, in threads (for those that block), in processes (for
     those that may hang or crash), or in Ray actors (on the machines of a cluster)."""
-    workers: int | None = Field(None, ge=1)
+    workers: int | None = Field(None, ge=1, le=2**20)
     """Maximum environments that step concurrently, over all components (each keeps its own idle ones); null is as many
     as episodes (one per CPU for processes); `backend=ray` needs a number."""
 
@@ -115,7 +115,7 @@ class DataSection(TrainDataSection):
     without splits those after `train_size`, or else those of training."""
     train_size: int | None = Field(None, ge=1)
     """Number of training tasks, taken from the first; in a mixture, of each component; null is all."""
-    val_size: int = Field(256, ge=1)
+    val_size: int = Field(256, ge=1, le=2**20)
     """Number of validation tasks, taken from the first; in a mixture, of each component."""
     shuffle: bool = Field(True, description="Shuffle the training tasks in every epoch.")
     filter_overlong_prompts: bool = False
@@ -130,8 +130,8 @@ class DataSection(TrainDataSection):
 class RolloutSection(Section):
     """Collection of episodes."""
 
-    groups_per_batch: int = Field(16, ge=1, description="Tasks (groups) per iteration.")
-    n: int = Field(8, ge=1, description="Episodes of each task (a group).")
+    groups_per_batch: int = Field(16, ge=1, le=2**16, description="Tasks (groups) per iteration.")
+    n: int = Field(8, ge=1, le=2**16, description="Episodes of each task (a group).")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature; the learner uses it too.")
     top_p: float = Field(1.0, gt=0, le=1, description="Sample from the smallest set with this probability; 1 is all.")
     top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
@@ -147,14 +147,14 @@ class RolloutSection(Section):
     max_response_tokens: int | None = Field(None, ge=1)
     """Maximum tokens of an episode after its opening, those of the environment included; then it ends. null is as many
     as `engine.max_context` has room for."""
-    staleness: int = Field(0, ge=0)
+    staleness: int = Field(0, ge=0, le=1024)
     """Maximum age of a token's weights, in versions behind the trained ones (η); 0 is on-policy."""
     window: int = Field(1, ge=1)
     """A group may be overtaken by at most `window` - 1 later ones; 1 is strict order."""
-    oversampling_factor: float = Field(1.0, ge=1)
+    oversampling_factor: float = Field(1.0, ge=1, le=1000)
     """Ratio of groups played to groups of a batch: train on the first complete ones, and cancel those that get too old.
     Batches are ready sooner, work is wasted, and training episodes are shorter than those played."""
-    max_running: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    max_running: Annotated[int, Field(ge=1, le=2**20)] | Literal["auto"] | None = None
     """Maximum episodes in flight, validation's included; null is as many as staleness allows in training; `auto`
     searches for the number that the engine serves without a queue or preemptions."""
     update_mode: Literal["keep", "wait", "abort"] = "keep"
@@ -210,7 +210,7 @@ def sampling_mask_checks(rollout: RolloutSection, engine: str) -> Problems:
 class ValidationSection(Section):
     """Sampling of validation."""
 
-    n: int = Field(1, ge=1, description="Episodes per task.")
+    n: int = Field(1, ge=1, le=2**16, description="Episodes per task.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="As `rollout.top_p`.")
 

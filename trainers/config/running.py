@@ -18,15 +18,17 @@ class RunSection(Section):
     default_local_dir: str | None = None
     """Folder of the run; null is outputs/`project_name`/`experiment_name`."""
     logger: Loggers = Field(("console", "jsonl", "tensorboard"), description="Destinations of metrics.")
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=2**12)
     """CPU threads of torch; null is 1 for a model below 5 million parameters (more only slow it down), else torch's
     choice."""
     fsdp: Literal["auto", "always", "never"] = "auto"
     """Shard the model with FSDP2; `auto` shards it with more than one process."""
-    fsdp_size: int | None = Field(None, ge=1)
+    fsdp_size: int | None = Field(None, ge=1, le=2**12)
     """Ranks to shard over; more ranks hold copies (HSDP). null is all ranks."""
-    tensor_parallel_size: int = Field(1, ge=1, description="Ranks that share each matrix; divides the model's heads.")
-    ulysses_sequence_parallel_size: int = Field(1, ge=1)
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=2**12, description="Ranks that share each matrix; divides the model's heads."
+    )
+    ulysses_sequence_parallel_size: int = Field(1, ge=1, le=2**12)
     """Ranks that share each sequence; divides the model's heads."""
     offload: bool = False
     """Keep parameters, gradients and optimizer states on the CPU between uses; for cuda."""
@@ -82,13 +84,15 @@ class ClusterSection(Section):
     backend: Literal["local", "ray"] | None = None
     """`local`: learner and engines in this process, or servers beside it. `ray`: learner ranks and engines are Ray
     actors. null is `ray` with several ranks or machines."""
-    nnodes: int = Field(1, ge=1, description="Machines; several need Ray.")
-    n_gpus_per_node: int | None = Field(None, ge=0)
+    nnodes: int = Field(1, ge=1, le=2**12, description="Machines; several need Ray.")
+    n_gpus_per_node: int | None = Field(None, ge=0, le=2**12)
     """GPUs to use on each machine; null is the number that torch sees here."""
-    learner_ranks: int = Field(1, ge=1, description="Processes that train, each with a GPU if there are GPUs.")
+    learner_ranks: int = Field(
+        1, ge=1, le=2**12, description="Processes that train, each with a GPU if there are GPUs."
+    )
     colocate: bool = True
     """Engines share GPUs (or, on Ray, the places) of the learner; otherwise they have their own."""
-    cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs of each learner rank and each engine.")
+    cpus_per_actor: int = Field(1, ge=1, le=2**12, description="With Ray: CPUs of each learner rank and each engine.")
     cpus_per_env: float = Field(0.0, ge=0)
     """With `env.backend=ray`: CPUs of an environment; 0 does not count them."""
     bucket_mib: int = Field(256, ge=1, description="With Ray: MiB of weights per transfer to an embedded engine.")
@@ -108,7 +112,7 @@ class RayInitSection(Section):
 
     address: str | None = None
     """Cluster to join; `auto` is this machine's. null is RAY_ADDRESS, or if that is not set, a Ray of the run's own."""
-    num_cpus: int | None = Field(None, ge=1)
+    num_cpus: int | None = Field(None, ge=1, le=2**20)
     """CPUs of a Ray of the run's own (under SLURM, those of the allocation); null is the machine's number, or what the
     run needs if that is more."""
     timeline_json_file: str | None = None

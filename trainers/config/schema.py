@@ -125,7 +125,7 @@ class PPOConfig(RunConfig):
 class SFTSection(SupervisedSection):
     """Supervised training as a run of its own."""
 
-    max_context: int = Field(512, ge=16, description="Positions of a `tiny` model.")
+    max_context: int = Field(512, ge=16, le=2**24, description="Positions of a `tiny` model.")
 
 
 class SFTConfig(RunConfig):

@@ -123,6 +123,7 @@ def test_plan_has_room_for_all_actors(nodes, per_node, ranks, replicas, width, c
             r"ray_init.num_cpus=2, but 2 learner ranks .*at least 3",
         ),
         ("trainer.fsdp_size=3 cluster.learner_ranks=4", "fsdp_size=3 does not divide the 4 ranks"),
+        ("rollout.n=65536 rollout.staleness=1", r"staleness=1 mean 2097152 requests in flight .* lower these"),
     ],
 )
 def test_refused_plan_names_cause_and_alternative(options, message):

@@ -53,9 +53,12 @@ actor.lr=0 -> actor.lr: 0 is not allowed; it must be a number > 0
 actor.lr=.inf -> it must be a number > 0
 actor.lr=true -> it must be a number > 0
 rollout.n=2.0 -> it must be an integer >= 1
+rollout.n=1000000000000 -> it must be an integer >= 1 and <= 65536
+rollout.max_response_tokens=1000000000000 -> is not allowed; an integer is at most 2147483647
+rollout.step_timeout_s=1e300 -> is not allowed; at most 1,000,000,000 seconds are possible
 rollout.top_p=1.5 -> it must be a number > 0 and <= 1
-rollout.max_running=many -> it must be an integer >= 1, or auto, or null
-rollout.max_running=0 -> it must be an integer >= 1, or auto, or null
+rollout.max_running=many -> it must be an integer >= 1 and <= 1048576, or auto, or null
+rollout.max_running=0 -> it must be an integer >= 1 and <= 1048576, or auto, or null
 trainer.test_freq=0 -> it must be -1, or an integer >= 1
 trainer.logger=[console,swanlab] -> [console, swanlab] is not allowed; it must be one of console, jsonl
 actor.betas=[0.9] -> [0.9] is not allowed; it must be a list of 2: a number >= 0 and < 1; a number >= 0
@@ -400,6 +403,8 @@ def cases(allowed: str) -> list[tuple[Any, bool]]:
     if high:
         end = number(highest)
         values += [(end + step, False), (end, high == "<="), (end - step, True)]
+    elif whole:  # no integer is without a bound
+        values += [(2**31 - 1, True), (2**31, False)]
     return values
 
 
