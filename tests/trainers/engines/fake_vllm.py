@@ -101,7 +101,7 @@ class FakeVLLM(FakeServer):
             return {"results": [None]}
         if body["method"] == "weight_checksums":
             return {"results": [self._checksums(rank) for rank in range(self.ranks)]}
-        return {"results": [{**DESCRIBED, **self.described}]}
+        return {"results": [{**DESCRIBED, **self.described}] * self.ranks}
 
     def _checksums(self, rank: int) -> dict[str, int]:
         sums: dict[str, int] = {}
@@ -140,7 +140,8 @@ class FakeVLLM(FakeServer):
         self.kinds.append(info["kind"])
         if info["kind"] != "merge":
             if "shared" in info:
-                got = {name: value.clone() for name, value in tensors_of(info["shared"][0])}
+                by_rank = [{name: value.clone() for name, value in tensors_of(own)} for own in info["shared"]]
+                got = by_rank[0]  # all have the same
             else:
                 got = load(base64.b64decode(info["data"])) if "data" in info else load_file(info["path"])
             target = {"weights": self.weights, "base": self.base, "adapter": self.adapter}[info["kind"]]
