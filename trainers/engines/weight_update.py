@@ -97,6 +97,8 @@ class WeightUpdater(Receiver):
 
         ``places`` are those of its workers' memory, by rank, if known: see ``place_of`` in :mod:`.shared_memory`.
         """
+        if places is not None and len(places) != ranks:
+            raise EngineError(f"the {self.server} server has {ranks} workers, and {len(places)} describe themselves")
         self.device, self.ranks, self._dtype, self._places = device, ranks, dtype, places
         self._versions[label] = version
 

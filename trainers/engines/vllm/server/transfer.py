@@ -19,6 +19,7 @@ from safetensors.torch import load
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from trainers.engines.process_group import broadcast, make_group
 from trainers.engines.shared_memory import tensors_of
@@ -80,12 +81,14 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             if update_info.kind == "weights":
                 self._base = None
                 self._load(self._received(update_info))
+                if update_info.shared is not None:
+                    self._copy_waiting()
             elif update_info.kind == "base":
                 if not self._base_begun or self._base is None:
                     self._base, self._base_begun = {}, True
-                self._base.update(self._received(update_info))
+                self._base.update(self._kept(update_info))
             elif update_info.kind == "adapter":
-                self._adapter.update(self._received(update_info))
+                self._adapter.update(self._kept(update_info))
             else:
                 self._merge(update_info)
         except BaseException:
@@ -109,11 +112,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
                 for name in file.keys():  # noqa: SIM118  # not a mapping
                     yield name, file.get_tensor(name)
         elif info.shared is not None:
-            for name, value in tensors_of(info.shared[self.parallel_config.rank]):
-                # vLLM keeps tensors until it has all those of a layer, and the sender's next bucket overwrites these.
-                yield name, value.clone()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            yield from tensors_of(info.shared[self.parallel_config.rank])
         elif info.data is not None:
             yield from load(base64.b64decode(info.data)).items()
         else:
@@ -125,6 +124,26 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             ]
             broadcast(self._group, tensors)
             yield from zip(info.names, tensors, strict=True)
+
+    def _kept(self, info: UpdateInfo) -> Iterator[tuple[str, Tensor]]:
+        """Yield what was received, in memory of this process: the next bucket overwrites what is shared."""
+        for name, value in self._received(info):
+            yield name, value if info.shared is None else value.clone()
+        self._synchronize()
+
+    def _copy_waiting(self) -> None:
+        """Copy the shared tensors that wait, in vLLM, for the others of their layer."""
+        for module in self.model.modules():
+            for _, call in get_layerwise_info(module).loaded_weights:
+                for name, value in call.arguments.items():
+                    if isinstance(value, Tensor) and not value.is_meta:
+                        call.arguments[name] = value.clone()
+        self._synchronize()
+
+    def _synchronize(self) -> None:
+        """Wait until the GPU has read shared memory."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         if not self._reloading:
