@@ -16,6 +16,7 @@ from collector_helpers import END, Characters, collector_of, engine_of, slow_env
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 from trajectories import trajectory_of, turns_of
 
 from benchmarks.simulation.clock import run_simulated
@@ -427,7 +428,8 @@ def test_stale_groups_and_starts_are_chosen_once(options: dict[str, Any]) -> Non
             assert (chosen["component"], chosen["task"]) == (by_number[number].component, by_number[number].task)
 
 
-def test_unreplayable_environment_fails_episode_with_advice() -> None:
+@simulated
+async def test_unreplayable_environment_fails_episode_with_advice() -> None:
     class Moody(AsyncEnv):
         made = 0
 
@@ -439,17 +441,13 @@ def test_unreplayable_environment_fails_episode_with_advice() -> None:
     seen: list[Trajectory] = []
     chooser = Curriculum([Component("a", TaskOrder(None))], CurriculumSection(reverse_share=0.9), seed=7)
     options: dict[str, Any] = {"n": 4, "on_trajectory": seen.append}
-
-    async def play() -> None:
-        async with (
-            Backend(EnvSpec(Moody)) as backend,
-            collector_of(engine_of(wordy), {"a": backend}, tasks=chooser, seed=7, **options) as collector,  # type: ignore[arg-type]
-        ):
-            for version in range(1, 4):
-                await collector.next_batch()
-                await collector.update_weights(None, version)
-
-    run_simulated(play())
+    async with (
+        Backend(EnvSpec(Moody)) as backend,
+        collector_of(engine_of(wordy), {"a": backend}, tasks=chooser, seed=7, **options) as collector,  # type: ignore[arg-type]
+    ):
+        for version in range(1, 4):
+            await collector.next_batch()
+            await collector.update_weights(None, version)
     errors = [episode_.error for episode_ in seen if episode_.status is Status.ERROR_ENV]
     assert errors
     assert all("came to another conversation" in str(error) for error in errors)
