@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from collector_helpers import (
-    END,
     Characters,
     collect,
     collector_of,
     engine_of,
+    play_out,
     says,
     slow_env,
     task_of,
@@ -29,7 +29,7 @@ from simulated_time import simulated
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.algorithms.estimators import ReMax
-from trainers.engines.base import EngineDeadError, RequestError, Sampling
+from trainers.engines.base import EngineDeadError, RequestError
 from trainers.rollout.collector import Batch
 from trainers.rollout.curriculum import TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec, Kind
@@ -92,19 +92,8 @@ def test_zero_staleness_batches_equal_synchronous_loop() -> None:
                         group_id=f"g{number}",
                         task_key=info["task_key"],
                     )
-                    for turn in itertools.count():
-                        sampling = Sampling(max_new_tokens=40, stop_token_ids=(END,), seed=derive_seed(seed, turn))
-                        text = episode_tokens.reply(await engine.generate(episode_tokens.context, sampling))
-                        seen, reward, terminated, truncated, info = await env.astep(text)
-                        episode_tokens.reward(reward, info["terms"])
-                        if not terminated:
-                            episode_tokens.observe(seen)
-                        if terminated or truncated:
-                            break
-                    drawn = {"task_index": order(number), "env_seed": env_seed, "sampling_seed": seed}
-                    status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
-                    ending = {"terminated": terminated, "truncated": truncated, "status": status, "stop": info["stop"]}
-                    group.append(episode_tokens.finish(**ending, **drawn, metrics=info["metrics"], messages=seen))
+                    drawn = {"task_index": order(number), "env_seed": env_seed}
+                    group.append(await play_out(engine, env, episode_tokens, seed, **drawn))
                 number += 1
                 batch.append(group)
             batches.append(batch)
