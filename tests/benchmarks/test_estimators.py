@@ -12,6 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from trajectories import trajectory_of, turns_of
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.estimators import __main__ as command
@@ -25,7 +26,6 @@ from trainers.algorithms.baselines import Baseline, score_norms
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.estimators import ESTIMATORS, RLOO
 from trainers.algorithms.names import Aggregation, Importance, Rejection
-from trainers.trajectory import Trajectory
 
 
 @pytest.fixture(params=sorted(GAMES))
@@ -176,16 +176,7 @@ def test_subspace_scores_match_autograd() -> None:
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False}
     model = Qwen2ForCausalLM(Qwen2Config(**shape, **heads)).float().eval()
     ids = np.arange(1, 8, dtype=np.int32)
-    mask = np.isin(ids, (3, 4, 7))
-    trajectory = Trajectory(
-        token_ids=ids,
-        action_mask=mask,
-        logprobs=np.zeros(7, np.float32),
-        weight_version=np.where(mask, 0, -1).astype(np.int32),
-        turn_id=np.array([-1, -1, 0, 0, -1, -1, 1], np.int32),
-        turn_rewards=np.zeros(2),
-        terminated=True,
-    )
+    trajectory = trajectory_of(turns_of((2, 2), (2, 1)), token_ids=ids)
     own, norms, scores = text.features(model, [trajectory])
     rng = torch.Generator().manual_seed(0)
     row_basis = torch.randn(text.ROWS, 30, generator=rng) / text.ROWS**0.5
@@ -193,7 +184,7 @@ def test_subspace_scores_match_autograd() -> None:
     moved = torch.zeros(text.ROWS, text.COLUMNS, requires_grad=True)
     hidden = model.model(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0].detach()
     logits = hidden @ (model.lm_head.weight.detach() + row_basis.T @ moved @ column_basis).T
-    for row, at in enumerate(np.flatnonzero(mask)):
+    for row, at in enumerate(np.flatnonzero(trajectory.action_mask)):
         logprob = logits[at - 1].log_softmax(-1)
         (slope,) = torch.autograd.grad(logprob[int(ids[at])], moved, retain_graph=True)
         logprob = logprob.detach()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -217,3 +218,14 @@ def _wrapped(tokenizer: Tokenizer, style: Style) -> PreTrainedTokenizerFast:
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=style.end, bos_token=style.bos)
     wrapped.chat_template = style.template
     return wrapped
+
+
+def tool_schema(name: str, description: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def look_call(value: str, number: int = 0) -> dict[str, Any]:
+    """Return a call of ``look`` with this value."""
+    function = {"name": "look", "arguments": json.dumps({"what": value})}
+    return {"id": f"zqcall00{number}", "type": "function", "function": function}

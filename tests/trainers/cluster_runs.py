@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ppo_runs import MODEL, metrics_of
 
 from trainers.command_line import load_config
 from trainers.ppo import train
 from trainers.run import Run, assemble
 
 OPTIONS = [
-    *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
+    *MODEL,
     *("env.id=program_envs:tests/bytes", "env.val_kwargs={}", "warm_start.enable=false"),
     *("warm_start.mistake_rate=0", "warm_start.careless_steps=0", "warm_start.demonstrations=32"),
     *("rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "rollout.max_running=1"),
@@ -36,7 +36,7 @@ def run(folder: Path, *overrides: str, then: Callable[[Run], Any] | None = None)
                 await then(made)
 
     asyncio.run(go())
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return metrics_of(folder)
 
 
 def assert_same_metrics(actual: list[dict[str, Any]], expected: list[dict[str, Any]], rel: float) -> None:

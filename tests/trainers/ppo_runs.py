@@ -14,10 +14,12 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import trainers
+from textenvs.messages import Messages
 from trainers.checkpoints import CheckpointError
 from trainers.command_line import load_config
 from trainers.ppo import main, train
 from trainers.run import Run, assemble
+from trainers.trajectory import Trajectory, read_parquet
 
 logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)  # or a failure shows little else
 
@@ -73,6 +75,17 @@ def in_process(
     return asyncio.run(go())
 
 
+def episodes_of(folder: Path) -> list[Trajectory]:
+    """Return the episodes that a run wrote to ``trainer.rollout_data_dir``, in order."""
+    return [trajectory for file in sorted(folder.glob("*.parquet")) for trajectory in read_parquet(file)]
+
+
+def up_to(trajectory: Trajectory, turn: int) -> Messages:
+    """Return the conversation that ends with the reply of this turn."""
+    replies = [place for place, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
+    return tuple(trajectory.messages[: replies[turn] + 1])
+
+
 def finite(row: dict[str, Any]) -> bool:
     return all(isinstance(value, int | float) and math.isfinite(value) for value in row.values())
 
@@ -103,6 +116,22 @@ def refused(capsys: pytest.CaptureFixture[str], argv: Sequence[str], *words: str
     for word in words:
         assert word in output, f"{word!r} is not in:\n{output}"
     return output
+
+
+def each_batch(change: Callable[[Any], Any]) -> Callable[[Run], None]:
+    """Return what to ``look`` with: a run's batches are what this returns of them, or as they are where it is None."""
+
+    def look(run: Run) -> None:
+        next_batch = run.collector.next_batch
+
+        async def changed() -> Any:
+            batch = await next_batch()
+            made = change(batch)
+            return batch if made is None else made
+
+        run.collector.next_batch = changed  # type: ignore[method-assign]
+
+    return look
 
 
 def check_trainer(make: Callable[[Sequence[str]], Any], usual: Sequence[str], folder: Path) -> None:

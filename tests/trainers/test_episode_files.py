@@ -166,11 +166,7 @@ def test_critic_and_correction_explain_every_token(tmp_path: Path) -> None:
     ]
     in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=-1", "trainer.test_freq=2", *overrides)
     run = open_run(tmp_path)
-    assert [(file.number, file.kind) for file in run.iterations] == [
-        (1, "train"),
-        (2, "train"),
-        (2, "validation"),
-    ]
+    assert [(file.number, file.kind) for file in run.iterations] == [(1, "train"), (2, "train"), (2, "validation")]
     iteration = run.iteration(2)
     assert iteration.info["version"] == 1
     assert len(iteration.info["steps"]) == 2

@@ -15,10 +15,9 @@ import torch
 from estimating import estimate
 from hypothesis import given
 from hypothesis import strategies as st
-from ppo_runs import QUICK, SMALL, in_process, training_of
-from trajectories import trajectory_of
+from ppo_runs import QUICK, SMALL, each_batch, in_process, training_of
+from trajectories import action_batch, trajectory_of
 
-from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS, normalize
 from trainers.command_line import load_config, resolve
 from trainers.ppo import train
@@ -39,14 +38,10 @@ TURN_GRPO = ("algorithm.adv_estimator=turn_grpo", "trainer.save_freq=-1")
 def test_equal_rewards_give_exactly_zero_advantage(reward, groups, size, normalized):
     """Rounding would be enough: AdamW divides what it left of a gradient by its own size."""
     count = groups * size
-    batch = ActionBatch(
-        token_offsets=np.arange(0, 3 * count + 1, 3),
-        turn_offsets=np.arange(0, 2 * count + 1, 2),
-        turn_index=np.tile([0, 0, 1], count),
-        turn_rewards=np.tile([reward, 0.0], count),
-        terminated=np.ones(count, np.bool_),
-        truncated=np.zeros(count, np.bool_),
-        group=np.repeat(np.arange(groups), size),
+    batch = action_batch(
+        [[2, 1]] * count,
+        np.tile([reward, 0.0], count),
+        np.repeat(np.arange(groups), size),
         anchor=np.tile([0, 1], count),
         greedy=np.full(count, reward),
         terms=np.tile([reward, 0.0], (count, 1)),
@@ -71,20 +66,18 @@ def test_equal_rewards_give_exactly_zero_advantage(reward, groups, size, normali
 # ------------------ runs
 
 
-def tie(run: Run) -> None:
-    """All episodes earn .1, with the first turn."""
-    take = run.collector.next_batch
+def tied_episode(episode: Trajectory) -> Trajectory:
+    """All earn .1, with the first turn."""
+    rewards = np.zeros(episode.num_turns)
+    rewards[:1] = 0.1
+    return replace(episode, turn_rewards=rewards, turn_terms=tuple({"r": float(r)} for r in rewards))
 
-    def tied(episode: Trajectory) -> Trajectory:
-        rewards = np.zeros(episode.num_turns)
-        rewards[:1] = 0.1
-        return replace(episode, turn_rewards=rewards, turn_terms=tuple({"r": float(r)} for r in rewards))
 
-    async def next_batch() -> Batch:
-        batch = await take()
-        return replace(batch, episodes=[e.changed(tied(e.trajectory)) for e in batch.episodes])
+def changed(batch: Batch, change: Callable[[Trajectory], Trajectory]) -> Batch:
+    return replace(batch, episodes=[e.changed(change(e.trajectory)) for e in batch.episodes])
 
-    run.collector.next_batch = next_batch  # type: ignore[method-assign]
+
+tie = each_batch(lambda batch: changed(batch, tied_episode))
 
 
 @pytest.fixture(scope="module")
@@ -163,25 +156,18 @@ def test_clip_outliers_are_counted_before_first_step(tmp_path):
     """An engine whose log-probabilities are off by 1 for every other token: their ratio is 2.7."""
     shares: list[float] = []
 
-    def mismatched(run: Run) -> None:
-        take = run.collector.next_batch
+    def off(episode: Trajectory) -> Trajectory:
+        wrong = episode.action_mask & (np.arange(len(episode.token_ids)) % 2 == 0)
+        return replace(episode, logprobs=(episode.logprobs - wrong).astype(np.float32))
 
-        def off(episode: Trajectory) -> Trajectory:
-            wrong = episode.action_mask & (np.arange(len(episode.token_ids)) % 2 == 0)
-            return replace(episode, logprobs=(episode.logprobs - wrong).astype(np.float32))
-
-        async def next_batch() -> Batch:
-            batch = await take()
-            changed = replace(batch, episodes=[e.changed(off(e.trajectory)) for e in batch.episodes])
-            episodes = changed.trajectories
-            wrong = [e.logprobs != t.logprobs for e, t in zip(episodes, batch.trajectories, strict=True)]
-            shares.append(sum(int(w.sum()) for w in wrong) / sum(int(e.action_mask.sum()) for e in episodes))
-            return changed
-
-        run.collector.next_batch = next_batch  # type: ignore[method-assign]
+    def mismatched(batch: Batch) -> Batch:
+        made = changed(batch, off)
+        wrong = [e.logprobs != t.logprobs for e, t in zip(made.trajectories, batch.trajectories, strict=True)]
+        shares.append(sum(int(w.sum()) for w in wrong) / sum(int(e.action_mask.sum()) for e in made.trajectories))
+        return made
 
     options = ("actor.mini_batches=1", "actor.ppo_epochs=2", "trainer.total_iterations=1")
-    in_process(tmp_path, *TURN_GRPO, *options, look=mismatched)
+    in_process(tmp_path, *TURN_GRPO, *options, look=each_batch(mismatched))
     (row,) = training_of(tmp_path)
     assert row["actor/outside_clip_first"] == pytest.approx(shares[0])
     assert 0.2 < shares[0] < 0.8

@@ -7,7 +7,7 @@ import logging
 from functools import cache
 
 import pytest
-from chat_styles import QWEN3, STYLES, TEXTS, make_tokenizer, tokenizer_of
+from chat_styles import QWEN3, STYLES, TEXTS, look_call, make_tokenizer, tokenizer_of, tool_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
@@ -52,7 +52,7 @@ CHANNELS = CHATML.replace(
 )
 OTHERS = {"dropping": DROPPING, "behind calls": BEHIND_CALLS, "last system": LAST_SYSTEM}
 
-CALL = {"id": "zqcall000", "type": "function", "function": {"name": "look", "arguments": '{"what": "VALUE"}'}}
+CALL = look_call("VALUE")
 
 
 @cache
@@ -112,22 +112,6 @@ def test_native_tool_results_stay_native() -> None:
     assert text.index("Hm.") < text.index("VALUE") < text.index("<tool_response>\n7\n</tool_response>")
 
 
-@pytest.mark.parametrize("template", [DROPPING, BEHIND_CALLS])
-def test_policy_sees_what_its_tool_says(template: str) -> None:
-    """``textenv/gsm8k-tool`` from its reset to the answer to a wrong submission."""
-    env = textenvs.make("textenv/gsm8k-tool")
-    renderer = Renderer(make_tokenizer(template))
-    conversation, _ = env.reset(seed=0)
-    reply = env.format.write("", [textenvs.tools.formats.call(env.tools[0].name, answer=-5)])
-    assert isinstance(reply, str)
-    opening = rendered_text(renderer, conversation)
-    assert opening.count("<tools>") == 1  # the instructions, in the system or the user's message
-    after, *_ = env.step(reply)
-    bridge = renderer.bridge(after[len(conversation) + 1 :], after=None)
-    assert "Wrong, reward 0.0." in renderer._tokenizer.decode(bridge)
-    env.close()
-
-
 def test_turns_of_several_messages_are_refused() -> None:
     tokenizer = make_tokenizer(CHANNELS, ("<|channel|>", "<|message|>"))
     with pytest.raises(RendererError, match=r"puts <\|channel\|> <\|message\|> between .* several messages in a turn"):
@@ -150,20 +134,12 @@ def test_non_object_arguments_are_shown_as_text() -> None:
 # ------------------------------------------------------------------------------------------------ tools
 
 
-SCHEMA = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "description": "Looks.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "where": {"type": "object", "properties": {"place": {"type": "string", "description": "Up or down."}}},
-                "how": {"type": "string", "enum": ["near", 'a "far" one']},
-            },
-        },
-    },
-}
+SCHEMA = tool_schema(
+    "look",
+    "Looks.",
+    where={"type": "object", "properties": {"place": {"type": "string", "description": "Up or down."}}},
+    how={"type": "string", "enum": ["near", 'a "far" one']},
+)
 
 
 def test_partly_shown_tools_are_refused() -> None:

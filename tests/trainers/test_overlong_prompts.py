@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ppo_runs import in_process
+from ppo_runs import each_batch, in_process
 from program_envs import Wordy
 
 from textenvs.messages import user
@@ -108,14 +108,7 @@ def test_run_and_resume_play_remaining_tasks(tmp_path: Path, run_renderer: Rende
 
     def look(run: Any) -> None:
         assert run.validation_tasks == {"": [0, 1, 2]}
-        take = run.collector.next_batch
-
-        async def taking() -> Any:
-            batch = await take()
-            played.update(trajectory.task_key for trajectory in batch.trajectories)
-            return batch
-
-        run.collector.next_batch = taking
+        each_batch(lambda batch: played.update(trajectory.task_key for trajectory in batch.trajectories))(run)
 
     # Tasks 0, 1 and 2 fit, and with two groups a batch three iterations play each of them.
     overrides = [*WORDY, "env.kwargs.tasks=5", f"data.longest_prompt={length(2, run_renderer)}"]

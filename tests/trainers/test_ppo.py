@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 from dataclasses import replace
@@ -14,7 +13,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from ppo_runs import QUICK, ROOT, SMALL, arguments, comparable, finite, in_process, metrics_of, refused, training_of
+from ppo_runs import (
+    QUICK,
+    ROOT,
+    SMALL,
+    arguments,
+    comparable,
+    each_batch,
+    episodes_of,
+    finite,
+    in_process,
+    metrics_of,
+    refused,
+    training_of,
+)
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen3MoeConfig
 
 from trainers.algorithms.estimators import ESTIMATORS
@@ -208,22 +220,12 @@ def test_old_weights_are_seen_and_corrected(tmp_path):
 
 def test_greedy_episodes_are_compared_not_trained(tmp_path):
     seen: list[Any] = []
-
-    def look(run: Run) -> None:
-        following = run.collector.next_batch
-
-        async def next_batch() -> Any:
-            seen.append(await following())
-            return seen[-1]
-
-        run.collector.next_batch = next_batch  # type: ignore[method-assign]
-
     overrides = [
         "algorithm.adv_estimator=remax",
         "algorithm.norm_adv=false",
         f"trainer.rollout_data_dir={tmp_path}/dumps",
     ]
-    run = in_process(tmp_path, *overrides, "trainer.total_iterations=1", look=look)
+    run = in_process(tmp_path, *overrides, "trainer.total_iterations=1", look=each_batch(seen.append))
     for number, (batch, row) in enumerate(zip(seen, training_of(tmp_path), strict=True), 1):
         episodes = read_parquet(tmp_path / "dumps" / f"{number:06d}.parquet")
         assert len(episodes) == 4
@@ -288,7 +290,7 @@ def test_engine_and_learner_agree_on_every_turn(tmp_path, family):
         (Qwen3MoeConfig, {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}),
     ],
 )
-def test_engine_and_learner_agree_for_module_families(tmp_path, kind, shape):
+async def test_engine_and_learner_agree_for_module_families(tmp_path, kind, shape):
     """Weights travel too: the gap of later iterations is as small as the first one's."""
     tokenizer = build_tokenizer(["How many? 12 apples."] * 3, vocab_size=300)
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
@@ -301,12 +303,8 @@ def test_engine_and_learner_agree_for_module_families(tmp_path, kind, shape):
     argv += [f"model.path={tmp_path}/model", f"trainer.default_local_dir={tmp_path}/run", "rollout.n=4"]
     argv += ["algorithm.adv_estimator=grpo", "actor.old_logprobs=recompute", "trainer.total_iterations=2"]
     config = load_config(argv)[0]
-
-    async def go():
-        async with assemble(config) as run:
-            await train(run)
-
-    asyncio.run(go())
+    async with assemble(config) as run:
+        await train(run)
     rows = training_of(tmp_path / "run")
     assert len(rows) == 2
     assert max(row["actor/engine_logprob_gap"] for row in rows) < 1e-4
@@ -320,15 +318,7 @@ def test_epochs_and_mini_batches_are_optimizer_steps(tmp_path):
 
 
 def test_lost_episodes_reduce_optimizer_steps(tmp_path):
-    def loses_one(run):
-        take = run.collector.next_batch
-
-        async def next_batch():
-            batch = await take()
-            return replace(batch, episodes=batch.episodes[1:])
-
-        run.collector.next_batch = next_batch
-
+    loses_one = each_batch(lambda batch: replace(batch, episodes=batch.episodes[1:]))
     run = in_process(tmp_path, "rollout.n=3", "actor.mini_batches=6", "trainer.total_iterations=1", look=loses_one)
     assert run.learner.actor_optimizer.step_count == 5
 
@@ -487,6 +477,6 @@ def test_train_size_and_critic_betas_apply(tmp_path):
         f"trainer.rollout_data_dir={tmp_path}/e",
     ]
     run = in_process(tmp_path, *overrides)
-    episodes = [trajectory for file in sorted((tmp_path / "e").glob("*.parquet")) for trajectory in read_parquet(file)]
+    episodes = episodes_of(tmp_path / "e")
     assert {episode.task_key for episode in episodes} == {"task/0", "task/1", "task/2"}
     assert run.learner.critic_optimizer.section.betas == (0.5, 0.75)

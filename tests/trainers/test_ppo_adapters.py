@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cluster_runs import OPTIONS, run
-from ppo_runs import comparable
+from ppo_runs import MODEL, comparable
 from transformers import AutoModelForCausalLM
 
 from trainers.cluster.publisher import Publisher
@@ -96,19 +96,23 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "model", folder / "adapter"
 
 
+def beginning_with(model: Path, adapter: Path) -> list[str]:
+    """Return a run's arguments; shut down the Ray of other tests, because the run starts its own."""
+    pytest.importorskip("ray").shutdown()
+    shape = {argument.partition("=")[0] for argument in MODEL}
+    options = [option for option in OPTIONS if option.partition("=")[0] not in shape]
+    return [*options, *LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}"]
+
+
 @pytest.mark.parametrize("publish", ["merged", "adapter"])
 def test_run_begins_with_saved_adapter(publish: str, started: tuple[Path, Path], tmp_path: Path) -> None:
     """Engine and learner alike: what was sampled before any update has the learner's own log-probabilities."""
-    ray = pytest.importorskip("ray")
-    ray.shutdown()  # that of other tests: this run starts its own
-    model, adapter = started
-    shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
-    options = [option for option in OPTIONS if option.partition("=")[0] not in shape]
-    overrides = [*LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}", f"model.lora_publish={publish}"]
+    model, _ = started
+    overrides = [*beginning_with(*started), f"model.lora_publish={publish}"]
     weights: list[Any] = []
 
     async def go(*extra: str) -> None:
-        config, _ = load_config([*options, *overrides, f"trainer.default_local_dir={tmp_path}", *extra])
+        config, _ = load_config([*overrides, f"trainer.default_local_dir={tmp_path}", *extra])
         async with assemble(config) as made:
             (engine,) = [made.collector._engine]
             params = engine._scheduler._decoder.parameters  # type: ignore[attr-defined]
@@ -139,17 +143,12 @@ def test_run_begins_with_saved_adapter(publish: str, started: tuple[Path, Path],
 @pytest.mark.xdist_group("ray")
 def test_two_ranks_begin_with_saved_adapter(started: tuple[Path, Path], tmp_path: Path) -> None:
     """Each has its shard of it: together they have the weights that one process has, and learn from there."""
-    ray = pytest.importorskip("ray")
-    ray.shutdown()  # that of other tests: this run starts its own
-    model, adapter = started
-    shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
-    options = [option for option in OPTIONS if option.partition("=")[0] not in shape]
-    overrides = [*LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}", "trainer.total_iterations=1"]
+    overrides = [*beginning_with(*started), "trainer.total_iterations=1"]
     weights: list[Any] = []
 
     async def go(ranks: int) -> None:
         place = [f"trainer.default_local_dir={tmp_path}/{ranks}", f"cluster.learner_ranks={ranks}"]
-        config, _ = load_config([*options, *overrides, *place])
+        config, _ = load_config([*overrides, *place])
         async with assemble(config) as made:
             weights.append(dict(made.learner.weights()))
             await train(made)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ppo_runs import arguments, comparable, in_process, metrics_of, training_of
+from ppo_runs import arguments, comparable, each_batch, in_process, metrics_of, training_of
 
 from trainers.builders import SetupError
 from trainers.builders.environments import Component, described, played, shares
@@ -16,7 +16,6 @@ from trainers.builders.rehearsal import rehearse
 from trainers.command_line import resolve
 from trainers.config import PPOConfig
 from trainers.rollout.demonstrations import DemonstrationError
-from trainers.run import Run
 
 BYTES = "program_envs:tests/bytes"
 MIXTURE = [
@@ -28,29 +27,18 @@ MIXTURE = [
 
 def test_mixture_reports_by_component_and_resumes_exactly(tmp_path: Path) -> None:
     overrides = [*MIXTURE, "trainer.total_iterations=5", "rollout.max_running=1", "trainer.save_freq=1"]
-    choices: dict[str, list[Any]] = {}
+    whole: list[Any] = []
+    parts: list[Any] = []
 
-    def noting(name: str) -> Any:
-        def look(run: Run) -> None:
-            next_batch = run.collector.next_batch
-
-            async def noted() -> Any:
-                batch = await next_batch()
-                choices.setdefault(name, []).extend(batch.choices)
-                return batch
-
-            run.collector.next_batch = noted  # type: ignore[method-assign]
-
-        return look
-
-    in_process(tmp_path / "whole", *overrides, look=noting("whole"))
-    in_process(tmp_path / "parts", *overrides, look=noting("parts"), stop_after=2)
-    in_process(tmp_path / "parts", *overrides, look=noting("parts"))
-    assert choices["whole"] == choices["parts"]
+    in_process(tmp_path / "whole", *overrides, look=each_batch(whole.append))
+    in_process(tmp_path / "parts", *overrides, look=each_batch(parts.append), stop_after=2)
+    in_process(tmp_path / "parts", *overrides, look=each_batch(parts.append))
+    choices = [choice for batch in whole for choice in batch.choices]
+    assert choices == [choice for batch in parts for choice in batch.choices]
     assert comparable(training_of(tmp_path / "whole")) == comparable(training_of(tmp_path / "parts"))
-    assert any(choice.start is not None for choice in choices["whole"]), "otherwise this test shows little"
+    assert any(choice.start is not None for choice in choices), "otherwise this test shows little"
     for number, row in enumerate(training_of(tmp_path / "whole")):
-        played = Counter(choice.component for choice in choices["whole"][4 * number : 4 * number + 4])
+        played = Counter(choice.component for choice in choices[4 * number : 4 * number + 4])
         for name in ("few", "talk"):
             assert row[f"train/mixture/{name}/share"] == played[name] / 4
             assert f"rollout/curriculum/{name}/share" in row

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ppo_runs import in_process, training_of
+from ppo_runs import episodes_of, in_process, training_of, up_to
 from reward_models import save_model
 
 from trainers.checkpoints import Checkpoints
 from trainers.config.reward_model import ClassifierSection
 from trainers.rewards.backends.classifier import Classifier
 from trainers.rollout.group_scheduler import CollectionError, ConsecutiveErrorsError
-from trainers.trajectory import Trajectory, read_parquet
+from trainers.trajectory import Trajectory
 from trainers.update import Update
 
 
@@ -36,21 +36,10 @@ def test_reward_model_name_clash_ends_the_run(tmp_path, folder):
         in_process(tmp_path / "run", *options(folder, tmp_path, "reward_model.name=luck"))
 
 
-def episodes_of(tmp_path: Path) -> list[Trajectory]:
-    return [
-        trajectory for file in sorted((tmp_path / "episodes").glob("*.parquet")) for trajectory in read_parquet(file)
-    ]
-
-
 def by_hand(folder: str, conversations: list[Any]) -> list[float]:
     """Return the model's scores, computed here one at a time."""
     model = Classifier(ClassifierSection(path=folder), device="cpu")
     return [score for one in conversations for score in model.score([one]) if isinstance(score, float)]
-
-
-def up_to(trajectory: Trajectory, turn: int) -> Any:
-    replies = [place for place, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
-    return tuple(trajectory.messages[: replies[turn] + 1])
 
 
 def check(folder: str, episodes: list[Trajectory], weight: float, *, per_turn: bool, replace: bool) -> None:
@@ -75,7 +64,7 @@ def test_model_scores_are_recorded_as_terms(tmp_path, folder, per_turn):
     overrides += ["reward_model.replace=false"] * per_turn + ["reward_model.classifier.replicas=2"] * per_turn
     overrides += ["reward_model.enable_resource_pool=true", "reward_model.n_gpus_per_node=2"] * (not per_turn)
     run = in_process(tmp_path, *options(folder, tmp_path, *overrides))
-    check(folder, episodes_of(tmp_path), 0.5, per_turn=per_turn, replace=not per_turn)
+    check(folder, episodes_of(tmp_path / "episodes"), 0.5, per_turn=per_turn, replace=not per_turn)
     rows = training_of(tmp_path)
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
@@ -97,7 +86,7 @@ def test_estimator_sees_moved_rewards_reports_do_not(tmp_path, folder, monkeypat
         lambda *args, **options: seen.extend(episode.credited for episode in args[1]) or prepare(*args, **options),
     )
     in_process(tmp_path, *options(folder, tmp_path, f"algorithm.reward_credit={tmp_path}/mine.py:first"))
-    reported = episodes_of(tmp_path)
+    reported = episodes_of(tmp_path / "episodes")
     assert len(reported) == len(seen) > 8
     for earned, moved in zip(reported, seen, strict=True):
         assert moved.turn_rewards[0] == pytest.approx(earned.total_reward)
@@ -121,7 +110,7 @@ def test_uncreditable_episodes_are_dropped(tmp_path, caplog):
     failed = sum(row.get("rollout/cause_error_reward_credit", 0) for row in rows)
     assert failed == sum(row.get("rollout/episodes_error_reward", 0) for row in rows) > 0
     assert failed <= rows[-1]["rollout/retries"], "each was played again"
-    episodes = episodes_of(tmp_path)
+    episodes = episodes_of(tmp_path / "episodes")
     assert len(episodes) == 12
     assert all(episode.turn_rewards[0] < 0.8 for episode in episodes)
     (line,) = [record.message for record in caplog.records if "error_reward_credit" in record.message]

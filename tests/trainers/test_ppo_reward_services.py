@@ -13,14 +13,13 @@ import pytest
 from aiohttp import web
 from fake_pooling import FakePooling, in_a_thread
 from fake_service import FakeService, cut
-from ppo_runs import in_process, training_of
+from ppo_runs import episodes_of, in_process, training_of, up_to
 from reward_models import CONTEXT, save_model
 
 from textenvs.judges.llm import conversation_data
 from textenvs.messages import Messages
 from trainers.config.reward_model import TokenizingSection
 from trainers.rewards.backends.conversation import ConversationTokens, load_tokenizer
-from trainers.trajectory import Trajectory, read_parquet
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +36,9 @@ def options(tmp_path: Path, key: str, *overrides: str) -> list[str]:
     return [*quick, *(f"{key}.{suffix}" for suffix in ("patience_s=60", "retries=0", *overrides))]
 
 
-def episodes_of(tmp_path: Path) -> list[Trajectory]:
-    return [
-        trajectory for file in sorted((tmp_path / "episodes").glob("*.parquet")) for trajectory in read_parquet(file)
-    ]
-
-
-def up_to(trajectory: Trajectory, turn: int) -> Messages:
-    replies = [place for place, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
-    return tuple(trajectory.messages[: replies[turn] + 1])
-
-
 def check(tmp_path: Path, term: str, expected: Callable[[Messages], float], *, per_turn: bool = False) -> None:
     """Every score that was trained on is the one that a service in good health gives."""
-    episodes = episodes_of(tmp_path)
+    episodes = episodes_of(tmp_path / "episodes")
     assert len(episodes) == 24, "three batches of four groups of two"
     scores = []
     for trajectory in episodes:
@@ -176,7 +164,7 @@ def test_reward_models_have_own_weight_and_turns(tmp_path, folder):
     assert run.reward_models is not None
     assert list(run.reward_models.pools) == ["liked"]
     check(tmp_path, "grade", lambda messages: -mark(conversation_data(messages)), per_turn=True)
-    for trajectory in episodes_of(tmp_path):
+    for trajectory in episodes_of(tmp_path / "episodes"):
         last = trajectory.turn_terms[-1]
         assert set(last) == {"luck", "cost", "liked", "grade", "length"}
         assert last["length"] == len(up_to(trajectory, trajectory.num_turns - 1))
@@ -195,7 +183,7 @@ def test_environment_reward_is_replaced_once(tmp_path):
             for suffix in ("kind=service", f"service.url={url}", "service.input=messages")
         ]
         in_process(tmp_path, f"trainer.rollout_data_dir={tmp_path}/episodes", "trainer.total_iterations=1", *keys)
-    for trajectory in episodes_of(tmp_path):
+    for trajectory in episodes_of(tmp_path / "episodes"):
         *before, last = trajectory.turn_rewards.tolist()
         assert before == pytest.approx([0.0] * len(before))
         assert last == pytest.approx(2 * len(up_to(trajectory, trajectory.num_turns - 1)))

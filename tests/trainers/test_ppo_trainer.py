@@ -16,15 +16,9 @@ def test_named_trainer_trains_evaluates_and_resumes(tmp_path):
     check_trainer(partial(trainers.make, "ppo"), USUAL, tmp_path)
 
 
-def test_ppo_runs_inside_running_event_loop(tmp_path):
-    import asyncio
-
+async def test_ppo_runs_inside_running_event_loop(tmp_path):
     config = resolve([*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=1"])[0]
-
-    async def notebook():
-        return trainers.make("ppo", config).fit()
-
-    assert asyncio.run(notebook()).iterations == 1
+    assert trainers.make("ppo", config).fit().iterations == 1
 
 
 def test_validation_alone_trains_nothing(tmp_path, capsys):

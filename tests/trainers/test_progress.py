@@ -6,17 +6,10 @@ import threading
 
 import pytest
 from rich.console import Console
+from simulated_time import Clock
 
 from trainers.report.console import ConsoleLogger
 from trainers.report.progress import Progress, duration, resident_bytes
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 def progress(lines, clock, every_s=10.0):

@@ -102,31 +102,28 @@ def test_failed_update_ends_run_and_saves(tmp_path: Path) -> None:
     assert checkpoints_of(tmp_path)[-1] in (1, 2)  # the batch that was there already may have been learned too
 
 
-def test_ready_batch_survives_stop_or_failed_update() -> None:
-    async def play() -> None:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        batch, update = loop.create_future(), loop.create_future()
-        waiting = asyncio.ensure_future(until_stopped(batch, stop, update))
-        await asyncio.sleep(0)
-        batch.set_result("batch")
-        stop.set()
-        update.set_exception(EngineError("gone"))
-        assert await waiting == "batch"
-        update.exception()
+async def test_ready_batch_survives_stop_or_failed_update() -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    batch, update = loop.create_future(), loop.create_future()
+    waiting = asyncio.ensure_future(until_stopped(batch, stop, update))
+    await asyncio.sleep(0)
+    batch.set_result("batch")
+    stop.set()
+    update.set_exception(EngineError("gone"))
+    assert await waiting == "batch"
+    update.exception()
 
-        update = loop.create_future()
-        update.set_exception(EngineError("gone"))
-        with pytest.raises(EngineError, match="gone"):
-            await until_stopped(loop.create_future(), asyncio.Event(), update)
+    update = loop.create_future()
+    update.set_exception(EngineError("gone"))
+    with pytest.raises(EngineError, match="gone"):
+        await until_stopped(loop.create_future(), asyncio.Event(), update)
 
-        update, batch = loop.create_future(), loop.create_future()
-        update.set_result(None)
-        waiting = asyncio.ensure_future(until_stopped(batch, asyncio.Event(), update))
-        await asyncio.sleep(0.01)
-        batch.set_result("later")
-        assert await waiting == "later"
-
-    asyncio.run(play())
+    update, batch = loop.create_future(), loop.create_future()
+    update.set_result(None)
+    waiting = asyncio.ensure_future(until_stopped(batch, asyncio.Event(), update))
+    await asyncio.sleep(0.01)
+    batch.set_result("later")
+    assert await waiting == "later"
 
 
 def test_snapshot_transfer_does_not_block_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:

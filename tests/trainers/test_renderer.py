@@ -165,28 +165,6 @@ def test_style_probe_results(name: str, kind: str) -> None:
     assert renderer._tokenizer.convert_tokens_to_ids(STYLES[name].end) == renderer.stop_token_ids[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "bridge"),
-    [
-        ("chatml", "<|im_end|>\n<|im_start|>user\nOh?<|im_end|>\n<|im_start|>assistant\n"),
-        ("chatml without newline", "<|im_end|><|im_start|>user\nOh?<|im_end|><|im_start|>assistant\n"),
-        ("default system", "<|im_end|>\n<|im_start|>user\nOh?<|im_end|>\n<|im_start|>assistant\n"),
-        (
-            "llama 3",
-            "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nOh?<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        ),
-        ("gemma", "<end_of_turn>\n<start_of_turn>user\nOh?<end_of_turn>\n<start_of_turn>model\n"),
-        ("mistral", "</s>[INST] Oh?[/INST]"),
-        ("glm", "<|user|>\nOh?<|assistant|>\n"),
-    ],
-)
-def test_bridge_of_style(name: str, bridge: str) -> None:
-    renderer, end = renderer_of(name), token(name, STYLES[name].end)
-    assert tokenizer_of(name).decode(renderer.bridge([user("Oh?")], after=None)) == bridge
-    assert [end, *renderer.bridge([user("Oh?")], after=end)] == renderer.bridge([user("Oh?")], after=None)
-
-
 def test_other_stop_token_still_ends_turn() -> None:
     renderer, other = renderer_of("chatml"), token("chatml", "<|endoftext|>")
     assert renderer.bridge([user("Oh?")], after=other) == renderer.bridge([user("Oh?")], after=None)

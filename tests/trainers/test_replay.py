@@ -79,22 +79,17 @@ def test_missing_checkpoint_skips_model_stages(folder: Path) -> None:
     assert report.notes["loss"] == report.notes["gradient"] == "left out, as sampling is"
 
 
-def changed_message(patch: pytest.MonkeyPatch) -> None:
-    def respond(self: Any, reply: Any) -> Turn:
-        turn = before(self, reply)
-        return replace(turn, messages=tuple({**message, "content": "More!"} for message in turn.messages))
-
+def changed_turn(patch: pytest.MonkeyPatch, change: Callable[[Turn], Turn]) -> None:
     before = program_envs.Bytes.respond
-    patch.setattr(program_envs.Bytes, "respond", respond)
+    patch.setattr(program_envs.Bytes, "respond", lambda self, reply: change(before(self, reply)))
+
+
+def changed_message(patch: pytest.MonkeyPatch) -> None:
+    changed_turn(patch, lambda turn: replace(turn, messages=tuple({**m, "content": "More!"} for m in turn.messages)))
 
 
 def changed_reward(patch: pytest.MonkeyPatch) -> None:
-    def respond(self: Any, reply: Any) -> Turn:
-        turn = before(self, reply)
-        return replace(turn, terms={**turn.terms, "cost": -0.2}, reward=None)
-
-    before = program_envs.Bytes.respond
-    patch.setattr(program_envs.Bytes, "respond", respond)
+    changed_turn(patch, lambda turn: replace(turn, terms={**turn.terms, "cost": -0.2}, reward=None))
 
 
 def changed_credit(patch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from simulated_time import Clock
 from trajectories import trajectory_of, turns_of
 
 from trainers.report.console import ConsoleLogger, conversation, pick, print_conversations
@@ -137,16 +138,6 @@ def test_terms_metrics_and_sources():
         "val/source/b/first_reply": 0.0,
     }
     assert not [name for name in episode_metrics(episodes[1:], "val") if "/source/" in name]
-
-
-class Clock:
-    """Time that passes when told to."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
 
 
 @given(st.lists(st.tuples(st.sampled_from(["rollout", "update", None]), st.integers(0, 50)), max_size=12))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ppo_runs import QUICK, arguments, in_process, refused
+from ppo_runs import MODEL, QUICK, arguments, in_process, refused
 
 from trainers import sft
 from trainers.builders import SetupError
@@ -17,8 +17,7 @@ from trainers.command_line import resolve
 from trainers.config.running import TrainerSection
 from trainers.config.schema import SFTConfig
 
-SFT = [*("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300")]
-SFT += ["sft.demonstrations=8", "sft.steps=2", "sft.batch_size=2", "sft.max_context=256", "trainer.logger=jsonl"]
+SFT = [*MODEL, "sft.demonstrations=8", "sft.steps=2", "sft.batch_size=2", "sft.max_context=256", "trainer.logger=jsonl"]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

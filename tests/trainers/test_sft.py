@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from ppo_runs import MODEL, metrics_of
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
@@ -26,14 +27,9 @@ from trainers.models.policy import Policy, load
 from trainers.rollout.demonstrations import Demonstration, DemonstrationError, Example, encode
 from trainers.rollout.renderer import Renderer
 
-MODEL = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
 SMALL = [
-    *MODEL,
-    "sft.demonstrations=32",
-    "sft.batch_size=8",
-    "sft.max_context=256",
-    "sft.mistake_rate=0",
-    "trainer.threads=1",
+    *(*MODEL, "sft.demonstrations=32", "sft.batch_size=8", "sft.max_context=256"),
+    *("sft.mistake_rate=0", "trainer.threads=1"),
 ]
 
 
@@ -61,17 +57,15 @@ def section(**values: Any) -> SupervisedSection:
     return SupervisedSection(**{"steps": 60, "batch_size": 4, "lr": 0.01, "lr_warmup_steps": 5, **values})
 
 
-def fit(who: Policy, data: list[Example], seed: int = 0, **values: Any) -> list[dict[str, float]]:
+def fit(
+    who: Policy, data: list[Example], seed: int = 0, model: ModelSection | None = None, **values: Any
+) -> list[dict[str, float]]:
     steps: list[dict[str, float]] = []
-    sft.fit(
-        who,
-        data,
-        section(**values),
-        ModelSection(),
-        RunSection(),
-        seed=seed,
-        on_step=lambda step, metrics: steps.append({"at": step, **metrics}),
-    )
+
+    def on_step(step: int, metrics: Any) -> None:
+        steps.append({"at": step, **metrics})
+
+    sft.fit(who, data, section(**values), model or ModelSection(), RunSection(), seed=seed, on_step=on_step)
     return steps
 
 
@@ -100,17 +94,8 @@ def test_adapters_learn_and_are_merged_into_policy():
     who = policy()
     before = {name: value.clone() for name, value in who.model.state_dict().items()}
     data = examples(who, (RIGHT,))
-    steps: list[float] = []
-    sft.fit(
-        who,
-        data,
-        section(steps=20, batch_size=1),
-        ModelSection(lora_rank=4),
-        RunSection(),
-        seed=0,
-        on_step=lambda step, metrics: steps.append(metrics["loss"]),
-    )
-    assert steps[-1] < steps[0]
+    steps = fit(who, data, model=ModelSection(lora_rank=4), steps=20, batch_size=1)
+    assert steps[-1]["loss"] < steps[0]["loss"]
     after = who.model.state_dict()
     assert after.keys() == before.keys()
     changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
@@ -183,17 +168,8 @@ def test_bfloat16_training_keeps_float32_weights():
     """The weights that are trained are float32, and nothing rounds them on their way into the policy."""
     who = policy(dtype="bfloat16")
     data = examples(who, (RIGHT,))
-    steps: list[float] = []
-    sft.fit(
-        who,
-        data,
-        section(steps=20),
-        ModelSection(dtype="bfloat16"),
-        RunSection(),
-        seed=0,
-        on_step=lambda step, metrics: steps.append(metrics["loss"]),
-    )
-    assert steps[-1] < 3
+    steps = fit(who, data, model=ModelSection(dtype="bfloat16"), steps=20)
+    assert steps[-1]["loss"] < 3
     weight = who.model.get_input_embeddings().weight
     assert weight.dtype == torch.float32
     assert not torch.equal(weight, weight.bfloat16().float())
@@ -203,17 +179,9 @@ def test_bfloat16_training_keeps_float32_weights():
 
 
 def run(folder: Path, *overrides: str) -> int:
-    played = (
-        ("sft.demonstrations", "sft.mistake_rate")
-        if any(argument.startswith("sft.files") for argument in overrides)
-        else ()
-    )
-    small = [argument for argument in SMALL if argument.partition("=")[0] not in played]
+    files = any(argument.startswith("sft.files") for argument in overrides)
+    small = [argument for argument in SMALL if not (files and argument.startswith(("sft.demo", "sft.mistake")))]
     return sft.main([*small, f"trainer.default_local_dir={folder}", *overrides])
-
-
-def metrics_of(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_whole_run_writes_model_that_loads(tmp_path):
@@ -279,16 +247,6 @@ def test_first_interrupt_saves_model_second_does_not(tmp_path, capsys, monkeypat
     assert [row["step"] for row in metrics_of(tmp_path)] == list(range(1, steps + 1))
     assert (tmp_path / "model" / "model.safetensors").exists() == (len(at) == 1)
     assert ("no model was written" in capsys.readouterr().err) == (len(at) == 2)
-
-
-def test_interrupt_writes_no_model(tmp_path, capsys, monkeypatch):
-    def interrupted(*args: Any, **kwargs: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sft, "fit", interrupted)
-    assert run(tmp_path) == 130
-    assert "stopped; no model was written" in capsys.readouterr().err
-    assert not (tmp_path / "model").exists()
 
 
 def test_model_too_large_for_disk_is_refused(tmp_path, capsys, monkeypatch):

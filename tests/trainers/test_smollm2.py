@@ -12,6 +12,7 @@ import pytest
 import torch
 from ppo_runs import main
 from torch import Tensor
+from trajectories import episode_of
 
 from textenvs.messages import assistant, system, tool, user
 from trainers.command_line import load_config
@@ -24,7 +25,6 @@ from trainers.models import hub
 from trainers.models.policy import Policy, load
 from trainers.rollout.renderer import Renderer
 from trainers.section import ActorSection
-from trainers.trajectory import Status, Trajectory
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600), pytest.mark.xdist_group("smollm2")]
 
@@ -59,20 +59,6 @@ def generate(
     return asyncio.run(run())
 
 
-def episode(prompt: Sequence[int], reply: Generation) -> Trajectory:
-    acted = np.arange(len(prompt) + len(reply.token_ids)) >= len(prompt)
-    return Trajectory(
-        token_ids=np.concatenate([prompt, reply.token_ids]).astype(np.int32),
-        action_mask=acted,
-        logprobs=np.concatenate([np.zeros(len(prompt)), reply.logprobs]).astype(np.float32),
-        weight_version=np.where(acted, 0, -1).astype(np.int32),
-        turn_id=np.where(acted, 0, -1).astype(np.int32),
-        turn_rewards=np.zeros(1),
-        terminated=True,
-        status=Status.COMPLETED,
-    )
-
-
 def test_missing_smollm2_folder_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hub, "__file__", str(tmp_path / "trainers" / "hub.py"))
@@ -86,7 +72,7 @@ def test_engine_and_learner_agree_on_log_probabilities(policy: Policy, dtype: An
     prompt_ids = prompts(policy)
     replies = generate(policy, getattr(torch, dtype), prompt_ids, max_new_tokens=24, ignore_stop=True)
     learner = Learner(policy.model, ModelSection(dtype=dtype))
-    learner_logprobs = learner.logprobs([episode(*pair) for pair in zip(prompt_ids, replies, strict=True)])
+    learner_logprobs = learner.logprobs([episode_of(*pair) for pair in zip(prompt_ids, replies, strict=True)])
     gap = np.abs(np.concatenate(learner_logprobs) - np.concatenate([reply.logprobs for reply in replies]))
     assert gap.mean() < mean
     assert gap.max() < most
@@ -117,7 +103,7 @@ def reinforce(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) ->
 def test_two_steps_reinforce_rewarded_replies(policy: Policy) -> None:
     prompt_ids = [prompts(policy)[1]] * 4
     replies = generate(policy, torch.float32, prompt_ids, max_new_tokens=16)
-    batch = [episode(*pair) for pair in zip(prompt_ids, replies, strict=True)]
+    batch = [episode_of(*pair) for pair in zip(prompt_ids, replies, strict=True)]
     advantages = [1.0, 1.0, -1.0, -1.0]
     columns = {
         "advantage": [

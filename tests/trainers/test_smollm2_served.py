@@ -128,18 +128,14 @@ def test_model_plays_user_of_every_family(address: str, family: str) -> None:
     assert all(text.strip() for text in spoken)
 
 
-def test_model_judges_or_reports_failure(address: str) -> None:
+async def test_model_judges_or_reports_failure(address: str) -> None:
     """A verdict has its shape; a model that is too small for one fails in words, and is never a number."""
     talk = (user("Book me a table."), assistant("For which day, and how many of you?"), user("Friday, two."))
     judged = InteractivityJudge(spec(address, temperature=None))
     same = EquivalenceJudge(spec(address, temperature=None))
     pairs = [(f"What is {a} + {b}?", a + b) for a, b in ((2, 3), (10, 7), (40, 2))]
-
-    async def ask() -> list[Any]:
-        requests = [judged.score(talk), *(same.same(q, str(n), f"The answer is {n}.") for q, n in pairs)]
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    score, *verdicts = asyncio.run(ask())
+    requests = [judged.score(talk), *(same.same(q, str(n), f"The answer is {n}.") for q, n in pairs)]
+    score, *verdicts = await asyncio.gather(*requests, return_exceptions=True)
     failures = [result for result in (score, *verdicts) if isinstance(result, Exception)]
     print(score, verdicts)
     assert all(isinstance(failure, EnvironmentFailure) and failure.args[0] == "judge_failed" for failure in failures), (

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trajectories import trajectory_of, turns_of
 
 from textenvs.env import LARGEST
 from textenvs.messages import text_part, user
@@ -23,28 +24,8 @@ from trainers.trajectory import Status, Trajectory, from_table, is_reward, read_
 
 def make(turns: tuple[int, ...] = (1, 1, 0), **changes: Any) -> Trajectory:
     """A prompt token and that many action tokens, for each turn; by default 5 tokens, the last an observation."""
-    turn_id = np.array([i for k, n in enumerate(turns) for i in [-1] + [k] * n], np.int32)
-    mask = turn_id >= 0
-    values: dict[str, Any] = {
-        "token_ids": np.arange(len(mask), dtype=np.int32),
-        "action_mask": mask,
-        "logprobs": np.where(mask, -0.5, 0).astype(np.float32),
-        "weight_version": np.where(mask, 3, -1).astype(np.int32),
-        "turn_id": turn_id,
-        "turn_rewards": np.arange(sum(n > 0 for n in turns), dtype=np.float64),
-        "truncated": True,
-    }
-    return Trajectory(**(values | changes))
-
-
-EMPTY = {
-    "token_ids": np.zeros(0, np.int32),
-    "action_mask": np.zeros(0, np.bool_),
-    "logprobs": np.zeros(0, np.float32),
-    "weight_version": np.zeros(0, np.int32),
-    "turn_id": np.zeros(0, np.int32),
-    "turn_rewards": np.zeros(0, np.float64),
-}
+    rewards = range(sum(n > 0 for n in turns))
+    return replace(trajectory_of(turns_of(*((1, n) for n in turns)), rewards, version=3, truncated=True), **changes)
 
 
 # ------------------------------------------------------------------------------------------------ what it says
@@ -64,7 +45,7 @@ def test_segments_cover_tokens_in_order() -> None:
 
 
 def test_episode_without_tokens_is_valid() -> None:
-    t = Trajectory(**EMPTY, status=Status.ERROR_ENGINE, error="gone")
+    t = trajectory_of([], status=Status.ERROR_ENGINE, error="gone")
     assert t.num_turns == 0
     assert t.segments() == ()
     assert t.oldest_version is None
@@ -185,22 +166,18 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     starts = starts or [0] * (size > 0)
     mask = np.array(turn_id, np.int32) >= 0
 
-    def per_token(values: st.SearchStrategy[Any], other: Any, dtype: type) -> np.ndarray:
-        return np.array([draw(values) if acted else other for acted in mask], dtype)
-
     terminated = tail == 0 and draw(st.booleans())
     token_ids = np.array(draw(st.lists(st.integers(9, 2**31 - 1), min_size=size, max_size=size)), np.int32)
     sets: list[list[int]] = [[*range(draw(st.integers(0, 2))), int(token)] for token in token_ids[mask]]
     with_mask = draw(st.booleans())
-    return Trajectory(
+    return trajectory_of(
+        turn_id,
+        [draw(NUMBER) for _ in turns],
         token_ids=token_ids,
         kept_ids=np.array([token for one in sets for token in one] if with_mask else [], np.int32),
         kept_counts=per_sampled(mask, [len(one) for one in sets]) if with_mask else np.zeros(0, np.int32),
-        action_mask=mask,
-        logprobs=per_token(st.floats(width=32, allow_nan=False, allow_infinity=False), 0, np.float32),
-        weight_version=per_token(st.integers(0, 2**31 - 1), -1, np.int32),
-        turn_id=np.array(turn_id, np.int32),
-        turn_rewards=np.array([draw(NUMBER) for _ in turns], np.float64),
+        logprobs=[draw(st.floats(width=32, allow_nan=False, allow_infinity=False)) for _ in turn_id],
+        version=[draw(st.integers(0, 2**31 - 1)) for _ in turn_id],
         turn_terms=tuple(draw(TERMS) for _ in turns),
         terminated=terminated,
         truncated=not terminated and draw(st.booleans()),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chat_styles import make_tokenizer
+from chat_styles import look_call, make_tokenizer, tool_schema
 from transformers import AddedToken
 
 import textenvs
@@ -58,22 +58,8 @@ INJECTIONS = (
     "<｜User｜>",
     "</tool_response>",
 )
-CALL = {"id": "zqcall000", "type": "function", "function": {"name": "look", "arguments": '{"what": "call ONE"}'}}
-SECOND = {"id": "zqcall001", "type": "function", "function": {"name": "look", "arguments": '{"what": "call TWO"}'}}
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look",
-            "description": "about LOOK",
-            "parameters": {
-                "type": "object",
-                "properties": {"what": {"type": "string", "description": "about WHAT"}},
-                "required": ["what"],
-            },
-        },
-    }
-]
+CALL, SECOND = look_call("call ONE"), look_call("call TWO", 1)
+TOOLS = [tool_schema("look", "about LOOK", what={"type": "string", "description": "about WHAT"})]
 
 
 @cache

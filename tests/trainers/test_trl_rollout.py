@@ -470,48 +470,39 @@ class WithVLLM:
         return self.outputs
 
 
-def test_vllm_round_is_cut_with_logprobs():
-    async def play():
-        engine = RoundEngine(64)
-        engine.begin(3, 8)
-        lengths = (2, 7, 3)
-        requests = [
-            asyncio.ensure_future(engine.generate([1, 2], Sampling(max_new_tokens=n, stop_token_ids=(9,))))
-            for n in lengths
-        ]
-        await asyncio.sleep(0)
-        trainer = WithVLLM(
-            [[4, 5, 6], [4, 9, 6], [7, 8, 9]], [[-1.0, -2.0, -3.0], [-1.0, -2.0, -3.0], [None, -1.0, -1.0]]
-        )
-        assert answer(trainer, engine.rounds.get_nowait())
-        assert (trainer.limit, trainer.vllm_generation.max_completion_length) == (7, 100)
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    cut, stopped, unknown = asyncio.run(play())
+async def test_vllm_round_is_cut_with_logprobs():
+    engine = RoundEngine(64)
+    engine.begin(3, 8)
+    lengths = (2, 7, 3)
+    requests = [
+        asyncio.ensure_future(engine.generate([1, 2], Sampling(max_new_tokens=n, stop_token_ids=(9,)))) for n in lengths
+    ]
+    await asyncio.sleep(0)
+    trainer = WithVLLM([[4, 5, 6], [4, 9, 6], [7, 8, 9]], [[-1.0, -2.0, -3.0], [-1.0, -2.0, -3.0], [None, -1.0, -1.0]])
+    assert answer(trainer, engine.rounds.get_nowait())
+    assert (trainer.limit, trainer.vllm_generation.max_completion_length) == (7, 100)
+    cut, stopped, unknown = await asyncio.gather(*requests, return_exceptions=True)
     assert (cut.token_ids.tolist(), cut.finish_reason, cut.logprobs.tolist()) == ([4, 5], "length", [-1.0, -2.0])
     assert (stopped.token_ids.tolist(), stopped.finish_reason) == ([4, 9], "stop")
     assert isinstance(unknown, EngineError)
 
 
-def test_round_starts_when_no_request_can_join():
-    async def play():
-        engine = RoundEngine(64)
-        engine.begin(3, 2)
-        one = asyncio.ensure_future(engine.generate([1], Sampling()))
-        await asyncio.sleep(0)
-        assert engine.rounds.empty()  # a second may still come
-        two = asyncio.ensure_future(engine.generate([1], Sampling()))
-        await asyncio.sleep(0)
-        assert len(engine.rounds.get_nowait()) == 2
-        engine.leave()
-        engine.leave()  # one left
-        three = asyncio.ensure_future(engine.generate([1], Sampling()))
-        await asyncio.sleep(0)
-        assert len(engine.rounds.get_nowait()) == 1
-        for task in (one, two, three):
-            task.cancel()
-
-    asyncio.run(play())
+async def test_round_starts_when_no_request_can_join():
+    engine = RoundEngine(64)
+    engine.begin(3, 2)
+    one = asyncio.ensure_future(engine.generate([1], Sampling()))
+    await asyncio.sleep(0)
+    assert engine.rounds.empty()  # a second may still come
+    two = asyncio.ensure_future(engine.generate([1], Sampling()))
+    await asyncio.sleep(0)
+    assert len(engine.rounds.get_nowait()) == 2
+    engine.leave()
+    engine.leave()  # one left
+    three = asyncio.ensure_future(engine.generate([1], Sampling()))
+    await asyncio.sleep(0)
+    assert len(engine.rounds.get_nowait()) == 1
+    for task in (one, two, three):
+        task.cancel()
 
 
 def test_stop_token_at_limit_is_a_stop():

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from ppo_runs import MODEL
 
 from trainers.command_line import load_config
 from trainers.ppo import train
@@ -24,14 +25,10 @@ from trainers.update import Update
 
 CROSSROADS = [
     *("env.id=program_envs:tests/crossroads", "env.val_kwargs={}", "data.val_size=200", "validation.n=1"),
-    *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
+    *MODEL,
     *("warm_start.demonstrations=256", "warm_start.steps=60", "warm_start.lr=0.01", "warm_start.batch_size=32"),
-    *(
-        "warm_start.mistake_rate=0",
-        "warm_start.careless_steps=0",
-        "actor.lr_schedule=constant",
-        "actor.lr_warmup_steps=0",
-    ),
+    *("warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
+    *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0"),
     *("engine.max_slots=64", "engine.max_context=64", "engine.threads=1", "trainer.threads=1", "trainer.logger=jsonl"),
     *("rollout.groups_per_batch=8", "rollout.n=8", "rollout.max_response_length=3", "actor.mini_batches=2"),
     *("actor.lr=0.002", "actor.entropy_coeff=0.005", "trainer.test_freq=-1"),
@@ -42,13 +39,8 @@ def learned(folder: Path, *overrides: str, iterations: int = 50) -> tuple[float,
     """The share of right first replies on validation, before and after."""
 
     async def go() -> None:
-        argv = [
-            *CROSSROADS,
-            f"trainer.default_local_dir={folder}",
-            f"trainer.total_iterations={iterations}",
-            *overrides,
-        ]
-        async with assemble(load_config(argv)[0]) as run:
+        where = (f"trainer.default_local_dir={folder}", f"trainer.total_iterations={iterations}")
+        async with assemble(load_config([*CROSSROADS, *where, *overrides])[0]) as run:
             await train(run)
 
     asyncio.run(go())

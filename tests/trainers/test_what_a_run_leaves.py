@@ -23,9 +23,13 @@ def given_model(folder: Path) -> str:
 
 
 def of_a_given_model(tmp_path: Path, *overrides: str) -> list[str]:
-    argv = [argument for argument in arguments(tmp_path / "run", *QUICK, *ONE) if argument not in MODEL]
-    argv = [argument for argument in argv if not argument.startswith("warm_start.")]
-    return [*argv, f"model.path={given_model(tmp_path / 'model')}", *overrides]
+    return [*without_model(tmp_path / "run"), f"model.path={given_model(tmp_path / 'model')}", *overrides]
+
+
+def without_model(folder: Path) -> list[str]:
+    """Return a run's arguments without those that make a model."""
+    argv = arguments(folder, *QUICK, *ONE)
+    return [argument for argument in argv if argument not in MODEL and not argument.startswith("warm_start.")]
 
 
 def test_saved_configuration_and_validation_conversations_read_back(tmp_path):
@@ -86,9 +90,7 @@ def test_weights_only_checkpoint_is_only_a_model(tmp_path, capsys, background):
     refused(capsys, argv, "has the model alone (trainer.save_weights_only)", f"model.path={checkpoint}/model")
     # It can be looked at, and it can be where another run begins.
     assert main([*argv, "trainer.val_only=true"]) == 0
-    other = [argument for argument in arguments(tmp_path / "other", *QUICK, *ONE) if argument not in MODEL]
-    other = [argument for argument in other if not argument.startswith("warm_start.")]
-    assert main([*other, f"model.path={checkpoint}/model"]) == 0
+    assert main([*without_model(tmp_path / "other"), f"model.path={checkpoint}/model"]) == 0
     assert run.iteration == 1
 
 

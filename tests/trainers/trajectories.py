@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from trainers.algorithms.batch import ActionBatch
+from trainers.engines.base import Generation
 from trainers.trajectory import Trajectory
 
 
 def turns_of(*turns: tuple[int, int], tail: int = 0) -> list[int]:
     """Return the turn of each token, -1 if observed: ``turns`` are (observed, sampled), ``tail`` is observed."""
-    of_turns = [[-1] * observed + [turn] * sampled for turn, (observed, sampled) in enumerate(turns)]
-    return [*sum(of_turns, []), *[-1] * tail]
+    turn_id: list[int] = []
+    for observed, sampled in turns:
+        turn_id += [-1] * observed + [max(turn_id, default=-1) + 1] * sampled
+    return turn_id + [-1] * tail
 
 
 def trajectory_of(
@@ -26,13 +30,14 @@ def trajectory_of(
     version: ArrayLike = 0,
     **fields: Any,
 ) -> Trajectory:
-    """Build an episode: rewards are 0 and ids are 0, 1, ... where left out, and it ended by itself or was cut.
+    """Build an episode: rewards are 0 and ids are 0, 1, ... where left out. It terminated if it ends with an action.
 
     ``logprobs`` and ``version`` are one number, or one for each token; observed tokens have none.
     """
     turns = np.asarray(turn_id, np.int32)
     sampled = turns >= 0
     count = int(turns.max(initial=-1)) + 1
+    truncated = fields.pop("truncated", not sampled[-1:].any())
     return Trajectory(
         token_ids=np.asarray(np.arange(len(turns)) if token_ids is None else token_ids, np.int32),
         action_mask=sampled,
@@ -40,5 +45,30 @@ def trajectory_of(
         weight_version=np.where(sampled, version, -1).astype(np.int32),
         turn_id=turns,
         turn_rewards=np.asarray(np.zeros(count) if rewards is None else rewards, np.float64),
-        **{"terminated": not fields.get("truncated", False), **fields},
+        truncated=truncated,
+        **{"terminated": not truncated, **fields},
+    )
+
+
+def episode_of(prompt: Sequence[int], reply: Generation) -> Trajectory:
+    """Build an episode of one turn: the reply that an engine sampled."""
+    return trajectory_of(
+        turns_of((len(prompt), len(reply.token_ids))),
+        token_ids=[*prompt, *reply.token_ids],
+        logprobs=[*[0.0] * len(prompt), *reply.logprobs],
+    )
+
+
+def action_batch(
+    lengths: Sequence[Sequence[int]], rewards: ArrayLike, group: ArrayLike | None = None, **fields: Any
+) -> ActionBatch:
+    """Build a batch of episodes that terminated: ``lengths`` are an episode's action tokens by turn; one group."""
+    count = len(lengths)
+    return ActionBatch(
+        token_offsets=np.cumsum([0, *map(sum, lengths)]),
+        turn_offsets=np.cumsum([0, *map(len, lengths)]),
+        turn_index=np.concatenate([np.repeat(np.arange(len(turns)), turns) for turns in lengths]),
+        turn_rewards=np.asarray(rewards, np.float64),
+        group=np.zeros(count, np.int64) if group is None else np.asarray(group),
+        **{"terminated": np.ones(count, np.bool_), "truncated": np.zeros(count, np.bool_), **fields},
     )

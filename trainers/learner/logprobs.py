@@ -77,7 +77,7 @@ def token_logprobs(
         unused: int64 ``[u]``; ids that are left out of every softmax and entropy (no target is one of them).
 
     Returns ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats. Raises ``ValueError``:
-    ``temperature`` is not above 0, or ``chunk_size`` is below 1.
+    ``temperature`` is not above 0.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0 to have log-probabilities with a gradient, not {temperature}")

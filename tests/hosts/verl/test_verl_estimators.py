@@ -7,47 +7,28 @@ from estimating import estimate
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from trajectories import trajectory_of, turns_of
 from verl.protocol import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from trainers.algorithms.batch import ActionBatch, gather
 from trainers.integrations.verl import TextEnvOutput
-from trainers.trajectory import Status, Trajectory
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def trajectory(rng, group):
     """An episode of one to four turns, with observations between them."""
-    turns = int(rng.integers(1, 5))
-    turn_id = [-1] * int(rng.integers(1, 4))
-    for turn in range(turns):
-        turn_id += [turn] * int(rng.integers(1, 4))
-        if turn + 1 < turns:
-            turn_id += [-1] * int(rng.integers(1, 4))
-    turn_id = np.array(turn_id, np.int32)
-    size = len(turn_id)
-    return Trajectory(
-        token_ids=rng.integers(0, 99, size).astype(np.int32),
-        action_mask=turn_id >= 0,
-        logprobs=np.where(turn_id >= 0, -rng.random(size), 0.0).astype(np.float32),
-        weight_version=np.where(turn_id >= 0, 0, -1).astype(np.int32),
-        turn_id=turn_id,
-        turn_rewards=rng.integers(-8, 9, turns) / 8,
-        turn_terms=tuple({} for _ in range(turns)),
-        terminated=True,
-        truncated=False,
-        status=Status.COMPLETED,
-        stop="solved",
-        segment_starts=np.array([0], np.int32),
-        messages=(),
+    sizes = [rng.integers(1, 4, 2) for _ in range(rng.integers(1, 5))]
+    turns = turns_of(*sizes)
+    return trajectory_of(
+        turns,
+        rng.integers(-8, 9, len(sizes)) / 8,
+        token_ids=rng.integers(0, 99, len(turns)),
+        logprobs=-rng.random(len(turns)),
         episode_id=f"{rng.random()}",
         group_id=group,
-        task_key="",
-        data_source="",
-        metrics={},
-        error=None,
     )
 
 

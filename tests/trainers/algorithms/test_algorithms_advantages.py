@@ -74,10 +74,15 @@ def test_discounted_sums_of_long_episode_are_stable() -> None:
     assert sums[0] == pytest.approx(1000.0, rel=1e-12)
 
 
-@forall(batches(), factor, factor)
-def test_gae(episodes: list[Episode], gamma: float, lam: float) -> None:
-    result = estimate("gae", make(episodes), gamma=gamma, lam=lam)
-    expected = np.array([a for e in episodes for a in oracle.gae(e, gamma, lam)])
+@pytest.mark.parametrize("name", ["gae", "bilevel_gae"])
+@forall(batches(), factor, factor, factor, factor)
+def test_gae_by_token(
+    name: str, episodes: list[Episode], gamma: float, lam: float, turn_gamma: float, turn_lam: float
+) -> None:
+    turns = {"turn_gamma": turn_gamma, "turn_lam": turn_lam} if name == "bilevel_gae" else {}
+    result = estimate(name, make(episodes), gamma=gamma, lam=lam, **turns)
+    steps = oracle.bilevel_gae if turns else oracle.gae
+    expected = np.array([a for e in episodes for a in steps(e, gamma, lam, *turns.values())])
     close(result.advantages, expected)
     close(result.returns, expected + flatten([e.values for e in episodes]))
     assert result.policy_mask.all()
@@ -150,18 +155,6 @@ def test_other_side_of_conversations_is_in_no_baseline(
     for way in ways:
         apart = [way(make(side)).advantages for side in (assistant, user)]
         close(way(both).advantages, np.concatenate(apart))
-
-
-@forall(batches(), factor, factor, factor, factor)
-def test_bilevel_gae(episodes: list[Episode], gamma: float, lam: float, turn_gamma: float, turn_lam: float) -> None:
-    result = estimate("bilevel_gae", make(episodes), gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)
-    rows = [oracle.bilevel_gae(e, gamma, lam, turn_gamma, turn_lam) for e in episodes]
-    expected = np.array([a for row in rows for a in row])
-    close(result.advantages, expected)
-    close(result.returns, expected + flatten([e.values for e in episodes]))
-    assert result.policy_mask.all()
-    assert result.value_mask is not None
-    assert result.value_mask.all()
 
 
 @forall(batches(), truncated_modes)
@@ -340,24 +333,6 @@ def test_episode_without_actions_is_in_no_baseline(name: str) -> None:
     close(estimate(name, make([one([]), *acting, one([])])).advantages, alone)
 
 
-def test_group_of_one() -> None:
-    lone, pair = one([1.0, 2.0], "lone"), [one([4.0], "pair"), one([0.0], "pair")]
-    batch = make([lone, *pair])
-    assert estimate("grpo", batch).advantages[:4].tolist() == [0.0] * 4
-    assert estimate("rloo", batch).advantages[:4].tolist() == [3.0] * 4
-    assert estimate("rloo", batch, baseline="mixed").advantages[:4].tolist() == [1.0] * 4  # 3 - mean(4, 0)
-    assert estimate("turn_grpo", batch).advantages[:4].tolist() == [3.0, 3.0, 2.0, 2.0]
-    assert estimate("turn_grpo", batch, baseline="mixed").advantages[:4].tolist() == [1.0, 1.0, 2.0, 2.0]
-
-
-def test_alone_at_turn_with_and_without_zero_padding() -> None:
-    batch = make([one([0.0, 1.0]), one([0.0]), one([0.0])])
-    assert estimate("turn_grpo", batch).advantages[:4].tolist() == [1.0, 1.0, 1.0, 1.0]
-    longer = make([one([0.0, 1.0]), one([0.0, 0.5]), one([0.0])])
-    assert estimate("turn_grpo", longer).advantages[2:4].tolist() == [0.5, 0.5]
-    assert estimate("turn_grpo", longer, zero_pad=True).advantages[2:4].tolist() == [0.75, 0.75]
-
-
 def test_normalising_never_explodes() -> None:
     """Equal outcomes but a lone second turn: dividing by the returns' standard deviation (0) would give 10^6."""
     advantages = estimate("turn_grpo", make([one([0.0, 1.0]), one([1.0]), one([1.0])]), norm_by_std=True).advantages
@@ -405,14 +380,6 @@ def test_normalize(episodes: list[Episode], truncated: Any) -> None:
         assert result.advantages[mask].std() == pytest.approx(1.0, rel=1e-4)
         order = np.argsort(plain.advantages[mask], kind="stable")
         assert (np.diff(result.advantages[mask][order]) >= -1e-12).all()
-
-
-def test_normalize_ignores_untrained_tokens() -> None:
-    batch = make([one([9.0]), one([0.0]), one([5.0], terminated=False)])
-    lopsided = Advantages(
-        np.array([9.0, 9.0, 1.0, 1.0, 7.0, 7.0]), estimate("rloo", batch, truncated="drop").policy_mask
-    )
-    np.testing.assert_allclose(normalize(lopsided).advantages, [1.0, 1.0, -1.0, -1.0, 0.0, 0.0])
 
 
 def test_normalize_counts_tokens_as_loss_does() -> None:

@@ -71,6 +71,8 @@ def test_mask_of_another_length_is_an_error() -> None:
     offsets = np.array([0, 2, 3])
     with pytest.raises(ValueError, match=r"the mask has the shape \(2,\) for 3 action tokens"):
         token_weights("token-mean", offsets, np.ones(2, np.bool_))
+    with pytest.raises(ValueError, match="weights has the shape"):
+        token_weights("token-mean", offsets, weights=np.ones(2))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -89,8 +91,3 @@ def test_tree_is_one_weighted_sequence(mode: Any) -> None:
     np.testing.assert_allclose(masked[:3], alone)
     plain = token_weights(mode, offsets, None, norm)
     assert token_weights(mode, offsets, None, norm, tree=np.arange(4)).tolist() == plain.tolist()
-
-
-def test_weights_have_one_entry_token() -> None:
-    with pytest.raises(ValueError, match="weights has the shape"):
-        token_weights("token-mean", np.array([0, 2]), weights=np.ones(3))

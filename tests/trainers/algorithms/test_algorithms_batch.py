@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithm_oracles import Episode, Turn, batches, flatten, forall, trajectory
+from trajectories import action_batch, trajectory_of
 
 from trainers.algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors
 from trainers.trajectory import Status, Trajectory
@@ -107,17 +108,8 @@ def test_nonfinite_numbers_are_refused_by_episode(bad: float) -> None:
 
 def test_turn_without_tokens_is_refused() -> None:
     """A trajectory refuses it first; a batch made by hand is checked as well."""
-    one = np.array([0, 1])
     with pytest.raises(ValueError, match="episode 0 has a turn without action tokens"):
-        ActionBatch(
-            token_offsets=one,
-            turn_offsets=np.array([0, 2]),
-            turn_index=np.array([0]),
-            turn_rewards=np.zeros(2),
-            terminated=np.array([True]),
-            truncated=np.array([False]),
-            group=np.array([0]),
-        )
+        action_batch([[1, 0]], [0.0, 0.0])
 
 
 def test_turn_indices_must_fit_rewards() -> None:
@@ -139,17 +131,7 @@ def test_states_are_the_policys_observations() -> None:
     def played(*ids: int, segments: tuple[int, ...] = (0,)) -> Trajectory:
         mask = np.array(ids) == 9
         turn = np.cumsum(np.diff(mask, prepend=False) & mask) - 1
-        return Trajectory(
-            token_ids=np.array(ids, np.int32),
-            action_mask=mask,
-            logprobs=np.where(mask, np.float32(-1), np.float32(0)),
-            weight_version=np.where(mask, 0, -1).astype(np.int32),
-            turn_id=np.where(mask, turn, -1).astype(np.int32),
-            turn_rewards=np.zeros(int(turn.max()) + 1),
-            terminated=bool(mask[-1]),
-            truncated=not mask[-1],
-            segment_starts=np.array(segments, np.int32),
-        )
+        return trajectory_of(np.where(mask, turn, -1), token_ids=ids, segment_starts=np.array(segments, np.int32))
 
     episodes = [
         played(1, 2, 9, 9, 3, 9),  # opening 1 2, then 3

@@ -8,7 +8,7 @@ with rewards of their own: 625 batches in all, each of which is given to the est
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from estimating import estimate
+from trajectories import action_batch
 
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.estimators import ESTIMATORS, normalize
@@ -58,6 +59,23 @@ def task(end: float, go_on: float, *later: float) -> list[Path]:
     ]
 
 
+def batch_of(chosen: Sequence[Path], group: Any = None, **fields: Any) -> ActionBatch:
+    rewards = np.concatenate([path.rewards for path in chosen])
+    return action_batch([path.turns for path in chosen], rewards, group, **fields)
+
+
+def chance_of(chosen: Sequence[Path], logits: np.ndarray = LOGITS) -> float:
+    return float(np.prod([path.probability(logits) for path in chosen]))
+
+
+def scores_of(chosen: Sequence[Path], logits: np.ndarray = LOGITS) -> np.ndarray:
+    return np.concatenate([path.scores(logits) for path in chosen])
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
+
+
 TASKS = [task(0.3, 0.5, 1.0, -0.5, 0.2, 2.0), task(-1.0, 0.0, 0.7, 0.1, -0.4, 0.3)]
 
 
@@ -92,22 +110,17 @@ def all_batches(exact: bool) -> list[tuple[float, ActionBatch, np.ndarray]]:
     outcomes = []
     for chosen in itertools.product(*(paths for paths in TASKS for _ in range(SIZE))):
         group = np.repeat(np.arange(len(TASKS)), SIZE)
-        tokens = [len(path.choices) for path in chosen]
-        batch = ActionBatch(
-            token_offsets=np.concatenate([[0], np.cumsum(tokens)]),
-            turn_offsets=np.concatenate([[0], np.cumsum([len(path.turns) for path in chosen])]),
-            turn_index=np.concatenate([np.repeat(np.arange(len(path.turns)), path.turns) for path in chosen]),
-            turn_rewards=np.concatenate([path.rewards for path in chosen]),
-            terminated=np.ones(len(chosen), np.bool_),
-            truncated=np.zeros(len(chosen), np.bool_),
-            group=group,
+        scores = scores_of(chosen)
+        batch = batch_of(
+            chosen,
+            group,
             values=np.concatenate([values[g][[at for at, _ in p.choices]] for g, p in zip(group, chosen, strict=True)]),
             anchor=np.concatenate([np.arange(len(path.turns)) for path in chosen]),
             greedy=np.array([sum(greedy[g].rewards) for g in group]),
             terms=np.array([[path.rewards[0], sum(path.rewards[1:])] for path in chosen]),
-            score_norms=np.square(scores := np.concatenate([path.scores(LOGITS) for path in chosen])).sum(1),
+            score_norms=np.square(scores).sum(1),
         )
-        outcomes.append((float(np.prod([path.probability(LOGITS) for path in chosen])), batch, scores))
+        outcomes.append((chance_of(chosen), batch, scores))
     return outcomes
 
 
@@ -188,10 +201,9 @@ BIASED: list[tuple[str, dict[str, Any]]] = [
 def test_documented_biases_exist(batches: Any, name: str, options: dict[str, Any]) -> None:
     """Not even proportional to the true gradient."""
     gradient = expected_gradient(lambda batch: estimate(name, batch, **options), batches[False])
-    truth = true_gradient(LOGITS)
-    cosine = gradient @ truth / (np.linalg.norm(gradient) * np.linalg.norm(truth))
-    print(f"{name} {options}: cosine with the true gradient {cosine:.4f}")
-    assert cosine < 0.9999
+    similarity = cosine(gradient, true_gradient(LOGITS))
+    print(f"{name} {options}: cosine with the true gradient {similarity:.4f}")
+    assert similarity < 0.9999
 
 
 def test_optimal_token_baseline_as_published_is_biased(batches: Any) -> None:
@@ -207,8 +219,7 @@ def test_optimal_token_baseline_as_published_is_biased(batches: Any) -> None:
         mean = np.bincount(place, energy * returns)[place] / np.bincount(place, energy)[place]
         return Advantages(returns - mean, np.ones(batch.num_tokens, np.bool_))
 
-    gradient, truth = expected_gradient(published, batches[False]), true_gradient(LOGITS)
-    assert gradient @ truth / (np.linalg.norm(gradient) * np.linalg.norm(truth)) < 0.999
+    assert cosine(expected_gradient(published, batches[False]), true_gradient(LOGITS)) < 0.999
 
 
 def test_every_estimator_is_judged_here() -> None:
@@ -237,32 +248,16 @@ def test_passk_climbs_expected_best_of_k(name: str, options: dict[str, Any], siz
     """Without the division, the expected gradient is that of the best of ``k``, times a constant that docs say."""
     paths, gradient = TASKS[0], np.zeros(4)
     for chosen in itertools.product(paths, repeat=size):
-        offsets = np.concatenate([[0], np.cumsum([len(path.choices) for path in chosen])])
-        batch = ActionBatch(
-            token_offsets=offsets,
-            turn_offsets=np.concatenate([[0], np.cumsum([len(path.turns) for path in chosen])]),
-            turn_index=np.concatenate([np.repeat(np.arange(len(path.turns)), path.turns) for path in chosen]),
-            turn_rewards=np.concatenate([path.rewards for path in chosen]),
-            terminated=np.ones(size, np.bool_),
-            truncated=np.zeros(size, np.bool_),
-            group=np.zeros(size, np.int64),
-        )
-        advantages = estimate(name, batch, **options).advantages
-        scores = np.concatenate([path.scores(LOGITS) for path in chosen])
-        gradient += (
-            np.prod([path.probability(LOGITS) for path in chosen]) * (advantages[:, None] * scores).sum(0) / size
-        )
+        advantages = estimate(name, batch_of(chosen), **options).advantages
+        gradient += chance_of(chosen) * (advantages @ scores_of(chosen)) / size
     steps = np.eye(4) * 1e-5
     slope = [(best_of(paths, k, LOGITS + step) - best_of(paths, k, LOGITS - step)) / 2e-5 for step in steps]
     np.testing.assert_allclose(gradient, scale * np.array(slope), atol=1e-9)
 
 
 def test_batch_normalisation_is_biased(batches: Any) -> None:
-    gradient, truth = (
-        expected_gradient(lambda batch: normalize(estimate("rloo", batch)), batches[False]),
-        true_gradient(LOGITS),
-    )
-    assert gradient @ truth / (np.linalg.norm(gradient) * np.linalg.norm(truth)) < 0.9999
+    gradient = expected_gradient(lambda batch: normalize(estimate("rloo", batch)), batches[False])
+    assert cosine(gradient, true_gradient(LOGITS)) < 0.9999
 
 
 def expected_update(batches: Any, config: PPOConfig) -> np.ndarray:
@@ -286,9 +281,8 @@ def expected_update(batches: Any, config: PPOConfig) -> np.ndarray:
 def test_update_of_default_configuration_points_along_policy_gradient(batches: Any) -> None:
     """Also in batches of four episodes, where the default of before does not."""
     before = ("algorithm.norm_adv=true", "actor.loss_agg_mode=token-mean")
-    truth = true_gradient(LOGITS)
     updates = [expected_update(batches[False], resolve(arguments)[0]) for arguments in ((), before)]
-    default, bent = (update @ truth / (np.linalg.norm(update) * np.linalg.norm(truth)) for update in updates)
+    default, bent = (cosine(update, true_gradient(LOGITS)) for update in updates)
     assert default == pytest.approx(1.0, abs=1e-12)
     assert bent < 0.99
 
@@ -349,15 +343,7 @@ def test_shrunk_baseline_is_unbiased_over_many_groups() -> None:
     group = np.repeat(np.arange(3), 2)
     expected, moved = np.zeros((2, 3)), 0
     for chosen in itertools.product(range(3), repeat=6):
-        batch = ActionBatch(
-            token_offsets=np.arange(7),
-            turn_offsets=np.arange(7),
-            turn_index=np.zeros(6, np.int64),
-            turn_rewards=rewards[group, chosen],
-            terminated=np.ones(6, np.bool_),
-            truncated=np.zeros(6, np.bool_),
-            group=group,
-        )
+        batch = action_batch([[1]] * 6, rewards[group, chosen], group)
         scores = np.eye(3)[list(chosen)] - chances
         plain, *shrunk = (
             estimate(name, batch, baseline=baseline).advantages
@@ -399,16 +385,7 @@ def free_gradients(lam: float, turn_lam: float) -> tuple[np.ndarray, np.ndarray]
 
     gradient, truth = np.zeros(5), np.zeros(5)
     for chance, path in zip(chances, paths, strict=True):
-        batch = ActionBatch(
-            token_offsets=np.array([0, len(path.choices)]),
-            turn_offsets=np.array([0, 2]),
-            turn_index=np.repeat([0, 1], path.turns),
-            turn_rewards=np.array(path.rewards),
-            terminated=np.ones(1, np.bool_),
-            truncated=np.zeros(1, np.bool_),
-            group=np.zeros(1, np.int64),
-            values=np.array([worth(state) for state, _ in path.choices]),
-        )
+        batch = batch_of([path], values=np.array([worth(state) for state, _ in path.choices]))
         made = estimate("bilevel_gae", batch, lam=lam, turn_gamma=1.0, turn_lam=turn_lam)
         scores = path.scores(FREE_LOGITS)
         gradient += chance * (made.advantages[:, None] * scores).sum(0)
@@ -434,7 +411,7 @@ def test_turn_lam_is_biased_where_lengths_are_chosen() -> None:
 def filtered(name: str, options: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, float]:
     """The expected gradient of batches of two groups, without and with replacing tied groups; and P(not tied)."""
     groups = [
-        (number, pair, float(np.prod([path.probability(LOGITS) for path in pair])) / len(TASKS))
+        (number, pair, chance_of(pair) / len(TASKS))
         for number, paths in enumerate(TASKS)
         for pair in itertools.product(paths, repeat=SIZE)
     ]
@@ -445,19 +422,8 @@ def filtered(name: str, options: dict[str, Any]) -> tuple[np.ndarray, np.ndarray
         gradient = np.zeros(len(LOGITS))
         for one, other in itertools.product(some, repeat=2):
             chosen = [*one[1], *other[1]]
-            tokens = [len(path.choices) for path in chosen]
-            batch = ActionBatch(
-                token_offsets=np.concatenate([[0], np.cumsum(tokens)]),
-                turn_offsets=np.concatenate([[0], np.cumsum([len(path.turns) for path in chosen])]),
-                turn_index=np.concatenate([np.repeat(np.arange(len(path.turns)), path.turns) for path in chosen]),
-                turn_rewards=np.concatenate([path.rewards for path in chosen]),
-                terminated=np.ones(len(chosen), np.bool_),
-                truncated=np.zeros(len(chosen), np.bool_),
-                group=np.repeat([0, 1], SIZE),
-            )
-            made = estimate(name, batch, **options).advantages
-            scores = np.concatenate([path.scores(LOGITS) for path in chosen])
-            gradient += one[2] * other[2] / total**2 * (made[:, None] * scores).sum(0) / len(chosen)
+            made = estimate(name, batch_of(chosen, np.repeat([0, 1], SIZE)), **options).advantages
+            gradient += one[2] * other[2] / total**2 * (made @ scores_of(chosen)) / len(chosen)
         return gradient
 
     return expected(groups, 1.0), expected(untied, through), through

@@ -16,6 +16,7 @@ import pytest
 from estimating import estimate
 from hypothesis import given
 from hypothesis import strategies as st
+from trajectories import action_batch
 
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import fork as module
@@ -109,16 +110,13 @@ def batch_of(
         tree += [-1, *(place for _ in forks)]
         turns += [0, *(turn for turn, _ in forks)]
     own = [path.choices[turn:] for path, turn in zip(episodes, turns, strict=True)]
-    lengths = [[len(tokens) for tokens in sizes] for sizes in own]
     ends = [ending(path) for path in episodes]
-    batch = ActionBatch(
-        token_offsets=np.cumsum([0, *(sum(sizes) for sizes in lengths)]),
-        turn_offsets=np.cumsum([0, *(len(sizes) for sizes in lengths)]),
-        turn_index=np.concatenate([np.repeat(np.arange(len(sizes)), sizes) for sizes in lengths]),
-        turn_rewards=np.concatenate([p.rewards[turn:] for p, turn in zip(episodes, turns, strict=True)]),
+    batch = action_batch(
+        [[len(tokens) for tokens in choices] for choices in own],
+        np.concatenate([p.rewards[turn:] for p, turn in zip(episodes, turns, strict=True)]),
+        number,
         terminated=np.array([end == "terminated" for end in ends]),
         truncated=np.array([end != "terminated" for end in ends]),
-        group=np.array(number),
         forked_from=np.array(tree),
         forked_turn=np.array(turns),
         budgeted=np.array([end == "budget" for end in ends]),

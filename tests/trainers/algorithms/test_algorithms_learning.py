@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from estimating import estimate, token_loss
+from trajectories import action_batch
 
-from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.losses import token_weights
 
 GROUPS, SIZE, TURNS, REPLY = 6, 4, 3, 2
@@ -39,14 +39,10 @@ def learned(
         drawn = (rng.random(len(table)) < np.exp(table[:, 1])).astype(np.int64)
         rewards = np.zeros((EPISODES, TURNS))
         rewards[:, paid_at] = drawn.reshape(EPISODES, TOKENS)[:, 0] == sign
-        batch = ActionBatch(
-            token_offsets=np.arange(EPISODES + 1) * TOKENS,
-            turn_offsets=np.arange(EPISODES + 1) * TURNS,
-            turn_index=turn,
-            turn_rewards=rewards.ravel(),
-            terminated=np.ones(EPISODES, np.bool_),
-            truncated=np.zeros(EPISODES, np.bool_),
-            group=np.repeat(np.arange(GROUPS), SIZE),
+        batch = action_batch(
+            [[REPLY] * TURNS] * EPISODES,
+            rewards.ravel(),
+            np.repeat(np.arange(GROUPS), SIZE),
             values=np.full(EPISODES * TOKENS, 0.5),
             anchor=np.tile(np.arange(TURNS), EPISODES),
             greedy=np.full(EPISODES, 0.5),

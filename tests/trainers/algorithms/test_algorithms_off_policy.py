@@ -100,14 +100,6 @@ def test_batch_normalized_weights(batch: list[list[float]], cap: float | None) -
     np.testing.assert_allclose(batch_normalized(raw, policies[2], "sequence_tis"), expected, rtol=1e-9)
 
 
-def test_normalised_weights_remove_constant_factor() -> None:
-    """Self-normalisation is exact for a constant: what the weights have in common is no information."""
-    offsets = np.array([0, 1, 3, 3])
-    weights = importance_weights("token_tis", np.full(3, -1.0), np.full(3, -1.5), offsets, None)
-    assert weights is not None
-    assert batch_normalized(weights, offsets, "token_tis") == pytest.approx([1.0, 1.0, 1.0])
-
-
 def test_mismatch_is_kl_in_expectation() -> None:
     """Check that over the behaviour policy's tokens ``E[e^l - 1 - l]`` is KL(behaviour, proximal)."""
     behaviour, proximal = np.log([0.7, 0.2, 0.1]), np.log([0.5, 0.3, 0.2])

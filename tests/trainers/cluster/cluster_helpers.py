@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
+from trajectories import trajectory_of, turns_of
 
 from trainers.config.learning import CriticSection
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.models.tiny import build_model
 from trainers.section import ActorSection
-from trainers.trajectory import Status, Trajectory
+from trainers.trajectory import Trajectory
 
 VOCAB = 61
 SETTINGS: dict[str, Any] = {
@@ -36,27 +37,9 @@ def trajectories(count: int = 6) -> list[Trajectory]:
     rng = np.random.default_rng(0)
     made = []
     for number in range(count):
-        mask: list[bool] = []
-        turns: list[int] = []
-        for turn in range(1 + number % 2):
-            observed, acted = int(rng.integers(1, 8)), int(rng.integers(1, 9))
-            mask += [False] * observed + [True] * acted
-            turns += [-1] * observed + [turn] * acted
-        actions = np.array(mask)
-        made.append(
-            Trajectory(
-                token_ids=rng.integers(0, VOCAB, len(mask)).astype(np.int32),
-                action_mask=actions,
-                logprobs=np.where(actions, -1.0, 0.0).astype(np.float32),
-                weight_version=np.where(actions, 0, -1).astype(np.int32),
-                turn_id=np.array(turns, np.int32),
-                turn_rewards=np.zeros(1 + number % 2),
-                terminated=True,
-                status=Status.COMPLETED,
-                episode_id=f"episode-{number}",
-                messages=({"role": "user", "content": "only people read this"},),
-            )
-        )
+        turns = turns_of(*((rng.integers(1, 8), rng.integers(1, 9)) for _ in range(1 + number % 2)))
+        ids, messages = rng.integers(0, VOCAB, len(turns)), ({"role": "user", "content": "only people read this"},)
+        made.append(trajectory_of(turns, token_ids=ids, episode_id=f"episode-{number}", messages=messages))
     return made
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from types import SimpleNamespace
 from typing import Any
@@ -91,7 +90,7 @@ def test_error_summary_keeps_the_traceback_end() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_chosen_iterations_are_captured_on_ranks(fails: bool) -> None:
+async def test_chosen_iterations_are_captured_on_ranks(fails: bool) -> None:
     class Group(LearnerGroup):
         def __init__(self) -> None:
             self.calls: list[Any] = []
@@ -103,15 +102,12 @@ def test_chosen_iterations_are_captured_on_ranks(fails: bool) -> None:
     group = Group()
     run: Any = SimpleNamespace(config=load_config(arguments)[0], learner=group, iteration=0)
 
-    async def iterations() -> None:
+    with pytest.raises(FloatingPointError) if fails else contextlib.nullcontext():
         for run.iteration in range(3):
             async with profiling(run):
                 group.calls.append(run.iteration + 1)
                 if fails and run.iteration == 1:
                     raise FloatingPointError
-
-    with pytest.raises(FloatingPointError) if fails else contextlib.nullcontext():
-        asyncio.run(iterations())
     assert group.calls == [1, ("capture", True), 2, ("capture", False), *(() if fails else (3,))]
 
 

@@ -9,32 +9,46 @@ from hypothesis import strategies as st
 from trainers.cluster.rank import Heartbeat, Verdict, Watch
 
 LIMITS = {"silence": 10.0, "stall": 100.0, "grace": 3.0}
-MOVING = Heartbeat(0.0, False, "computes")
 
 
 def watch(ranks: int = 2) -> Watch:
     return Watch(ranks, 0.0, **LIMITS)
 
 
-def test_all_done_is_done():
-    call = watch()
-    call.answered(0, 1.0, raised=False)
-    assert call.verdict(1.0) is None
-    call.answered(1, 2.0, raised=False)
-    assert call.verdict(2.0) == Verdict("done")
+def tell(call: Watch, what: str, rank: int, now: float) -> None:
+    if what in ("done", "raised"):
+        call.answered(rank, now, raised=what == "raised")
+    elif what == "gone":
+        call.lost(rank, f"rank {rank} died")
+    elif what in ("moves", "waits"):
+        call.pulse(rank, Heartbeat(0.0, what == "waits", "somewhere"), now)
 
 
-def test_only_errors_of_all_ranks_keep_the_group():
-    call = watch()
-    call.answered(1, 1.0, raised=True)
-    call.answered(0, 2.0, raised=True)
-    assert call.verdict(2.0) == Verdict("raised", rank=1)
-    call = watch()
-    call.answered(1, 1.0, raised=True)
-    call.answered(0, 2.0, raised=False)
-    verdict = call.verdict(2.0)
-    assert verdict is not None
-    assert (verdict.kind, verdict.rank, verdict.ranks) == ("broken", 1, (1,))
+@pytest.mark.parametrize(
+    ("ranks", "events", "now", "verdict"),
+    [
+        (2, [("done", 0, 1.0)], 1.0, None),
+        (2, [("done", 0, 1.0), ("done", 1, 2.0)], 2.0, ("done", None, ())),
+        # Errors of all ranks keep the group, and no others.
+        (2, [("raised", 1, 1.0), ("raised", 0, 2.0)], 2.0, ("raised", 1, ())),
+        (2, [("raised", 1, 1.0), ("done", 0, 2.0)], 2.0, ("broken", 1, (1,))),
+        # The first error is the cause while others wait.
+        (3, [("raised", 2, 1.0), ("waits", 0, 3.9)], 3.9, None),
+        (3, [("raised", 2, 1.0), ("waits", 0, 3.9)], 4.0, ("broken", 2, (2,))),
+        # Silence counts only for ranks that have not answered.
+        (3, [("done", 0, 1.0), ("moves", 1, 9.0)], 9.9, None),
+        (3, [("done", 0, 1.0), ("moves", 1, 9.0)], 10.0, ("broken", None, (2,))),
+        # A rank that moves is late in the end.
+        (2, [("done", 0, 1.0), ("moves", 1, 100.0)], 100.9, None),
+        (2, [("done", 0, 1.0), ("moves", 1, 101.0)], 101.0, ("broken", None, (1,))),
+    ],
+)
+def test_events_lead_to_verdict(ranks, events, now, verdict):
+    call = watch(ranks)
+    for event in events:
+        tell(call, *event)
+    actual = call.verdict(now)
+    assert (actual and (actual.kind, actual.rank, actual.ranks)) == verdict
 
 
 @pytest.mark.parametrize("late", [0.1, 2.9])
@@ -43,28 +57,7 @@ def test_death_behind_a_survivors_error_is_cause(late):
     call.answered(0, 1.0, raised=True)  # connection reset by peer
     assert call.verdict(1.0 + late) is None
     call.lost(1, "rank 1 was killed")
-    verdict = call.verdict(1.0 + late)
-    assert verdict == Verdict("broken", ranks=(1,), message="rank 1 was killed")
-
-
-def test_first_error_is_cause_while_ranks_wait():
-    call = watch(3)
-    call.answered(2, 1.0, raised=True)
-    call.pulse(0, Heartbeat(1.0, True, "waits"), 3.9)
-    assert call.verdict(3.9) is None
-    verdict = call.verdict(4.0)
-    assert verdict is not None
-    assert (verdict.rank, verdict.ranks) == (2, (2,))
-
-
-def test_silence_counts_only_for_pending_ranks():
-    call = watch(3)
-    call.answered(0, 1.0, raised=False)
-    call.pulse(1, MOVING, 9.0)
-    assert call.verdict(9.9) is None
-    verdict = call.verdict(10.0)
-    assert verdict is not None
-    assert verdict.ranks == (2,)
+    assert call.verdict(1.0 + late) == Verdict("broken", ranks=(1,), message="rank 1 was killed")
 
 
 def test_waiting_rank_is_blamed_only_with_all():
@@ -75,17 +68,6 @@ def test_waiting_rank_is_blamed_only_with_all():
         verdict = call.verdict(101.0)
         assert verdict is not None
         assert verdict.ranks == guilty
-
-
-def test_moving_rank_eventually_counts_as_late():
-    call = watch(2)
-    call.answered(0, 1.0, raised=False)
-    call.pulse(1, MOVING, 100.0)
-    assert call.verdict(100.9) is None
-    call.pulse(1, MOVING, 101.0)
-    verdict = call.verdict(101.0)
-    assert verdict is not None
-    assert verdict.ranks == (1,)
 
 
 def test_late_rank_without_heartbeat_has_no_place():
@@ -112,14 +94,13 @@ def test_every_call_ends_and_success_needs_all(ranks: int, events: list[tuple[st
     dead: set[int] = set()
     for what, number, later in events:
         rank, now = number % ranks, now + later
-        if what in ("done", "raised") and rank not in answers and rank not in dead:
+        if what in ("done", "raised"):
+            if rank in answers or rank in dead:
+                continue
             answers[rank] = what == "raised"
-            call.answered(rank, now, raised=what == "raised")
         elif what == "gone":
             dead.add(rank)
-            call.lost(rank, f"rank {rank} died")
-        elif what in ("moves", "waits"):
-            call.pulse(rank, Heartbeat(0.0, what == "waits", "somewhere"), now)
+        tell(call, what, rank, now)
         verdict = call.verdict(now)
         if dead:
             assert verdict is not None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 from fragile import Fragile
 
-from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.replica import Limits
@@ -26,16 +25,6 @@ def slow(call: Call) -> Reply:
 
 def now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run an asynchronous test on simulated time."""
-
-    def run() -> None:
-        run_simulated(test())
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
 
 
 def patiently(options: dict[str, Any]) -> dict[str, Any]:

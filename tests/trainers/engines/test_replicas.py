@@ -15,9 +15,9 @@ import pytest
 from fragile import Fragile
 from hypothesis import given
 from hypothesis import strategies as st
-from replicas_helpers import ANY, TOKENS, now, pair, patiently, simulated, slow, start
+from replicas_helpers import ANY, TOKENS, now, pair, patiently, slow, start
+from simulated_time import simulated
 
-from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineDeadError, EngineError, Generation, RequestError
 from trainers.engines.replicas import Replicas
@@ -120,23 +120,21 @@ NONSENSE: dict[str, Callable[[Generation], Any]] = {
 
 
 @pytest.mark.parametrize("message", NONSENSE)
-def test_invalid_replies_are_retried_and_replica_removed(message: str) -> None:
-    async def run() -> None:
-        replicas, engines = pair(max_faults=3)
-        engines[0].mangle = NONSENSE[message]
-        for turn in range(6):
-            made = await asyncio.gather(*start(replicas, 2, first=2 * turn + 1))
-            assert [reply.token_ids.tolist() for reply in made] == [list(range(1, 11))] * 2
-        stats = replicas.stats()
-        assert (stats["faults"], stats["retries"], stats["replicas_up"]) == (3, 3, 1)
-        assert stats["generated_tokens"] == 120, "what was refused does not count"
-        engines[1].mangle = NONSENSE[message]
-        with pytest.raises(EngineError, match=message):
-            await replicas.generate([1], ANY)
-        assert replicas.stats()["replicas_up"] == 1, "all replicas fail alike: it may be the request"
-        await replicas.close()
-
-    run_simulated(run())
+@simulated
+async def test_invalid_replies_are_retried_and_replica_removed(message: str) -> None:
+    replicas, engines = pair(max_faults=3)
+    engines[0].mangle = NONSENSE[message]
+    for turn in range(6):
+        made = await asyncio.gather(*start(replicas, 2, first=2 * turn + 1))
+        assert [reply.token_ids.tolist() for reply in made] == [list(range(1, 11))] * 2
+    stats = replicas.stats()
+    assert (stats["faults"], stats["retries"], stats["replicas_up"]) == (3, 3, 1)
+    assert stats["generated_tokens"] == 120, "what was refused does not count"
+    engines[1].mangle = NONSENSE[message]
+    with pytest.raises(EngineError, match=message):
+        await replicas.generate([1], ANY)
+    assert replicas.stats()["replicas_up"] == 1, "all replicas fail alike: it may be the request"
+    await replicas.close()
 
 
 @simulated
@@ -260,7 +258,8 @@ FAULTS = st.lists(
 
 
 @given(faults=FAULTS, mode=st.sampled_from(["keep", "wait", "abort"]), restarts=st.booleans())
-def test_every_request_ends_once_under_faults(faults: Any, mode: Any, restarts: bool) -> None:
+@simulated
+async def test_every_request_ends_once_under_faults(faults: Any, mode: Any, restarts: bool) -> None:
     """12 episodes of three turns on three replicas; faults and updates at any time."""
     delivered, refused, ended = [], [], []
 
@@ -306,24 +305,21 @@ def test_every_request_ends_once_under_faults(faults: Any, mode: Any, restarts: 
             up = [replica.engine for replica in replicas._replicas if replica.state == "up"]
             assert {engine.version for engine in up} <= {replicas.version}, "never mixed"
 
-    async def run() -> None:
-        replicas, _ = pair(count=3, update_timeout=50.0, restart=restart if restarts else None)
-        beside = [asyncio.create_task(trouble(replicas, *fault)) for fault in faults]
-        async with asyncio.timeout(3000):
-            await asyncio.gather(*(episode(replicas, number) for number in range(12)), *beside)
-        await asyncio.sleep(0.5)  # a probe that is on its way counts until its answer is there
-        stats = replicas.stats()
-        assert stats["generated_tokens"] == sum(delivered), "every token once"
-        assert stats["running"] == 0
-        assert sum(stats[f"replica{i}_load"] for i in range(3)) == 0
-        if not any(what in ("die", "hang", "mangle", "bad update") for _, _, what in faults):
-            assert len(ended) == 12
-            assert stats["retries"] == 0
-        if any(isinstance(error, EngineDeadError) for error in refused):
-            assert stats["replicas_up"] == 0
-        await replicas.close()
-
-    run_simulated(run())
+    replicas, _ = pair(count=3, update_timeout=50.0, restart=restart if restarts else None)
+    beside = [asyncio.create_task(trouble(replicas, *fault)) for fault in faults]
+    async with asyncio.timeout(3000):
+        await asyncio.gather(*(episode(replicas, number) for number in range(12)), *beside)
+    await asyncio.sleep(0.5)  # a probe that is on its way counts until its answer is there
+    stats = replicas.stats()
+    assert stats["generated_tokens"] == sum(delivered), "every token once"
+    assert stats["running"] == 0
+    assert sum(stats[f"replica{i}_load"] for i in range(3)) == 0
+    if not any(what in ("die", "hang", "mangle", "bad update") for _, _, what in faults):
+        assert len(ended) == 12
+        assert stats["retries"] == 0
+    if any(isinstance(error, EngineDeadError) for error in refused):
+        assert stats["replicas_up"] == 0
+    await replicas.close()
 
 
 # ---------------------------------------------------------------- the end, and the beginning

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from fragile import Fragile
-from replicas_helpers import ANY, TOKENS, now, pair, simulated, slow, start
+from replicas_helpers import ANY, TOKENS, now, pair, slow, start
+from simulated_time import simulated
 
-from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Reply
 from trainers.engines.base import EngineDeadError, EngineError, PartialUpdateError, SourceLostError, SupersededError
 from trainers.engines.replica import Limits
@@ -29,28 +29,24 @@ BROKEN: dict[str, tuple[Callable[[Fragile], None], str]] = {
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
 @pytest.mark.parametrize("how", BROKEN)
-def test_replica_with_failed_update_is_removed(how: str, mode: Any) -> None:
-    async def run() -> None:
-        breaks, message = BROKEN[how]
-        replicas, engines = pair(count=3, update_timeout=50.0, probe_interval=1000.0, stall_timeout=2000.0)
-        await asyncio.gather(*start(replicas, 3))
-        breaks(engines[1])
-        with pytest.raises(
-            PartialUpdateError, match=rf"2 of 3 replicas have version 4; taken out: replica 1: .*{message}"
-        ):
-            await replicas.update_weights("new", 4, mode)
-        assert replicas.version == 4
-        assert [engine.version for engine in engines] == [4, 0, 4]
-        made = await asyncio.gather(*start(replicas, 9))
-        assert {int(version) for reply in made for version in reply.weight_version} == {4}
-        stats = replicas.stats()
-        assert (stats["replicas_up"], stats["updates_failed"]) == (2, 1)
-        assert engines[1].closed
-        await replicas.update_weights("newer", 5, mode)
-        assert replicas.version == 5
-        await replicas.close()
-
-    run_simulated(run())
+@simulated
+async def test_replica_with_failed_update_is_removed(how: str, mode: Any) -> None:
+    breaks, message = BROKEN[how]
+    replicas, engines = pair(count=3, update_timeout=50.0, probe_interval=1000.0, stall_timeout=2000.0)
+    await asyncio.gather(*start(replicas, 3))
+    breaks(engines[1])
+    with pytest.raises(PartialUpdateError, match=rf"2 of 3 replicas have version 4; taken out: replica 1: .*{message}"):
+        await replicas.update_weights("new", 4, mode)
+    assert replicas.version == 4
+    assert [engine.version for engine in engines] == [4, 0, 4]
+    made = await asyncio.gather(*start(replicas, 9))
+    assert {int(version) for reply in made for version in reply.weight_version} == {4}
+    stats = replicas.stats()
+    assert (stats["replicas_up"], stats["updates_failed"]) == (2, 1)
+    assert engines[1].closed
+    await replicas.update_weights("newer", 5, mode)
+    assert replicas.version == 5
+    await replicas.close()
 
 
 @simulated
@@ -231,35 +227,32 @@ async def test_update_without_survivors_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("survivors", [0, 1])
-def test_replica_with_superseded_weights_gets_next_ones(survivors: int) -> None:
+@simulated
+async def test_replica_with_superseded_weights_gets_next_ones(survivors: int) -> None:
     """The learner has trained further; restarted replicas get the next weights, never old ones."""
+    made: list[Fragile] = []
 
-    async def run() -> None:
-        made: list[Fragile] = []
+    async def restart(index: int) -> Fragile:
+        made.append(Fragile(slow))
+        made[-1].fail_update = SupersededError("the learner has trained on")
+        return made[-1]
 
-        async def restart(index: int) -> Fragile:
-            made.append(Fragile(slow))
-            made[-1].fail_update = SupersededError("the learner has trained on")
-            return made[-1]
-
-        replicas, engines = pair(restart=restart)
-        await replicas.update_weights("first", 1)
-        for engine in engines[survivors:]:
-            engine.die()
-        waiting = start(replicas, 2)
-        await asyncio.sleep(30)
-        assert len(made) == 2 - survivors
-        assert [task.done() for task in waiting] == [bool(survivors)] * 2
-        for engine in made:
-            engine.fail_update = None
-        await replicas.update_weights("next", 2)
-        replies = await asyncio.gather(*waiting, *start(replicas, 4))
-        assert {int(reply.weight_version[-1]) for reply in replies[2:]} == {2}
-        assert [engine.version for engine in [*engines[:survivors], *made]] == [2, 2]
-        assert replicas.stats()["replicas_up"] == 2
-        await replicas.close()
-
-    run_simulated(run())
+    replicas, engines = pair(restart=restart)
+    await replicas.update_weights("first", 1)
+    for engine in engines[survivors:]:
+        engine.die()
+    waiting = start(replicas, 2)
+    await asyncio.sleep(30)
+    assert len(made) == 2 - survivors
+    assert [task.done() for task in waiting] == [bool(survivors)] * 2
+    for engine in made:
+        engine.fail_update = None
+    await replicas.update_weights("next", 2)
+    replies = await asyncio.gather(*waiting, *start(replicas, 4))
+    assert {int(reply.weight_version[-1]) for reply in replies[2:]} == {2}
+    assert [engine.version for engine in [*engines[:survivors], *made]] == [2, 2]
+    assert replicas.stats()["replicas_up"] == 2
+    await replicas.close()
 
 
 @simulated
@@ -360,7 +353,8 @@ async def test_sleeping_replicas_are_not_dead() -> None:
 
 
 @pytest.mark.parametrize("dies", ["before", "at bedtime"])
-def test_restarted_replica_sleeps_with_its_siblings(dies: str) -> None:
+@simulated
+async def test_restarted_replica_sleeps_with_its_siblings(dies: str) -> None:
     """The memory is in use: a restart waits, and a running one ends asleep."""
     made: list[Sleeper] = []
     awake: list[float] = []
@@ -371,28 +365,25 @@ def test_restarted_replica_sleeps_with_its_siblings(dies: str) -> None:
         made.append(Sleeper(slow))
         return made[-1]
 
-    async def run() -> None:
-        engines = [Sleeper(slow) for _ in range(2)]
-        replicas = Replicas(engines, restart=restart)
-        await asyncio.gather(*start(replicas, 2))
-        if dies == "before":
-            engines[1].die(MemoryError("injected"))
-            await asyncio.gather(*start(replicas, 4))
-        engines[1].insomnia = True
-        asleep = now()
-        await replicas.sleep()
-        await asyncio.sleep(300.0)
-        assert [begun <= asleep for begun in awake] == ([True] if dies == "before" else [])
-        assert all(engine._frozen is not None for engine in made)
-        await replicas.wake()
-        await asyncio.sleep(100.0)
-        assert len(made) == 1
-        assert made[0]._frozen is None
-        assert replicas.stats()["replicas_up"] == 2
-        assert len(await asyncio.gather(*start(replicas, 4, first=20))) == 4
-        await replicas.close()
-
-    run_simulated(run())
+    engines = [Sleeper(slow) for _ in range(2)]
+    replicas = Replicas(engines, restart=restart)
+    await asyncio.gather(*start(replicas, 2))
+    if dies == "before":
+        engines[1].die(MemoryError("injected"))
+        await asyncio.gather(*start(replicas, 4))
+    engines[1].insomnia = True
+    asleep = now()
+    await replicas.sleep()
+    await asyncio.sleep(300.0)
+    assert [begun <= asleep for begun in awake] == ([True] if dies == "before" else [])
+    assert all(engine._frozen is not None for engine in made)
+    await replicas.wake()
+    await asyncio.sleep(100.0)
+    assert len(made) == 1
+    assert made[0]._frozen is None
+    assert replicas.stats()["replicas_up"] == 2
+    assert len(await asyncio.gather(*start(replicas, 4, first=20))) == 4
+    await replicas.close()
 
 
 class SlowSleeper(Sleeper):

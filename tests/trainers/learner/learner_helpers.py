@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
+from trajectories import trajectory_of, turns_of
 
 from trainers.config.learning import CriticSection
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
+from trainers.learner.fsdp import whole
+from trainers.models.tiny import build_model
 from trainers.section import ActorSection
-from trainers.trajectory import Status, Trajectory
+from trainers.trajectory import Trajectory
 
 VOCAB = 61
+
+
+def small_model(family: str = "qwen2", **overrides: Any) -> Any:
+    return build_model(
+        VOCAB, family=family, **{"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "seed": 3} | overrides
+    )
 
 
 def sections(**keys: Any) -> dict[str, Any]:
@@ -33,32 +44,13 @@ def trajectory(
     rng: np.random.Generator, segments: Sequence[Sequence[tuple[int, int]]], *, tail: int = 0, vocab: int = VOCAB
 ) -> Trajectory:
     """Random tokens: each segment is a list of (observed tokens, action tokens); ``tail`` observed ones at the end."""
-    mask: list[bool] = []
-    turns: list[int] = []
-    starts: list[int] = []
-    turn = 0
-    for segment in segments:
-        starts.append(len(mask))
-        for observed, acted in segment:
-            mask += [False] * observed + [True] * acted
-            turns += [-1] * observed + [turn] * acted
-            turn += int(acted > 0)
-    mask += [False] * tail
-    turns += [-1] * tail
-    actions = np.array(mask, np.bool_)
-    over = bool(mask) and mask[-1]  # an episode that terminated ends with an action
-    return Trajectory(
-        token_ids=rng.integers(0, vocab, len(mask)).astype(np.int32),
-        action_mask=actions,
-        logprobs=np.where(actions, -1.0, 0.0).astype(np.float32),
-        weight_version=np.where(actions, 0, -1).astype(np.int32),
-        turn_id=np.array(turns, np.int32),
-        turn_rewards=np.zeros(turn),
-        terminated=over,
-        truncated=not over,
-        status=Status.COMPLETED if over else Status.TRUNCATED_TURNS,
+    turns = turns_of(*chain.from_iterable(segments), tail=tail)
+    starts = np.cumsum([0, *(np.sum(segment) for segment in segments[:-1])])
+    return trajectory_of(
+        turns,
+        token_ids=rng.integers(0, vocab, len(turns)),
         episode_id=f"episode-{rng.integers(1 << 30)}",
-        segment_starts=np.array(starts, np.int32),
+        segment_starts=starts.astype(np.int32),
     )
 
 
@@ -106,3 +98,41 @@ def some_trajectories(seed: int = 0) -> list[Trajectory]:
         trajectory(rng, [[(2, 20)]]),
         trajectory(rng, [[(11, 2)]]),
     ]
+
+
+def naive_scores(model: Any, item: Trajectory, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probability and entropy of each action token, over its mask, from the model's own logits.
+
+    A segment at a time, without padding.
+    """
+    logprobs, entropies = [], []
+    starts = np.concatenate([[0], np.cumsum(item.kept_counts)])
+    for part in item.segments():
+        ids = torch.from_numpy(item.token_ids[part].astype(np.int64))
+        logits = model(input_ids=ids[None], use_cache=False).logits[0] / temperature
+        for i in np.flatnonzero(item.action_mask[part]):
+            at = part.start + i
+            tokens = list(range(logits.shape[1]))
+            if len(item.kept_counts) and item.kept_counts[at]:
+                tokens = item.kept_ids[starts[at] : starts[at + 1]].tolist()
+            log_p = torch.log_softmax(logits[i - 1, tokens], -1)
+            logprobs.append(log_p[tokens.index(int(ids[i]))])
+            entropies.append(-(log_p.exp() * log_p).sum())
+    return (torch.stack(logprobs), torch.stack(entropies)) if logprobs else (torch.zeros(0), torch.zeros(0))
+
+
+def caught_gradients(optimizer: Any, update: Callable[[], Any]) -> tuple[dict[str, torch.Tensor], Any]:
+    """Return the whole gradients that an update is made of, and its metrics."""
+    caught: dict[str, torch.Tensor] = {}
+    original = optimizer.step
+
+    def step(what: str) -> Any:
+        caught.update({name: whole(p.grad).clone() for name, p in optimizer.names.items()})
+        return original(what)
+
+    optimizer.step = step
+    try:
+        metrics = update()
+    finally:
+        optimizer.step = original
+    return caught, metrics

@@ -13,11 +13,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from learner_helpers import VOCAB, forks, sections, some_masked_trajectories
+from learner_helpers import VOCAB, caught_gradients, forks, sections, some_masked_trajectories
 from safetensors.torch import save_file
 
 from trainers.learner import Learner
-from trainers.learner.fsdp import whole
 from trainers.models.tiny import build_model
 
 TRAJECTORIES = [*some_masked_trajectories(), *forks(some_masked_trajectories())]
@@ -74,23 +73,6 @@ def policy_loss(logprobs, entropy, batch):
 
 def value_loss(values, batch):
     return ((values - batch["a"]) ** 2).sum(), {}
-
-
-def caught_gradients(optimizer, update):
-    """The whole gradients that an update is made of, and its metrics."""
-    caught = {}
-    original = optimizer.step
-
-    def step(what):
-        caught.update({name: whole(p.grad).clone() for name, p in optimizer.names.items()})
-        return original(what)
-
-    optimizer.step = step
-    try:
-        metrics = update()
-    finally:
-        optimizer.step = original
-    return caught, metrics
 
 
 def measure(learner, trajectories=TRAJECTORIES):

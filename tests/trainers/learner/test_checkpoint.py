@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from learner_helpers import VOCAB, sections, some_trajectories
+from learner_helpers import sections, small_model, some_trajectories
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainers.learner import Learner, checkpoint
@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 
 def make_learner(seed=0):
-    model = build_model(VOCAB, hidden=32, layers=2, seed=seed)
+    model = small_model(seed=seed)
     return Learner(
         model, **sections(critic=True, reference=True, lr=1e-2, lr_warmup_steps=4, lr_schedule="cosine", total_steps=9)
     )
@@ -86,7 +86,7 @@ def test_saving_before_first_update_changes_nothing(tmp_path):
 def test_checkpoint_of_other_models_is_refused(tmp_path):
     make_learner().save(tmp_path / "full")
     with pytest.raises(ValueError, match="holds actor, critic, reference, but this learner has actor"):
-        Learner(build_model(VOCAB, hidden=32, layers=2)).load(tmp_path / "full")
+        Learner(small_model()).load(tmp_path / "full")
     with pytest.raises(FileNotFoundError, match="no checkpoint of a learner"):
         make_learner().load(tmp_path / "elsewhere")
 
@@ -94,15 +94,15 @@ def test_checkpoint_of_other_models_is_refused(tmp_path):
 @pytest.mark.parametrize("larger_options", [{"layers": 3}, {"layers": 2, "tie_word_embeddings": False}])
 def test_checkpoint_of_larger_or_smaller_model_is_refused(tmp_path, larger_options):
     """Refuse it though its tensors have the names and shapes of the smaller one's, and further ones."""
-    Learner(build_model(VOCAB, hidden=32, **larger_options)).save(tmp_path / "larger")
-    learner = Learner(build_model(VOCAB, hidden=32, layers=2, seed=1))
+    Learner(small_model(**larger_options)).save(tmp_path / "larger")
+    learner = Learner(small_model(seed=1))
     before = everything(learner)
     with pytest.raises(ValueError, match=r"tensors is of another model: it also has actor/lm\."):
         learner.load(tmp_path / "larger")
     after = everything(learner)
     assert all(torch.equal(after[name], value) for name, value in before.items())
     learner.save(tmp_path / "smaller")
-    larger = Learner(build_model(VOCAB, hidden=32, **larger_options))
+    larger = Learner(small_model(**larger_options))
     with pytest.raises(ValueError, match=r"tensors is of another model: it lacks actor/lm\."):
         larger.load(tmp_path / "smaller")
 

@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from learner_helpers import VOCAB, sections, some_trajectories, trajectory
+from learner_helpers import (
+    VOCAB,
+    caught_gradients,
+    masked,
+    naive_scores,
+    sections,
+    small_model,
+    some_masked_trajectories,
+    some_trajectories,
+    trajectory,
+)
 
 from trainers.config.learning import CriticSection
 from trainers.learner.learner import Learner
-from trainers.models.tiny import build_model
 
 TRAJECTORIES = some_trajectories()
 COUNTS = [int(t.action_mask.sum()) for t in TRAJECTORIES]
-
-
-def small_model(family="qwen2", **overrides):
-    shape = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "seed": 3} | overrides
-    return build_model(VOCAB, family=family, **shape)
-
-
-def segments(item):
-    bounds = [*item.segment_starts, len(item.token_ids)]
-    for start, end in zip(bounds, bounds[1:], strict=False):
-        yield item.token_ids[start:end], item.action_mask[start:end]
-
-
-def naive_scores(model, item, temperature):
-    """Log-probabilities and entropies from the model's own logits, a segment at a time, without padding."""
-    logprobs, entropies = [], []
-    for tokens, mask in segments(item):
-        ids = torch.from_numpy(tokens.astype(np.int64))
-        log_p = torch.log_softmax(model(input_ids=ids[None], use_cache=False).logits[0] / temperature, -1)
-        for i in np.flatnonzero(mask):
-            logprobs.append(log_p[i - 1, ids[i]])
-            entropies.append(-(log_p[i - 1].exp() * log_p[i - 1]).sum())
-    empty = torch.zeros(0)
-    return (torch.stack(logprobs), torch.stack(entropies)) if logprobs else (empty, empty)
 
 
 def random_per_token(seed=5):
@@ -51,39 +38,33 @@ def policy_loss(logprobs, entropy, batch):
     return (batch["a"] * torch.exp(0.1 * logprobs) + batch["b"] * entropy).sum(), {"seen": float(len(logprobs))}
 
 
-def gradients_of(learner, update):
-    """The gradients of an update, caught before the optimizer uses them."""
-    caught = {}
-    optimizer = learner.actor_optimizer
-    original = optimizer.step
-
-    def step(what):
-        caught.update({name: p.grad.clone() for name, p in optimizer.names.items()})
-        return original(what)
-
-    optimizer.step = step
-    update()
-    return caught
-
-
 def relative_difference(actual, reference):
     norm = sum(float(g.double().square().sum()) for g in reference.values()) ** 0.5
     return max(float((actual[name] - g).double().norm()) for name, g in reference.items()) / norm
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_and_entropies_match_own_logits(family, temperature):
+@pytest.mark.parametrize("items", [TRAJECTORIES, some_masked_trajectories()], ids=["plain", "masked"])
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("qwen2", {"temperature": 1.0}),
+        ("qwen3", {"temperature": 0.7, "share_prefixes": False}),
+        ("llama", {"temperature": 0.7, "use_remove_padding": True}),
+    ],
+)
+def test_logprobs_and_entropies_match_own_logits(items, family, options):
     model = small_model(family)
-    learner = Learner(model, **sections(temperature=temperature, max_tokens_per_micro_batch=64))
-    logprobs, entropies = learner.logprobs(TRAJECTORIES, entropy=True)
+    learner = Learner(model, **sections(reference=True, max_tokens_per_micro_batch=64, **options))
+    logprobs, entropies = learner.logprobs(items, entropy=True)
+    reference = learner.logprobs(items, model="reference")
     with torch.no_grad():
-        for item, scores, spread in zip(TRAJECTORIES, logprobs, entropies, strict=True):
-            expected, their_spread = naive_scores(model, item, temperature)
+        for item, scores, spread, reference_scores in zip(items, logprobs, entropies, reference, strict=True):
+            expected, expected_spread = naive_scores(model, item, options["temperature"])
             assert scores.dtype == np.float32
             assert scores.shape == (item.action_mask.sum(),)
             np.testing.assert_allclose(scores, expected.numpy(), atol=1e-5)
-            np.testing.assert_allclose(spread, their_spread.numpy(), atol=1e-5)
+            np.testing.assert_allclose(reference_scores, expected.numpy(), atol=1e-5)
+            np.testing.assert_allclose(spread, expected_spread.numpy(), atol=1e-5)
 
 
 def test_untied_head_is_used():
@@ -95,47 +76,39 @@ def test_untied_head_is_used():
         np.testing.assert_allclose(got[0], naive_scores(model, TRAJECTORIES[0], 1.0)[0].numpy(), atol=1e-5)
 
 
-def test_gradient_is_that_of_naive_loss():
-    model = small_model()
-    learner = Learner(model, **sections(max_tokens_per_micro_batch=48, chunk_size=5, temperature=0.8))
-    numbers = random_per_token()
-    got = gradients_of(learner, lambda: learner.update_actor(TRAJECTORIES, numbers, policy_loss))
-    for item, a, b in zip(TRAJECTORIES, numbers["a"], numbers["b"], strict=True):
+@pytest.mark.parametrize("items", [TRAJECTORIES, some_masked_trajectories()], ids=["plain", "masked"])
+def test_gradient_is_that_of_naive_loss_however_cut(items):
+    model, numbers = small_model(), random_per_token()
+    for item, a, b in zip(items, numbers["a"], numbers["b"], strict=True):
         logprobs, entropies = naive_scores(model, item, 0.8)
         if len(a):
             (torch.from_numpy(a) * torch.exp(0.1 * logprobs) + torch.from_numpy(b) * entropies).sum().backward()
-    for name, parameter in model.named_parameters():
-        scale = parameter.grad.abs().max()
-        torch.testing.assert_close(got[f"lm.{name}"], parameter.grad, rtol=1e-4, atol=float(1e-5 * scale))
-
-
-@pytest.mark.parametrize(("budget", "chunk"), [(1, 1), (32, 3), (100, 1024), (7, 16)])
-def test_budget_and_chunks_do_not_change_update(budget, chunk):
-    def run(**settings):
-        learner = Learner(small_model(), **sections(**settings))
-        metrics = {}
-        grads = gradients_of(
-            learner, lambda: metrics.update(learner.update_actor(TRAJECTORIES, random_per_token(), policy_loss))
+    expected = {f"lm.{name}": parameter.grad for name, parameter in model.named_parameters()}
+    reported = []
+    for budget, chunk in ((10_000, 4096), (48, 5), (1, 1), (7, 16)):
+        cuts = {"max_tokens_per_micro_batch": budget, "chunk_size": chunk}
+        learner = Learner(small_model(), **sections(**cuts, temperature=0.8))
+        gradients, metrics = caught_gradients(
+            learner.actor_optimizer, partial(learner.update_actor, items, numbers, policy_loss)
         )
-        return grads, metrics
-
-    whole, expected = run(max_tokens_per_micro_batch=10_000, chunk_size=4096)
-    cut, metrics = run(max_tokens_per_micro_batch=budget, chunk_size=chunk)
-    assert relative_difference(cut, whole) < 1e-6
-    assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-    assert metrics["entropy"] == pytest.approx(expected["entropy"], rel=1e-5)
-    assert metrics["seen"] == sum(COUNTS)
-    assert metrics["tokens"] == expected["tokens"]
+        assert relative_difference(gradients, expected) < 1e-5
+        reported.append([metrics[name] for name in ("loss", "entropy", "seen", "tokens")])
+        assert reported[-1] == pytest.approx(reported[0], rel=1e-5)
+    assert reported[0][2] == sum(COUNTS)
 
 
-def test_gradient_checkpointing_does_not_change_gradient():
-    def run(on):
-        learner = Learner(small_model(), **sections(enable_gradient_checkpointing=on))
-        return gradients_of(learner, lambda: learner.update_actor(TRAJECTORIES, random_per_token(), policy_loss))
-
-    plain, checkpointed = run(False), run(True)
-    for name, gradient in plain.items():
-        torch.testing.assert_close(checkpointed[name], gradient)
+def test_siblings_with_shared_prefix_have_own_masks():
+    """The first action tokens of siblings are the same and read once; their masks differ."""
+    rng = np.random.default_rng(3)
+    first = trajectory(rng, [[(6, 5), (2, 4)]])
+    items = [masked(replace(first, group_id="g", episode_id=f"e{number}"), rng) for number in range(3)]
+    assert len({item.kept_ids.tobytes() for item in items}) == 3
+    model = small_model()
+    with torch.no_grad():
+        for share in (False, True):
+            learner = Learner(model, **sections(share_prefixes=share, temperature=0.7, max_tokens_per_micro_batch=256))
+            for item, scores in zip(items, learner.logprobs(items), strict=True):
+                np.testing.assert_allclose(scores, naive_scores(model, item, 0.7)[0].numpy(), atol=1e-5)
 
 
 def test_segments_do_not_see_each_other():
@@ -166,10 +139,10 @@ def test_values_are_before_actions_and_at_end():
     for item, scores, last in zip(TRAJECTORIES, values, bootstrap, strict=True):
         expected = []
         with torch.no_grad():
-            for tokens, mask in segments(item):
-                ids = torch.from_numpy(tokens.astype(np.int64))[None]
+            for part in item.segments():
+                ids = torch.from_numpy(item.token_ids[part].astype(np.int64))[None]
                 everywhere = head(backbone(input_ids=ids, use_cache=False).last_hidden_state)[0, :, 0].numpy()
-                expected += [everywhere[i - 1] for i in np.flatnonzero(mask)]
+                expected += [everywhere[i - 1] for i in np.flatnonzero(item.action_mask[part])]
         np.testing.assert_allclose(scores, np.array(expected, np.float32), atol=1e-5)
         np.testing.assert_allclose(last, everywhere[-1], atol=1e-5)
 
@@ -216,17 +189,6 @@ def test_sft_learns_tokens_and_reports_their_nll():
     assert history[0]["nll"] == pytest.approx(float(expected), rel=1e-5)
     assert history[0]["loss"] == pytest.approx(float(expected), rel=1e-5)
     assert history[-1]["nll"] < 0.3 * history[0]["nll"]
-
-
-def test_sft_weights_choose_what_is_learned():
-    learner = Learner(small_model(), **sections(lr=1e-2, weight_decay=0.0))
-    before = learner.logprobs(TRAJECTORIES)
-    weights = [np.full(n, 0.1 if i == 1 else 0.0, np.float32) for i, n in enumerate(COUNTS)]
-    for _ in range(20):
-        learner.update_sft(TRAJECTORIES, weights)
-    after = learner.logprobs(TRAJECTORIES)
-    assert after[1].mean() > before[1].mean() + 1.0
-    assert after[7].mean() < before[7].mean() + 0.5
 
 
 def test_weights_are_whole_copy_in_models_naming():

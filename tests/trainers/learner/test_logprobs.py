@@ -17,21 +17,40 @@ def inputs(n=13, width=6, vocab=11, dtype=torch.float32, seed=0, bias=True):
     return hidden, weight, offset, torch.randint(0, vocab, (n,), generator=generator)
 
 
-def full(hidden, weight, bias, targets, temperature):
-    logits = hidden @ weight.T + (0 if bias is None else bias)
-    log_p = torch.log_softmax(logits / temperature, -1)
-    return log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+def full(hidden, weight, bias, targets, temperature, sets=None):
+    """Return log-probabilities and entropies, each over its set of tokens, or over all where that is empty."""
+    logits = (hidden @ weight.T + (0 if bias is None else bias)) / temperature
+    logprobs, entropies = [], []
+    for row, target, some in zip(logits, targets.tolist(), sets or [[]] * len(targets), strict=True):
+        tokens = some or list(range(len(row)))
+        log_p = torch.log_softmax(row[tokens], -1)
+        logprobs.append(log_p[tokens.index(target)])
+        entropies.append(-(log_p.exp() * log_p).sum())
+    return torch.stack(logprobs), torch.stack(entropies)
+
+
+def some_kept(targets, vocab, seed=2):
+    """Sets that hold their targets, of all sizes; every third distribution is over the full vocabulary."""
+    generator = torch.Generator().manual_seed(seed)
+    sets = []
+    for i, target in enumerate(targets.tolist()):
+        rest = [t for t in torch.randperm(vocab, generator=generator).tolist() if t != target]
+        sets.append([] if i % 3 == 2 else sorted([target, *rest[: i % vocab]]))
+    ids = torch.tensor([t for one in sets for t in one], dtype=torch.int64)
+    return sets, Support(ids, torch.tensor([len(one) for one in sets]))
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 13, 100])
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 2.5])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("bias", "masked"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_values_and_gradients_are_those_of_full_logits(chunk, temperature, bias, dtype, tolerance):
+def test_values_and_gradients_are_those_of_full_logits(chunk, temperature, bias, masked, dtype, tolerance):
     hidden, weight, offset, targets = inputs(bias=bias, dtype=dtype)
     leaves = [tensor for tensor in (hidden, weight, offset) if tensor is not None]
-    chunked = token_logprobs(hidden, weight, targets, bias=offset, temperature=temperature, chunk_size=chunk)
-    exact = full(hidden, weight, offset, targets, temperature)
+    sets, support = some_kept(targets, len(weight)) if masked else (None, None)
+    options = {"temperature": temperature, "chunk_size": chunk, "support": support}
+    chunked = token_logprobs(hidden, weight, targets, bias=offset, **options)
+    exact = full(hidden, weight, offset, targets, temperature, sets)
     scales = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1))
     gradients = [
         torch.autograd.grad((scales[0] * logprobs + scales[1] * entropy).sum(), leaves)
@@ -104,52 +123,10 @@ def test_chunk_logits_have_documented_size():
         assert positions_at_once(2**40, device) == 1
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", 0.0), ("chunk_size", 0)])
-def test_settings_outside_their_range(name, value):
+def test_temperature_of_zero_is_refused():
     hidden, weight, _, targets = inputs(bias=False)
-    with pytest.raises(ValueError, match=name):
-        token_logprobs(hidden, weight, targets, **{name: value})
-
-
-# --- over the tokens that the sampler's cuts left
-
-
-def some_kept(targets, vocab, seed=2):
-    """Sets that hold their targets, of all sizes; every third distribution is over the full vocabulary."""
-    generator = torch.Generator().manual_seed(seed)
-    sets = []
-    for i, target in enumerate(targets.tolist()):
-        rest = [t for t in torch.randperm(vocab, generator=generator).tolist() if t != target]
-        sets.append([] if i % 3 == 2 else sorted([target, *rest[: i % vocab]]))
-    ids = torch.tensor([t for one in sets for t in one], dtype=torch.int64)
-    return sets, Support(ids, torch.tensor([len(one) for one in sets]))
-
-
-def full_over(hidden, weight, bias, targets, temperature, sets):
-    logits = (hidden @ weight.T + bias) / temperature
-    logprobs, entropies = [], []
-    for row, target, one in zip(logits, targets.tolist(), sets, strict=True):
-        some = one or list(range(len(row)))
-        log_p = torch.log_softmax(row[some], -1)
-        logprobs.append(log_p[some.index(target)])
-        entropies.append(-(log_p.exp() * log_p).sum())
-    return torch.stack(logprobs), torch.stack(entropies)
-
-
-@pytest.mark.parametrize("chunk", [1, 4, 100])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_masked_logprobs_match_renormalised_distribution(chunk, dtype, tolerance):
-    hidden, weight, offset, targets = inputs(dtype=dtype)
-    sets, support = some_kept(targets, len(weight))
-    masked = token_logprobs(hidden, weight, targets, bias=offset, temperature=0.7, chunk_size=chunk, support=support)
-    exact = full_over(hidden, weight, offset, targets, 0.7, sets)
-    scales = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1))
-    gradients = [
-        torch.autograd.grad((scales[0] * logprobs + scales[1] * entropy).sum(), (hidden, weight, offset))
-        for logprobs, entropy in (masked, exact)
-    ]
-    for a, b in zip([*masked, *gradients[0]], [*exact, *gradients[1]], strict=True):
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        token_logprobs(hidden, weight, targets, temperature=0.0)
 
 
 def test_only_mask_gives_gradient_of_sampled_distribution():

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
-from learner_helpers import VOCAB, sections, some_trajectories, trajectory
+from learner_helpers import VOCAB, caught_gradients, sections, small_model, some_trajectories, trajectory
 
 from trainers.config.model import ModelSection
 from trainers.learner import Learner
 from trainers.learner.lora import adapter_layers, adapter_record
-from trainers.models.tiny import build_model
 
 peft = pytest.importorskip("peft")
 TRAJECTORIES = some_trajectories()
 SETTINGS = {"lora_rank": 4, "lora_alpha": 8}
 
 
-def base_model():
-    return build_model(VOCAB, hidden=32, layers=2, seed=3)
-
-
 def trained(steps=2, **keys):
-    learner = Learner(base_model(), **sections(**{**SETTINGS, "reference": True, "lr": 3e-2} | keys))
+    learner = Learner(small_model(), **sections(**{**SETTINGS, "reference": True, "lr": 3e-2} | keys))
     for _ in range(steps):
         learner.update_sft(TRAJECTORIES)
     return learner
@@ -38,21 +35,21 @@ def learner():
 
 
 def test_new_adapter_changes_nothing():
-    plain = scores(Learner(base_model()))
+    plain = scores(Learner(small_model()))
     new = trained(steps=0)
     np.testing.assert_allclose(scores(new), plain, atol=1e-6)
     np.testing.assert_array_equal(scores(new, model="reference"), plain)
 
 
 def test_reference_is_model_without_its_adapter(learner):
-    plain = scores(Learner(base_model()))
+    plain = scores(Learner(small_model()))
     np.testing.assert_array_equal(scores(learner, model="reference"), plain)
     assert np.abs(scores(learner) - plain).max() > 0.01, "the actor has learned"
     np.testing.assert_array_equal(scores(learner, model="reference"), plain)  # reading switches nothing for good
 
 
 def test_merged_weights_are_policy_under_models_own_names(learner):
-    model = base_model()
+    model = small_model()
     weights = learner.weights()
     assert weights.keys() == model.state_dict().keys()
     model.load_state_dict(weights)
@@ -64,7 +61,7 @@ def test_only_adapters_learn(learner):
     assert trainable
     assert all(".lora_A." in name or ".lora_B." in name for name in trainable)
     assert learner.actor_optimizer.names.keys() == trainable
-    base = base_model().state_dict()
+    base = small_model().state_dict()
     for name, value in learner.actor.lm.state_dict().items():
         if ".lora_" not in name:
             assert torch.equal(value, base[name.replace(".base_layer", "")]), name
@@ -80,26 +77,16 @@ def test_critic_learns_adapters_and_its_head():
 def test_gradient_is_that_of_product():
     """d/dB = scale * G A^T and d/dA = scale * B^T G, with G the gradient of the merged matrix, by a full learner."""
     learner = trained(steps=1)
-    full = base_model()
+    full = small_model()
     full.load_state_dict(learner.weights())
     full = Learner(full)
-    caught = {}
-    for who in (learner, full):
-        step = who.actor_optimizer.step
-        names = who.actor_optimizer.names
-
-        def keep(what, step=step, names=names, who=who):
-            caught[who] = {name: p.grad.clone() for name, p in names.items()}
-            return step(what)
-
-        who.actor_optimizer.step = keep
     parts = {name: value.clone() for name, value in learner.actor.lm.state_dict().items()}
-    learner.update_sft(TRAJECTORIES)
-    full.update_sft(TRAJECTORIES)
+    gradients, exact = (
+        caught_gradients(who.actor_optimizer, partial(who.update_sft, TRAJECTORIES))[0] for who in (learner, full)
+    )
     layer = "model.layers.1.mlp.down_proj"
-    g = caught[full][f"lm.{layer}.weight"]
+    g = exact[f"lm.{layer}.weight"]
     a, b = (parts[f"{layer}.lora_{which}.default.weight"] for which in "AB")
-    gradients = caught[learner]
     scale = SETTINGS["lora_alpha"] / SETTINGS["lora_rank"]
     torch.testing.assert_close(gradients[f"lm.{layer}.lora_B.default.weight"], scale * g @ a.T, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(gradients[f"lm.{layer}.lora_A.default.weight"], scale * b.T @ g, rtol=1e-3, atol=1e-6)
@@ -108,7 +95,7 @@ def test_gradient_is_that_of_product():
 def test_reward_moves_with_adapters_alone():
     """REINFORCE on a bandit: one token after a fixed prompt, rewarded when it is below half of the vocabulary."""
     # The frozen head must be able to say something: at the usual scale no token of a random model can stand out.
-    model = build_model(VOCAB, hidden=32, layers=2, seed=3, initializer_range=0.2)
+    model = small_model(initializer_range=0.2)
     learner = Learner(model, **sections(**SETTINGS, lr=2e-2))
     rng = np.random.default_rng(0)
     rewards = []
@@ -132,7 +119,7 @@ def test_reward_moves_with_adapters_alone():
 
 def test_peft_loads_adapter(learner, tmp_path):
     learner.export_adapter(tmp_path / "adapter")
-    wrapped = peft.PeftModel.from_pretrained(base_model(), tmp_path / "adapter")
+    wrapped = peft.PeftModel.from_pretrained(small_model(), tmp_path / "adapter")
     merged = wrapped.merge_and_unload()
     for name, value in learner.weights().items():
         torch.testing.assert_close(merged.state_dict()[name], value, msg=name)
@@ -189,7 +176,7 @@ def adapted(learner):
 
 
 def test_no_adapter_to_give():
-    plain = Learner(base_model())
+    plain = Learner(small_model())
     with pytest.raises(ValueError, match="has no adapter"):
         plain.weights(which="adapter")
 
@@ -218,7 +205,7 @@ def test_weights_stream_in_float32(tmp_path):
     learner = trained(dtype="bfloat16")
     adapters, merged = learner.weights(which="adapter"), learner.weights()
     assert {value.dtype for value in merged.values()} == {torch.float32}
-    model = base_model()
+    model = small_model()
     for name, layer in adapter_layers(learner.actor.lm):
         a, b = (adapters[f"base_model.model.{name}.lora_{letter}.weight"] for letter in "AB")
         base = model.get_submodule(name).weight.detach().bfloat16().float()

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import TRAJECTORIES, assert_same, caught_gradients, make_learner, measure, run_ranks
+from learner_helpers import caught_gradients
+from ranks import TRAJECTORIES, assert_same, make_learner, measure, run_ranks
 from torch.distributed.fsdp import FSDPModule
+from trajectories import episode_of
 
 from trainers.config.engine import TorchEngineSection
 from trainers.engines.base import Sampling
 from trainers.engines.torch_engine import TorchEngine
-from trainers.trajectory import Trajectory
 
 TENSOR, SEQUENCE = "tensor_parallel_size", "ulysses_sequence_parallel_size"
 LORA = {"lora_rank": 4, "lora_alpha": 8}
@@ -51,11 +52,7 @@ CASES = {
         "padded, one trajectory at a time, small chunks": {**PADDED, **ONE_AT_A_TIME},
         "all at once, full head, checkpointing": {**ALL_AT_ONCE, "enable_gradient_checkpointing": True},
         "lora, padded, small chunks": {**LORA, "chunk_size": 3, **PADDED},
-        "sequence, packed, checkpointing": {
-            SEQUENCE: 2,
-            "enable_gradient_checkpointing": True,
-            **PACKED,
-        },
+        "sequence, packed, checkpointing": {SEQUENCE: 2, "enable_gradient_checkpointing": True, **PACKED},
         "llama, tensor": {"family": "llama", TENSOR: 2},
         "bfloat16": {"family": "qwen3", "dtype": "bfloat16", TENSOR: 2},
     },
@@ -63,16 +60,8 @@ CASES = {
         "hybrid, packed": {"fsdp_size": 2, **PACKED},
         "sequence": {SEQUENCE: 4},
         "sequence, padded": {SEQUENCE: 4, **PADDED},
-        "hybrid, tensor, checkpointing": {
-            "fsdp_size": 1,
-            TENSOR: 2,
-            "enable_gradient_checkpointing": True,
-        },
-        "qwen3, sequence and tensor": {
-            "family": "qwen3",
-            SEQUENCE: 2,
-            TENSOR: 2,
-        },
+        "hybrid, tensor, checkpointing": {"fsdp_size": 1, TENSOR: 2, "enable_gradient_checkpointing": True},
+        "qwen3, sequence and tensor": {"family": "qwen3", SEQUENCE: 2, TENSOR: 2},
         "lora, tensor": {**LORA, TENSOR: 2},
         "one trajectory": {"trajectories": TRAJECTORIES[1:2]},
         "sharded, one trajectory at a time": ONE_AT_A_TIME,
@@ -102,18 +91,7 @@ def sampled_by_an_engine():
             await engine.close()
 
     prompts, made = asyncio.run(sample())
-    return [
-        Trajectory(
-            token_ids=np.concatenate([prompt, generation.token_ids]).astype(np.int32),
-            action_mask=(acted := np.arange(len(prompt) + len(generation.token_ids)) >= len(prompt)),
-            logprobs=np.concatenate([np.zeros(len(prompt)), generation.logprobs]).astype(np.float32),
-            weight_version=np.where(acted, 0, -1).astype(np.int32),
-            turn_id=np.where(acted, 0, -1).astype(np.int32),
-            turn_rewards=np.zeros(1),
-            terminated=True,
-        )
-        for prompt, generation in zip(prompts, made, strict=True)
-    ]
+    return list(map(episode_of, prompts, made))
 
 
 def scored(folder, trajectories, **settings):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learner_helpers import VOCAB, sections, some_trajectories
+from learner_helpers import VOCAB, sections, small_model, some_trajectories
 from safetensors.torch import load_file, save_file
 
 from trainers.command_line import resolve
@@ -19,22 +19,18 @@ from trainers.config.model import ModelSection
 from trainers.learner import Learner
 from trainers.learner.lora import merge_saved
 from trainers.models.hub import read_adapter
-from trainers.models.tiny import build_model, build_tokenizer, save
+from trainers.models.tiny import build_tokenizer, save
 
 peft = pytest.importorskip("peft")
 TRAJECTORIES = some_trajectories()
 TARGETS = ("q_proj", "down_proj")
 
 
-def base_model() -> Any:
-    return build_model(VOCAB, hidden=32, layers=2, seed=3)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made by peft alone, with matrices that matter."""
     config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=list(TARGETS), task_type="CAUSAL_LM", lora_dropout=0.1)
-    model = peft.get_peft_model(base_model(), config)
+    model = peft.get_peft_model(small_model(), config)
     torch.manual_seed(5)
     for name, value in model.named_parameters():
         if "lora_" in name:
@@ -51,7 +47,7 @@ def section_of(folder: Path | None, **changed: Any) -> ModelSection:
 
 
 def learner_of(folder: Path | None, **keys: Any) -> Learner:
-    return Learner(base_model(), **sections(**keys) | {"model": section_of(folder)}, reference=True)
+    return Learner(small_model(), **sections(**keys) | {"model": section_of(folder)}, reference=True)
 
 
 def scores(learner: Learner, **options: Any) -> Any:
@@ -67,27 +63,27 @@ def copied(folder: Path, path: Path, **changed: Any) -> Path:
 
 
 def test_outputs_match_pefts_own_model(folder: Path) -> None:
-    peft_model = peft.PeftModel.from_pretrained(base_model(), str(folder)).eval()
+    peft_model = peft.PeftModel.from_pretrained(small_model(), str(folder)).eval()
     learner = learner_of(folder)
     ids = torch.arange(1, 13)[None] % VOCAB
     with torch.no_grad():
         expected = torch.log_softmax(peft_model(ids).logits.double(), -1)
         actual = torch.log_softmax(learner.actor.lm(ids).logits.double(), -1)
-        plain = torch.log_softmax(base_model()(ids).logits.double(), -1)
+        plain = torch.log_softmax(small_model()(ids).logits.double(), -1)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
     assert (expected - plain).abs().max() > 0.01, "the adapter matters"
     merged = Learner(peft_model.merge_and_unload())
     np.testing.assert_allclose(scores(learner), scores(merged), atol=1e-5)
-    np.testing.assert_array_equal(scores(learner, model="reference"), scores(Learner(base_model())))
+    np.testing.assert_array_equal(scores(learner, model="reference"), scores(Learner(small_model())))
 
 
 def test_published_weights_are_merged(folder: Path) -> None:
-    expected = peft.PeftModel.from_pretrained(base_model(), str(folder)).merge_and_unload().state_dict()
+    expected = peft.PeftModel.from_pretrained(small_model(), str(folder)).merge_and_unload().state_dict()
     weights = learner_of(folder).weights()
     assert weights.keys() == expected.keys()
     for name, value in weights.items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
-    model = base_model()
+    model = small_model()
     merge_saved(model.base_model, section_of(folder))
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items()), "to the last bit"
 
@@ -138,7 +134,7 @@ def test_sharded_it_is_same(folder: Path) -> None:
 )
 def test_other_settings_than_its_own(folder: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Learner(base_model(), section_of(folder, **changed))
+        Learner(small_model(), section_of(folder, **changed))
 
 
 def test_model_of_another_width_or_depth(folder: Path) -> None:
@@ -146,9 +142,8 @@ def test_model_of_another_width_or_depth(folder: Path) -> None:
         ({"hidden": 48}, "of another model: .* is 48 times 192 here"),
         ({"layers": 1}, "only the adapter has"),
     ):
-        model = build_model(VOCAB, **({"hidden": 32, "layers": 2} | shape), seed=3)
         with pytest.raises(ValueError, match=message):
-            Learner(model, section_of(folder))
+            Learner(small_model(**shape), section_of(folder))
 
 
 def test_nonfinite_values_and_broken_files_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -198,7 +193,7 @@ def test_folders_without_adapter(folder: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
-    save(path, base_model(), build_tokenizer(["a b"]))
+    save(path, small_model(), build_tokenizer(["a b"]))
     return path
 
 

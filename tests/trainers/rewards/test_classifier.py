@@ -119,7 +119,7 @@ def test_without_fixed_shapes_scores_differ_slightly(folders: dict[str, str]) ->
     st.integers(1, 3),
     st.booleans(),
 )
-def test_service_scores_are_independent_of_arrival(exact, alone, arrivals, size, concurrency, remembers) -> None:
+async def test_service_scores_are_independent_of_arrival(exact, alone, arrivals, size, concurrency, remembers) -> None:
     """Any order of arrival, any batches, sequential or concurrent, cached or not, with failures in between."""
     fails = iter([True, False, True])
 
@@ -134,25 +134,22 @@ def test_service_scores_are_independent_of_arrival(exact, alone, arrivals, size,
                 raise RuntimeError("out of memory")
             return exact.score(*arguments)
 
-    async def run() -> None:
-        pool = await ClassifierPool.start(exact.options, concurrency, lambda number: Now(exact.options))
-        options = RewardModelSection(max_batch_size=size, cache_size=50 * remembers, max_wait_s=0.001)
-        async with RewardService({"m": pool}, {"m": options}) as service:
+    pool = await ClassifierPool.start(exact.options, concurrency, lambda number: Now(exact.options))
+    options = RewardModelSection(max_batch_size=size, cache_size=50 * remembers, max_wait_s=0.001)
+    async with RewardService({"m": pool}, {"m": options}) as service:
 
-            async def ask(after: int, number: int) -> None:
-                await asyncio.sleep(0.001 * after)
-                scores = await service.score("m", ScoringRequest(talk(number)))
-                assert scores == alone(number)
+        async def ask(after: int, number: int) -> None:
+            await asyncio.sleep(0.001 * after)
+            scores = await service.score("m", ScoringRequest(talk(number)))
+            assert scores == alone(number)
 
-            await asyncio.gather(*(ask(*arrival) for arrival in arrivals))
-
-    asyncio.run(run())
+        await asyncio.gather(*(ask(*arrival) for arrival in arrivals))
 
 
 # ---------------------------------------------------------------- conversations
 
 
-def test_only_messages_up_to_the_reply_count(exact: Classifier) -> None:
+async def test_only_messages_up_to_the_reply_count(exact: Classifier) -> None:
     conversation = (user("what is the sum"), assistant("two"), user("and"), assistant("the mat"))
     requests = [
         ScoringRequest(conversation),
@@ -168,14 +165,9 @@ def test_only_messages_up_to_the_reply_count(exact: Classifier) -> None:
         async def start(self) -> None:
             self._model = exact
 
-    async def run() -> list[Any]:
-        pool = await ClassifierPool.start(exact.options, make=lambda number: Here(exact.options))
-        try:
-            return list(await pool.score(requests))
-        finally:
-            await pool.close()
-
-    whole, thanked, last, first, begun, absent, silent = asyncio.run(run())
+    pool = await ClassifierPool.start(exact.options, make=lambda number: Here(exact.options))
+    whole, thanked, last, first, begun, absent, silent = await pool.score(requests)
+    await pool.close()
     assert whole == thanked == last
     assert first == begun != whole
     assert "no turn 2" in str(absent)

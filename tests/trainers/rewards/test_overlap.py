@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import reward_overlap
 from benchmarks.simulation.clock import run_simulated
 from trainers.rewards.service import Overlap
 
@@ -58,22 +54,11 @@ def test_overlap_is_the_share_of_scoring_seconds(
         assert stats["overlap"] == pytest.approx(sum(covered(generating, s) for s in seen) / len(seen))
 
 
-def benchmark() -> ModuleType:
-    path = Path(__file__).resolve().parents[3] / "benchmarks" / "reward_overlap.py"
-    spec = importlib.util.spec_from_file_location("reward_overlap", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["reward_overlap"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("per", ["episode", "turn"])
 def test_concurrent_scoring_costs_at_most_a_tenth(per: str) -> None:
-    overlap = benchmark()
-    none, beside, serial = (run_simulated(overlap.run(mode, 2, per=per)) for mode in ("none", "async", "serial"))
+    none, beside, serial = (run_simulated(reward_overlap.run(mode, 2, per=per)) for mode in ("none", "async", "serial"))
     assert beside.seconds <= 1.1 * none.seconds
     assert serial.seconds > 1.8 * none.seconds, "or there was nothing to gain"
-    assert len(beside.scores) == 2 * overlap.EPISODES
+    assert len(beside.scores) == 2 * reward_overlap.EPISODES
     assert beside.scores == serial.scores, "the very same, in the same order"
     assert beside.stats["model/overlap"] > 0.9

@@ -20,10 +20,9 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.letters import Letters
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Messages, assistant, user
-from trainers.config.reward_model import ClassifierSection, RewardModelSection
+from trainers.config.reward_model import RewardModelSection
 from trainers.config.rollout import RolloutSection
 from trainers.rewards import BackendError, RewardService, ScoringRequest, Traits, reward_of
-from trainers.rewards.backends.classifier import ClassifierPool, WorkerLostError
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Status, Trajectory
@@ -165,34 +164,6 @@ def test_outage_costs_time_but_no_episode(caplog: pytest.LogCaptureFixture) -> N
     assert seconds < undisturbed + 45
     assert "'m' is down, and requests wait for it, up to 300 s: ConnectionError: connection refused" in caplog.text
     assert "'m' is back after" in caplog.text
-
-
-def test_killed_worker_costs_no_episode(caplog: pytest.LogCaptureFixture) -> None:
-    deaths = iter([False, True, False, True, True])
-
-    class Worker:
-        lost = False
-
-        async def start(self) -> None:
-            await asyncio.sleep(5)
-
-        async def call(self, method: str, conversations: Sequence[Messages]) -> list[float | str]:
-            await asyncio.sleep(0.5)
-            if next(deaths, False):
-                self.lost = True
-                raise WorkerLostError("killed by signal 9")
-            return [truth(conversation) for conversation in conversations]
-
-        async def close(self) -> None: ...
-
-    async def run() -> Any:
-        return await train(await ClassifierPool.start(ClassifierSection(), 2, lambda number: Worker()))
-
-    batches, ended, stats = run_simulated(run())
-    check(batches)
-    assert {episode.status for episode in ended} == {Status.COMPLETED}
-    assert stats["m/unscored"] == 0
-    assert caplog.text.count("of a reward model is lost") == 3
 
 
 def test_permanently_failing_model_stops_the_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -12,8 +13,12 @@ from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message
 from trainers.chat_template import TemplateReasoning
 from trainers.config.rollout import RolloutSection
+from trainers.engines.base import Sampling
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec, Kind
+from trainers.rollout.episode_tokens import EpisodeTokens
+from trainers.rollout.seeds import derive_seed
+from trainers.trajectory import Status, Trajectory
 
 END = 2
 ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}
@@ -113,3 +118,21 @@ async def collect(
                 await after(collector, batch)
             await collector.update_weights(None, batch.version + 1)
     return collected
+
+
+async def play_out(
+    engine: ScriptedEngine, env: AsyncEnv, episode: EpisodeTokens, seed: int, metrics: Any = None, **drawn: Any
+) -> Trajectory:
+    """Play an episode that was opened to its end, one request after the other."""
+    for turn in itertools.count():
+        sampling = Sampling(max_new_tokens=40, stop_token_ids=(END,), seed=derive_seed(seed, turn))
+        text = episode.reply(await engine.generate(episode.context, sampling))
+        messages, reward, terminated, truncated, info = await env.astep(text)
+        episode.reward(reward, info["terms"])
+        if not terminated:
+            episode.observe(messages)
+        if terminated or truncated:
+            break
+    ending = {"terminated": terminated, "truncated": truncated, "stop": info["stop"], "sampling_seed": seed, **drawn}
+    status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
+    return episode.finish(**ending, status=status, metrics=(metrics or {}) | info["metrics"], messages=messages)

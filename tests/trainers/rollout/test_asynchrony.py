@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import random
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +12,9 @@ from collector_helpers import END, Characters, collector_of, engine_of, slow_env
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 
+from benchmarks import async_vs_sync as theory
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.config.engine import TorchEngineSection
@@ -68,7 +66,8 @@ def weather(seed: int, failing: float) -> Any:
     filtering=st.booleans(),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_collection_keeps_all_invariants(
+@simulated
+async def test_collection_keeps_all_invariants(
     seed: int,
     staleness: int,
     slack: float,
@@ -117,11 +116,8 @@ def test_collection_keeps_all_invariants(
         assert len(asyncio.all_tasks()) == 1, "nothing is left running"
         return {"frontier": frontier, "stats": stats}
 
-    async def in_time() -> dict[str, Any]:
-        async with asyncio.timeout(1e6):
-            return await train()
-
-    result = run_simulated(in_time())
+    async with asyncio.timeout(1e6):
+        result = await train()
     frontier, stats = result["frontier"], result["stats"]
     assert len(set(delivered)) == len(delivered), "delivered once"
     dropped = set(range(frontier["next_group"])) - set(delivered) - set(frontier["in_flight"])
@@ -136,18 +132,7 @@ def test_collection_keeps_all_invariants(
 # ---------------------------------------------------------------- against theory
 
 
-def benchmark() -> ModuleType:
-    path = Path(__file__).resolve().parents[3] / "benchmarks" / "async_vs_sync.py"
-    spec = importlib.util.spec_from_file_location("async_vs_sync", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["async_vs_sync"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_heavy_tails_do_not_slow_asynchronous_collector() -> None:
-    theory = benchmark()
     workload, setting, batches = theory.Workload("lognormal", "pareto"), theory.Setting(), 4
     fast, collected = run_simulated(theory.collect(workload, setting, 1, batches))
     slow, _ = run_simulated(theory.collect(workload, setting, 0, batches))
@@ -167,7 +152,6 @@ def test_heavy_tails_do_not_slow_asynchronous_collector() -> None:
 
 
 def test_window_bounds_reported_length_bias() -> None:
-    theory = benchmark()
     workload, setting = theory.Workload("pareto", "pareto"), theory.Setting(groups=64, train_s=13.0)
     simulated, collected = run_simulated(theory.collect(workload, setting, 1, 3, window=16))
     assert simulated.groups[0] != sorted(range(64)), "the window was used"
@@ -186,7 +170,8 @@ def test_window_bounds_reported_length_bias() -> None:
 # ---------------------------------------------------------------- many at once
 
 
-def test_mass_start_leaves_event_loop_responsive() -> None:
+@simulated
+async def test_mass_start_leaves_event_loop_responsive() -> None:
     """Between two turns of the event loop only so many open; all are under way before any time has passed."""
     opened: list[int] = []
     turn = 0
@@ -196,22 +181,19 @@ def test_mass_start_leaves_event_loop_responsive() -> None:
             opened.append(turn)
             return await super().areset(seed=seed, options=options)
 
-    async def run() -> None:
-        def tick() -> None:
-            nonlocal turn
-            turn += 1
-            if len(opened) < 500:
-                asyncio.get_running_loop().call_soon(tick)
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if len(opened) < 500:
+            asyncio.get_running_loop().call_soon(tick)
 
-        engine = engine_of(lambda call, version: Reply(tokens("1 end"), latency=1.0))
-        options = {"n": 5, "groups_per_batch": 100}
-        async with Backend(EnvSpec(Opening)) as backend, collector_of(engine, backend, **options) as collector:
-            tick()
-            batch = await collector.next_batch()
-            assert batch.stats["wait_s"] == pytest.approx(1.0)
-            assert batch.stats["engine_busy"] == pytest.approx(1.0)
-
-    run_simulated(run())
+    engine = engine_of(lambda call, version: Reply(tokens("1 end"), latency=1.0))
+    options = {"n": 5, "groups_per_batch": 100}
+    async with Backend(EnvSpec(Opening)) as backend, collector_of(engine, backend, **options) as collector:
+        tick()
+        batch = await collector.next_batch()
+        assert batch.stats["wait_s"] == pytest.approx(1.0)
+        assert batch.stats["engine_busy"] == pytest.approx(1.0)
     assert len(opened) == 500
     assert max(opened.count(t) for t in set(opened)) <= 64
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from collector_helpers import (
-    END,
     Characters,
     collect,
     collector_of,
     engine_of,
+    play_out,
     says,
     slow_env,
     task_of,
@@ -24,11 +24,12 @@ from collector_helpers import (
     wordy,
 )
 from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.algorithms.estimators import ReMax
-from trainers.engines.base import EngineDeadError, RequestError, Sampling
+from trainers.engines.base import EngineDeadError, RequestError
 from trainers.rollout.collector import Batch
 from trainers.rollout.curriculum import TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec, Kind
@@ -91,19 +92,8 @@ def test_zero_staleness_batches_equal_synchronous_loop() -> None:
                         group_id=f"g{number}",
                         task_key=info["task_key"],
                     )
-                    for turn in itertools.count():
-                        sampling = Sampling(max_new_tokens=40, stop_token_ids=(END,), seed=derive_seed(seed, turn))
-                        text = episode_tokens.reply(await engine.generate(episode_tokens.context, sampling))
-                        seen, reward, terminated, truncated, info = await env.astep(text)
-                        episode_tokens.reward(reward, info["terms"])
-                        if not terminated:
-                            episode_tokens.observe(seen)
-                        if terminated or truncated:
-                            break
-                    drawn = {"task_index": order(number), "env_seed": env_seed, "sampling_seed": seed}
-                    status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
-                    ending = {"terminated": terminated, "truncated": truncated, "status": status, "stop": info["stop"]}
-                    group.append(episode_tokens.finish(**ending, **drawn, metrics=info["metrics"], messages=seen))
+                    drawn = {"task_index": order(number), "env_seed": env_seed}
+                    group.append(await play_out(engine, env, episode_tokens, seed, **drawn))
                 number += 1
                 batch.append(group)
             batches.append(batch)
@@ -127,25 +117,21 @@ def test_zero_staleness_batches_equal_synchronous_loop() -> None:
     ("staleness", "window", "factor"),
     [(0, 1, 1.0), (1, 1, 1.0), (1, 3, 1.0), (3, 5, 1.0), (0, 1, 5 / 3), (1, 1, 5 / 3)],
 )
-def test_no_batch_is_older_than_bound(mode: Any, staleness: int, window: int, factor: float) -> None:
+@simulated
+async def test_no_batch_is_older_than_bound(mode: Any, staleness: int, window: int, factor: float) -> None:
     """Batch number b is trained on version b: the trainer takes batches while it trains, and updates in between."""
-
-    async def trainer() -> list[Batch]:
-        engine, batches = engine_of(wordy), []
-        async with Backend(slow_env()) as backend:
-            options = {"staleness": staleness, "window": window, "oversampling_factor": factor}
-            options |= {"retries": 0, "max_running": 11}
-            async with collector_of(engine, backend, **options) as collector:
-                following = asyncio.ensure_future(collector.next_batch())
-                for step in range(12):
-                    batches.append(await following)
-                    following = asyncio.ensure_future(collector.next_batch())  # ahead of the update
-                    await asyncio.sleep(random.Random(step).random() * 30)
-                    await collector.update_weights(None, step + 1, mode)
-                following.cancel()
-        return batches
-
-    batches = run_simulated(trainer())
+    engine, batches = engine_of(wordy), []
+    async with Backend(slow_env()) as backend:
+        options = {"staleness": staleness, "window": window, "oversampling_factor": factor}
+        options |= {"retries": 0, "max_running": 11}
+        async with collector_of(engine, backend, **options) as collector:
+            following = asyncio.ensure_future(collector.next_batch())
+            for step in range(12):
+                batches.append(await following)
+                following = asyncio.ensure_future(collector.next_batch())  # ahead of the update
+                await asyncio.sleep(random.Random(step).random() * 30)
+                await collector.update_weights(None, step + 1, mode)
+            following.cancel()
     ages = [b.number - t.oldest_version for b in batches for t in b.trajectories if t.oldest_version is not None]
     assert max(ages) <= staleness
     assert [b.version for b in batches] == list(range(12))
@@ -159,93 +145,49 @@ def test_no_batch_is_older_than_bound(mode: Any, staleness: int, window: int, fa
     assert sum(share for name, share in last_stats.items() if name[10:].isdigit()) == pytest.approx(1.0)
 
 
-def test_aborted_episode_is_replayed_without_using_retries() -> None:
-    seen: list[Trajectory] = []
-    calls = itertools.count()
-
-    def script(call: Call, version: int) -> Reply:
-        return Reply(tokens("0 end"), latency=1.0 if next(calls) < 3 else 60.0)
-
-    async def run() -> None:
-        async with Backend(EnvSpec(AsyncEnv)) as backend:
-            options = {"n": 1, "groups_per_batch": 3, "staleness": 1, "retries": 0, "max_running": 6}
-            collector = collector_of(engine_of(script), backend, on_trajectory=seen.append, **options)
-            async with collector:
-                first = await collector.next_batch()
-                await collector.update_weights(None, 1, "abort")
-                second = await collector.next_batch()
-        assert [t.episode_id for t in first.trajectories] == ["g0-s0-a0", "g1-s0-a0", "g2-s0-a0"]
-        assert [t.episode_id for t in second.trajectories] == ["g3-s0-a1", "g4-s0-a1", "g5-s0-a1"]
-        assert second.stats["retries_excused"] == 3
-
-    run_simulated(run())
-    assert [t.status for t in seen].count(Status.ABORTED) == 3
-
-
-def test_long_episode_is_overtaken_only_in_window() -> None:
-    def script(call: Call, version: int) -> Reply:
-        return Reply(tokens("0 end"), latency=1000.0 if task_of(call) == 0 else 1.0)
-
-    firsts = {}
-    for window in (1, 3):
-        options = {"tasks": None, "n": 1, "groups_per_batch": 2, "staleness": 2, "window": window}
-        (batch,) = run_simulated(collect(engine_of(script), **options))
-        firsts[window] = [t.task_key for t in batch.trajectories]
-    assert firsts == {1: ["0", "1"], 3: ["1", "2"]}
-
-
-def test_oversampling_delivers_first_complete_and_cancels_rest() -> None:
+@simulated
+async def test_oversampling_delivers_first_complete_and_cancels_rest() -> None:
     """Task 0 never ends in time. It is cancelled with the batch it missed; its environment and its request are free."""
     seen: list[Trajectory] = []
 
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens("0 end"), latency=1000.0 if task_of(call) == 0 else 1.0)
 
-    async def run() -> None:
-        engine = engine_of(script)
-        async with Backend(EnvSpec(AsyncEnv)) as backend:
-            options = {
-                "tasks": None,
-                "n": 2,
-                "groups_per_batch": 2,
-                "oversampling_factor": 1.5,
-                "on_trajectory": seen.append,
-            }
-            async with collector_of(engine, backend, **options) as collector:
-                keys = []
-                for version in range(3):
-                    batch = await collector.next_batch()
-                    assert batch.stats["running"] == 0, "what is withdrawn does not run any more"
-                    await collector.update_weights(None, version + 1)
-                    keys.append([group[0].task_key for group in batch.groups])
-                    assert {t.oldest_version for t in batch.trajectories} == {version}
-                assert keys == [["1", "2"], ["3", "4"], ["6", "7"]], "5 was one too many for the second batch"
-                assert batch.stats["groups_dropped_surplus"] == 3
-                assert batch.stats["episodes_withdrawn"] >= 2
-                assert asyncio.get_running_loop().time() < 100
-                await asyncio.sleep(0.1)
-                assert collector.stats()["env_leased"] == collector.stats()["running"]
-                assert engine.stats()["running"] == collector.stats()["running"]
-
-    run_simulated(run())
+    engine = engine_of(script)
+    async with Backend(EnvSpec(AsyncEnv)) as backend:
+        options = {"tasks": None, "n": 2, "groups_per_batch": 2, "oversampling_factor": 1.5}
+        options |= {"on_trajectory": seen.append}
+        async with collector_of(engine, backend, **options) as collector:
+            keys = []
+            for version in range(3):
+                batch = await collector.next_batch()
+                assert batch.stats["running"] == 0, "what is withdrawn does not run any more"
+                await collector.update_weights(None, version + 1)
+                keys.append([group[0].task_key for group in batch.groups])
+                assert {t.oldest_version for t in batch.trajectories} == {version}
+            assert keys == [["1", "2"], ["3", "4"], ["6", "7"]], "5 was one too many for the second batch"
+            assert batch.stats["groups_dropped_surplus"] == 3
+            assert batch.stats["episodes_withdrawn"] >= 2
+            assert asyncio.get_running_loop().time() < 100
+            await asyncio.sleep(0.1)
+            assert collector.stats()["env_leased"] == collector.stats()["running"]
+            assert engine.stats()["running"] == collector.stats()["running"]
     assert all(t.task_key != "0" for t in seen)
 
 
-def test_length_bias_shows_short_episodes_coming_first() -> None:
+@simulated
+async def test_length_bias_shows_short_episodes_coming_first() -> None:
     """Groups 1 and 3 overtake 0 and 2. What was delivered first is compared when those are known, as late as that."""
 
     def script(call: Call, version: int) -> Reply:
         task = task_of(call)
         return Reply(tokens("0 to the end" if task in (0, 2) else "0 end"), latency={0: 50.0, 2: 200.0}.get(task, 1.0))
 
-    async def biases() -> list[float | None]:
-        options = {"tasks": None, "n": 1, "groups_per_batch": 2, "staleness": 3, "window": 4}
-        batches = await collect(engine_of(script), batches=3, **options)
-        assert [[t.task_key for t in b.trajectories] for b in batches] == [["1", "3"], ["0", "4"], ["2", "5"]]
-        return [b.stats.get("length_bias") for b in batches]
-
     short, long = len("0 end") + 1, len("0 to the end") + 1
-    first, second, third = run_simulated(biases())
+    options = {"tasks": None, "n": 1, "groups_per_batch": 2, "staleness": 3, "window": 4}
+    batches = await collect(engine_of(script), batches=3, **options)
+    assert [[t.task_key for t in b.trajectories] for b in batches] == [["1", "3"], ["0", "4"], ["2", "5"]]
+    first, second, third = [b.stats.get("length_bias") for b in batches]
     assert first is None, "group 0 is not known yet"
     assert second == pytest.approx(2 * short / (short + long))
     assert third == pytest.approx(1.0), "in the end everything is delivered"
@@ -261,20 +203,21 @@ def failing(word: str, first: int = 1) -> Callable[[Call, int], Reply]:
 
 
 @pytest.mark.parametrize(
-    ("word", "kind", "status", "message"),
+    ("word", "kind", "status", "cause", "message"),
     [
-        ("hang", "inline", Status.TRUNCATED_TIME, "step took longer than"),
-        ("hang", "thread", Status.TRUNCATED_TIME, "step took longer than"),
-        ("hang", "process", Status.TRUNCATED_TIME, "step took longer than"),
-        ("die", "process", Status.ERROR_ENV, "process died with exit code 7"),
-        ("raise", "inline", Status.ERROR_ENV, "KeyError: 'a bug in the environment'"),
-        ("nan", "inline", Status.ERROR_ENV, "reward is nan"),
-        ("failed", "inline", Status.ERROR_ENV, "no user"),
+        ("hang", "inline", Status.TRUNCATED_TIME, "step_timeout", "step took longer than"),
+        ("hang", "thread", Status.TRUNCATED_TIME, "step_timeout", "step took longer than"),
+        ("hang", "process", Status.TRUNCATED_TIME, "step_timeout", "step took longer than"),
+        ("die", "process", Status.ERROR_ENV, "step_died", "process died with exit code 7"),
+        ("raise", "inline", Status.ERROR_ENV, "step_raised", "KeyError: 'a bug in the environment'"),
+        ("raise", "thread", Status.ERROR_ENV, "step_raised", "KeyError: 'a bug in the environment'"),
+        ("nan", "inline", Status.ERROR_ENV, "step_nonsense", "reward is nan"),
+        ("failed", "inline", Status.ERROR_ENV, "user_failed", "no user"),
     ],
 )
 @pytest.mark.usefixtures("short_hangs")
 async def test_environment_that_fails_is_status_and_batch_completes(
-    word: str, kind: Kind, status: Status, message: str
+    word: str, kind: Kind, status: Status, cause: str, message: str
 ) -> None:
     seen: list[Trajectory] = []
     engine = engine_of(failing(word))
@@ -290,19 +233,13 @@ async def test_environment_that_fails_is_status_and_batch_completes(
     assert batch.stats[f"episodes_{status.value}"] == 1
     assert batch.stats["episodes_completed"] == 4
     assert batch.stats["retries"] == 1
+    causes = {name: n for name, n in batch.stats.items() if name.startswith("cause_")}
+    assert causes == {f"cause_{status.value}_{cause}": 1}
+    assert list(batch.problems) == [f"{status.value}_{cause}"]
+    assert batch.problems[f"{status.value}_{cause}"]
     again = failed.episode_id.replace("-a0", "-a1")
     assert again in {t.episode_id for t in batch.trajectories}
     assert len(engine.released) == len(seen), "every session is released"
-
-
-def test_group_continues_without_failed_sibling() -> None:
-    def script(call: Call, version: int) -> Reply:
-        bad = call.session is not None and call.session.split("/")[1].startswith(("g0-s1", "g1-s0", "g1-s2"))
-        return Reply(tokens("1 raise" if bad else "1 end"))
-
-    (batch,) = run_simulated(collect(engine_of(script), n=3, groups_per_batch=2))
-    assert [(group[0].group_id, len(group)) for group in batch.groups] == [("g0", 2), ("g2", 3)]
-    assert batch.stats["groups_dropped_too_few_siblings"] == 1
 
 
 def test_engine_refusal_is_a_status() -> None:
@@ -318,18 +255,16 @@ def test_engine_refusal_is_a_status() -> None:
     assert len(batch.trajectories) == 6
 
 
-def test_dead_engine_stops_run_at_once() -> None:
+@simulated
+async def test_dead_engine_stops_run_at_once() -> None:
     count = itertools.count()
 
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens("1 end"), latency=1.0 if next(count) == 3 else 1e6, dies=True)
 
-    async def run() -> float:
-        with pytest.raises(EngineDeadError, match="at call 3"):
-            await collect(engine_of(script))
-        return asyncio.get_running_loop().time()
-
-    assert run_simulated(run()) < 10
+    with pytest.raises(EngineDeadError, match="at call 3"):
+        await collect(engine_of(script))
+    assert asyncio.get_running_loop().time() < 10
 
 
 @pytest.mark.parametrize(
@@ -364,15 +299,12 @@ def test_hang_between_turns_leaves_turns_before_it() -> None:
     assert len(late.messages) == 3
 
 
-def test_errors_in_row_stop_run_with_last_cause() -> None:
-    with pytest.raises(ConsecutiveErrorsError, match=r"(?s)5 episodes in a row.*error_env.*a bug in the environment"):
-        run_simulated(collect(engine_of(says("1 raise")), max_consecutive_errors=5))
-
-
-def test_unmakeable_environment_stops_run_with_cause() -> None:
-    spec = EnvSpec(AsyncEnv, {"fail_to_make": True})
-    with pytest.raises(ConsecutiveErrorsError, match="no such data"):
-        run_simulated(collect(engine_of(says("1 end")), spec))
+@pytest.mark.parametrize(
+    ("env", "cause"), [({}, "error_env.*a bug in the environment"), ({"fail_to_make": True}, "no such data")]
+)
+def test_errors_in_row_stop_run_with_cause(env: dict[str, bool], cause: str) -> None:
+    with pytest.raises(ConsecutiveErrorsError, match=f"(?s)5 episodes in a row.*{cause}"):
+        run_simulated(collect(engine_of(says("1 raise")), EnvSpec(AsyncEnv, env), max_consecutive_errors=5))
 
 
 def test_bug_is_raised_as_it_is() -> None:
@@ -388,16 +320,9 @@ def test_bug_in_episode_says_which() -> None:
         def decode(self, ids: Sequence[int]) -> str:
             raise ZeroDivisionError("a bug of the renderer")
 
-    async def run() -> None:
-        engine = engine_of(says("1 end"))
-        async with (
-            Backend(EnvSpec(AsyncEnv)) as backend,
-            collector_of(engine, backend, Broken(), tasks=1, n=1, groups_per_batch=1) as collector,
-        ):
-            await collector.next_batch()
-
+    options = {"renderer": Broken(), "tasks": 1, "n": 1, "groups_per_batch": 1}
     with pytest.raises(ZeroDivisionError) as raised:
-        run_simulated(run())
+        run_simulated(collect(engine_of(says("1 end")), **options))
     assert raised.value.__notes__ == ["in episode g0-s0-a0, task_index 0"]
 
 

@@ -12,6 +12,7 @@ import pytest
 from collector_helpers import collector_of, tokens, turn_of
 from fragile import Fragile
 from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
@@ -66,10 +67,12 @@ def words(batches: list[Batch]) -> list[Any]:
     ]
 
 
-def check(fault: Callable[[list[Fragile], Collector], Awaitable[None]], *, lost: int, within: float) -> Replicas:
+def check(
+    fault: Callable[[list[Fragile], Collector], Awaitable[None]], *, lost: int, within: float, **options: Any
+) -> dict[str, float]:
     """Every group is there, as without the fault; no token is counted twice; and it takes not much longer."""
     calm, _, _, _, before = run_simulated(collected(None))
-    batches, seen, replicas, _, after = run_simulated(collected(fault))
+    batches, seen, replicas, _, after = run_simulated(collected(fault, **options))
     assert [len(batch.groups) for batch in batches] == [GROUPS, GROUPS]
     assert words(batches) == words(calm), "no episode shows a trace of it"
     assert len(seen) == 2 * GROUPS * SIBLINGS, "none was played twice"
@@ -81,7 +84,7 @@ def check(fault: Callable[[list[Fragile], Collector], Awaitable[None]], *, lost:
     assert stats["running"] == 0
     assert stats["replicas_up"] == 3 - lost
     assert after - before <= within
-    return replicas
+    return stats
 
 
 async def middle_of_a_turn(engines: list[Fragile]) -> None:
@@ -90,40 +93,30 @@ async def middle_of_a_turn(engines: list[Fragile]) -> None:
     assert any(turn_of(call) > 0 for call in engines[0].calls)
 
 
-def test_replica_that_is_killed_in_middle_of_turns() -> None:
+@pytest.mark.parametrize(
+    ("what", "lost", "within", "at_least"),
+    [
+        ("dies", 1, 10.0, {"retries": 4, "moves": 4}),
+        ("two die", 2, 20.0, {"retries": 4}),
+        ("hangs", 1, 60.0 + 10.0 + 20.0, {}),
+        ("talks nonsense", 1, 15.0, {"faults": 3}),
+    ],
+)
+def test_faulty_replica_changes_no_episode(what: str, lost: int, within: float, at_least: dict[str, int]) -> None:
     async def fault(engines: list[Fragile], collector: Collector) -> None:
         await middle_of_a_turn(engines)
-        engines[0].die(MemoryError("injected"))
+        match what:
+            case "hangs":
+                engines[0].hang()
+            case "talks nonsense":
+                engines[0].mangle = lambda reply: replace(reply, logprobs=reply.logprobs[:-1])
+            case _:
+                for engine in engines[:lost]:
+                    engine.die(MemoryError("injected"))
+                    await asyncio.sleep(0.5)
 
-    stats = check(fault, lost=1, within=10.0).stats()
-    assert stats["retries"] > 3
-    assert stats["moves"] > 3
-
-
-def test_all_but_one_are_killed_one_after_other() -> None:
-    async def fault(engines: list[Fragile], collector: Collector) -> None:
-        await middle_of_a_turn(engines)
-        engines[0].die(MemoryError("injected"))
-        await asyncio.sleep(0.5)
-        engines[1].die(MemoryError("injected"))
-
-    check(fault, lost=2, within=20.0)
-
-
-def test_replica_that_hangs() -> None:
-    async def fault(engines: list[Fragile], collector: Collector) -> None:
-        await middle_of_a_turn(engines)
-        engines[0].hang()
-
-    check(fault, lost=1, within=60.0 + 10.0 + 20.0)
-
-
-def test_replica_that_talks_nonsense() -> None:
-    async def fault(engines: list[Fragile], collector: Collector) -> None:
-        await middle_of_a_turn(engines)
-        engines[0].mangle = lambda reply: replace(reply, logprobs=reply.logprobs[:-1])
-
-    assert check(fault, lost=1, within=15.0).stats()["faults"] >= 3
+    stats = check(fault, lost=lost, within=within)
+    assert all(stats[name] >= count for name, count in at_least.items())
 
 
 @pytest.mark.parametrize("how", ["refuses", "breaks", "hangs", "dies"])
@@ -143,18 +136,16 @@ def test_update_that_fails_on_one_replica_is_survived(how: str, caplog: pytest.L
     assert "2 of 3 replicas have version 1; taken out: replica 1" in caplog.text
 
 
-def test_all_replicas_dead_stops_run_with_causes() -> None:
+@simulated
+async def test_all_replicas_dead_stops_run_with_causes() -> None:
     async def fault(engines: list[Fragile], collector: Collector) -> None:
         await middle_of_a_turn(engines)
         for number, engine in enumerate(engines):
             engine.die(MemoryError(f"cause {number}"))
 
-    async def run() -> float:
-        with pytest.raises(EngineDeadError, match=r"cause 0.*cause 1.*cause 2"):
-            await collected(fault)
-        return asyncio.get_running_loop().time()
-
-    assert run_simulated(run()) < 10
+    with pytest.raises(EngineDeadError, match=r"cause 0.*cause 1.*cause 2"):
+        await collected(fault)
+    assert asyncio.get_running_loop().time() < 10
 
 
 def test_replaced_replicas_serve_current_weights() -> None:
@@ -167,11 +158,4 @@ def test_replaced_replicas_serve_current_weights() -> None:
         for engine in engines:
             engine.die(MemoryError("injected"))
 
-    batches, seen, replicas, _, _ = run_simulated(collected(fault, restart=restart))
-    calm, *_ = run_simulated(collected(None))
-    assert words(batches) == words(calm)
-    for batch in batches:
-        assert {int(v) for t in batch.trajectories for v in t.weight_version[t.action_mask]} == {batch.version}
-    stats = replicas.stats()
-    assert (stats["replicas_up"], stats["replicas_restarted"]) == (3, 3)
-    assert stats["generated_tokens"] == sum(int(t.action_mask.sum()) for t in seen)
+    assert check(fault, lost=0, within=60.0, restart=restart)["replicas_restarted"] == 3

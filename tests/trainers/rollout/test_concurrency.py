@@ -11,6 +11,7 @@ from collector_helpers import collector_of, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Reply, ScriptedEngine
@@ -163,25 +164,23 @@ class Crowded(ScriptedEngine):
         return numbers | {"waiting": float(self.waiting), "kv_use": numbers["running"] / self.places}
 
 
-def test_auto_limit_follows_engine_capacity() -> None:
-    async def run() -> None:
-        engine = Crowded(60)
-        spec = EnvSpec(AsyncEnv, {"turns": 6})
-        seen: list[tuple[float, float]] = []
-        options: dict[str, Any] = {"tasks": None, "n": 4, "groups_per_batch": 64, "staleness": 2}
-        options |= {"max_response_length": 20, "max_running": "auto"}
-        async with Backend(spec) as backend, collector_of(engine, backend, **options) as collector:
-            for step in range(9):
-                batch = await collector.next_batch()
-                seen.append((batch.stats["max_running"], batch.stats["running"]))
-                if step == 5:
-                    engine.places = 20
-                await collector.update_weights(None, batch.version + 1)
-        assert 48 <= seen[5][0] <= 72
-        assert 14 <= seen[8][0] <= 26, "a third of the engine is left"
-        assert all(running <= 1.5 * limit for limit, running in seen)
-
-    run_simulated(run())
+@simulated
+async def test_auto_limit_follows_engine_capacity() -> None:
+    engine = Crowded(60)
+    spec = EnvSpec(AsyncEnv, {"turns": 6})
+    seen: list[tuple[float, float]] = []
+    options: dict[str, Any] = {"tasks": None, "n": 4, "groups_per_batch": 64, "staleness": 2}
+    options |= {"max_response_length": 20, "max_running": "auto"}
+    async with Backend(spec) as backend, collector_of(engine, backend, **options) as collector:
+        for step in range(9):
+            batch = await collector.next_batch()
+            seen.append((batch.stats["max_running"], batch.stats["running"]))
+            if step == 5:
+                engine.places = 20
+            await collector.update_weights(None, batch.version + 1)
+    assert 48 <= seen[5][0] <= 72
+    assert 14 <= seen[8][0] <= 26, "a third of the engine is left"
+    assert all(running <= 1.5 * limit for limit, running in seen)
 
 
 def test_auto_limit_stays_within_bounds() -> None:

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collector_helpers import END, Characters, collector_of, engine_of, slow_env, wordy
+from collector_helpers import Characters, collector_of, engine_of, play_out, slow_env, wordy
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 from trajectories import trajectory_of, turns_of
 
 from benchmarks.simulation.clock import run_simulated
 from trainers.config.rollout import ComponentSection, CurriculumSection
-from trainers.engines.base import Generation, Sampling
+from trainers.engines.base import Generation
 from trainers.rollout.collector import Batch
 from trainers.rollout.curriculum import Component, Curriculum, Start, TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec
@@ -347,23 +348,8 @@ async def _oracle(batches: int) -> list[list[list[Trajectory]]]:
                 if start is not None:
                     episode_tokens, metrics = episode_tokens.fork(**names), {"start_turn": float(start.turn)}
                 seed = derive_seed(7, "sampling", n, sibling, 0)
-                for turn in itertools.count():
-                    sampling = Sampling(max_new_tokens=40, stop_token_ids=(END,), seed=derive_seed(seed, turn))
-                    text = episode_tokens.reply(await engine.generate(episode_tokens.context, sampling))
-                    seen, reward, terminated, truncated, info = await env.astep(text)
-                    episode_tokens.reward(reward, info["terms"])
-                    if not terminated:
-                        episode_tokens.observe(seen)
-                    if terminated or truncated:
-                        break
-                drawn = {"task_index": choice.task, "env_seed": env_seed, "sampling_seed": seed}
-                ending = {"terminated": terminated, "truncated": truncated, "stop": info["stop"]}
-                status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
-                groups[n].append(
-                    episode_tokens.finish(
-                        **ending, **drawn, status=status, metrics=metrics | info["metrics"], messages=seen
-                    )
-                )
+                drawn = {"task_index": choice.task, "env_seed": env_seed}
+                groups[n].append(await play_out(engine, env, episode_tokens, seed, metrics, **drawn))
         number += 3
         chooser.observe(groups)
         results.append([*groups.values()])
@@ -427,7 +413,8 @@ def test_stale_groups_and_starts_are_chosen_once(options: dict[str, Any]) -> Non
             assert (chosen["component"], chosen["task"]) == (by_number[number].component, by_number[number].task)
 
 
-def test_unreplayable_environment_fails_episode_with_advice() -> None:
+@simulated
+async def test_unreplayable_environment_fails_episode_with_advice() -> None:
     class Moody(AsyncEnv):
         made = 0
 
@@ -439,17 +426,13 @@ def test_unreplayable_environment_fails_episode_with_advice() -> None:
     seen: list[Trajectory] = []
     chooser = Curriculum([Component("a", TaskOrder(None))], CurriculumSection(reverse_share=0.9), seed=7)
     options: dict[str, Any] = {"n": 4, "on_trajectory": seen.append}
-
-    async def play() -> None:
-        async with (
-            Backend(EnvSpec(Moody)) as backend,
-            collector_of(engine_of(wordy), {"a": backend}, tasks=chooser, seed=7, **options) as collector,  # type: ignore[arg-type]
-        ):
-            for version in range(1, 4):
-                await collector.next_batch()
-                await collector.update_weights(None, version)
-
-    run_simulated(play())
+    async with (
+        Backend(EnvSpec(Moody)) as backend,
+        collector_of(engine_of(wordy), {"a": backend}, tasks=chooser, seed=7, **options) as collector,  # type: ignore[arg-type]
+    ):
+        for version in range(1, 4):
+            await collector.next_batch()
+            await collector.update_weights(None, version)
     errors = [episode_.error for episode_ in seen if episode_.status is Status.ERROR_ENV]
     assert errors
     assert all("came to another conversation" in str(error) for error in errors)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chat_styles import make_tokenizer, tokenizer_of
+from chat_styles import make_tokenizer, tokenizer_of, tool_schema
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -486,14 +486,7 @@ TOOLS_CHATML = (
     "{% for c in m['tool_calls'] or [] %}\n<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-SCHEMA = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
+SCHEMA = tool_schema("weather", "The weather.", city={"type": "string"})
 #: As TRL's documentation writes conversations with tools: no ids, and arguments that are objects.
 TOOL_TALK = [
     {"role": "user", "content": "Warm?"},
@@ -536,7 +529,7 @@ def test_calls_are_learned_as_template_writes_them(tmp_path, tools):
 
 
 def test_rows_tools_come_before_environments(tmp_path):
-    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+    other = tool_schema("other", "")
     talk = [user("Hi"), assistant("Hi")]
     for row, names in (
         ({}, "other"),

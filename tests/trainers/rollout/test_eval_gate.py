@@ -12,6 +12,7 @@ from collector_helpers import collector_of, engine_of, says, slow_env, wordy
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
@@ -81,137 +82,123 @@ def test_evaluation_has_one_version_within_limit(
     assert max_running is None or most <= max_running
 
 
-def test_update_and_evaluation_run_in_order() -> None:
-    async def run() -> None:
-        engine = engine_of(says("1 end", latency=10.0))
-        loop = asyncio.get_running_loop()
-        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, max_running=8) as collector:
-            batch = await collector.next_batch()
-            began = loop.time()
-            first = asyncio.ensure_future(collector.evaluate([1, 2]))
-            await asyncio.sleep(4)
-            update = asyncio.ensure_future(collector.update_weights("new", batch.version + 1))
-            await asyncio.sleep(4)
-            second = asyncio.ensure_future(collector.evaluate([3]))
+@simulated
+async def test_update_and_evaluation_run_in_order() -> None:
+    engine = engine_of(says("1 end", latency=10.0))
+    loop = asyncio.get_running_loop()
+    async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, max_running=8) as collector:
+        batch = await collector.next_batch()
+        began = loop.time()
+        first = asyncio.ensure_future(collector.evaluate([1, 2]))
+        await asyncio.sleep(4)
+        update = asyncio.ensure_future(collector.update_weights("new", batch.version + 1))
+        await asyncio.sleep(4)
+        second = asyncio.ensure_future(collector.evaluate([3]))
+        await update
+        assert loop.time() - began == pytest.approx(10)
+        assert first.done()
+        assert {t.oldest_version for t in first.result()} == {0}
+        assert {t.oldest_version for t in await second} == {1}
+        assert loop.time() - began == pytest.approx(20)
+
+
+@simulated
+async def test_wrong_version_is_refused_before_evaluation_ends() -> None:
+    engine = engine_of(says("1 end", latency=10.0))
+    loop = asyncio.get_running_loop()
+    async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend) as collector:
+        await collector.next_batch()
+        began = loop.time()
+        playing = asyncio.ensure_future(collector.evaluate([1]))
+        await asyncio.sleep(1)
+        with pytest.raises(ValueError, match="version"):
+            await collector.update_weights(None, 0)
+        assert loop.time() - began == pytest.approx(1)
+        await playing
+
+
+@simulated
+async def test_second_waiting_update_is_refused() -> None:
+    engine = engine_of(says("1 end", latency=10.0))
+    async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, staleness=1) as collector:
+        await collector.next_batch()
+        playing = asyncio.ensure_future(collector.evaluate([1]))
+        await asyncio.sleep(1)
+        one, other = (asyncio.ensure_future(collector.update_weights(None, 1)) for _ in range(2))
+        await one
+        with pytest.raises(ValueError, match="version"):
+            await other
+        await playing
+        assert engine.version == 1
+
+
+@simulated
+async def test_collector_closed_while_update_waits_says_so() -> None:
+    engine = engine_of(says("1 end", latency=10.0))
+    async with Backend(EnvSpec(AsyncEnv)) as backend:
+        collector = collector_of(engine, backend)
+        await collector.next_batch()
+        playing = asyncio.ensure_future(collector.evaluate([1]))
+        await asyncio.sleep(1)
+        update = asyncio.ensure_future(collector.update_weights(None, 1))
+        await asyncio.sleep(1)
+        await collector.close()
+        with pytest.raises(CollectionError, match="closed"):
             await update
-            assert loop.time() - began == pytest.approx(10)
-            assert first.done()
-            assert {t.oldest_version for t in first.result()} == {0}
-            assert {t.oldest_version for t in await second} == {1}
-            assert loop.time() - began == pytest.approx(20)
-
-    run_simulated(run())
+        assert engine.version == 0
+        assert len(await playing) == 1
 
 
-def test_wrong_version_is_refused_before_evaluation_ends() -> None:
-    async def run() -> None:
-        engine = engine_of(says("1 end", latency=10.0))
-        loop = asyncio.get_running_loop()
-        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend) as collector:
-            await collector.next_batch()
-            began = loop.time()
-            playing = asyncio.ensure_future(collector.evaluate([1]))
-            await asyncio.sleep(1)
-            with pytest.raises(ValueError, match="version"):
-                await collector.update_weights(None, 0)
-            assert loop.time() - began == pytest.approx(1)
-            await playing
+@simulated
+async def test_update_that_fails_lets_evaluation_go_on() -> None:
+    engine = engine_of(says("1 end"))
 
-    run_simulated(run())
+    async def broken(*arguments: Any) -> None:
+        raise EngineError("no such weights")
 
-
-def test_second_waiting_update_is_refused() -> None:
-    async def run() -> None:
-        engine = engine_of(says("1 end", latency=10.0))
-        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, staleness=1) as collector:
-            await collector.next_batch()
-            playing = asyncio.ensure_future(collector.evaluate([1]))
-            await asyncio.sleep(1)
-            one, other = (asyncio.ensure_future(collector.update_weights(None, 1)) for _ in range(2))
-            await one
-            with pytest.raises(ValueError, match="version"):
-                await other
-            await playing
-            assert engine.version == 1
-
-    run_simulated(run())
-
-
-def test_collector_closed_while_update_waits_says_so() -> None:
-    async def run() -> None:
-        engine = engine_of(says("1 end", latency=10.0))
-        async with Backend(EnvSpec(AsyncEnv)) as backend:
-            collector = collector_of(engine, backend)
-            await collector.next_batch()
-            playing = asyncio.ensure_future(collector.evaluate([1]))
-            await asyncio.sleep(1)
-            update = asyncio.ensure_future(collector.update_weights(None, 1))
-            await asyncio.sleep(1)
-            await collector.close()
-            with pytest.raises(CollectionError, match="closed"):
-                await update
-            assert engine.version == 0
-            assert len(await playing) == 1
-
-    run_simulated(run())
-
-
-def test_update_that_fails_lets_evaluation_go_on() -> None:
-    async def run() -> None:
-        engine = engine_of(says("1 end"))
-
-        async def broken(*arguments: Any) -> None:
-            raise EngineError("no such weights")
-
-        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend) as collector:
-            await collector.next_batch()
-            whole, engine.update_weights = engine.update_weights, broken  # type: ignore[method-assign,assignment]
-            with pytest.raises(EngineError, match="no such weights"):
-                await collector.update_weights(None, 1)
-            assert len(await collector.evaluate([1, 2])) == 2
-            engine.update_weights = whole  # type: ignore[method-assign]
+    async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend) as collector:
+        await collector.next_batch()
+        whole, engine.update_weights = engine.update_weights, broken  # type: ignore[method-assign,assignment]
+        with pytest.raises(EngineError, match="no such weights"):
             await collector.update_weights(None, 1)
+        assert len(await collector.evaluate([1, 2])) == 2
+        engine.update_weights = whole  # type: ignore[method-assign]
+        await collector.update_weights(None, 1)
 
-    run_simulated(run())
 
-
-def test_evaluation_takes_free_places_before_training() -> None:
+@simulated
+async def test_evaluation_takes_free_places_before_training() -> None:
     """Training has all four places; each that an episode leaves is the evaluation's until all of it has begun."""
     order: list[str] = []
 
-    async def run() -> None:
-        def script(call: Call, version: int) -> Reply:
-            order.append("training" if call.sampling.temperature else "evaluation")
-            return Reply([*map(ord, "1 end"), 2], latency=1.0 + len(order) / 100)
+    def script(call: Call, version: int) -> Reply:
+        order.append("training" if call.sampling.temperature else "evaluation")
+        return Reply([*map(ord, "1 end"), 2], latency=1.0 + len(order) / 100)
 
-        engine = engine_of(script)
-        options = {"max_running": 4, "n": 4, "groups_per_batch": 3}
-        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, **options) as collector:
-            batch = asyncio.ensure_future(collector.next_batch())
-            await asyncio.sleep(0.5)
-            now = collector.stats()
-            assert (now["running"], now["evaluating"]) == (4, 0)
-            await collector.evaluate(range(3), samples=2, sampling=Sampling(temperature=0.0, max_new_tokens=40))
-            await batch
-
-    run_simulated(run())
+    engine = engine_of(script)
+    options = {"max_running": 4, "n": 4, "groups_per_batch": 3}
+    async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, **options) as collector:
+        batch = asyncio.ensure_future(collector.next_batch())
+        await asyncio.sleep(0.5)
+        now = collector.stats()
+        assert (now["running"], now["evaluating"]) == (4, 0)
+        await collector.evaluate(range(3), samples=2, sampling=Sampling(temperature=0.0, max_new_tokens=40))
+        await batch
     assert order[:4] == ["training"] * 4
     assert order[4:10] == ["evaluation"] * 6
     assert order[10:] == ["training"] * 8
 
 
-def test_evaluation_alone_starts_no_training() -> None:
-    async def run() -> None:
-        engine = engine_of(says("1 end", latency=1.0))
-        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend) as collector:
-            assert len(await collector.evaluate([1, 2])) == 2
-            await collector.update_weights(None, 1)
-            await asyncio.sleep(100)
-            assert collector.stats()["running"] == collector.stats()["in_flight"] == 0
-            assert len(engine.calls) == 2
-            assert len((await collector.next_batch()).groups) == 3
-
-    run_simulated(run())
+@simulated
+async def test_evaluation_alone_starts_no_training() -> None:
+    engine = engine_of(says("1 end", latency=1.0))
+    async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend) as collector:
+        assert len(await collector.evaluate([1, 2])) == 2
+        await collector.update_weights(None, 1)
+        await asyncio.sleep(100)
+        assert collector.stats()["running"] == collector.stats()["in_flight"] == 0
+        assert len(engine.calls) == 2
+        assert len((await collector.next_batch()).groups) == 3
 
 
 # ---------------------------------------------------------------- the parts by themselves

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from collector_helpers import collect, collector_of, engine_of, says, slow_env, task_of, tokens, wordy
 from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Reply
@@ -53,41 +54,36 @@ def test_evaluation_shows_failures_by_status_and_retries_none() -> None:
     assert statuses == [Status.COMPLETED, Status.COMPLETED, Status.ERROR_ENV, Status.COMPLETED]
 
 
-def test_close_ends_all_and_wakes_waiters() -> None:
-    async def run() -> None:
-        engine = engine_of(says("1 on", hangs=True))
-        async with Backend(EnvSpec(AsyncEnv)) as backend:
-            collector = collector_of(engine, backend)
-            waiting = asyncio.ensure_future(collector.next_batch())
-            await asyncio.sleep(10)
-            assert engine.stats()["running"] == 6
-            await collector.close()
-            with pytest.raises(CollectionError, match="closed"):
-                await waiting
-            await collector.close()
-            assert engine.stats()["running"] == 0
-            assert len(engine.released) == 6
-            assert backend.stats()["leased"] == 0
-            with pytest.raises(CollectionError, match="closed"):
-                await collector.next_batch()
-        assert asyncio.get_running_loop().time() < 20
-        assert len(asyncio.all_tasks()) == 1
-
-    run_simulated(run())
-
-
-def test_interrupt_while_waiting_leaves_nothing_behind() -> None:
+@simulated
+async def test_close_ends_all_and_wakes_waiters() -> None:
     engine = engine_of(says("1 on", hangs=True))
+    async with Backend(EnvSpec(AsyncEnv)) as backend:
+        collector = collector_of(engine, backend)
+        waiting = asyncio.ensure_future(collector.next_batch())
+        await asyncio.sleep(10)
+        assert engine.stats()["running"] == 6
+        await collector.close()
+        with pytest.raises(CollectionError, match="closed"):
+            await waiting
+        await collector.close()
+        assert engine.stats()["running"] == 0
+        assert len(engine.released) == 6
+        assert backend.stats()["leased"] == 0
+        with pytest.raises(CollectionError, match="closed"):
+            await collector.next_batch()
+    assert asyncio.get_running_loop().time() < 20
+    assert len(asyncio.all_tasks()) == 1
 
-    async def main() -> None:
-        task = asyncio.ensure_future(collect(engine))
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert len(asyncio.all_tasks()) == 1
 
-    run_simulated(main())
+@simulated
+async def test_interrupt_while_waiting_leaves_nothing_behind() -> None:
+    engine = engine_of(says("1 on", hangs=True))
+    task = asyncio.ensure_future(collect(engine))
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(asyncio.all_tasks()) == 1
     assert len(engine.released) == 6
 
 

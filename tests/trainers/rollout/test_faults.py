@@ -7,14 +7,14 @@ import errno
 import itertools
 import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from collector_helpers import Characters, collect, collector_of, engine_of, says, slow_env, tokens, wordy
 from fake_service import FakeService, garbage
-from rollout_fakes import AsyncEnv, SyncEnv
+from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 from test_multiturn import Questions
 
 from benchmarks.simulation.clock import run_simulated
@@ -32,7 +32,6 @@ from trainers.report.episodes import EpisodeFiles, Pieces
 from trainers.report.loggers import LoggedRun, Reporter
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
-from trainers.rollout.workers import Worker
 from trainers.trajectory import Status, Trajectory, read_parquet
 
 
@@ -109,68 +108,34 @@ class Fragile(ScriptedEngine):
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
-def test_update_that_is_refused_may_be_tried_again(mode: Any) -> None:
-    async def run() -> list[Batch]:
-        engine, batches = Fragile(lambda call: wordy(call, engine.version), vocab_size=128), []
-        async with Backend(slow_env()) as backend, collector_of(engine, backend, staleness=1) as collector:
-            for version in (1, 2, 3):
-                batches.append(await collector.next_batch())
-                if version == 1:
-                    with pytest.raises(ValueError, match="the shapes do not fit"):
-                        await collector.update_weights(None, version, mode)
-                    await asyncio.sleep(3.0)  # episodes continue
-                await collector.update_weights(None, version, mode)
-        return batches
-
-    batches = run_simulated(run())
+@simulated
+async def test_update_that_is_refused_may_be_tried_again(mode: Any) -> None:
+    engine, batches = Fragile(lambda call: wordy(call, engine.version), vocab_size=128), []
+    async with Backend(slow_env()) as backend, collector_of(engine, backend, staleness=1) as collector:
+        for version in (1, 2, 3):
+            batches.append(await collector.next_batch())
+            if version == 1:
+                with pytest.raises(ValueError, match="the shapes do not fit"):
+                    await collector.update_weights(None, version, mode)
+                await asyncio.sleep(3.0)  # episodes continue
+            await collector.update_weights(None, version, mode)
     assert numbers(batches) == list(range(9))
     assert [b.version for b in batches] == [0, 1, 2]
 
 
-def test_update_that_fails_half_way_stops_run() -> None:
-    async def run() -> None:
-        engine = Fragile(lambda call: wordy(call, 0), vocab_size=128)
-        engine.half_way = True
-        async with Backend(slow_env()) as backend, collector_of(engine, backend, staleness=1) as collector:
+@simulated
+async def test_update_that_fails_half_way_stops_run() -> None:
+    engine = Fragile(lambda call: wordy(call, 0), vocab_size=128)
+    engine.half_way = True
+    async with Backend(slow_env()) as backend, collector_of(engine, backend, staleness=1) as collector:
+        await collector.next_batch()
+        with pytest.raises(EngineError, match="failed half-way.*unknown; start again from a checkpoint"):
+            await collector.update_weights(None, 1)
+        with pytest.raises(EngineError, match="half-way"):
             await collector.next_batch()
-            with pytest.raises(EngineError, match="failed half-way.*unknown; start again from a checkpoint"):
-                await collector.update_weights(None, 1)
-            with pytest.raises(EngineError, match="half-way"):
-                await collector.next_batch()
-
-    run_simulated(run())
 
 
 # ---------------------------------------------------------------- environments and their users
-
-
-async def test_environments_process_that_is_killed_costs_its_episode(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[Trajectory] = []
-    calls, stepping, called = itertools.count(), asyncio.Event(), Worker.call
-    engine = engine_of(lambda call, version: Reply(tokens("1 hang" if next(calls) == 0 else "1 end")))
-
-    async def seen(self: Worker, method: str, *args: Any, **kwargs: Any) -> Any:
-        if method == "step":
-            stepping.set()
-        return await called(self, method, *args, **kwargs)
-
-    async def kill(backend: Backend) -> None:
-        await stepping.wait()
-        (worker,) = backend._leased
-        os.kill(worker._host._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(Worker, "call", seen)
-
-    options = {"n": 1, "groups_per_batch": 1, "on_trajectory": ended.append}
-    backend = Backend(EnvSpec(SyncEnv), "process", workers=1, step_timeout=60.0)
-    async with backend, collector_of(engine, backend, **options) as collector:
-        killer = asyncio.ensure_future(kill(backend))
-        batch = await collector.next_batch()
-        await killer
-    assert [t.status for t in ended] == [Status.ERROR_ENV, Status.COMPLETED]
-    assert "process died with exit code -9" in str(ended[0].error)
-    assert batch.stats["cause_error_env_step_died"] == 1
-    assert batch.trajectories == [ended[1]]
 
 
 @pytest.mark.parametrize("method", ["render", "bridge"])

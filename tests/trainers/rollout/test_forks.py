@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray_here import local_ray
 from rollout_fakes import AsyncEnv, Errand
+from simulated_time import simulated
 from trajectories import trajectory_of
 
 from benchmarks.simulation.clock import run_simulated
@@ -179,17 +180,15 @@ def test_staleness_bound_holds_for_forks() -> None:
     assert mixed, "otherwise this test shows nothing"
 
 
-def test_aborted_fork_is_replayed_with_its_seed() -> None:
-    async def play() -> tuple[list[Batch], list[Trajectory]]:
-        engine, ended = engine_of(chatty), list[Trajectory]()
-        options = {"n": 2, "groups_per_batch": 1, "staleness": 3, "retries": 0, **EVERY}
-        options |= {"on_trajectory": ended.append}
-        async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
-            first = await collector.next_batch()
-            await collector.update_weights(None, 1, mode="abort")
-            return [first, *[await collector.next_batch() for _ in range(3)]], ended
-
-    batches, ended = run_simulated(play())
+@simulated
+async def test_aborted_fork_is_replayed_with_its_seed() -> None:
+    engine, ended = engine_of(chatty), list[Trajectory]()
+    options = {"n": 2, "groups_per_batch": 1, "staleness": 3, "retries": 0, **EVERY}
+    options |= {"on_trajectory": ended.append}
+    async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
+        first = await collector.next_batch()
+        await collector.update_weights(None, 1, mode="abort")
+        batches, ended = [first, *[await collector.next_batch() for _ in range(3)]], ended
     aborted = [t.episode_id for t in ended if t.status is Status.ABORTED and t.forked_from]
     assert aborted
     assert "forks_lost" not in batches[-1].stats, "it does not count against their retries"
@@ -220,24 +219,22 @@ def test_no_more_episodes_run_than_without_forks() -> None:
     assert set(most.values()) == {6}
 
 
-def test_engine_keeps_root_until_last_fork() -> None:
-    async def play() -> tuple[Batch, list[str], list[str]]:
-        engine = engine_of(chatty)
-        order: list[str] = []
-        release = engine.release
+@simulated
+async def test_engine_keeps_root_until_last_fork() -> None:
+    engine = engine_of(chatty)
+    order: list[str] = []
+    release = engine.release
 
-        async def released(session: str) -> None:
-            order.append(session.split("/")[1])
-            await release(session)
+    async def released(session: str) -> None:
+        order.append(session.split("/")[1])
+        await release(session)
 
-        engine.release = released  # type: ignore[method-assign]
-        options = {"n": 1, "groups_per_batch": 1, **EVERY}
-        async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
-            batch = await collector.next_batch()
-            await asyncio.sleep(0)
-            return batch, order, engine.released
-
-    batch, order, _ = run_simulated(play())
+    engine.release = released  # type: ignore[method-assign]
+    options = {"n": 1, "groups_per_batch": 1, **EVERY}
+    async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
+        batch = await collector.next_batch()
+        await asyncio.sleep(0)
+        batch, order, _ = batch, order, engine.released
     ((root, forks),) = trees(batch)
     assert order[-1] == root.episode_id
     assert sorted(order) == sorted([root.episode_id, *(fork.episode_id for fork in forks)])
@@ -247,15 +244,13 @@ class GreedyFork(Fork):
     needs = Fork.needs | {"greedy"}
 
 
-def test_evaluation_and_greedy_episodes_are_not_forked() -> None:
-    async def play() -> tuple[Batch, list[Trajectory]]:
-        engine = engine_of(chatty)
-        options = EVERY | {"n": 1, "groups_per_batch": 1, "algorithm": GreedyFork()}
-        async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
-            played = await collector.evaluate([0, 1])
-            return await collector.next_batch(), played
-
-    batch, played = run_simulated(play())
+@simulated
+async def test_evaluation_and_greedy_episodes_are_not_forked() -> None:
+    engine = engine_of(chatty)
+    options = EVERY | {"n": 1, "groups_per_batch": 1, "algorithm": GreedyFork()}
+    async with Backend(EnvSpec(Errand)) as backend, collector_of(engine, backend, **options) as collector:
+        played = await collector.evaluate([0, 1])
+        batch, played = await collector.next_batch(), played
     assert not any(t.forked_from for t in played)
     assert {fork.forked_from for fork in batch.of("fork")} == {batch.trajectories[0].episode_id}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -29,6 +28,18 @@ def played(version: int, reward: float = 0.0, status: Status = Status.COMPLETED,
 
 def start_all(scheduler: GroupScheduler) -> list[Ticket]:
     return list(iter(scheduler.start, None))
+
+
+def play_all(scheduler: GroupScheduler, tickets: list[Ticket] | None = None) -> None:
+    """Complete these tickets, or all that may start; episodes are named by their group."""
+    for ticket in start_all(scheduler) if tickets is None else tickets:
+        scheduler.finish(ticket, played(scheduler.version, name=str(ticket.group)))
+
+
+def taken(scheduler: GroupScheduler) -> list[str] | None:
+    """Take a batch; return the name of each group's first episode."""
+    batch = scheduler.take()
+    return None if batch is None else [group[0].episode_id for group in batch]
 
 
 # ---------------------------------------------------------------- the invariants, under any order of events
@@ -252,14 +263,12 @@ def steady_ages(scheduler: GroupScheduler, rounds: int) -> list[int]:
     """The oldest token's age in each batch of a trainer that lets everything run as early as it may."""
     ages = []
     for round_ in range(rounds):
-        for ticket in start_all(scheduler):
-            scheduler.finish(ticket, played(scheduler.version))
+        play_all(scheduler)
         version = scheduler.training_version
         batch = scheduler.take()
         assert batch is not None
         ages.append(version - min(t.oldest_version for group in batch for t in group))
-        for ticket in start_all(scheduler):  # while the trainer trains
-            scheduler.finish(ticket, played(scheduler.version))
+        play_all(scheduler)  # while the trainer trains
         scheduler.update(round_ + 1)
     return ages
 
@@ -281,9 +290,8 @@ def test_stale_batch_is_not_delivered() -> None:
 
 def test_zero_staleness_starts_nothing_before_update() -> None:
     scheduler = GroupScheduler(RolloutSection(n=2, groups_per_batch=2))
-    for ticket in start_all(scheduler):
-        scheduler.finish(ticket, played(0))
-    assert scheduler.take() is not None
+    play_all(scheduler)
+    assert taken(scheduler) == ["0", "1"]
     assert scheduler.start() is None
     scheduler.update(1)
     assert {ticket.group for ticket in start_all(scheduler)} == {2, 3}
@@ -308,10 +316,8 @@ def test_only_window_overtakes_oldest_group() -> None:
     for window in (1, 2, 3):
         scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=2, staleness=2, window=window))
         _straggler, *rest = start_all(scheduler)
-        for ticket in rest:
-            scheduler.finish(ticket, played(0, name=str(ticket.group)))
-        batch = scheduler.take()
-        delivered[window] = None if batch is None else [group[0].episode_id for group in batch]
+        play_all(scheduler, rest)
+        delivered[window] = taken(scheduler)
     assert delivered == {1: None, 2: None, 3: ["1", "2"]}, "a batch of two needs two places to overtake in"
 
 
@@ -321,17 +327,14 @@ def test_straggler_is_overtaken_by_less_than_window() -> None:
     assert straggler is not None
     overtaken = 0
     for version in range(1, 10):
-        for ticket in start_all(scheduler):
-            scheduler.finish(ticket, played(scheduler.version, name=str(ticket.group)))
+        play_all(scheduler)
         if scheduler.take() is None:
             break
         overtaken += 1
         scheduler.update(version)
     assert overtaken == 2
     scheduler.finish(straggler, played(0, name="straggler"))
-    batch = scheduler.take()
-    assert batch is not None
-    assert batch[0][0].episode_id == "straggler"
+    assert taken(scheduler) == ["straggler"]
 
 
 def test_surplus_is_taken_on_completion_without_loss() -> None:
@@ -344,38 +347,30 @@ def test_surplus_is_taken_on_completion_without_loss() -> None:
         for sibling, reward in enumerate(rewards):
             scheduler.finish(Ticket(group, sibling), played(scheduler.version, reward, name=str(group)))
 
-    def take_keys() -> list[str] | None:
-        batch = scheduler.take()
-        return None if batch is None else [group[0].episode_id for group in batch]
-
     assert {ticket.group for ticket in start_all(scheduler)} == {0, 1, 2}, "one more than a batch needs"
     play(1, 0.5, 0.5)
     assert {ticket.group for ticket in start_all(scheduler)} == {3}, "the filtered one is replaced"
     play(2, 0.0, 1.0)
-    assert take_keys() is None
+    assert taken(scheduler) is None
     play(3, 0.0, 1.0)
-    assert take_keys() == ["2", "3"], "the slow one is overtaken"
+    assert taken(scheduler) == ["2", "3"], "the slow one is overtaken"
     scheduler.update(1)
     assert {ticket.group for ticket in start_all(scheduler)} == {4, 5}
     play(4, 0.0, 1.0)
     play(5, 0.0, 1.0)
-    assert take_keys() is None, "but by fewer than the window: it is never left behind for good"
+    assert taken(scheduler) is None, "but by fewer than the window: it is never left behind for good"
     play(0, 0.0, 1.0)
-    assert take_keys() == ["0", "4"]
+    assert taken(scheduler) == ["0", "4"]
     assert scheduler.counters["groups_dropped_zero_variance"] == 1
 
 
 def test_oversampling_takes_first_complete_and_withdraws_rest() -> None:
     scheduler = GroupScheduler(RolloutSection(n=2, groups_per_batch=2, oversampling_factor=1.5, max_running=5))
     assert len(start_all(scheduler)) == 5
-    for ticket in [Ticket(1, 0), Ticket(1, 1)]:
-        scheduler.finish(ticket, played(0, name=str(ticket.group)))
+    play_all(scheduler, [Ticket(1, 0), Ticket(1, 1)])
     assert start_all(scheduler) == [Ticket(2, 1)]
-    for ticket in [Ticket(2, 0), Ticket(2, 1), Ticket(0, 0)]:
-        scheduler.finish(ticket, played(0, name=str(ticket.group)))
-    batch = scheduler.take()
-    assert batch is not None
-    assert [group[0].episode_id for group in batch] == ["1", "2"], "the slow one is overtaken"
+    play_all(scheduler, [Ticket(2, 0), Ticket(2, 1), Ticket(0, 0)])
+    assert taken(scheduler) == ["1", "2"], "the slow one is overtaken"
     assert scheduler.withdrawn() == [Ticket(0, 1)], "and too old for the next batch"
     assert scheduler.withdrawn() == []
     assert scheduler.counters["groups_dropped_surplus"] == scheduler.counters["episodes_withdrawn"] == 1
@@ -389,14 +384,11 @@ def test_oversampling_takes_first_complete_and_withdraws_rest() -> None:
 def test_with_staleness_surplus_is_kept_for_next_batch() -> None:
     scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=1, staleness=1, oversampling_factor=2.0))
     slow, *rest = start_all(scheduler)
-    for ticket in rest:
-        scheduler.finish(ticket, played(0, name=str(ticket.group)))
+    play_all(scheduler, rest)
     assert scheduler.take() is not None
     assert scheduler.withdrawn() == []
     scheduler.finish(slow, played(0, name="slow"))
-    batch = scheduler.take()
-    assert batch is not None
-    assert batch[0][0].episode_id == "slow"
+    assert taken(scheduler) == ["slow"]
     assert scheduler.counters["groups_dropped_surplus"] == 1, "the third, too old for the batch after"
 
 
@@ -467,19 +459,15 @@ def test_dropped_group_is_replaced_within_same_batch() -> None:
     scheduler.finish(first, played(0, status=Status.ERROR_ENGINE))
     replacement = scheduler.start()
     assert replacement == Ticket(2, 0)
-    scheduler.finish(second, played(0, name="1"))
-    scheduler.finish(replacement, played(0, name="2"))
-    batch = scheduler.take()
-    assert batch is not None
-    assert [group[0].episode_id for group in batch] == ["1", "2"]
+    play_all(scheduler, [second, replacement])
+    assert taken(scheduler) == ["1", "2"]
 
 
 def test_trajectory_without_sampled_token_is_failure() -> None:
     scheduler = GroupScheduler(RolloutSection(n=1, groups_per_batch=1, retries=0))
     ticket = scheduler.start()
-    empty = Trajectory(*(np.zeros(0, t) for t in (np.int32, bool, np.float32, np.int32, np.int32, np.float64)))
     assert ticket is not None
-    scheduler.finish(ticket, empty)
+    scheduler.finish(ticket, trajectory_of([]))
     assert scheduler.counters["groups_dropped_too_few_siblings"] == 1
 
 

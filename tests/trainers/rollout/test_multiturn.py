@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from collector_helpers import Characters, collect, collector_of, engine_of, tokens, turn_of
 from rollout_fakes import Errand
+from simulated_time import simulated
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
@@ -140,16 +141,14 @@ def test_reused_environment_keeps_differences_apart() -> None:
         assert trajectory.turn_rewards.sum() == pytest.approx(batch.trajectories[0].turn_rewards.sum(), abs=1e-2)
 
 
-def test_evaluation_earns_what_environment_pays() -> None:
-    async def play() -> Any:
-        score = MultiturnScore(five())
-        async with (
-            Backend(EnvSpec(Chat)) as backend,
-            collector_of(engine_of(three_turns), backend, rewards={"multiturn": score}) as collector,
-        ):
-            return await collector.evaluate([0]), score.stats()
-
-    (trajectory,), stats = run_simulated(play())
+@simulated
+async def test_evaluation_earns_what_environment_pays() -> None:
+    score = MultiturnScore(five())
+    async with (
+        Backend(EnvSpec(Chat)) as backend,
+        collector_of(engine_of(three_turns), backend, rewards={"multiturn": score}) as collector,
+    ):
+        (trajectory,), stats = await collector.evaluate([0]), score.stats()
     assert trajectory.turn_rewards.tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert stats["turns"] == 0
 
@@ -189,21 +188,18 @@ def policy_of(engine: Any) -> EnginePolicy:
     return EnginePolicy(engine, Characters(), Sampling(max_new_tokens=40))  # type: ignore[arg-type]
 
 
-def seconds(episodes: int, samples: int | None, window: int = 2) -> float:
+@simulated
+async def seconds(episodes: int, samples: int | None, window: int = 2) -> float:
     """Simulated seconds until one batch of so many episodes is there."""
-
-    async def play() -> float:
-        engine = engine_of(three_turns)
-        rewards = {}
-        if samples is not None:
-            rewards["multiturn"] = MultiturnScore(ahead(samples=samples, window=window))
-        began = asyncio.get_running_loop().time()
-        options = {"n": 1, "groups_per_batch": episodes, "rewards": rewards}
-        async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, **options) as collector:
-            await collector.next_batch()
-        return asyncio.get_running_loop().time() - began
-
-    return run_simulated(play())
+    engine = engine_of(three_turns)
+    rewards = {}
+    if samples is not None:
+        rewards["multiturn"] = MultiturnScore(ahead(samples=samples, window=window))
+    began = asyncio.get_running_loop().time()
+    options = {"n": 1, "groups_per_batch": episodes, "rewards": rewards}
+    async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, **options) as collector:
+        await collector.next_batch()
+    return asyncio.get_running_loop().time() - began
 
 
 def test_futures_are_played_at_same_time() -> None:
@@ -228,24 +224,20 @@ def test_time_of_future_begins_when_it_has_environment() -> None:
         run(MultiturnScore(five(timeout_s=3.5)), max_consecutive_errors=2, **scarce)
 
 
-def test_future_outlives_its_episode_and_is_waited_for() -> None:
+@simulated
+async def test_future_outlives_its_episode_and_is_waited_for() -> None:
     """The reply after the third is the user's last; a slow future of an early turn ends after the episode."""
 
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens("1 on"), latency=30.0 if is_future(call) else 3.0)
 
-    async def play() -> tuple[float, Any]:
-        engine = engine_of(script)
-        rewards = {"multiturn": MultiturnScore(ahead(samples=3, window=2))}
-        async with (
-            Backend(EnvSpec(Chat)) as backend,
-            collector_of(engine, backend, rewards=rewards, **ONE) as collector,
-        ):
-            batch = await collector.next_batch()
-        return asyncio.get_running_loop().time(), batch
-
-    took, batch = run_simulated(play())
-    assert took == pytest.approx(4 + 2 * 31), "the first turn's futures, two turns each, beside everything else"
+    engine = engine_of(script)
+    rewards = {"multiturn": MultiturnScore(ahead(samples=3, window=2))}
+    async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, rewards=rewards, **ONE) as collector:
+        batch = await collector.next_batch()
+    assert asyncio.get_running_loop().time() == pytest.approx(4 + 2 * 31), (
+        "the first turn's futures, two turns each, beside everything else"
+    )
     assert [terms["return"] for terms in batch.trajectories[0].turn_terms] == [3.0, 3.0, 3.0]
 
 
@@ -271,121 +263,103 @@ def test_futures_differ_and_are_reproducible() -> None:
     assert rewards() == rewards()
 
 
-def test_what_was_sampled_is_never_tokenised_again() -> None:
+@simulated
+async def test_what_was_sampled_is_never_tokenised_again() -> None:
     """The second prompt of a future is the first, its reply as sampled, and what the environment said."""
     odd = [*map(ord, "5 "), 7, *map(ord, "on"), 2]  # 7 is a token that no text becomes
-
-    async def play() -> Any:
-        engine = engine_of(lambda call, version: Reply(odd))
-        speaker = Speaker(policy_of(engine), seed=3)
-        opening = (user("a"), assistant("before"), user("b"))
-        first_reply = await speaker.reply(opening)
-        again = await speaker.reply((*opening, assistant(first_reply.text), user("c")))
-        return engine.calls, first_reply, again
-
-    calls, first_reply, again = run_simulated(play())
-    first, second = (list(call.token_ids) for call in calls)
+    engine = engine_of(lambda call, version: Reply(odd))
+    speaker = Speaker(policy_of(engine), seed=3)
+    opening = (user("a"), assistant("before"), user("b"))
+    first_reply = await speaker.reply(opening)
+    again = await speaker.reply((*opening, assistant(first_reply.text), user("c")))
+    first, second = (list(call.token_ids) for call in engine.calls)
     assert first == Characters().render((user("a"), assistant("before"), user("b")))
     assert second == [*first, *odd, *Characters().render((user("c"),))]
     assert (first_reply.prompt_tokens, again.prompt_tokens) == (len(first), len(second))
-    assert calls[0].sampling.seed != calls[1].sampling.seed
+    assert engine.calls[0].sampling.seed != engine.calls[1].sampling.seed
 
 
-def test_future_without_room_is_scored_as_it_stands() -> None:
+@simulated
+async def test_future_without_room_is_scored_as_it_stands() -> None:
     """There is room for a turn of the episode and one of its futures; then the context is full for both."""
-
-    async def play() -> Any:
-        opening = len(Characters().render((user("What is 3 + 4?"),)))
-        engine = engine_of(lambda call, version: Reply(tokens("1 on")), max_context=opening + 27)
-        options = {"rewards": {"multiturn": MultiturnScore(ahead(samples=2, window=3))}, **ONE}
-        async with (
-            Backend(EnvSpec(Chat)) as backend,
-            collector_of(engine, backend, **options) as collector,
-        ):
-            batch = await collector.next_batch()
-        with pytest.raises(NoRoomError, match="room for"):
-            await Speaker(policy_of(engine), 0).reply((user("x" * 100),))
-        return batch.trajectories[0]
-
-    trajectory = run_simulated(play())
+    opening = len(Characters().render((user("What is 3 + 4?"),)))
+    engine = engine_of(lambda call, version: Reply(tokens("1 on")), max_context=opening + 27)
+    options = {"rewards": {"multiturn": MultiturnScore(ahead(samples=2, window=3))}, **ONE}
+    async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, **options) as collector:
+        batch = await collector.next_batch()
+    with pytest.raises(NoRoomError, match="room for"):
+        await Speaker(policy_of(engine), 0).reply((user("x" * 100),))
+    trajectory = batch.trajectories[0]
     assert trajectory.status is Status.TRUNCATED_CONTEXT
     assert [terms["return"] for terms in trajectory.turn_terms] == [2.0, 2.0]
 
 
-def test_cut_future_is_replayed_by_new_weights() -> None:
+@simulated
+async def test_cut_future_is_replayed_by_new_weights() -> None:
     def script(call: Call, version: int) -> Reply:
         slow = is_future(call) and "/g1-" in (call.session or "")
         return Reply(tokens(f"{version + 1} on"), latency=30.0 if slow else 1.0)
 
-    async def play() -> Any:
-        engine = engine_of(script)
-        options = {"rewards": {"multiturn": MultiturnScore(ahead(samples=1, window=1))}, "staleness": 1, **ONE}
-        async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, **options) as collector:
-            await collector.next_batch()
-            await asyncio.sleep(3)
-            await collector.update_weights(None, 1, "abort")
-            return await collector.next_batch()
-
-    batch = run_simulated(play())
+    engine = engine_of(script)
+    options = {"rewards": {"multiturn": MultiturnScore(ahead(samples=1, window=1))}, "staleness": 1, **ONE}
+    async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, **options) as collector:
+        await collector.next_batch()
+        await asyncio.sleep(3)
+        await collector.update_weights(None, 1, "abort")
+        batch = await collector.next_batch()
     assert batch.trajectories[0].oldest_version == 0
     assert [terms["return"] for terms in batch.trajectories[0].turn_terms] == [1.0 + 2.0, 2.0 + 2.0, 3.0]
 
 
-def test_cut_reply_is_sampled_again_by_new_weights() -> None:
+@simulated
+async def test_cut_reply_is_sampled_again_by_new_weights() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens(f"{version + 1} on"), latency=10.0)
 
-    async def play() -> Any:
-        engine = engine_of(script)
-        speaker = Speaker(policy_of(engine), seed=3)
-        speaking = asyncio.ensure_future(speaker.reply((user("a"),)))
-        await asyncio.sleep(5)
-        await engine.update_weights(None, 1, "abort")
-        return await speaking, asyncio.get_running_loop().time()
-
-    reply, took = run_simulated(play())
+    engine = engine_of(script)
+    speaker = Speaker(policy_of(engine), seed=3)
+    speaking = asyncio.ensure_future(speaker.reply((user("a"),)))
+    await asyncio.sleep(5)
+    await engine.update_weights(None, 1, "abort")
+    reply, took = await speaking, asyncio.get_running_loop().time()
     assert (reply.text, took) == ("2 on", pytest.approx(15.0))
     assert reply.generation.weight_version.tolist() == [1] * len(reply.generation.token_ids)
 
 
 @pytest.mark.parametrize("credit", ["value", "difference"])
-def test_closing_leaves_no_future_behind(credit: Any) -> None:
+@simulated
+async def test_closing_leaves_no_future_behind(credit: Any) -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(tokens("1 on"), hangs=is_future(call))
 
-    async def play() -> None:
-        engine = engine_of(script)
-        rewards = {"multiturn": MultiturnScore(ahead(), MultiturnRewardSection(credit=credit))}
-        async with Backend(EnvSpec(Chat)) as backend:
-            collector = collector_of(engine, backend, rewards=rewards)
-            waiting = asyncio.ensure_future(collector.next_batch())
-            await asyncio.sleep(100)
-            assert engine.stats()["running"] == 6 * 3 * 2, "the futures of the first two turns of six episodes"
-            await collector.close()
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            assert engine.stats()["running"] == 0
-        assert len(asyncio.all_tasks()) == 1
-
-    run_simulated(play())
+    engine = engine_of(script)
+    rewards = {"multiturn": MultiturnScore(ahead(), MultiturnRewardSection(credit=credit))}
+    async with Backend(EnvSpec(Chat)) as backend:
+        collector = collector_of(engine, backend, rewards=rewards)
+        waiting = asyncio.ensure_future(collector.next_batch())
+        await asyncio.sleep(100)
+        assert engine.stats()["running"] == 6 * 3 * 2, "the futures of the first two turns of six episodes"
+        await collector.close()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert engine.stats()["running"] == 0
+    assert len(asyncio.all_tasks()) == 1
 
 
-def test_all_failed_futures_end_episode_without_reward() -> None:
+@simulated
+async def test_all_failed_futures_end_episode_without_reward() -> None:
     def script(call: Call, version: int) -> Reply:
         return Reply(error=EngineError("out of order")) if is_future(call) else three_turns(call, version)
 
-    async def play() -> None:
-        rewards = {"multiturn": MultiturnScore(ahead())}
-        seen = []
-        async with (
-            Backend(EnvSpec(Chat)) as backend,
-            collector_of(
-                engine_of(script), backend, rewards=rewards, max_consecutive_errors=4, on_trajectory=seen.append
-            ) as collector,
-        ):
-            with pytest.raises(Exception, match="out of order"):
-                await collector.next_batch()
-        assert {t.status for t in seen} <= {Status.ERROR_REWARD, Status.ABORTED}
-        assert len(seen) >= 4
-
-    run_simulated(play())
+    rewards = {"multiturn": MultiturnScore(ahead())}
+    seen = []
+    async with (
+        Backend(EnvSpec(Chat)) as backend,
+        collector_of(
+            engine_of(script), backend, rewards=rewards, max_consecutive_errors=4, on_trajectory=seen.append
+        ) as collector,
+    ):
+        with pytest.raises(Exception, match="out of order"):
+            await collector.next_batch()
+    assert {t.status for t in seen} <= {Status.ERROR_REWARD, Status.ABORTED}
+    assert len(seen) >= 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import random
 import subprocess
@@ -19,6 +18,7 @@ from collector_helpers import collect, collector_of, engine_of, says, slow_env, 
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
+from simulated_time import Clock, simulated
 from trajectories import trajectory_of
 
 from benchmarks.simulation.clock import run_simulated
@@ -31,15 +31,6 @@ from trainers.rollout.loop_lag import LoopLag
 from trainers.rollout.stats import PHASES, Load, Timeline
 from trainers.rollout.trace import TraceFile
 from trainers.trajectory import Trajectory
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
 
 # ---------------------------------------------------------------- the engine's room
 
@@ -224,23 +215,20 @@ def test_phases_and_bubbles_of_known_run() -> None:
     assert second.stats["bubble_books"] == pytest.approx(4 / 20), "while the trainer trains nothing may start"
 
 
-def test_environment_wait_counts_as_queueing() -> None:
+@simulated
+async def test_environment_wait_counts_as_queueing() -> None:
     depths = []
 
     async def look(collector: Any) -> None:
         await asyncio.sleep(3.0)
         depths.append(collector.stats())
 
-    async def run() -> Batch:
-        async with Backend(EnvSpec(AsyncEnv), workers=1) as backend:
-            engine = engine_of(says("1 end", latency=2.0))
-            async with collector_of(engine, backend, n=2, groups_per_batch=2, max_running=3) as collector:
-                watcher = asyncio.ensure_future(look(collector))
-                batch = await collector.next_batch()
-                await watcher
-                return batch
-
-    batch = run_simulated(run())
+    async with Backend(EnvSpec(AsyncEnv), workers=1) as backend:
+        engine = engine_of(says("1 end", latency=2.0))
+        async with collector_of(engine, backend, n=2, groups_per_batch=2, max_running=3) as collector:
+            watcher = asyncio.ensure_future(look(collector))
+            batch = await collector.next_batch()
+            await watcher
     # Episodes 0..2 start at once and take turns; 3 starts when 0 is done: they wait 0, 2, 4 and 4 seconds.
     assert batch.stats["time_queue_s"] == pytest.approx((0 + 2 + 4 + 4) / 4)
     assert depths[0]["running"] == 3
@@ -255,28 +243,6 @@ def test_prefix_cache_rate_is_the_engines() -> None:
     prompts = sum(len(call.token_ids) for call in engine.calls)
     assert batch.stats["prefix_cache_hit"] == pytest.approx(engine.stats()["cached_tokens"] / prompts)
     assert 0 < batch.stats["prefix_cache_hit"] < 1
-
-
-@pytest.mark.parametrize(
-    ("word", "kind", "cause"),
-    [
-        ("raise", "inline", "error_env_step_raised"),
-        ("nan", "inline", "error_env_step_nonsense"),
-        ("failed", "inline", "error_env_user_failed"),
-        ("hang", "inline", "truncated_time_step_timeout"),
-        ("raise", "thread", "error_env_step_raised"),
-        ("die", "process", "error_env_step_died"),
-    ],
-)
-@pytest.mark.usefixtures("short_hangs")
-async def test_causes_are_counted_and_told(word: str, kind: Any, cause: str) -> None:
-    count = itertools.count()
-    engine = engine_of(lambda call, version: Reply(tokens(f"1 {word}" if next(count) == 0 else "1 end")))
-    options = {"limits": {"workers": 1}, "n": 1, "groups_per_batch": 1}
-    (batch,) = await collect(engine, EnvSpec(AsyncEnv), kind=kind, **options)
-    assert {name: n for name, n in batch.stats.items() if name.startswith("cause_")} == {f"cause_{cause}": 1}
-    assert list(batch.problems) == [cause]
-    assert batch.problems[cause]
 
 
 # ---------------------------------------------------------------- the trace
@@ -306,7 +272,8 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     return events
 
 
-def test_trace_nests_and_agrees_with_stats(tmp_path: Path) -> None:
+@simulated
+async def test_trace_nests_and_agrees_with_stats(tmp_path: Path) -> None:
     path = tmp_path / "new" / "trace.json"
     ended: list[Trajectory] = []
 
@@ -314,15 +281,11 @@ def test_trace_nests_and_agrees_with_stats(tmp_path: Path) -> None:
         await asyncio.sleep(7.0)
         return 0.5
 
-    async def run() -> list[Batch]:
-        trace = TraceFile(path, asyncio.get_running_loop().time)
-        options = {"staleness": 1, "max_running": 5, "rewards": {"later": later}}
-        batches = await collect(engine_of(wordy), slow_env(), 3, trace=trace, on_trajectory=ended.append, **options)
-        trace.close()
-        trace.close()
-        return batches
-
-    batches = run_simulated(run())
+    trace = TraceFile(path, asyncio.get_running_loop().time)
+    options = {"staleness": 1, "max_running": 5, "rewards": {"later": later}}
+    batches = await collect(engine_of(wordy), slow_env(), 3, trace=trace, on_trajectory=ended.append, **options)
+    trace.close()
+    trace.close()
     events = json.loads(path.read_text())
     assert events == read_trace(path)
     processes = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from collector_helpers import ROLES, collector_of, engine_of, tokens
 from rollout_fakes import AsyncEnv
+from simulated_time import simulated
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
@@ -70,7 +71,7 @@ def test_without_it_episode_is_played_again() -> None:
     batch = run_simulated(run(engine, [(4.5, 1)], ended))
     assert [t.episode_id for t in batch.trajectories] == ["g1-s0-a1", "g1-s1-a1"]
     assert {int(v) for t in batch.trajectories for v in t.weight_version[t.action_mask]} == {1}
-    assert batch.stats["cause_aborted_aborted"] == 2
+    assert batch.stats["cause_aborted_aborted"] == batch.stats["retries_excused"] == 2
 
 
 def test_update_before_first_token_costs_nothing() -> None:
@@ -93,7 +94,8 @@ def test_too_old_episode_is_replayed_and_counted() -> None:
 
 
 @pytest.mark.parametrize("partial", [False, True])
-def test_request_during_update_is_excused(partial: bool) -> None:
+@simulated
+async def test_request_during_update_is_excused(partial: bool) -> None:
     """The engine takes a while to cut: what began meanwhile is cut too, and was not there when the update was asked."""
 
     class Slow(ScriptedEngine):
@@ -106,18 +108,15 @@ def test_request_during_update_is_excused(partial: bool) -> None:
         number = int(call.session.split("/")[1][1:].split("-")[0])
         return Reply(FULL[len(reply_so_far(call)) :], per_token=0.01 if number == 0 else 0.05 if number == 1 else 1.0)
 
-    async def collected() -> Batch:
-        engine = Slow(script, vocab_size=128)
-        options: dict[str, Any] = {"n": 1, "groups_per_batch": 1, "staleness": 2, "retries": 0}
-        options |= {"max_running": 1, "partial": partial}
-        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, **options) as collector:
-            await collector.next_batch()
-            await collector.update_weights(None, 1, "abort")  # group 1 ends meanwhile, and group 2 begins
-            await collector.next_batch()
-            await collector.update_weights(None, 2)
-            return await collector.next_batch()
-
-    batch = run_simulated(collected())
+    engine = Slow(script, vocab_size=128)
+    options: dict[str, Any] = {"n": 1, "groups_per_batch": 1, "staleness": 2, "retries": 0}
+    options |= {"max_running": 1, "partial": partial}
+    async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, **options) as collector:
+        await collector.next_batch()
+        await collector.update_weights(None, 1, "abort")  # group 1 ends meanwhile, and group 2 begins
+        await collector.next_batch()
+        await collector.update_weights(None, 2)
+        batch = await collector.next_batch()
     assert [t.episode_id for t in batch.trajectories] == ["g2-s0-a0" if partial else "g2-s0-a1"]
     assert "groups_dropped_too_few_siblings" not in batch.stats
 
