@@ -25,7 +25,7 @@ from pathlib import Path
 
 async def careless(conversation):
     """Right for some, wrong for others; where a file `hold` is, twenty episodes are kept and no more begun."""
-    while Path("hold").exists() and Path("run/episodes.jsonl").read_bytes().count(b"\\\\n") >= 20:
+    while Path("hold").exists() and Path("run/episodes.jsonl").read_bytes().count(b"\\n") >= 20:
         await asyncio.sleep(0.01)
     return f"#### {len(conversation[0]['content']) % 7}"
 
