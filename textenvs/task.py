@@ -6,6 +6,7 @@ A task is one row of data. Its fields are those of verl's Parquet schema, so row
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,13 +36,19 @@ def split_choices(choices: Sequence[ChoiceT], split: Split, held_out: int = 4) -
     Raises:
         ValueError: No choices, or two that are equal.
     """
-    ranked = sorted(choices, key=lambda choice: hashlib.sha256(str(choice).encode()).digest())
-    if not ranked or len({str(choice) for choice in ranked}) < len(ranked):
-        raise ValueError(f"give at least one choice and none twice, not {list(choices)!r}")
-    if len(ranked) == 1:
+    texts = tuple(str(choice) for choice in choices)
+    test = _test_texts(texts, held_out)
+    if len(texts) == 1:
         return tuple(choices)
-    test = ranked[: max(1, len(ranked) // held_out)]
-    return tuple(choice for choice in choices if (choice in test) == (split == "test"))
+    return tuple(choice for choice, text in zip(choices, texts, strict=True) if (text in test) == (split == "test"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _test_texts(texts: tuple[str, ...], held_out: int) -> frozenset[str]:
+    ranked = sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest())
+    if not ranked or len(set(ranked)) < len(ranked):
+        raise ValueError(f"give at least one choice and none twice, not {list(texts)!r}")
+    return frozenset(ranked[: max(1, len(ranked) // held_out)])
 
 
 class TaskError(ValueError):

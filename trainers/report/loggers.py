@@ -29,7 +29,6 @@ from ..trajectory import Trajectory
 from .console import ConsoleLogger, pick, print_conversations
 from .episodes import EpisodeFiles, Explained
 from .metrics import Phases
-from .plots import plot
 from .progress import Phase, Progress
 
 METRICS_FILE = "metrics.jsonl"
@@ -386,6 +385,8 @@ class Reporter:
         """Draw the curves; print sample conversations if requested, scores before and after, and all places."""
         curves = None
         if self._has_jsonl and (rows := list(read_jsonl(self.folder / METRICS_FILE))):
+            from .plots import plot  # here, for it imports matplotlib, which most processes do not need
+
             curves = plot(rows, self.folder / CURVES, title=self.folder.name)
         if self._console is None:
             return

@@ -149,14 +149,14 @@ def _questions(kind: str, things: Mapping[str, list[_Thing]], split: Split) -> I
             if kind == "one hop":
                 yield from _about(thing, thing.name, (thing.name,), kind, split, name)
             elif kind == "two hops" and "via" in fact:
-                for frame in split_choices(fact["via"], split):
+                for frame in _frames(thing.kind, name, "via", split):
                     described = frame.format(it=thing.name)
                     yield from _about(everything[value], described, (thing.name, value), kind, split)
             elif kind == "comparison" and "between" in fact:
                 for other in things[thing.kind]:
                     years = abs(int(value) - int(other.facts[name]))
                     if years and other is not thing:
-                        for frame in split_choices(fact["between"], split):
+                        for frame in _frames(thing.kind, name, "between", split):
                             text = frame.format(it=thing.name, other=other.name)
                             yield Question(kind, text, str(years), (thing.name, other.name))
 
@@ -166,8 +166,13 @@ def _about(
 ) -> Iterator[Question]:
     for name, value in thing.facts.items():
         if only in (None, name):
-            for frame in split_choices(_KINDS[thing.kind]["facts"][name]["ask"], split):
+            for frame in _frames(thing.kind, name, "ask", split):
                 yield Question(kind, frame.format(it=described), value, searches)
+
+
+@functools.cache
+def _frames(kind: str, fact: str, use: str, split: Split) -> tuple[str, ...]:
+    return split_choices(_KINDS[kind]["facts"][fact][use], split)
 
 
 def documents_of(task: Task) -> tuple[Document, ...] | None:
