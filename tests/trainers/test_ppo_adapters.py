@@ -99,8 +99,6 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.mark.parametrize("publish", ["merged", "adapter"])
 def test_run_begins_with_saved_adapter(publish: str, started: tuple[Path, Path], tmp_path: Path) -> None:
     """Engine and learner alike: what was sampled before any update has the learner's own log-probabilities."""
-    ray = pytest.importorskip("ray")
-    ray.shutdown()  # that of other tests: this run starts its own
     model, adapter = started
     shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
     options = [option for option in OPTIONS if option.partition("=")[0] not in shape]

@@ -81,6 +81,10 @@ def test_reward_on_last_turn_is_not_learned(tmp_path):
     assert after < 0.65
 
 
+# One worker assembles the run of these.
+crossroads_group = pytest.mark.xdist_group("crossroads")
+
+
 @pytest.fixture(scope="module")
 def crossroads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[Trajectory]]:
     """A run with a critic that still says 0 everywhere, and a batch of its episodes."""
@@ -105,6 +109,7 @@ def advantages_by_turn(run: Run, trajectories: list[Trajectory], *options: str) 
     return np.array(by_turn)
 
 
+@crossroads_group
 @pytest.mark.parametrize("estimator", ["turn_gae", "gae", "bilevel_gae", "turn_grpo"])
 def test_only_words_that_earned_reward_are_credited(crossroads, estimator):
     overrides = [f"algorithm.adv_estimator={estimator}"] + ["algorithm.baseline=group"] * (estimator == "turn_grpo")
@@ -126,6 +131,7 @@ def test_only_words_that_earned_reward_are_credited(crossroads, estimator):
         assert np.array_equal(credited[:, 0], earned[:, 0])
 
 
+@crossroads_group
 @pytest.mark.parametrize(("gamma", "reaches"), [(1.0, [True, True, True]), (0.0, [False, False, True])])
 def test_late_reward_reaches_earlier_turns(crossroads, gamma, reaches):
     run, trajectories = crossroads
@@ -134,6 +140,7 @@ def test_late_reward_reaches_earlier_turns(crossroads, gamma, reaches):
     assert advantages.any(axis=0).tolist() == reaches
 
 
+@crossroads_group
 def test_episode_estimator_credits_irrelevant_words(crossroads):
     """GRPO gives every turn the episode's advantage: the contrast to the above."""
     credited = advantages_by_turn(*crossroads, "algorithm.adv_estimator=grpo")
