@@ -115,6 +115,7 @@ def test_real_rows(tmp_path):
     files = [f"data.train_files={GSM8K}/train.jsonl", f"data.val_files={GSM8K}/test.jsonl"]
     dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
     overrides = ["engine.max_context=1024", "data.val_size=4", "rollout.max_response_length=32", "model.vocab_size=512"]
+    overrides += ["trainer.logger=jsonl"]
     folder = tmp_path / "run"
     assert main(arguments(folder, *files, *dumps, *overrides, "trainer.total_iterations=2")) == 0
     rows = metrics_of(folder)

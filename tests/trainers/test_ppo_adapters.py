@@ -97,8 +97,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def beginning_with(model: Path, adapter: Path) -> list[str]:
-    """Return a run's arguments; shut down the Ray of other tests, because the run starts its own."""
-    pytest.importorskip("ray").shutdown()
+    """Return a run's arguments."""
     shape = {argument.partition("=")[0] for argument in MODEL}
     options = [option for option in OPTIONS if option.partition("=")[0] not in shape]
     return [*options, *LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}"]
@@ -143,6 +142,7 @@ def test_run_begins_with_saved_adapter(publish: str, started: tuple[Path, Path],
 @pytest.mark.xdist_group("ray")
 def test_two_ranks_begin_with_saved_adapter(started: tuple[Path, Path], tmp_path: Path) -> None:
     """Each has its shard of it: together they have the weights that one process has, and learn from there."""
+    pytest.importorskip("ray").shutdown()  # that of other tests: this run starts its own
     overrides = [*beginning_with(*started), "trainer.total_iterations=1"]
     weights: list[Any] = []
 

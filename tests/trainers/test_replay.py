@@ -39,6 +39,9 @@ FORKED = [
     *("actor.mini_batches=1", "trainer.total_iterations=1"),
 ]
 
+# One worker plays the run that is recomputed.
+pytestmark = pytest.mark.xdist_group("replay")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -11,7 +11,7 @@ from ppo_runs import MODEL, QUICK, arguments, in_process, refused
 
 from trainers import sft
 from trainers.builders import SetupError
-from trainers.builders.folder import held, resume_advice
+from trainers.builders.folder import LOCK_FILE, held, resume_advice
 from trainers.checkpoints import Checkpoints
 from trainers.command_line import resolve
 from trainers.config.running import TrainerSection
@@ -59,10 +59,11 @@ def test_full_disk_advice_matches_resume_mode(tmp_path, mode, words):
 
 
 def test_killed_process_releases_its_folder(tmp_path):
-    code = f"from trainers.builders.folder import held\nwith held(__import__('pathlib').Path({str(tmp_path)!r})):\n"
-    code += " print('held', flush=True)\n input()"
+    # The lock alone: importing what a run needs takes seconds.
+    code = "import sys; from textenvs.evaluate.records import lock; file = open(sys.argv[1], 'w'); lock(file.fileno());"
+    code += "print('held', flush=True); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path / LOCK_FILE], **pipes) as process:
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(SetupError, match="another run"), held(tmp_path):
             pass

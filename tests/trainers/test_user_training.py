@@ -29,6 +29,9 @@ ORDER = [
     *("trainer.logger=jsonl", "trainer.val_before_train=false", "data.val_size=4", "engine.max_context=256"),
 ]
 
+# One worker trains the model.
+pytestmark = pytest.mark.xdist_group("user training")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

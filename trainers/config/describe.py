@@ -188,7 +188,7 @@ def _first_paragraph(doc: str) -> str:
 @cache
 def all_keys(schema: type[BaseModel]) -> Mapping[str, Key]:
     """Return the keys of a schema by name; computed once."""
-    return {key.name: key for group in groups(schema) for key in group.keys}
+    return types.MappingProxyType({key.name: key for group in groups(schema) for key in group.keys})
 
 
 def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:

@@ -6,6 +6,7 @@ under both versions.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, ClassVar
 
@@ -67,6 +68,8 @@ _Dumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign,a
 
 def dump(value: Any) -> str:
     """Return a value on one line, as on a command line or in a file."""
+    if value is None or isinstance(value, bool | int):
+        return json.dumps(value)  # the same, a hundred times as fast
     text = yaml.dump(
         value, Dumper=_Dumper, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False
     )

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -194,22 +195,18 @@ def shifts(values: Sequence[float], last: int, *, floor: float = 0.1, least: flo
     windows = [(recent, f"the {RECENT} iterations before")]
     if count >= START + last:
         windows.append((slice(0, START), f"the first {START} iterations"))
-    latest = np.array(values[-last:], np.float64)
-    if len(latest) < last or not np.isfinite(latest).all():
+    latest = values[-last:]
+    if len(latest) < last or not all(map(math.isfinite, latest)):
         return
-    for where, name in windows:
-        before = np.array(values[where], np.float64)
-        before = before[np.isfinite(before)]
-        if len(before) < START:
+    for where, name in windows:  # not as arrays: of so few values, these take several times as long
+        old = [math.log(max(value, least)) for value in values[where] if math.isfinite(value)]
+        if len(old) < START:
             continue
-        old, new = (np.log(np.maximum(part, least)) for part in (before, latest))
-        middle = float(np.median(old))
-        spread = max(1.4826 * float(np.median(np.abs(old - middle))), floor)
-        moved = new - middle
-        nearest = float(moved[np.argmin(np.abs(moved))]) if (moved > 0).all() or (moved < 0).all() else 0.0
-        yield Shift(
-            math.exp(nearest), nearest / spread, math.exp(middle), float(latest[-1]), where, name, where is recent
-        )
+        middle = median(old)
+        spread = max(1.4826 * median(abs(value - middle) for value in old), floor)
+        moved = [math.log(max(value, least)) - middle for value in latest]
+        nearest = min(moved, key=abs) if min(moved) > 0 or max(moved) < 0 else 0.0
+        yield Shift(math.exp(nearest), nearest / spread, math.exp(middle), latest[-1], where, name, where is recent)
 
 
 def wilson(hits: float, count: float, z: float) -> tuple[float, float]:

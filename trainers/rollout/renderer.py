@@ -316,7 +316,7 @@ class Renderer:
             whole = self.render(conversation[:following], tools)
             stopped = [*tokens, *reply, end, *self.bridge(new, after=end, tools=tools)]
             tokens = [*tokens, *reply, *cut]
-            for joined in (tokens, stopped):
+            for joined in (tokens,) if stopped == tokens else (tokens, stopped):
                 if self.rewritten(joined, conversation[:following], tools) is not None:
                     return False
             if cut[0] == end and whole[-len(cut) :] != cut:
