@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -45,10 +46,25 @@ except ProcessLookupError:
 """
 
 
+_LEAST_PORT = 10_000  # of those for servers: well-known ones are below
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port for a server that will bind it later, perhaps after half a minute of imports.
+
+    It is none of those that the system gives to connections, and to others that ask for any port: it stays free unless
+    another server is told to take it.
+    """
+    try:
+        least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    except OSError:  # not Linux: the range that is registered for this
+        least, greatest = 49152, 65535
+    ports = [*range(_LEAST_PORT, least), *range(greatest + 1, 65536)]
+    for port in (*random.SystemRandom().sample(ports, min(len(ports), 100)), 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise EngineError("this machine has no free port")
 
 
 class ServerProcess:

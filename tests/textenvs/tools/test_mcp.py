@@ -22,6 +22,7 @@ from textenvs.task import Rows, Task
 from textenvs.tool_env import ToolEnv
 from textenvs.tools import Toolbox, call
 from textenvs.tools.mcp import McpServer
+from trainers.engines.server import free_port
 
 HERE = Path(__file__).parent
 PLAIN = {"command": sys.executable, "args": ["-S", str(HERE / "mcp_plain_server.py")]}
@@ -214,12 +215,6 @@ def test_closed_environment_stops_its_server(listed):
     env.close()
     assert has_ended(pid)
     assert int(pickle.loads(pickle.dumps(env)).state.calls_made) == 4
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ class ScriptedRanks:
     def post(self, number: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._number = number
         if method in ("open", "build"):
-            result = {"critic": False, "reference": False} if method == "build" else None
+            result = {"critic": False, "reference": False, "places": []} if method == "build" else None
             self.script.insert(0, [Event(rank, "done", number, result) for rank in range(2)])
 
     def poll(self, timeout: float) -> list[Event]:
