@@ -192,13 +192,13 @@ async def learn(run: Run, batch: Batch) -> UpdateResult:
 
 async def publish(run: Run, batch: Batch) -> int:
     """Give the engine the new weights; return the bytes that the learner sent."""
-    await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
     await published(run)  # one update at a time
     weights, size = await run.learning(run.publisher.take)
     update = run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
     run.publishing = asyncio.ensure_future(update)
-    if not run.config.rollout.staleness:  # the engine reads the parameters: nothing may start before it has them
+    if run.sleepers or not run.config.rollout.staleness:  # the engine reads the parameters, or has no room for more
         await published(run)
+    await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))  # also keys and values: there is room now
     return size
 
 

@@ -49,6 +49,8 @@ class ServerSection(Section):
     master_address: str | None = None
     """This machine's address as the server sees it, for `engine.weight_transport=ipc` and `process_group`; null
     finds it."""
+    sleep_mode: bool = False
+    """Give the GPU's memory back while the learner learns, if they share GPUs: of weights, keys and values."""
     verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to be ready.")
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to answer a health check.")
@@ -71,8 +73,6 @@ class VLLMSection(ServerSection):
     there)."""
     enforce_eager: bool | None = None
     """Neither compile nor capture graphs; null is true on a CPU, false on a GPU."""
-    sleep_mode: bool = False
-    """Release the GPU's memory while the learner learns, if they share GPUs."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Additional engine arguments of vLLM, by its own names; `engine.vllm.args.NAME=value` sets one."""
 
@@ -169,6 +169,10 @@ class ServedEngineSection(EngineSection):
         """The options of the server."""
 
     @property
+    def sleeps(self) -> bool:
+        return self.server.sleep_mode
+
+    @property
     def base_urls(self) -> tuple[str, ...]:
         return self.server.base_url or ()
 
@@ -182,10 +186,6 @@ class VLLMEngineSection(_SizedCache, ServedEngineSection):
 
     name: Literal["vllm"] = "vllm"
     vllm: VLLMSection = VLLMSection()
-
-    @property
-    def sleeps(self) -> bool:
-        return self.vllm.sleep_mode
 
     @property
     def server(self) -> VLLMSection:

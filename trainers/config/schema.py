@@ -378,7 +378,7 @@ def _cluster_checks(config: PPOConfig) -> Problems:
             yield "cluster.nsight.capture-range", "is cudaProfilerApi, and model.device=cpu calls no CUDA"
     if config.engine.sleeps and config.rollout.staleness:
         text = "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not continue"
-        yield "engine.vllm.sleep_mode", text
+        yield f"engine.{config.engine.name}.sleep_mode", text
     if cluster.backend == "local" and (cluster.learner_ranks > 1 or cluster.nnodes > 1):
         yield "cluster.backend", "is local, which is one learner rank in this process: leave it out, or write ray"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":

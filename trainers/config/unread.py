@@ -41,9 +41,8 @@ ENGINE: Reads = {
         "engine.weight_transport": ("auto", "ipc", "process_group")
     },
     "engine.vllm.bucket_mib engine.sglang.bucket_mib": {"engine.weight_transport": Not("disk")},
-    "engine.sglang.python engine.sglang.seeds engine.sglang.server_args engine.tensor_parallel_size engine.threads": {
-        "engine.sglang.base_url": (None,)
-    },
+    "engine.sglang.python engine.sglang.seeds engine.sglang.server_args engine.sglang.sleep_mode "
+    "engine.tensor_parallel_size engine.threads": {"engine.sglang.base_url": (None,)},
 }
 MODEL: Reads = {
     "model.lora_alpha model.target_modules model.exclude_modules model.lora_publish": {"model.lora_rank": Not(0)},
@@ -82,7 +81,7 @@ PPO: Reads = {
     "env.user env.user_reward env.refused_cost": {"env.train_side": ("user", "both")},
     "env.curriculum.floor env.curriculum.memory": {"env.curriculum.kind": ("signal",)},
     "data.longest_prompt": {"data.filter_overlong_prompts": _ON},
-    "engine.vllm.sleep_mode": {"cluster.colocate": _ON},
+    "engine.vllm.sleep_mode engine.sglang.sleep_mode": {"cluster.colocate": _ON},
     "rollout.window": {"rollout.oversampling_factor": (1.0,)},  # which takes groups as they complete
     "rollout.max_consecutive_filtered": {"rollout.filter_zero_variance": _ON},
     "rollout.partial": {"rollout.update_mode": ("abort",)},

@@ -251,7 +251,7 @@ class RemoteEngine(ABC):
                 if version <= self.version:
                     raise ValueError(f"the new version {version} must be greater than {self.version}")
                 await asyncio.to_thread(self._updater.check, weights)
-                while mode == "wait" and any(flight.begun for flight in self._flights):
+                while mode == "wait" and not self._updater.asleep and any(flight.begun for flight in self._flights):
                     self._check_alive()
                     await self._changed.wait()
                 self._check_alive()
@@ -262,6 +262,28 @@ class RemoteEngine(ABC):
             announced.close()
             self._pending_updates -= 1
             self._change()
+
+    async def sleep(self, *, release: bool = True) -> None:
+        """Stop computing until :meth:`wake`; requests wait, and those that run start over then.
+
+        ``release`` gives back the memory of weights, keys and values: then new weights must come before it wakes.
+        EngineError where the server cannot: on a CPU, or where it was started without its sleep mode.
+        """
+        await self.ready()
+        if release and self._updater.device == "cpu":
+            raise EngineError(f"{self.kind} on a CPU gives no memory back; sleep(release=False) stops it computing")
+        async with self._updating:
+            if not self._updater.asleep:
+                await self._updater.sleep(release=release)
+                self._pending_updates += 1
+
+    async def wake(self) -> None:
+        """Undo :meth:`sleep`. EngineError: its weights are gone, and no update came."""
+        async with self._updating:
+            if self._updater.asleep:
+                await self._updater.wake()
+                self._pending_updates -= 1
+                self._change()
 
     async def release(self, session: str) -> None:  # noqa: B027
         """See :meth:`trainers.engines.base.Engine.release`; servers keep KV by prefix, and drop it when they must."""

@@ -62,6 +62,8 @@ class WeightUpdater(Receiver):
         self.begun = False  #: whether the server may have taken something since the update began
         self.ranks = 1
         self.device = "cpu"
+        self.asleep = False
+        self._weights: Literal["whole", "released", "blank"] = "whole"  # blank: there is memory for them again
         self.transport = section.weight_transport
         self.verify = section.server.verify  #: whether the server's checksums are compared
         self.bucket_bytes = section.server.bucket_mib * 2**20  #: of weights that travel at once, at most
@@ -140,13 +142,33 @@ class WeightUpdater(Receiver):
         self._versions[self._label] = version
         self.begun = False
         try:
-            await self._pause(abort=abort)
+            if self._weights == "whole":
+                await self._pause(abort=abort)  # also while asleep: it drops the KV of the old weights
+            if self._weights == "released":  # keys and values stay away until it wakes
+                await self._wake_weights()
+                self._weights = "blank"
             await self._send_twice(source)
+            self._weights = "whole"
         except BaseException:
-            if not self.begun:  # the old weights are whole
+            if not (self.begun or self.asleep):  # the old weights are whole
                 await self._resume()
             raise
-        await self._resume()
+        if not self.asleep:
+            await self._resume()
+
+    async def sleep(self, *, release: bool) -> None:
+        """Stop computing; ``release`` the memory of weights, keys and values. EngineError: it did not, and computes."""
+        if not self.asleep:
+            await self._sleep(release=release)
+            self.asleep, self._weights = True, "released" if release else "whole"
+
+    async def wake(self) -> None:
+        """Undo :meth:`sleep`. EngineError: no weights came since their memory was given back."""
+        if self._weights != "whole":
+            raise EngineError(f"the {self.server} server has no weights: it gave their memory back, and no update came")
+        if self.asleep:
+            await self._wake()
+            self.asleep = False
 
     async def close(self) -> None:
         await self.abandon()
@@ -175,6 +197,18 @@ class WeightUpdater(Receiver):
     @abstractmethod
     async def _resume(self) -> None:
         """Undo :meth:`_pause`."""
+
+    @abstractmethod
+    async def _sleep(self, *, release: bool) -> None:
+        """See :meth:`sleep`."""
+
+    @abstractmethod
+    async def _wake_weights(self) -> None:
+        """Take the memory of the weights again, with arbitrary values."""
+
+    @abstractmethod
+    async def _wake(self) -> None:
+        """Take the memory of keys and values again, if it was given back, and compute."""
 
     @abstractmethod
     def _session(self) -> AbstractAsyncContextManager[None]:

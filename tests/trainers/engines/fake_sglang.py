@@ -32,6 +32,7 @@ class FakeSGLang(FakeServer):
         dp_size: Replicas.
         max_req_input_len: Of prompts.
         outside: New requests wait where an abort does not find them.
+        device: Of its workers, as it says.
     """
 
     deterministic: bool = True
@@ -39,6 +40,7 @@ class FakeSGLang(FakeServer):
     dp_size: int = 1
     max_req_input_len: int = 1000
     outside: bool = False
+    device: str = "cpu"
 
     generate = "/generate"
     health = "/model_info"
@@ -67,7 +69,7 @@ class FakeSGLang(FakeServer):
             "tp_size": 1,
             "dp_size": self.dp_size,
             "dtype": "float32",
-            "device": "cpu",
+            "device": self.device,
         }
 
     async def _health(self, _: Any) -> web.Response:
@@ -107,7 +109,18 @@ class FakeSGLang(FakeServer):
                 await asyncio.sleep(0.001)
         return {"message": "paused", "status": "ok"}
 
+    async def _release_memory_occupation(self, body: dict[str, Any]) -> Any:
+        assert self.paused, "release_memory_occupation should be called only when server is idle"
+        self.released |= set(body["tags"])
+        return {}
+
+    async def _resume_memory_occupation(self, body: dict[str, Any]) -> Any:
+        for tag in body["tags"]:
+            self.released.remove(tag)
+        return {}
+
     async def _continue_generation(self, _: Any) -> Any:
+        assert not self.released, "it would compute without memory"
         self.paused = self.outside = False
         return {"message": "on", "status": "ok"}
 

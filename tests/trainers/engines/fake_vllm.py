@@ -159,13 +159,17 @@ class FakeVLLM(FakeServer):
         return {}
 
     async def _resume(self, body: Any) -> Any:
+        assert not self.released, "it would compute without memory"
         self.paused = False
         return {}
 
     async def _sleep(self, body: Any) -> Any:
         self.asleep = True
+        if body["level"] != "0":
+            self.released = {"weights", "kv_cache"}
         return {}
 
     async def _wake_up(self, body: Any) -> Any:
-        self.asleep = False
+        self.released -= {body["tags"]} if "tags" in body else self.released
+        self.asleep = self.paused = bool(self.released)
         return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -163,20 +162,3 @@ async def test_unsupported_requests_are_refused(folder: Path) -> None:
     async with serving("vllm", folder) as (_, engine):
         with pytest.raises(RequestError, match=r"below 0\.01"):
             await engine.generate([1], Sampling(temperature=0.009))
-        with pytest.raises(EngineError, match="level=0"):
-            await engine.sleep(1)
-
-
-async def test_sleeping_engine_holds_requests(folder: Path) -> None:
-    async with serving("vllm", folder) as (server, engine):
-        await engine.sleep(0)
-        await engine.sleep(0)
-        with pytest.raises(EngineError, match="wake it"):
-            await engine.update_weights(lively_model().state_dict(), 1)
-        waiting = asyncio.create_task(engine.generate([1], Sampling(max_new_tokens=4)))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert (server.asleep, len(server.live), engine.stats()["waiting"]) == (True, 0, 1)
-        await engine.wake()
-        await engine.wake()
-        assert len((await waiting).token_ids) == 4

@@ -70,7 +70,7 @@ async def test_real_server_sleeps_and_resumes_requests(vllm: Server) -> None:
         expected = await engine.generate([1, 2, 3], GREEDY)
         running = asyncio.create_task(engine.generate([7], Sampling(max_new_tokens=300, seed=1, ignore_stop=True)))
         await asyncio.sleep(0)
-        await engine.sleep(level=0)
+        await engine.sleep(release=False)
         waiting = asyncio.create_task(engine.generate([1, 2, 3], GREEDY))
         await engine.wake()
         assert (await waiting).token_ids.tolist() == expected.token_ids.tolist()

@@ -41,6 +41,7 @@ class SGLangUpdater(WeightUpdater):
     """See :class:`trainers.engines.weight_update.WeightUpdater`."""
 
     server = "SGLang"
+    _without_cache = False
     checksum_kind = "sha256"
 
     def _differs(self, name: str, expected: Sums, actual: Sums) -> bool:
@@ -62,6 +63,26 @@ class SGLangUpdater(WeightUpdater):
 
     async def _resume(self) -> None:
         await self.control("/continue_generation", {})
+
+    async def _sleep(self, *, release: bool) -> None:
+        await self._pause(abort=False)
+        self._without_cache = release
+        if release:
+            try:
+                await self.control("/release_memory_occupation", {"tags": ["kv_cache", "weights", "cuda_graph"]})
+            except BaseException:
+                with contextlib.suppress(EngineError):
+                    await self._resume()
+                raise
+
+    async def _wake_weights(self) -> None:
+        await self.control("/resume_memory_occupation", {"tags": ["weights"]})
+
+    async def _wake(self) -> None:
+        if self._without_cache:
+            await self.control("/resume_memory_occupation", {"tags": ["kv_cache", "cuda_graph"]})
+            self._without_cache = False
+        await self._resume()
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[None]:

@@ -17,7 +17,7 @@ from safetensors.torch import save
 
 from textenvs.text import excerpt
 from trainers.config.engine import VLLM_MIN_TEMPERATURE, VLLMEngineSection
-from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling, UpdateMode
+from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling
 from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
 from trainers.engines.server import Answer, UnreachableError, error_text
@@ -80,6 +80,20 @@ class VLLMUpdater(WeightUpdater):
 
     async def _resume(self) -> None:
         await self.control("/resume")
+
+    async def _sleep(self, *, release: bool) -> None:
+        try:
+            await self.control(f"/sleep?level={2 if release else 0}&mode=keep")
+        except BaseException:
+            with contextlib.suppress(EngineError):  # vLLM pauses before it finds out that it cannot sleep
+                await self._resume()
+            raise
+
+    async def _wake_weights(self) -> None:
+        await self.control("/wake_up?tags=weights")
+
+    async def _wake(self) -> None:
+        await self.control("/wake_up")
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[None]:
@@ -239,7 +253,6 @@ class VLLMEngine(RemoteEngine):
     server_command = staticmethod(server_command)
     updater_class = VLLMUpdater
     _section: VLLMEngineSection
-    _asleep = False
     _server_stats: Mapping[str, float] = {}  # the server's counters, and its gauges
     _before: Mapping[str, float] = {}  # its counters when this began
 
@@ -259,43 +272,6 @@ class VLLMEngine(RemoteEngine):
             "running": own["running"] - queued,
             "waiting": own["waiting"] + queued,
         }
-
-    async def update_weights(self, weights: Weights, version: int, mode: UpdateMode = "keep") -> None:
-        """See :meth:`trainers.engines.remote.RemoteEngine.update_weights`. Raises ``EngineError``: it sleeps."""
-        if self._asleep:
-            raise EngineError("the engine sleeps; wake it before it takes new weights")
-        await super().update_weights(weights, version, mode)
-
-    async def sleep(self, level: int = 1) -> None:
-        """Stop computing and release memory until :meth:`wake`; requests wait, those that run start over then.
-
-        ``level`` 1 gives up the KV and moves the weights to the CPU's memory; 0 only stops computing. EngineError where
-        the server cannot: memory is given back on a GPU, and in vLLM's sleep mode alone.
-        """
-        await self.ready()
-        if level > 0 and self._updater.device == "cpu":
-            raise EngineError("vLLM on a CPU gives no memory back when it sleeps; level=0 stops it computing")
-        async with self._updating:
-            if self._asleep:
-                return
-            self._pending_updates += 1
-            try:
-                await self._updater.control(f"/sleep?level={level}&mode=keep")
-            except BaseException:
-                with contextlib.suppress(EngineError):  # vLLM pauses before it finds out that it cannot sleep
-                    await self._updater.control("/resume")
-                self._pending_updates -= 1
-                self._change()
-                raise
-            self._asleep = True
-
-    async def wake(self) -> None:
-        async with self._updating:
-            if self._asleep:
-                await self._updater.control("/wake_up")
-                self._asleep = False
-                self._pending_updates -= 1
-                self._change()
 
     async def _meet(self, answer: Any) -> None:
         updater = self._updater
