@@ -461,7 +461,7 @@ class RankSource(WeightSource):
     async def _group(self, receiver: Receiver, wants: Wants) -> Group:
         """Return the receiver's group if rank 0 of this learner is in it; otherwise open a new one."""
         group, ranks = receiver.group, self._learner.ranks
-        if group is not None and group["name"] in ranks.groups:
+        if group is not None and group["name"] in ranks.groups and group["backend"] == wants.backend:
             return group
         # Rank 0's timeout must expire before rank 0 itself counts as stalled.
         order = (wants.address, 1 + wants.workers, wants.backend, min(wants.timeout_s, self._learner.stall / 2))
@@ -472,7 +472,8 @@ class RankSource(WeightSource):
     def _give_up(self, name: str, why: str) -> None:
         ranks = self._learner.ranks
         ranks.groups.discard(name)
-        in_thread(lambda: ranks.aside("give_up", name, why)).add_done_callback(retrieved)
+        everyone = range(self._learner.count)
+        in_thread(lambda: ranks.aside("give_up", name, why, ranks=everyone)).add_done_callback(retrieved)
 
     def _withdrawn(self, receiver: Receiver, done: asyncio.Future[Sums]) -> None:
         if done.cancelled() and receiver.group is not None:

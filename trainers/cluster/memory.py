@@ -359,16 +359,19 @@ def _places(
     """Yield each place whose memory is shared: a phrase, its capacity in bytes, and the rows that need it."""
     local = config.cluster.nnodes == 1 and config.ray_init.address is None  # or Ray may have other machines
     engines = _engines_at_once(config, device, machine)
+    pairs = 1 if config.cluster.backend == "ray" else engines  # a rank has one for all servers, this process one each
     if device == "cpu":
         if local:
             counts = {"learner": ranks, "engine": engines, SERVED: 1}
-            once = ("weights as loaded", _ON_THEIR_WAY, _BUCKETS)
-            whole = [(who, what, size * (1 if what in once else counts[who])) for who, what, size in rows]
+            once = ("weights as loaded", _ON_THEIR_WAY)
+            times = dict.fromkeys(once, 1) | {_BUCKETS: pairs}
+            whole = [(who, what, size * times.get(what, counts[who])) for who, what, size in rows]
             yield "of memory, and what this machine has available is", machine.ram_bytes, whole
         return
     capacity = machine.gpu_free if local and machine.gpu_free is not None else machine.gpu_bytes
     phrase = "on each GPU, whose free memory is" if local and machine.gpu_free is not None else "on each GPU, which has"
-    rows = [(who, what, size * (engines if who == "engine" else 1)) for who, what, size in rows]
+    times = {_BUCKETS: pairs}
+    rows = [(who, what, size * times.get(what, engines if who == "engine" else 1)) for who, what, size in rows]
     together = config.cluster.colocate and not config.engine.sleeps
     if together:
         yield phrase, capacity, rows

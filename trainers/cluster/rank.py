@@ -265,7 +265,7 @@ class RankHost:
         return self._sender.open(address or self.address, size, backend, timeout_s)
 
     def give_up(self, name: str, why: str) -> None:
-        """Stop waiting for a group; on rank 0, in any thread."""
+        """Stop waiting for a group; in any thread."""
         self._sender.give_up(name, why)
 
     def publish(self, number: int, bucket_bytes: int, to: Mapping[str, Any], *, apart: bool = False) -> Any:
@@ -288,6 +288,10 @@ class RankHost:
             plan = plan_of(stream.specs, bucket_bytes)
             mine = {name: of for name, of in to.items() if self.rank == 0 or self.rank in served[name]}
             return send(self._sender, mine, plan, tensors, self._places, self.rank)
+        except BaseException as error:  # other ranks and receivers wait for what this one was to send
+            for name in to:
+                self._sender.give_up(name, f"rank {self.rank} failed: {error!r}")
+            raise
         finally:
             deque(tensors, maxlen=0)  # always exhaust it: reading is a collective operation
 

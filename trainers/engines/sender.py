@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainers.engines.base import SourceLostError
 from trainers.engines.process_group import Group, destroy, make_group
 from trainers.engines.shared_memory import Buffer, borrowed, give_back, room_of
 
@@ -37,7 +38,7 @@ class Link(ABC):
     def fail(self, error: Exception, what: str) -> None:
         """Note an error of torch, which has the same limit and its own words for it; either side may be first."""
         late = time.monotonic() - self.since >= self.group["timeout_s"]
-        self.error = self.error or (self.late(what) if late else f"they failed to {what}: {error!r}")
+        self.give_up(self.late(what) if late else f"they failed to {what}: {error!r}")
 
     def give_up(self, why: str) -> None:
         self.error = self.error or why
@@ -46,7 +47,7 @@ class Link(ABC):
         self.since, nap = time.monotonic(), 1e-5
         while self.error is None and not self._is(done, what):
             if time.monotonic() - self.since > self.group["timeout_s"]:
-                self.error = self.late(what)
+                self.give_up(self.late(what))
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP_S)
 
@@ -134,7 +135,8 @@ class SharedLink(Link):
 
     def give_up(self, why: str) -> None:
         super().give_up(why)
-        self.store.set(_GIVEN_UP, why)  # for other ranks, and for the receiver
+        with contextlib.suppress(Exception):  # the store may have ended with rank 0
+            self.store.set(_GIVEN_UP, why)  # for other ranks, and for the receiver
 
     def has_joined(self) -> bool:
         return True
@@ -172,6 +174,12 @@ class Inlet:
 
     def references(self) -> list[str]:
         """Wait for the next bucket; return its references, one for each worker. RuntimeError: none will come."""
+        try:
+            return self._references()
+        except dist.DistError as error:  # its store is gone
+            raise RuntimeError("the sender has given up") from error
+
+    def _references(self) -> list[str]:
         keys = [_key(self._taken, worker) for worker in range(self._workers)]
         deadline, nap = time.monotonic() + 2 * self._limit, 1e-5  # rank 0 decides who is late
         while not self._store.check(keys):
@@ -235,9 +243,11 @@ class Sender:
     def give_up(self, name: str, why: str) -> None:
         if (link := self._links.get(name)) is not None:
             link.give_up(why)
+            if not self._in_round:
+                self.leave(name)
 
     def join(self, names: Iterable[str]) -> None:
-        for link in map(self._links.__getitem__, list(names)):
+        for _, link in self._present(names):
             link.wait(link.has_joined, "join")
 
     def cast(
@@ -247,15 +257,16 @@ class Sender:
 
         The groups have one backend and one ``dtype``; ``nbytes`` is the room of the largest bucket.
         """
-        links = [link for name in names if isinstance(link := self._links[name], SharedLink) and link.workers]
+        links = [link for _, link in self._present(names) if isinstance(link, SharedLink) and link.workers]
         if not links:
             return [value.to(dtype or value.dtype).contiguous() for value in tensors]
         device = links[0].device
         assert device is not None
         pair = self._buffers.setdefault((dtype, device), [])
-        if len(pair) < 2 or pair[0].nbytes < nbytes:
-            old, pair[:] = list(pair), [borrowed(nbytes, device) for _ in range(2)]
-            give_back(old)
+        if pair and pair[0].nbytes < nbytes:
+            give_back(pair)
+        while len(pair) < 2:
+            pair.append(_borrowed(nbytes, device))
         pair.reverse()  # the workers may read the last one
         for link in links:
             link.buffer = pair[0]
@@ -269,11 +280,11 @@ class Sender:
         ``meanwhile`` is called during it. Returns when the next bucket may be cast.
         """
         what, begun = "take a bucket", list[Link]()
-        for link, values in ((self._links[name], values) for name, values in tensors.items()):
+        for name, link in self._present(tensors):
             link.since = time.monotonic()
             if link.error is None:
                 try:
-                    link.begin(names, values)
+                    link.begin(names, tensors[name])
                     begun.append(link)
                 except Exception as error:  # whatever torch raises
                     link.fail(error, what)
@@ -283,18 +294,24 @@ class Sender:
 
     def finish(self, names: Iterable[str]) -> None:
         """Wait until all groups that have not failed have all buckets."""
-        for link in map(self._links.__getitem__, list(names)):
+        for _, link in self._present(names):
             link.wait(link.is_over, "take a bucket")
 
     def failed(self, name: str) -> str | None:
         """Return why a group has failed, and leave it; ``None`` if it has not failed."""
-        error = self._links[name].error
+        error = self._links[name].error if name in self._links else "the group was left"
         if error is not None:
             self.leave(name)
         return error
 
+    def _present(self, names: Iterable[str]) -> list[tuple[str, Link]]:
+        """Return the links of groups that were not left meanwhile."""
+        links = [(name, self._links.get(name)) for name in names]
+        return [(name, link) for name, link in links if link is not None]
+
     def leave(self, name: str) -> None:
         if (link := self._links.pop(name, None)) is not None:
+            link.give_up("the group was left")  # a round may wait for it
             link.leave()
             self._settle()
 
@@ -311,9 +328,20 @@ class Sender:
         """Give the buffers back if nothing is written to them, and no group's workers map them."""
         with self._state:
             self._in_round = self._in_round if in_round is None else in_round
-            if not self._in_round and not any(isinstance(link, SharedLink) for link in self._links.values()):
+            if not self._in_round and not any(isinstance(link, SharedLink) for link in list(self._links.values())):
                 for pair in self._buffers.values():
                     give_back(pair)
+
+
+def _borrowed(nbytes: int, device: torch.device) -> Buffer:
+    try:
+        return borrowed(nbytes, device)
+    except RuntimeError as error:  # whatever torch raises
+        where = f"on {device}" if device.type == "cuda" else "in /dev/shm (of a container: its --shm-size)"
+        raise SourceLostError(
+            f"no {nbytes / 2**20:.0f} MiB {where} for a bucket of weights, of which there are two: make room there, "
+            f"lower the engine's bucket_mib, or take engine.weight_transport=process_group ({error})"
+        ) from error
 
 
 def bytes_of(shapes: Sequence[tuple[Sequence[int], torch.dtype]]) -> int:

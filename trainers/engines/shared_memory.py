@@ -10,6 +10,7 @@ import base64
 import io
 import os
 import pickle
+import tempfile
 import threading
 import uuid
 from collections.abc import Sequence
@@ -52,14 +53,13 @@ _ALLOWED = {("torch", name) for name in ("Tensor", "Size", "UntypedStorage", *_D
 
 def place_of(device: torch.device | str) -> str:
     """Return a name of a device's memory, equal in two processes exactly if these can share memory there."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        return f"cuda:{torch.cuda.get_device_properties(device).uuid}"
+    device, folder = torch.device(device), os.stat(tempfile.gettempdir())  # where PyTorch's manager of memory is
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{device.type}:{boot}:{os.stat('/proc/self/ns/ipc').st_ino}:{os.stat('/tmp').st_ino}"
+        machine = f"{boot}:{os.stat('/proc/self/ns/ipc').st_ino}:{folder.st_dev}:{folder.st_ino}"
     except OSError:  # not Linux
-        return f"{device.type}:{uuid.getnode()}"
+        machine = str(uuid.getnode())
+    return f"{device.type}:{_uuid(device)}:{machine}" if device.type == "cuda" else f"{device.type}:{machine}"
 
 
 def device_at(place: str) -> torch.device | None:
@@ -152,8 +152,7 @@ class _Pickler(pickle.Pickler):
             # processes, which PyTorch's number is not.
             kind, _, _, _, storage, _, _, *rest = self._cuda
             shape = value.shape, value.stride(), value.storage_offset()
-            uuid = str(torch.cuda.get_device_properties(value.device).uuid)
-            return reductions.rebuild_cuda_tensor, (kind, *shape, storage, value.dtype, uuid, *rest)
+            return reductions.rebuild_cuda_tensor, (kind, *shape, storage, value.dtype, _uuid(value.device), *rest)
         if isinstance(value, Tensor):
             return reductions.reduce_tensor(value)
         if isinstance(value, torch.storage.TypedStorage):
@@ -172,7 +171,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _rebuild_on_gpu(*arguments: Any) -> Tensor:
-    if (gpu := device_at(f"cuda:{arguments[_GPU]}")) is None:
+    gpus = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    number = next((gpu.index for gpu in gpus if _uuid(gpu) == arguments[_GPU]), None)
+    if number is None:
         raise ValueError(f"this process does not see the GPU {arguments[_GPU]}, where the weights are")
     rebuild: Any = reductions.rebuild_cuda_tensor
-    return rebuild(*arguments[:_GPU], gpu.index, *arguments[_GPU + 1 :])  # type: ignore[no-any-return]
+    return rebuild(*arguments[:_GPU], number, *arguments[_GPU + 1 :])  # type: ignore[no-any-return]
+
+
+def _uuid(device: torch.device) -> str:
+    return str(torch.cuda.get_device_properties(device).uuid)

@@ -88,6 +88,9 @@ class Receiver(ABC):
     async def receive(self, bucket: Mapping[str, Any], group: Group) -> None:
         """Have the workers join a broadcast of tensors with these ``names``, ``dtypes`` and ``shapes``, as JSON."""
 
+    #: Whether workers may still read a bucket when :meth:`read` has returned; not when the next one's has
+    answers_early = False
+
     @abstractmethod
     async def read(self, references: Sequence[str]) -> None:
         """Have the workers read shared memory; each gets references of its own, by rank. Returns when they have."""
@@ -101,8 +104,11 @@ class Receiver(ABC):
             else:
                 await self.join_group(group)
         if (inlet := self._inlet) is not None:
-            for _ in plan:
+            for number in range(len(plan)):
                 await self.read(await in_thread(inlet.references))
+                if number or not self.answers_early:
+                    await in_thread(inlet.done)
+            if plan and self.answers_early:
                 await in_thread(inlet.done)
             return
         for bucket in plan:
@@ -180,6 +186,10 @@ class WeightSource(ABC):
     def nbytes(self) -> int:
         return sum(spec.nbytes for spec in self.specs)
 
+    def shares(self, places: Sequence[str]) -> bool:
+        """Return whether workers in these places can map what this sends; see ``place_of``."""
+        return set(places) <= set(self.places)
+
     @contextlib.contextmanager
     def attending(self) -> Iterator[None]:
         """Announce a receiver: a source that sends to several at once waits for all announced ones."""
@@ -232,12 +242,17 @@ class LocalSource(WeightSource):
         device = next((value.device for value in tensors.values()), _CPU)
         return cls(specs, lambda: ((group, tensors[group[0]]) for group in tied), device)
 
+    def shares(self, places: Sequence[str]) -> bool:
+        """See :meth:`WeightSource.shares`: buffers are on one device, which this process sees."""
+        (place, *others) = {*places}
+        return not others and (place == place_of("cpu") or (place[:3] != "cpu" and device_at(place) is not None))
+
     async def broadcast(self, receiver: Receiver) -> Sums:
         wants, sender, group = receiver.wants, receiver.sender, receiver.group
-        if group is None or group["name"] not in sender:
+        if group is None or group["name"] not in sender or group["backend"] != wants.backend:
             group = sender.open(wants.address or wants.local_address, 1 + wants.workers, wants.backend, wants.timeout_s)
         plan, name = plan_of(self.specs, wants.bucket_bytes), group["name"]
-        sending = in_thread(lambda: send(sender, {name: (wants, group)}, plan, self.read(), self.places))
+        sending = in_thread(lambda: send(sender, {name: (wants, group)}, plan, self.read(), wants.places[:1]))
         outcome = await exchange(
             sending, {name: (receiver, group)}, plan, lambda *why: in_thread(lambda: sender.give_up(*why))
         )
@@ -354,21 +369,25 @@ def send(
     served = serving({name: wants for name, (wants, _) in to.items()}, places)
     for name, (_, group) in to.items():
         if group["backend"] == SHARED:
-            sender.serve(group, served[name].get(rank, []), device_at(places[rank]))
+            workers = served[name].get(rank, [])
+            sender.serve(group, workers, device_at(places[rank]) if workers else None)
     forms: dict[Any, list[str]] = {}
     for name, (wants, group) in to.items():
         forms.setdefault((wants.dtype, group["backend"] == SHARED), []).append(name)
     rules = {(wants.rule, wants.dtype) for wants, _ in to.values() if wants.rule is not None and rank == 0}
     sums = {key: Checksums(key[0]) for key in rules}
+    room = {
+        form: max((bytes_of([(spec.shape, form[0] or spec.dtype) for spec in specs]) for specs in plan), default=0)
+        for form in forms
+    }
     with sender.round():
         sender.join(to)
         for bucket in plan:
             values = [next(tensors)[1] for _ in bucket]
             cast: dict[str, list[Tensor]] = {}
-            for (dtype, _), names in forms.items():
-                room = max(bytes_of([(spec.shape, dtype or spec.dtype) for spec in specs]) for specs in plan)
-                cast |= dict.fromkeys(names, sender.cast(values, dtype, names, room))
-            of_type = {to[name][0].dtype: form for name, form in cast.items()}
+            for form, names in forms.items():
+                cast |= dict.fromkeys(names, sender.cast(values, form[0], names, room[form]))
+            of_type = {to[name][0].dtype: tensors_cast for name, tensors_cast in cast.items()}
 
             def count(bucket: Sequence[TensorSpec] = bucket, of_type: Mapping[Any, list[Tensor]] = of_type) -> None:
                 for (_, dtype), checksums in sums.items():

@@ -25,6 +25,7 @@ from trainers.config.engine import ServedEngineSection
 from trainers.engines.base import EngineError, SourceLostError
 from trainers.engines.sender import SHARED
 from trainers.engines.server import Client, error_text
+from trainers.engines.shared_memory import place_of
 from trainers.engines.transport import AdapterSource, Bucket, Receiver, Wants, Weights, WeightSource, source_of
 from trainers.engines.weights import HEAD, ChecksumRule, Parameters, Sums, listed
 from trainers.models.safetensors_file import SafetensorsFile
@@ -74,6 +75,7 @@ class WeightUpdater(Receiver):
         self._timeout_s = timeout_s
         self._places: Sequence[str] | None = None  # of the workers' memory, by rank; None if unknown
         self._backend = "gloo"
+        self._warned = False
         self._dtype: torch.dtype | None = None
         self._kind: Kind = "weights"  # kind of the weights being sent
         self._on_disk: Path | None = None  # the last folder, which SGLang names until the next update
@@ -288,18 +290,42 @@ class WeightUpdater(Receiver):
     def _backend_to(self, source: WeightSource) -> str:
         """Return the backend of a group with the workers. EngineError: it must be ``ipc``, and they share no memory."""
         workers, senders = self._places, source.places
-        shares = workers is not None and set(workers) <= set(senders)
+        shares = workers is not None and source.shares(workers)
         if self.transport == "ipc" and not shares:
             where = "a place that it does not tell" if workers is None else ", ".join(sorted({*workers}))
             raise EngineError(
                 f"engine.weight_transport=ipc: the {self.server} server computes in {where}, and the learner in "
                 f"{', '.join(senders)}, so they share no memory; take process_group"
             )
-        if shares and self.transport != "process_group":
+        if shares and self.transport != "process_group" and (self.transport == "ipc" or self._has_room(source)):
             return SHARED
-        # NCCL cannot have two ranks on one GPU.
-        apart = self.device == "cuda" and torch.cuda.is_available() and not set(workers or ()) & set(senders)
-        return "nccl" if apart else "gloo"
+        if self.device != "cuda" or not torch.cuda.is_available():
+            return "gloo"
+        # NCCL cannot have two ranks on one GPU. Rank 0 moves weights to its GPU.
+        if workers is None:
+            return "gloo" if self._at_home else "nccl"
+        return "gloo" if set(workers) & {*senders, place_of("cuda")} else "nccl"
+
+    @property
+    def _at_home(self) -> bool:
+        return _own_address(self._client.base_url) == "127.0.0.1"
+
+    def _has_room(self, source: WeightSource) -> bool:
+        """Return whether a CPU's shared memory holds two buckets; a warning says once that it does not."""
+        if self.device == "cuda" or self._backend == SHARED or not Path("/dev/shm").exists():
+            return True
+        largest = max((spec.nbytes for spec in source.specs), default=0)
+        needed, free = 2 * max(min(self.bucket_bytes, source.nbytes), largest), shutil.disk_usage("/dev/shm").free
+        if needed <= free:
+            return True
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "weights go to the %s server by a process group: /dev/shm has %.0f MiB, and two buckets are %.0f MiB "
+                "(a container gets more by --shm-size)",
+                *(self.server, free / 2**20, needed / 2**20),
+            )
+        return False
 
     def _may_begin(self) -> None:
         """Record that the model may have taken new weights; the parts of a LoRA run are only stored."""

@@ -140,6 +140,9 @@ class Player:
     ) -> None:
         self.engine, self.renderer, self.rollout = engine, renderer, rollout
         self._rewards, self._reward_timeout = dict(rewards or {}), reward_timeout
+        for name, score in self._rewards.items():
+            if not callable(score):
+                raise ValueError(f"rewards[{name!r}] must be a function score(so_far, turn), not {score!r}")
         self._interruptions = 0  # beginnings and ends of updates that cut what is running
         self._interrupting = 0  # such updates now
         self._newest = engine.version  # of the weights that are out, or on their way

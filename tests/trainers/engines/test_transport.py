@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +166,53 @@ async def test_cancelled_update_leaves_no_worker_waiting(workers: Any, backend: 
             await update
         await receiver.checksums()
         assert await source().broadcast(receiver) == sums_of(0, torch.float32)
+
+
+async def test_backend_may_change_between_updates(workers: Any) -> None:
+    receiver = workers()
+    for backend in ({}, SHARED, {}):
+        receiver._wants = replace(receiver._wants, **{"backend": "gloo", "places": ()} | backend)
+        assert await source().broadcast(receiver) == await receiver.checksums() == sums_of(0, torch.float32)
+        assert receiver.group["backend"] == receiver.wants.backend
+
+
+async def test_too_little_shared_memory_is_no_servers_fault(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise RuntimeError("No space left on device (28)")
+
+    monkeypatch.setattr(sender, "borrowed", full)
+    with pytest.raises(SourceLostError, match=r"no 0 MiB in /dev/shm .* bucket_mib, or take .*process_group"):
+        await source().broadcast(workers(**SHARED))
+
+
+@pytest.mark.parametrize(
+    ("transport", "place", "free", "backend"),
+    [
+        ("auto", place_of("cpu"), 2**40, "ipc"),
+        ("auto", place_of("cpu"), 1000, "gloo"),
+        ("ipc", place_of("cpu"), 1000, "ipc"),
+        ("process_group", place_of("cpu"), 2**40, "gloo"),
+        ("auto", "cpu:elsewhere", 2**40, "gloo"),
+        ("ipc", "cpu:elsewhere", 2**40, r"computes in cpu:elsewhere, .* so they share no memory"),
+        ("ipc", None, 2**40, "computes in a place that it does not tell"),
+    ],
+)
+def test_backend_fits_the_place(
+    transport: Any, place: Any, free: int, backend: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr("trainers.engines.weight_update.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    url = "http://127.0.0.1:1"
+    client: Any = SimpleNamespace(base_url=url)
+    section = VLLMEngineSection(weight_transport=transport, vllm=VLLMSection(base_url=(url,)))
+    updater = VLLMUpdater(client, section, Parameters({}, False, 1), Path("."))
+    places = None if place is None else [place]
+    updater.connect(device="cpu", ranks=1, dtype=None, label="x", version=0, places=places)
+    if backend not in ("ipc", "gloo"):
+        with pytest.raises(EngineError, match=backend):
+            updater._backend_to(source())
+        return
+    assert [updater._backend_to(source()) for _ in range(2)] == [backend] * 2
+    assert len(caplog.records) == (free == 1000 and transport == "auto")
 
 
 async def test_this_process_joins_as_one_member() -> None:

@@ -199,3 +199,8 @@ def test_unneeded_reward_work_is_cancelled() -> None:
     options = {"rewards": {"slow": score, "judge": refuses_once}, "reward_timeout": None}
     run_simulated(collect(engine_of(says("1 end", latency=1.0)), **ONE, **options))
     assert left_over[:1] == [False]
+
+
+def test_scores_that_cannot_be_called_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rewards\['judge'\] must be a function"):
+        run_simulated(collect(engine_of(says("1 end")), rewards={"judge": 3}))

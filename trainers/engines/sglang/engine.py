@@ -41,6 +41,12 @@ class SGLangUpdater(WeightUpdater):
     """See :class:`trainers.engines.weight_update.WeightUpdater`."""
 
     server = "SGLang"
+
+    @property
+    def answers_early(self) -> bool:  # type: ignore[override]
+        """True on GPUs: a rank answers while another's copies may still be queued."""
+        return self.ranks > 1 and self.device == "cuda"
+
     _without_cache = False
     checksum_kind = "sha256"
 
@@ -323,8 +329,8 @@ def places_of(info: ServerInfo, url: str, gpu: int | None, *, started: bool) -> 
         return [place_of("cpu")] * info.tp_size if here else None
     if not started:
         return None
-    first = (gpu or 0) % torch.cuda.device_count()
-    return [place_of(f"cuda:{first + rank}") for rank in range(info.tp_size)]
+    count = max(torch.cuda.device_count(), 1)
+    return [place_of(f"cuda:{((gpu or 0) + rank) % count}") for rank in range(info.tp_size)]
 
 
 _ABORT_AGAIN_S = 0.1

@@ -8,7 +8,7 @@ alone, merged here one matrix at a time.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -80,9 +80,10 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         try:
             if update_info.kind == "weights":
                 self._base = None
-                self._load(self._received(update_info))
+                received = list(self._received(update_info))
+                self._load(received)
                 if update_info.shared is not None:
-                    self._copy_waiting()
+                    self._copy_waiting({value.untyped_storage().data_ptr() for _, value in received})
             elif update_info.kind == "base":
                 if not self._base_begun or self._base is None:
                     self._base, self._base_begun = {}, True
@@ -128,15 +129,14 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
     def _kept(self, info: UpdateInfo) -> Iterator[tuple[str, Tensor]]:
         """Yield what was received, in memory of this process: the next bucket overwrites what is shared."""
         for name, value in self._received(info):
-            yield name, value if info.shared is None else value.clone()
-        self._synchronize()
+            yield name, value if info.shared is None else value.to("cpu", copy=True)
 
-    def _copy_waiting(self) -> None:
-        """Copy the shared tensors that wait, in vLLM, for the others of their layer."""
+    def _copy_waiting(self, shared: Container[int]) -> None:
+        """Copy the tensors, of ``shared`` memory, that wait in vLLM for the others of their layer."""
         for module in self.model.modules():
             for _, call in get_layerwise_info(module).loaded_weights:
                 for name, value in call.arguments.items():
-                    if isinstance(value, Tensor) and not value.is_meta:
+                    if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in shared:
                         call.arguments[name] = value.clone()
         self._synchronize()
 
