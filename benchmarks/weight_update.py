@@ -45,6 +45,7 @@ KINDS: dict[str, type[RemoteEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngi
 def started(folder: Path, arguments: argparse.Namespace, transport: str, *, verify: bool) -> RemoteEngine:
     """Return an engine with a server of its own."""
     server = {"python": arguments.python, "verify": verify, "update_folder": arguments.update_folder}
+    server |= {"bucket_mib": arguments.bucket_mib}
     section = ENGINES[arguments.engine].model_validate(
         {
             "max_context": 256,
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1, help="tensor-parallel ranks of the server")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--update-folder", help="of `disk`, for example /dev/shm")
+    parser.add_argument("--bucket-mib", type=int, default=256, help="MiB of weights that travel at once")
     parser.add_argument("--model", help="of the embedded engine: a folder")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
