@@ -193,7 +193,7 @@ class WarmStartSection(SupervisedSection):
 
     enable: bool | None = None
     """Run the warm start; null runs it only for `model.path=tiny`."""
-    steps: int = Field(600, ge=1, description="Optimizer steps.")
+    steps: int = Field(800, ge=1, description="Optimizer steps.")
     lr: LearningRate = 3e-3
     """Learning rate; the default for a given language model is 5e-5."""
     careless_steps: int = Field(30, ge=0)
