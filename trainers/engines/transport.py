@@ -21,8 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers.engines.base import EngineError
+from trainers.engines.links import SHARED, Inlet
 from trainers.engines.process_group import Group, broadcast, destroy, make_group
-from trainers.engines.sender import SHARED, Inlet, Sender, bytes_of
+from trainers.engines.sender import Sender, bytes_of
 from trainers.engines.shared_memory import device_at, place_of, tensors_of
 from trainers.engines.weights import (
     ChecksumRule,

@@ -23,7 +23,7 @@ import torch
 
 from trainers.config.engine import ServedEngineSection
 from trainers.engines.base import EngineError, SourceLostError
-from trainers.engines.sender import SHARED
+from trainers.engines.links import SHARED
 from trainers.engines.server import Client, error_text
 from trainers.engines.shared_memory import place_of
 from trainers.engines.transport import AdapterSource, Bucket, Receiver, Wants, Weights, WeightSource, source_of

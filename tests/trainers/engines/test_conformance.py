@@ -279,18 +279,15 @@ async def test_context_limit_ends_a_generation(kit: Kit) -> None:
 
 
 async def test_seeded_requests_are_independent_of_batch(kit: Kit) -> None:
-    count = 12
-    inputs = prompts(count, seed=4)
+    inputs = prompts(12, seed=4)
     async with running(kit, max_slots=8) as engine:
         for cuts in [(1.0, 0.9)] if kit.mixes_cuts else [(1.0,), (0.9,)]:
             samplings = [
-                Sampling(temperature=1.0, top_p=cuts[i % len(cuts)], max_new_tokens=8 + i, seed=i) for i in range(count)
+                Sampling(temperature=1.0, top_p=cuts[i % len(cuts)], max_new_tokens=8 + i, seed=i) for i in range(12)
             ]
             alone = [await engine.generate(p, s) for p, s in zip(inputs, samplings, strict=True)]
             together = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(inputs, samplings, strict=True)))
-            backwards = await asyncio.gather(
-                *(engine.generate(inputs[i], samplings[i]) for i in reversed(range(count)))
-            )
+            backwards = await asyncio.gather(*(engine.generate(inputs[i], samplings[i]) for i in reversed(range(12))))
             for one, two, three in zip(alone, together, reversed(backwards), strict=True):
                 assert one.token_ids.tolist() == two.token_ids.tolist() == three.token_ids.tolist()
                 np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-4)

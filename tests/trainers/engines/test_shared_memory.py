@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from weight_workers import WorkerProcess, Workers
 
 from trainers.engines.base import EngineError
-from trainers.engines.sender import Inlet, Sender
+from trainers.engines.links import Inlet
+from trainers.engines.sender import Sender
 from trainers.engines.shared_memory import Buffer, device_at, place_of, tensors_of
 from trainers.engines.transport import LocalSource, Wants, plan_of, send, serving
 from trainers.engines.weights import ChecksumRule, TensorSpec

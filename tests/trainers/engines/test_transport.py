@@ -21,7 +21,7 @@ from engine_kits import lively_model
 from weight_workers import WorkerProcess, Workers
 
 from trainers.config.engine import VLLMEngineSection, VLLMSection
-from trainers.engines import sender
+from trainers.engines import links, sender
 from trainers.engines.base import EngineError, SourceLostError, SupersededError
 from trainers.engines.process_group import make_group
 from trainers.engines.shared_memory import place_of
@@ -106,7 +106,7 @@ async def test_failing_worker_ends_the_update(
     def clock() -> float:  # it runs once the worker is stopped
         return time.monotonic() + (next(ahead) if fault == "stop" and receiver.buckets > 3 else 0.0)
 
-    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    monkeypatch.setattr(links, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
     if fault == "stop":
         monkeypatch.setattr("trainers.engines.transport._LEAVE_S", 0.1)  # it does not
     await receiver.checksums()  # it is there
@@ -123,7 +123,7 @@ async def test_workers_that_never_join_time_out(
     workers: Any, longest_nap_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one message, whoever notices it first: with long naps, that is torch, whose limit is the same."""
-    monkeypatch.setattr(sender, "_LONGEST_NAP_S", longest_nap_s)
+    monkeypatch.setattr(links, "_LONGEST_NAP_S", longest_nap_s)
     receiver = workers(timeout_s=1.0)
 
     async def hang(group: Any) -> None:
