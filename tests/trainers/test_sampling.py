@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainers.engines.base import Sampling
-from trainers.engines.decoder import ROW, sample, uniforms
+from trainers.engines.sampling import ROW, sample, uniforms
 
 
 def rows(count: int, **values: Any) -> np.ndarray:
