@@ -52,14 +52,18 @@ class BlockPool:
 
     def take(self, number: int) -> list[int] | None:
         """Allocate blocks, each with a reference; evicts idle sessions if necessary. ``None`` if there are too few."""
-        while len(self._free) < number and self._sessions:
-            self.give_back(self._sessions.popitem(last=False)[1])
-        if len(self._free) < number:
+        if not self.has_room(number):
             return None
         blocks = [heapq.heappop(self._free) for _ in range(number)]
         for block in blocks:
             self._references[block] = 1
         return blocks
+
+    def has_room(self, number: int) -> bool:
+        """Return whether so many blocks are free; evicts idle sessions if necessary."""
+        while len(self._free) < number and self._sessions:
+            self.give_back(self._sessions.popitem(last=False)[1])
+        return len(self._free) >= number
 
     def give_back(self, blocks: Sequence[int]) -> None:
         for block in blocks:

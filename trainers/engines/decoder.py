@@ -1,8 +1,8 @@
 """The computation of the torch engine: the forward pass over a flat batch of tokens.
 
 Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer sees padding. Attention works
-on *groups* of requests with similar lengths. Keys and values live in one tensor a layer, ``[blocks * SIZE, 2 *
-kv_heads, head_dim]`` (keys first), cut in blocks that requests hold and share (:class:`.block_pool.BlockPool`); a table
+on *groups* of requests with similar lengths. Keys and values live in one tensor a layer, ``[cells, 2 * kv_heads,
+head_dim]`` (keys first), cut in blocks that requests hold and share (:class:`.block_pool.BlockPool`); a table
 says where a request's positions lie. Requests that decode on several threads of a CPU read them in place
 (:class:`CellAttention`); any other group gathers its blocks just before it attends: they are in the processor's cache
 then.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import mmap
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -127,14 +127,23 @@ class _Group:
 
 
 @dataclass(frozen=True)
+class Paged:
+    """Attention of a batch in which each of ``n`` rows has one token, with the same shapes in every step."""
+
+    attention: Callable[..., Tensor]  # :func:`trainers.engines.paged_attention.paged_attention`, or its reference
+    table: Tensor  # int [n, blocks of a row]
+    positions: Tensor  # int64 [n]; -1 is padding
+
+
+@dataclass(frozen=True)
 class FlatBatch:
     """One step's work: ``n`` tokens of any number of requests."""
 
     tokens: Tensor  # int64 [n]
     positions: Tensor  # int64 [n]
     cells: Tensor  # int64 [n], where each token's keys and values go
-    groups: Sequence[_Group]  # the parts that attend together; they cover the batch
-    last: Tensor  # int64, the last token of each request, in the order in which they were given
+    groups: Sequence[_Group] | Paged  # the parts that attend together; they cover the batch
+    last: Tensor | None  # int64, the last token of each request, in the order in which they were given; None is all
 
 
 #: The parts of a layer, and the model's modules that each is fused from.
@@ -184,6 +193,8 @@ class Decoder:
         self.parameters: dict[str, Tensor] = {}
         self._num_layers: int = config.num_hidden_layers
         self._cache: list[Tensor] = []
+        #: Changes when weights or keys and values move to other memory, whose addresses a CUDA graph would not know.
+        self.memory_version = 0
         self._freed: list[tuple[torch.UntypedStorage, int]] = []  # of the weights, with the size to restore
         self._cells: CellAttention | None = None
         self._take_model(model, torch.get_num_threads() if threads is None else threads)
@@ -194,21 +205,32 @@ class Decoder:
         self._take_weights(model)
         self._cos, self._sin = self._rotary_tables(model)
         if is_faster(self.device, self.dtype, threads):
-            self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, self.blocks * SIZE, self.dtype)
+            self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, self._kv_cells, self.dtype)
 
     # Keys and values
 
     @property
+    def _kv_cells(self) -> int:
+        """Positions of all blocks, and of one more that no request has: padding writes there."""
+        return (self.blocks + 1) * SIZE
+
+    @property
+    def spare_cell(self) -> int:
+        """A place for keys and values that nobody reads."""
+        return self.blocks * SIZE
+
+    @property
     def _kv(self) -> list[Tensor]:
-        """Keys and values of each layer, ``[blocks * SIZE, keys and values of all heads, head_dim]``."""
+        """Keys and values of each layer, ``[cells, keys and values of all heads, head_dim]``."""
         if not self._cache:
-            cells = (self.blocks * SIZE, 2 * self._kv_heads, self._head_dim)
+            cells = (self._kv_cells, 2 * self._kv_heads, self._head_dim)
             self._cache = [_zeros(cells, self.device, self.dtype) for _ in range(self._num_layers)]
         return self._cache
 
     def free_cache(self) -> None:
         """Release the memory of all keys and values; the next step allocates it again, with zeros."""
         self._cache = []
+        self.memory_version += 1
 
     # Weights
 
@@ -227,6 +249,7 @@ class Decoder:
     def free_weights(self) -> None:
         """Release the memory of all weights; nothing can be computed until :meth:`load_weights`."""
         if self.has_weights:
+            self.memory_version += 1
             storages = [value.untyped_storage() for value in self.parameters.values()]  # views share one
             self._freed = [(part, part.nbytes()) for part in {part.data_ptr(): part for part in storages}.values()]
             for storage, _ in self._freed:
@@ -309,6 +332,14 @@ class Decoder:
         """
         return self._forward(self._plan(rows, starts, counts, ids, table))
 
+    def row_logits(self, tokens: Tensor, positions: Tensor, cells: Tensor, attention: Paged) -> Tensor:
+        """Compute one token of each of ``n`` rows; float32 ``[n, vocab]``. All shapes are the arguments'.
+
+        ``tokens``, ``positions`` and ``cells`` are int64 ``[n]`` on the device: what is computed, where it stands in
+        its row (-1 in a row of padding), and where its keys and values go.
+        """
+        return self._forward(FlatBatch(tokens, positions.clamp(min=0), cells, attention, None))
+
     def _plan(
         self,
         rows: NDArray[np.int64],
@@ -386,9 +417,8 @@ class Decoder:
             rolled = qk.roll(dim // 2, dims=-1)
             qk.mul_(cos).add_(rolled.mul_(sin))
             cache.index_copy_(0, batch.cells, qkv[:, heads:])
-            parts = [self._attend(qkv[group.begin : group.end, :heads], cache, group) for group in batch.groups]
-            attended = parts[0] if len(parts) == 1 else torch.cat(parts)
-            if layer is self._layers[-1]:  # from here on, only the tokens whose logits are wanted matter
+            attended = self._attend_all(qkv[:, :heads], cache, batch.groups)
+            if layer is self._layers[-1] and batch.last is not None:  # from here on, only their logits matter
                 x, attended = x[batch.last], attended[batch.last]
             x = x + F.linear(attended, *layer["out"])
             normed = F.rms_norm(x, (x.shape[-1],), layer["mlp_norm"][0], self._eps)
@@ -398,6 +428,21 @@ class Decoder:
         if x.device.type == "cuda" and x.dtype != torch.float32:
             return torch.mm(x, self._head.T, out_dtype=torch.float32)  # as the learner: not rounded to 16 bits between
         return F.linear(x, self._head).float()
+
+    def _attend_all(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        groups: Sequence[_Group] | Paged,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        """Attention of the batch: q ``[n, heads, head_dim]`` to ``[n, heads * head_dim]``."""
+        if isinstance(groups, Paged):
+            scale = self._head_dim**-0.5 if scale is None else scale
+            return groups.attention(q, cache, groups.table, groups.positions, scale=scale, window=window)
+        parts = [self._attend(q[group.begin : group.end], cache, group, scale, window) for group in groups]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _attend(
         self, q: Tensor, cache: Tensor, group: _Group, scale: float | None = None, window: int | None = None
@@ -419,7 +464,7 @@ class Decoder:
             q = q.view(rows, kv_heads, -1, dim)
         else:
             q = q.view(rows, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, dim)
-        gathered = cache.view(self.blocks, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
+        gathered = cache.view(self.blocks + 1, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
         kv = gathered[:, : group.keys].transpose(1, 2)
         bias = self._bias(group, window)
         out = F.scaled_dot_product_attention(q, kv[:, :kv_heads], kv[:, kv_heads:], attn_mask=bias, scale=scale)
@@ -439,8 +484,18 @@ class Decoder:
             group.biases[window] = bias.repeat(1, 1, repeats, 1)
         return group.biases[window]
 
-    def _put(self, array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+    def _put(self, array: NDArray[Any]) -> Tensor:
+        return to_device(array, self.device)
+
+
+def staged(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return a tensor on the host from which a GPU copies when its stream comes to it, without anybody waiting."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    return staged(array, device).to(device, non_blocking=True)
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
