@@ -22,7 +22,7 @@ def rows(count: int, **values: Any) -> np.ndarray:
 
 
 def drawn_at(logits: torch.Tensor, uniform: Any, **values: Any) -> tuple[torch.Tensor, ...]:
-    """Sample with the parts of sampling that the rows need, and with all; returns also row and token of what is left."""
+    """Sample with the parts that the rows need, and with all parts; returns also row and token of what is left."""
     table, count = rows(len(logits), **values), len(logits)
     draws = Draws(*(torch.from_numpy(np.ascontiguousarray(table[name])) for name in Draws._fields))
     at = torch.from_numpy(np.broadcast_to(uniform, count).astype(np.float64))
@@ -117,16 +117,16 @@ def test_zero_probability_token_is_never_drawn() -> None:
     inf = float("inf")
     logits = torch.tensor([[-inf, 1.0, -inf, 2.0, -inf]]).repeat(4, 1)
     extremes = np.array([0.0, 2.0**-52, 0.5, 1 - 2.0**-52])
-    for cuts in ({}, {"top_p": 0.999}, {"min_p": 1e-6}):
-        tokens, logprobs, *_ = drawn_at(logits, extremes, **cuts)
+    for options in ({}, {"top_p": 0.999}, {"min_p": 1e-6}):
+        tokens, logprobs, *_ = drawn_at(logits, extremes, **options)
         assert set(tokens.tolist()) <= {1, 3}
         assert torch.isfinite(logprobs).all()
 
 
 def test_smallest_cuts_leave_most_likely_token() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
-    for cuts in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
-        tokens, logprobs, sampled, mask_entries = drawn_at(logits, 0.999, **cuts)
+    for options in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
+        tokens, logprobs, sampled, mask_entries = drawn_at(logits, 0.999, **options)
         assert tokens.tolist() == logits.argmax(-1).tolist()
         torch.testing.assert_close(logprobs, logits.log_softmax(-1).max(-1).values)
         torch.testing.assert_close(sampled, torch.zeros(3))

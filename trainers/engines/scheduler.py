@@ -194,7 +194,7 @@ class Scheduler:
         if self._decoder.has_weights:
             if not self._updates:  # one that waits for those in flight admits no others
                 self._admit()
-            if self._launches and not self._can_grow():
+            if self._launches and not (self._running and self._can_grow()):
                 self._read()
             if self._running:
                 self._make_ready()

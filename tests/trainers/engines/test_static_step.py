@@ -1,6 +1,7 @@
 """Static steps, run one operation at a time on a CPU, against steps of any shape.
 
-More random schedules than the suite has: ``TEXTENVS_SCHEDULES=10000 pytest tests/trainers/engines/test_static_step.py``.
+More random schedules than the suite has: ``TEXTENVS_SCHEDULES=5000 pytest tests/trainers/engines/test_static_step.py``
+plays 10,000.
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, MistralConfig, PreTrainedModel
 
-from tests.trainers.engines.engine_kits import lively_model
+from tests.trainers.engines.engine_kits import VOCAB, enliven, lively_model
+from trainers.engines import static_step, torch_engine
 from trainers.engines.base import Generation, Sampling
-from trainers.engines.decoder import Decoder
+from trainers.engines.block_pool import ROOT
+from trainers.engines.decoder import SIZE, Decoder
+from trainers.engines.module_decoder import ModuleDecoder
+from trainers.engines.sampling import ROW, Kind
 from trainers.engines.scheduler import Request, Scheduler, Update
 from trainers.engines.static_step import StaticStep
 
@@ -27,8 +33,17 @@ SCHEDULES = int(os.environ.get("TEXTENVS_SCHEDULES", "10"))
 
 
 @cache
-def model(family: str = "qwen2", seed: int = 0) -> PreTrainedModel:
-    return lively_model(family, seed, max_context=CONTEXT)
+def model(windows: bool = False, seed: int = 0) -> PreTrainedModel:
+    if not windows:
+        return lively_model(seed=seed, max_context=CONTEXT)
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    config = MistralConfig(vocab_size=VOCAB, **sizes, num_key_value_heads=2, head_dim=8, sliding_window=24)
+    return enliven(AutoModelForCausalLM.from_config(config), seed)
 
 
 class Repeated:
@@ -54,9 +69,8 @@ class Repeated:
 
 def make(static: bool, *, rows: int = 8, blocks: int = 60, of: type[Decoder] = Decoder, **more: Any) -> Scheduler:
     """Make a scheduler in float64, so that other orders of a sum do not show in the float32 log-probs."""
-    family = "qwen2" if of is Decoder else "mistral"
-    decoder = of(model(family), blocks, CONTEXT, dtype=torch.float64, threads=1)
-    steps = (lambda *args: StaticStep(*args, capture=Repeated(decoder))) if static else None
+    decoder = of(model(of is ModuleDecoder), blocks, CONTEXT, dtype=torch.float64, threads=1)
+    steps = partial(StaticStep, capture=Repeated(decoder)) if static else None
     return Scheduler(decoder, rows, stop_token_ids=(STOP,), unused_token_ids=(3, 5), seed=3, static=steps, **more)
 
 
@@ -90,6 +104,7 @@ class Both:
                     outcomes[requests.index(item)] = outcome
                 else:
                     assert outcome is None, f"an update was refused: {outcome}"
+            check_names(scheduler)
 
     def finish(self) -> None:
         for _ in range(2000):
@@ -97,6 +112,16 @@ class Both:
                 return
             self.step()
         raise AssertionError("there is work left after 2,000 steps")
+
+
+def check_names(scheduler: Scheduler) -> None:
+    """Check that blocks are named by the tokens in them, as far as these were read."""
+    for row in scheduler._running:
+        parent = ROOT
+        for block in range(int(scheduler._named[row])):
+            tokens = scheduler._ids[row, block * SIZE : (block + 1) * SIZE]
+            held, parent = scheduler._pool._named[parent, tokens.tobytes()]
+            assert held == scheduler._table[row, block]
 
 
 def sampling_of(rng: np.random.Generator) -> Sampling:
@@ -112,12 +137,14 @@ def sampling_of(rng: np.random.Generator) -> Sampling:
 def play(both: Both, rng: np.random.Generator, *, operations: int, roomy: bool) -> None:
     """Play a random schedule: requests that come, share prompts, are cancelled; updates, sleep, released sessions."""
     shared = rng.integers(8, 60, 40).tolist()
-    version = 0
+    version, windows = 0, isinstance(both.schedulers[1]._decoder, ModuleDecoder)
     for _ in range(operations):
         chance = rng.random()
         if chance < 0.25 and len(both.requests[0]) < 8 * (1 if roomy else 3):
-            size = int(rng.integers(0, 40))
-            prompt = [*shared[:size], *rng.integers(8, 60, int(rng.integers(1, 20))).tolist()]
+            size, own = int(rng.integers(0, 40)), int(rng.integers(1, 20))
+            if rng.random() < 0.3:  # one token to compute, which nothing has drawn
+                size, own = SIZE * int(rng.integers(0, 3)), 1
+            prompt = [*shared[:size], *rng.integers(8, 60, own).tolist()]
             session = str(rng.choice(["a", "b"])) if rng.random() < 0.4 else None
             both.add(prompt, sampling_of(rng), session)
         elif chance < 0.30 and both.requests[0]:
@@ -125,7 +152,7 @@ def play(both: Both, rng: np.random.Generator, *, operations: int, roomy: bool) 
         elif chance < 0.36:
             version += 1
             mode = str(rng.choice(["keep", "wait", "abort"] if roomy else ["keep", "wait"]))
-            weights = model(seed=version % 2 if roomy else 0).state_dict()
+            weights = model(windows, version % 2 if roomy else 0).state_dict()
             both.each(lambda s, v=version, m=mode, w=weights: s.add(Update(w, v, m)))  # type: ignore[misc]
         elif chance < 0.39:
             both.each(lambda s: s.release("a"))
@@ -134,7 +161,7 @@ def play(both: Both, rng: np.random.Generator, *, operations: int, roomy: bool) 
             both.each(lambda s, weights=asleep: s.free_memory(weights=weights))  # type: ignore[misc]
             if asleep:
                 version += 1
-                weights = model(seed=version % 2 if roomy else 0).state_dict()
+                weights = model(windows, version % 2 if roomy else 0).state_dict()
                 both.each(lambda s, v=version, w=weights: s.add(Update(w, v, "keep")))  # type: ignore[misc]
         else:
             both.step()
@@ -170,3 +197,106 @@ def test_static_steps_survive_scarcity(seed: int) -> None:
     for scheduler in both.schedulers:
         scheduler._pool.forget()
         assert scheduler._pool.free == scheduler._pool.total, "all blocks came back"
+
+
+def test_static_step_never_waits_for_the_device() -> None:
+    """Neither a step nor its launch asks for a value that is computed, nor copies one to the host."""
+    waits = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal", "aten::unique2"}
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert call.name().split(".")[0] not in waits, f"{call.name()} would wait for the GPU"
+            return call(*args, **(kwargs or {}))
+
+    decoder = Decoder(model(), 20, CONTEXT, threads=1)
+    steps, at = StaticStep(decoder, 4, torch.tensor([3])), np.zeros(3, np.int64)
+    draws = np.zeros(3, ROW)
+    draws["temperature"], draws["top_p"], draws["top_k"] = (0, 1, 0.7), (1, 0.5, 1), (0, 0, 5)
+    rows, table = np.arange(3), np.arange(3)[:, None]
+    assert steps.prepare(3, Kind.of(draws))
+    with Watch():
+        steps.launch(rows, rows + 9, at, table[:, 0] * SIZE, table, draws)
+        drawn = steps.launch(rows, at - 1, at + 1, table[:, 0] * SIZE + 1, table, draws)
+    tokens, logprobs, _, _ = drawn.read()
+    assert len(tokens) == 3
+    assert np.isfinite(logprobs).all()
+
+
+def test_steps_are_captured_again_in_new_memory() -> None:
+    decoder = Decoder(model(), 20, CONTEXT, threads=1)
+    capture = Repeated(decoder)
+    steps = StaticStep(decoder, 4, capture=capture)
+    for count, captures in ((1, 1), (1, 1), (3, 2), (4, 2)):
+        assert steps.prepare(count, Kind.of(np.zeros(1, ROW)))
+        assert capture.captures == captures
+    decoder.free_cache()
+    steps.prepare(4, Kind.of(np.zeros(1, ROW)))
+    assert capture.captures == 3
+
+
+def test_failing_capture_falls_back_with_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> Callable[[], None]:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    decoder = Decoder(model(), 60, CONTEXT, dtype=torch.float64, threads=1)
+    failing = Scheduler(
+        decoder, 8, stop_token_ids=(STOP,), unused_token_ids=(3, 5), seed=3,
+        static=partial(StaticStep, capture=fail),
+    )  # fmt: skip
+    both = Both([failing, make(False)])
+    play(both, np.random.default_rng(0), operations=40, roomy=True)
+    check(both, versions=True)
+    assert failing.counters["static_steps"] == 0
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "engine.cuda_graphs" in message
+    assert "not permitted when stream is capturing" in message
+
+
+def test_capture_that_fails_later_loses_nothing() -> None:
+    """The tokens that are under way are read before steps go on without graphs."""
+    decoder = Decoder(model(), 60, CONTEXT, dtype=torch.float64, threads=1)
+    captures = iter(range(2))
+
+    def capture(step: Callable[[], None]) -> Callable[[], None]:
+        next(captures)  # StopIteration at the third
+        return step
+
+    failing = Scheduler(
+        decoder, 8, stop_token_ids=(STOP,), unused_token_ids=(3, 5), seed=3,
+        static=partial(StaticStep, capture=capture),
+    )  # fmt: skip
+    both = Both([failing, make(False)])
+    play(both, np.random.default_rng(1), operations=60, roomy=True)
+    check(both, versions=True)
+    assert 0 < failing.counters["static_steps"] < failing.counters["steps"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_static_steps_of_transformers_modules(seed: int) -> None:
+    """A family without fused layers, with a sliding window."""
+    both = Both([make(static, of=ModuleDecoder) for static in (True, False)])
+    play(both, np.random.default_rng([2, seed]), operations=30, roomy=True)
+    check(both, versions=True)
+    assert both.schedulers[0].counters["static_steps"] > 0
+
+
+async def test_missing_triton_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """On CUDA without Triton the engine works, says what is slower, and names the package."""
+
+    def missing() -> None:
+        raise ModuleNotFoundError("decoding on CUDA needs Triton: pip install triton", name="triton")
+
+    monkeypatch.setattr(static_step, "load_kernel", missing)
+    with pytest.raises(ValueError, match="pip install triton"):
+        static_step._check_kernel(torch.bfloat16)
+    with pytest.raises(ValueError, match="float64"):
+        static_step._check_kernel(torch.float64)
+
+    def refuse(*_: object) -> None:
+        static_step._check_kernel(torch.bfloat16)
+
+    monkeypatch.setattr(torch_engine, "StaticStep", refuse)
+    assert torch_engine._cuda_graphs(Decoder(model(), 20, CONTEXT, threads=1), 4, None) is None
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "without graphs, which is slower" in message
+    assert "pip install triton" in message
