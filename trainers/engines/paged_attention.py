@@ -73,11 +73,14 @@ def paged_attention(
     Returns:
         ``[R, heads * head_dim]`` of q's type. Sums are in float32, and so are the products of float32.
 
-    Raises ``ModuleNotFoundError``: Triton is not installed; the message says what to do.
+    Raises ``ModuleNotFoundError``: Triton is not installed; the message says what to do. ``ValueError``: another type,
+    layout, or heads of more than 256 numbers.
     """
     rows, heads, dim = q.shape
     if q.dtype not in _DTYPES or cache.dtype != q.dtype:
         raise ValueError(f"paged attention takes float32, bfloat16 or float16, not {q.dtype} and {cache.dtype}")
+    if q.stride(-1) != 1 or table.stride(-1) != 1 or not cache.is_contiguous():
+        raise ValueError("paged attention takes a contiguous cache, and q and table contiguous in the last dimension")
     width = table.shape[1] * SIZE
     window = window if window is not None and window < width else None
     planned = plan(rows, cache.shape[1] // 2, dim, width, window, q.dtype, _multiprocessors(q.device))

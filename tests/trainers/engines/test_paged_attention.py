@@ -141,9 +141,11 @@ def test_missing_triton_is_an_error_that_helps(monkeypatch):
         load_kernel()
 
 
-def test_other_types_and_heads_are_refused():
+def test_other_types_layouts_and_heads_are_refused():
     q, cache = torch.zeros(1, 1, 8, dtype=torch.float64), torch.zeros(SIZE, 2, 8, dtype=torch.float64)
     with pytest.raises(ValueError, match="takes float32, bfloat16 or float16, not torch.float64"):
         paged_attention.paged_attention(q, cache, torch.zeros(1, 1), torch.zeros(1), scale=1.0)
+    with pytest.raises(ValueError, match="takes a contiguous cache"):
+        paged_attention.paged_attention(q.half(), cache.half()[:, :, ::2], torch.zeros(1, 1), torch.zeros(1), scale=1.0)
     with pytest.raises(ValueError, match="at most 256 numbers, not 300"):
         plan(1, 1, 300, SIZE, None, torch.float16, 1)
