@@ -30,8 +30,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
+from trainers.engines.packed_keys import MOST_KEYS, PackedKeys
 from trainers.engines.transport import AdapterSource, LocalSource, Weights, source_of
 from trainers.engines.weights import Named, check_names, check_weights, listed
+from trainers.models.varlen import is_supported
 
 
 def is_faster(device: torch.device, dtype: torch.dtype, threads: int) -> bool:
@@ -121,6 +123,7 @@ class _Group:
     queries: Tensor | None = None  # int64 [R, Q], positions of the new tokens
     place: Tensor | None = None  # int64 [end - begin], where each token stands in [R * Q]; None if that is 0, 1, 2, ...
     reads: Tensor | None = None
+    packed: PackedKeys | None = None
     #: By attention window (``None``: all positions), ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a query may
     #: look, ``-inf`` elsewhere. Made for the first layer that asks.
     biases: dict[int | None, Tensor] = field(default_factory=dict)
@@ -189,6 +192,7 @@ class Decoder:
         self._heads: int = config.num_attention_heads
         self._kv_heads = _kv_heads(config)
         self._head_dim = _head_dim(config)
+        self._packs = is_supported(self.device, self.dtype, self._head_dim)  # chunks of prompts, for their attention
         self._tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
         self.parameters: dict[str, Tensor] = {}
         self._num_layers: int = config.num_hidden_layers
@@ -355,12 +359,15 @@ class Decoder:
         row, position = rows, starts
         if ends[-1] > len(rows):  # else all decode
             row, position = np.repeat(rows, counts), np.arange(ends[-1]) + np.repeat(starts - begins, counts)
-        # Within a group the longest chunk is less than twice the shortest; those that decode are split by their number.
-        chunks = int(np.count_nonzero(counts > 1))
+        # Chunks of a group have at most MOST_KEYS keys, packed; else the longest is less than twice the shortest. Those
+        # that decode are split by their number.
+        chunks, keys = int(np.count_nonzero(counts > 1)), 0
         bounds: list[int] = []
         for at in range(chunks):
-            if not bounds or 2 * counts[at] <= counts[bounds[-1]]:
+            keys += starts[at] + counts[at]
+            if not bounds or (keys > MOST_KEYS if self._packs else 2 * counts[at] <= counts[bounds[-1]]):
                 bounds.append(at)
+                keys = starts[at] + counts[at]
         bounds += [*range(chunks, len(rows), self._group_rows), len(rows)]
         last = np.empty_like(ends)
         last[order] = ends - 1
@@ -385,6 +392,9 @@ class Decoder:
         if queries == 1 and self._cells is not None:
             cells = (blocks[:, :, None] * SIZE + np.arange(SIZE)).reshape(size, -1)[:, :keys]
             return _Group(begin, end, (size, 1), keys, reads=self._cells.reads(self._put(cells), self._put(positions)))
+        if queries > 1 and self._packs:
+            packed = PackedKeys.plan(blocks, SIZE, counts, positions[counts.cumsum() - 1] + 1, self._put)
+            return _Group(begin, end, (size, queries), keys, packed=packed)
         block_ids = self._put(blocks.reshape(-1))
         if queries == 1:
             return _Group(begin, end, (size, 1), keys, block_ids, self._put(positions[:, None]))
@@ -454,6 +464,8 @@ class Decoder:
         """
         if self._cells is not None and group.reads is not None:
             return self._cells.attend(q, cache, group.reads)
+        if group.packed is not None:
+            return group.packed.attend(q, cache, scale, window)
         assert group.blocks is not None
         (rows, queries), kv_heads, dim = group.shape, self._kv_heads, self._head_dim
         width = self._heads * dim

@@ -30,7 +30,7 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass(frozen=True)
 class Tuning:
-    """Constants of a launch that change its speed, but for ``keys`` not its result."""
+    """Constants of a launch that decide its speed and, by the order of sums, the last bits of its result."""
 
     keys: int  #: of a tile
     warps: int
@@ -73,65 +73,87 @@ def paged_attention(
     Returns:
         ``[R, heads * head_dim]`` of q's type. Sums are in float32, and so are the products of float32.
 
-    Raises ``ModuleNotFoundError``: Triton is not installed; the message says what to do.
+    Raises ``ModuleNotFoundError``: Triton is not installed; the message says what to do. ``ValueError``: another type,
+    layout, or heads of more than 256 numbers.
     """
-    return launch(q, cache, table, positions, scale=scale, window=window)
+    rows, heads, dim = q.shape
+    if q.dtype not in _DTYPES or cache.dtype != q.dtype:
+        raise ValueError(f"paged attention takes float32, bfloat16 or float16, not {q.dtype} and {cache.dtype}")
+    if q.stride(-1) != 1 or table.stride(-1) != 1 or not cache.is_contiguous():
+        raise ValueError("paged attention takes a contiguous cache, and q and table contiguous in the last dimension")
+    width = table.shape[1] * SIZE
+    window = window if window is not None and window < width else None
+    planned = plan(rows, cache.shape[1] // 2, dim, width, window, q.dtype, _multiprocessors(q.device))
+    return launch(q, cache, table, positions, scale, window, planned)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The shape of a launch."""
+
+    tuning: Tuning
+    dim: int  #: of a head, padded
+    split: int  #: keys of a split
+    splits: int  #: of a row, at most
+    programs: int  #: that share the splits of one row and head of keys
+
+
+def plan(
+    rows: int, kv_heads: int, dim: int, width: int, window: int | None, dtype: torch.dtype, multiprocessors: int
+) -> Plan:
+    """Plan a launch for ``rows`` of at most ``width`` keys. Only the number of programs depends on ``rows``.
+
+    One program for each row and head of keys suffices where these fill the GPU. A row that is much longer than the
+    others is then the last to end.
+    """
+    padded = max(16, _power_of_two(dim))
+    fitting = [tuning for (size, most), tuning in _TUNING.items() if size == dtype.itemsize and padded <= most]
+    if not fitting:
+        raise ValueError(f"paged attention takes heads of at most 256 numbers, not {dim}")
+    tuning = fitting[0]
+    reach = width if window is None else min(width, window + tuning.keys)  # keys of a row, with those of whole tiles
+    split = max(_SPLIT, _power_of_two(-(-reach // _SPLITS)))
+    splits = -(-reach // split)
+    wanted = _PROGRAMS * multiprocessors // (rows * kv_heads)
+    return Plan(tuning, padded, split, splits, min(max(1, wanted), splits))
 
 
 def launch(
-    q: Tensor,
-    cache: Tensor,
-    table: Tensor,
-    positions: Tensor,
-    *,
-    scale: float,
-    window: int | None = None,
-    split: int | None = None,
-    programs: int | None = None,
+    q: Tensor, cache: Tensor, table: Tensor, positions: Tensor, scale: float, window: int | None, planned: Plan
 ) -> Tensor:
-    """Launch :func:`paged_attention` with at most ``programs`` programs a row and head, and ``split`` keys a split."""
-    kernel = load_kernel()
+    """Launch the kernels of :func:`paged_attention` as planned, on the current stream of q's device."""
+    kernel, tuning = load_kernel(), planned.tuning
     rows, heads, dim = q.shape
-    kv_heads, width = cache.shape[1] // 2, table.shape[1] * SIZE
-    if q.dtype not in _DTYPES or cache.dtype != q.dtype:
-        raise ValueError(f"paged attention takes float32, bfloat16 or float16, not {q.dtype} and {cache.dtype}")
-    padded = max(16, 1 << (dim - 1).bit_length())
-    tuning = tuning_of(q.dtype, padded)
-    reach = width if window is None else min(width, window + tuning.keys)  # keys of a row, with those of whole tiles
-    split = split or max(_SPLIT, 1 << (math.ceil(reach / _SPLITS) - 1).bit_length())
-    splits = math.ceil(reach / split)
-    if programs is None:
-        programs = max(1, _PROGRAMS * _multiprocessors(q.device) // (rows * kv_heads))
-    programs = min(programs, splits)
+    kv_heads = cache.shape[1] // 2
     out = q.new_empty(rows, heads * dim)
-    partial = programs > 1
-    sums = torch.empty((rows, heads, splits, dim) if partial else 1, dtype=torch.float32, device=q.device)
-    stats = torch.empty((rows, heads, splits, 2) if partial else 1, dtype=torch.float32, device=q.device)
+    sums = stats = None
+    if planned.programs > 1:
+        sums = torch.empty(rows, heads, planned.splits, dim, dtype=torch.float32, device=q.device)
+        stats = torch.empty(rows, heads, planned.splits, 2, dtype=torch.float32, device=q.device)
     constants: dict[str, Any] = {
         "KV_HEADS": kv_heads,
         "GROUP": heads // kv_heads,
         "DIM": dim,
-        "DIM_PADDED": padded,
+        "DIM_PADDED": planned.dim,
         "WINDOW": window or 0,
         "TILE": tuning.keys,
-        "TILES": split // tuning.keys,
-        "SPLITS": splits,
+        "TILES": planned.split // tuning.keys,
+        "SPLITS": planned.splits,
+        "enable_fp_fusion": False,  # both kernels round alike
     }
+    # Triton launches on the thread's current device.
     with torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext():
-        kernel.attend[(rows, kv_heads, programs)](
+        kernel.attend[(kv_heads, rows, planned.programs)](
             *(q, cache, table, positions, out, sums, stats, scale * math.log2(math.e)),
             *(q.stride(0), q.stride(1), table.stride(0)),
-            **constants,
-            GROUP_PADDED=max(16, 1 << (heads // kv_heads - 1).bit_length()),
-            PARTIAL=partial,
+            GROUP_PADDED=max(16, _power_of_two(heads // kv_heads)),
+            PARTIAL=sums is not None,
             num_warps=tuning.warps,
             num_stages=tuning.stages,
-            enable_fp_fusion=False,
+            **constants,
         )
-        if partial:
-            kernel.combine[(rows, heads)](
-                *(positions, out, sums, stats), **constants, num_warps=1, enable_fp_fusion=False
-            )
+        if sums is not None:
+            kernel.combine[(heads, rows)](positions, out, sums, stats, num_warps=1, **constants)
     return out
 
 
@@ -153,14 +175,6 @@ def paged_attention_reference(
     return out.reshape(rows, heads * dim).masked_fill(position < 0, 0.0)
 
 
-def tuning_of(dtype: torch.dtype, padded: int) -> Tuning:
-    """Return the tuning for heads of ``padded`` numbers."""
-    for (size, most), tuning in _TUNING.items():
-        if size == dtype.itemsize and padded <= most:
-            return tuning
-    raise ValueError(f"paged attention takes heads of at most 256 numbers, not {padded}")
-
-
 @cached
 def load_kernel() -> Any:
     """Import the kernel; ``ModuleNotFoundError``: Triton is not installed."""
@@ -180,3 +194,8 @@ def load_kernel() -> Any:
 @cached
 def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _power_of_two(number: int) -> int:
+    """Return the smallest power of two that is at least ``number``."""
+    return 1 << (number - 1).bit_length()

@@ -32,12 +32,12 @@ def attend(
     GROUP_PADDED: tl.constexpr,
     PARTIAL: tl.constexpr,
 ) -> None:
-    """Attend with the queries of a row that share a head of keys; grid ``(rows, kv_heads, programs)``.
+    """Attend with the queries of a row that share a head of keys; grid ``(kv_heads, rows, programs)``.
 
     Program ``p`` of ``P`` takes the splits ``p``, ``p + P``, ... of ``TILES`` tiles. With ``PARTIAL`` it leaves them to
     :func:`combine`; else (``P`` is 1) it combines them itself, in the same order. ``scale`` includes ``log2(e)``.
     """
-    row, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    kv_head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     part, parts = tl.program_id(2), tl.num_programs(2)
     low, end, base, tiles, splits = _range(positions + row, WINDOW, TILE, TILES)
     own = tl.cdiv(tl.maximum(splits - part, 0), parts)
@@ -113,10 +113,10 @@ def combine(
     TILES: tl.constexpr,
     SPLITS: tl.constexpr,
 ) -> None:
-    """Combine the splits of one row and head, in order; grid ``(rows, heads)``."""
-    row = tl.program_id(0).to(tl.int64)
+    """Combine the splits of one row and head, in order; grid ``(heads, rows)``."""
+    row = tl.program_id(1).to(tl.int64)
     low, end, base, tiles, splits = _range(positions + row, WINDOW, TILE, TILES)
-    line = row * (KV_HEADS * GROUP) + tl.program_id(1) + tl.arange(0, 1)
+    line = row * (KV_HEADS * GROUP) + tl.program_id(0) + tl.arange(0, 1)
     dims = tl.arange(0, DIM_PADDED)
     inside = dims[None, :] < DIM
     top, total, acc = _nothing(1, DIM_PADDED)
