@@ -476,7 +476,7 @@ class Decoder:
             q = q.view(rows, kv_heads, -1, dim)
         else:
             q = q.view(rows, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, dim)
-        gathered = cache.view(self.blocks + 1, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
+        gathered = cache.view(len(cache) // SIZE, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
         kv = gathered[:, : group.keys].transpose(1, 2)
         bias = self._bias(group, window)
         out = F.scaled_dot_product_attention(q, kv[:, :kv_heads], kv[:, kv_heads:], attn_mask=bias, scale=scale)
