@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainers.engines.base import Sampling
-from trainers.engines.decoder import ROW, sample, uniforms
+from trainers.engines.sampling import ROW, Draws, Kind, cuts, device_uniforms, sample, uniforms
 
 
 def rows(count: int, **values: Any) -> np.ndarray:
@@ -22,7 +22,17 @@ def rows(count: int, **values: Any) -> np.ndarray:
 
 
 def drawn_at(logits: torch.Tensor, uniform: Any, **values: Any) -> tuple[torch.Tensor, ...]:
-    return sample(logits, rows(len(logits), **values), np.broadcast_to(uniform, len(logits)).astype(np.float64))
+    """Sample with the parts that the rows need, and with all parts; returns also row and token of what is left."""
+    table, count = rows(len(logits), **values), len(logits)
+    draws = Draws(*(torch.from_numpy(np.ascontiguousarray(table[name])) for name in Draws._fields))
+    at = torch.from_numpy(np.broadcast_to(uniform, count).astype(np.float64))
+    cut = torch.from_numpy(np.flatnonzero(cuts(table)))
+    *drawn, weights = sample(logits, draws, at, Kind.of(table), cut)
+    for one, two in zip(drawn, sample(logits, draws, at, Kind())[:3], strict=True):
+        assert torch.equal(one.nan_to_num(), two.nan_to_num()), "a part changes no row that does not need it"
+    left = torch.zeros_like(logits, dtype=torch.bool) if weights is None else weights > 0
+    reported = torch.from_numpy(table["return_kept"] & cuts(table))
+    return *drawn, (left & reported[:, None]).nonzero()
 
 
 def oracle(logits: list[float], row: dict[str, float]) -> tuple[int, float, float]:
@@ -107,16 +117,16 @@ def test_zero_probability_token_is_never_drawn() -> None:
     inf = float("inf")
     logits = torch.tensor([[-inf, 1.0, -inf, 2.0, -inf]]).repeat(4, 1)
     extremes = np.array([0.0, 2.0**-52, 0.5, 1 - 2.0**-52])
-    for cuts in ({}, {"top_p": 0.999}, {"min_p": 1e-6}):
-        tokens, logprobs, *_ = drawn_at(logits, extremes, **cuts)
+    for options in ({}, {"top_p": 0.999}, {"min_p": 1e-6}):
+        tokens, logprobs, *_ = drawn_at(logits, extremes, **options)
         assert set(tokens.tolist()) <= {1, 3}
         assert torch.isfinite(logprobs).all()
 
 
 def test_smallest_cuts_leave_most_likely_token() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
-    for cuts in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
-        tokens, logprobs, sampled, mask_entries = drawn_at(logits, 0.999, **cuts)
+    for options in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
+        tokens, logprobs, sampled, mask_entries = drawn_at(logits, 0.999, **options)
         assert tokens.tolist() == logits.argmax(-1).tolist()
         torch.testing.assert_close(logprobs, logits.log_softmax(-1).max(-1).values)
         torch.testing.assert_close(sampled, torch.zeros(3))
@@ -140,6 +150,26 @@ def test_uniforms_are_uniform_and_unrelated() -> None:
     for a, b in ((grid[1:], grid[:-1]), (grid[:, 1:], grid[:, :-1])):
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / n  # four standard errors
     assert grid[7, 11] == uniforms(np.array([7], np.uint64), np.array([11]))[0]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**24)), min_size=1, max_size=20),
+)
+def test_device_uniforms_equal_numpy_ones(pairs: list[tuple[int, int]]) -> None:
+    seeds, positions = np.array([seed for seed, _ in pairs], np.uint64), np.array([at for _, at in pairs], np.int64)
+    drawn = device_uniforms(torch.from_numpy(seeds.view(np.int64)), torch.from_numpy(positions))
+    assert drawn.tolist() == uniforms(seeds, positions).tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("top_p", [1.0, 0.5])
+def test_logits_that_are_not_finite_show(temperature: float, top_p: float) -> None:
+    """Tokens stay within the vocabulary: an index beyond it would end a GPU's context."""
+    logits = torch.zeros(2, 5)
+    logits[1, 3] = float("nan")
+    tokens, logprobs, *_ = drawn_at(logits, 0.5, temperature=temperature, top_p=top_p)
+    assert torch.isfinite(logprobs).tolist() == [True, False]
+    assert 0 <= tokens.min() <= tokens.max() < 5
 
 
 @pytest.mark.parametrize(

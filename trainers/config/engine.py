@@ -150,6 +150,9 @@ class TorchEngineSection(_SizedCache):
     """The embedded engine."""
 
     name: Literal["torch"] = "torch"
+    cuda_graphs: bool = True
+    """Decode with static shapes on a GPU: each step is one CUDA graph, whose draws are read while the next is under
+    way. Needs Triton. On a CPU it changes nothing."""
 
 
 class ServedEngineSection(EngineSection):

@@ -1,8 +1,8 @@
-"""The computation of the torch engine: the forward pass over a flat batch of tokens, and sampling from its logits.
+"""The computation of the torch engine: the forward pass over a flat batch of tokens.
 
 Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer sees padding. Attention works
-on *groups* of requests with similar lengths. Keys and values live in one tensor a layer, ``[blocks * SIZE, 2 *
-kv_heads, head_dim]`` (keys first), cut in blocks that requests hold and share (:class:`.scheduler.BlockPool`); a table
+on *groups* of requests with similar lengths. Keys and values live in one tensor a layer, ``[cells, 2 * kv_heads,
+head_dim]`` (keys first), cut in blocks that requests hold and share (:class:`.block_pool.BlockPool`); a table
 says where a request's positions lie. Requests that decode on several threads of a CPU read them in place
 (:class:`CellAttention`); any other group gathers its blocks just before it attends: they are in the processor's cache
 then.
@@ -10,9 +10,6 @@ then.
 The weights are copied into fused matrices (q, k, v in one; gate and up in one), of which each parameter of the original
 is a view with its name: all that a weight update needs. Other families than :data:`FAMILIES` run through transformers'
 own modules, on the same blocks (:mod:`.module_decoder`).
-
-The randomness of a token is a hash of the request's seed and the token's position in the context, so it depends neither
-on the batch nor on chunks nor on earlier draws; a resumed generation continues as it would have.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from __future__ import annotations
 import math
 import mmap
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -33,8 +30,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
+from trainers.engines.packed_keys import MOST_KEYS, PackedKeys
 from trainers.engines.transport import AdapterSource, LocalSource, Weights, source_of
 from trainers.engines.weights import Named, check_names, check_weights, listed
+from trainers.models.varlen import is_supported
 
 
 def is_faster(device: torch.device, dtype: torch.dtype, threads: int) -> bool:
@@ -100,26 +99,12 @@ class CellAttention:
 FAMILIES = ("qwen2", "qwen3", "llama")
 SIZE = 16  #: positions of a block of keys and values
 
-#: Sampling parameters of a row; see :class:`trainers.engines.base.Sampling`. Aligned, so that a column can be a tensor.
-ROW = np.dtype(
-    [
-        ("temperature", np.float32),
-        ("top_p", np.float32),
-        ("min_p", np.float32),
-        ("return_kept", np.bool_),
-        ("top_k", np.int64),
-        ("seed", np.uint64),
-    ],
-    align=True,
-)
-
 _GROUP_ROWS = 32  # decoding requests of similar lengths: few read far beyond their own, and the cache holds them
 # On a GPU a group is a handful of kernel launches a layer, which cost more than keys beyond a request's own.
 _GROUP_ROWS_GPU = 256
 # There, the keys that a group reads are rounded up: attention kernels want aligned biases.
 _KEYS_STEP_GPU = 64
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose angles depend on the position alone
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def blocks_for(tokens: int) -> int:
@@ -138,9 +123,19 @@ class _Group:
     queries: Tensor | None = None  # int64 [R, Q], positions of the new tokens
     place: Tensor | None = None  # int64 [end - begin], where each token stands in [R * Q]; None if that is 0, 1, 2, ...
     reads: Tensor | None = None
+    packed: PackedKeys | None = None
     #: By attention window (``None``: all positions), ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a query may
     #: look, ``-inf`` elsewhere. Made for the first layer that asks.
     biases: dict[int | None, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Paged:
+    """Attention of a batch in which each of ``n`` rows has one token, with the same shapes in every step."""
+
+    attention: Callable[..., Tensor]  # :func:`trainers.engines.paged_attention.paged_attention`, or its reference
+    table: Tensor  # int [n, blocks of a row]
+    positions: Tensor  # int64 [n]; -1 is padding
 
 
 @dataclass(frozen=True)
@@ -150,8 +145,8 @@ class FlatBatch:
     tokens: Tensor  # int64 [n]
     positions: Tensor  # int64 [n]
     cells: Tensor  # int64 [n], where each token's keys and values go
-    groups: Sequence[_Group]  # the parts that attend together; they cover the batch
-    last: Tensor  # int64, the last token of each request, in the order in which they were given
+    groups: Sequence[_Group] | Paged  # the parts that attend together; they cover the batch
+    last: Tensor | None  # int64, the last token of each request, in the order in which they were given; None is all
 
 
 #: The parts of a layer, and the model's modules that each is fused from.
@@ -197,10 +192,13 @@ class Decoder:
         self._heads: int = config.num_attention_heads
         self._kv_heads = _kv_heads(config)
         self._head_dim = _head_dim(config)
+        self._packs = is_supported(self.device, self.dtype, self._head_dim)  # chunks of prompts, for their attention
         self._tied = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
         self.parameters: dict[str, Tensor] = {}
         self._num_layers: int = config.num_hidden_layers
         self._cache: list[Tensor] = []
+        #: Changes when weights or keys and values move to other memory, whose addresses a CUDA graph would not know.
+        self.memory_version = 0
         self._freed: list[tuple[torch.UntypedStorage, int]] = []  # of the weights, with the size to restore
         self._cells: CellAttention | None = None
         self._take_model(model, torch.get_num_threads() if threads is None else threads)
@@ -211,21 +209,32 @@ class Decoder:
         self._take_weights(model)
         self._cos, self._sin = self._rotary_tables(model)
         if is_faster(self.device, self.dtype, threads):
-            self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, self.blocks * SIZE, self.dtype)
+            self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, self._kv_cells, self.dtype)
 
     # Keys and values
 
     @property
+    def _kv_cells(self) -> int:
+        """Positions of all blocks, and of one more that no request has: padding writes there."""
+        return (self.blocks + 1) * SIZE
+
+    @property
+    def spare_cell(self) -> int:
+        """A place for keys and values that nobody reads."""
+        return self.blocks * SIZE
+
+    @property
     def _kv(self) -> list[Tensor]:
-        """Keys and values of each layer, ``[blocks * SIZE, keys and values of all heads, head_dim]``."""
+        """Keys and values of each layer, ``[cells, keys and values of all heads, head_dim]``."""
         if not self._cache:
-            cells = (self.blocks * SIZE, 2 * self._kv_heads, self._head_dim)
+            cells = (self._kv_cells, 2 * self._kv_heads, self._head_dim)
             self._cache = [_zeros(cells, self.device, self.dtype) for _ in range(self._num_layers)]
         return self._cache
 
     def free_cache(self) -> None:
         """Release the memory of all keys and values; the next step allocates it again, with zeros."""
         self._cache = []
+        self.memory_version += 1
 
     # Weights
 
@@ -244,6 +253,7 @@ class Decoder:
     def free_weights(self) -> None:
         """Release the memory of all weights; nothing can be computed until :meth:`load_weights`."""
         if self.has_weights:
+            self.memory_version += 1
             storages = [value.untyped_storage() for value in self.parameters.values()]  # views share one
             self._freed = [(part, part.nbytes()) for part in {part.data_ptr(): part for part in storages}.values()]
             for storage, _ in self._freed:
@@ -326,6 +336,14 @@ class Decoder:
         """
         return self._forward(self._plan(rows, starts, counts, ids, table))
 
+    def row_logits(self, tokens: Tensor, positions: Tensor, cells: Tensor, attention: Paged) -> Tensor:
+        """Compute one token of each of ``n`` rows; float32 ``[n, vocab]``. All shapes are the arguments'.
+
+        ``tokens``, ``positions`` and ``cells`` are int64 ``[n]`` on the device: what is computed, where it stands in
+        its row (-1 in a row of padding), and where its keys and values go.
+        """
+        return self._forward(FlatBatch(tokens, positions.clamp(min=0), cells, attention, None))
+
     def _plan(
         self,
         rows: NDArray[np.int64],
@@ -341,12 +359,15 @@ class Decoder:
         row, position = rows, starts
         if ends[-1] > len(rows):  # else all decode
             row, position = np.repeat(rows, counts), np.arange(ends[-1]) + np.repeat(starts - begins, counts)
-        # Within a group the longest chunk is less than twice the shortest; those that decode are split by their number.
-        chunks = int(np.count_nonzero(counts > 1))
+        # Chunks of a group have at most MOST_KEYS keys, packed; else the longest is less than twice the shortest. Those
+        # that decode are split by their number.
+        chunks, keys = int(np.count_nonzero(counts > 1)), 0
         bounds: list[int] = []
         for at in range(chunks):
-            if not bounds or 2 * counts[at] <= counts[bounds[-1]]:
+            keys += starts[at] + counts[at]
+            if not bounds or (keys > MOST_KEYS if self._packs else 2 * counts[at] <= counts[bounds[-1]]):
                 bounds.append(at)
+                keys = starts[at] + counts[at]
         bounds += [*range(chunks, len(rows), self._group_rows), len(rows)]
         last = np.empty_like(ends)
         last[order] = ends - 1
@@ -371,6 +392,9 @@ class Decoder:
         if queries == 1 and self._cells is not None:
             cells = (blocks[:, :, None] * SIZE + np.arange(SIZE)).reshape(size, -1)[:, :keys]
             return _Group(begin, end, (size, 1), keys, reads=self._cells.reads(self._put(cells), self._put(positions)))
+        if queries > 1 and self._packs:
+            packed = PackedKeys.plan(blocks, SIZE, counts, positions[counts.cumsum() - 1] + 1, self._put)
+            return _Group(begin, end, (size, queries), keys, packed=packed)
         block_ids = self._put(blocks.reshape(-1))
         if queries == 1:
             return _Group(begin, end, (size, 1), keys, block_ids, self._put(positions[:, None]))
@@ -403,9 +427,8 @@ class Decoder:
             rolled = qk.roll(dim // 2, dims=-1)
             qk.mul_(cos).add_(rolled.mul_(sin))
             cache.index_copy_(0, batch.cells, qkv[:, heads:])
-            parts = [self._attend(qkv[group.begin : group.end, :heads], cache, group) for group in batch.groups]
-            attended = parts[0] if len(parts) == 1 else torch.cat(parts)
-            if layer is self._layers[-1]:  # from here on, only the tokens whose logits are wanted matter
+            attended = self._attend_all(qkv[:, :heads], cache, batch.groups)
+            if layer is self._layers[-1] and batch.last is not None:  # from here on, only their logits matter
                 x, attended = x[batch.last], attended[batch.last]
             x = x + F.linear(attended, *layer["out"])
             normed = F.rms_norm(x, (x.shape[-1],), layer["mlp_norm"][0], self._eps)
@@ -415,6 +438,21 @@ class Decoder:
         if x.device.type == "cuda" and x.dtype != torch.float32:
             return torch.mm(x, self._head.T, out_dtype=torch.float32)  # as the learner: not rounded to 16 bits between
         return F.linear(x, self._head).float()
+
+    def _attend_all(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        groups: Sequence[_Group] | Paged,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        """Attention of the batch: q ``[n, heads, head_dim]`` to ``[n, heads * head_dim]``."""
+        if isinstance(groups, Paged):
+            scale = self._head_dim**-0.5 if scale is None else scale
+            return groups.attention(q, cache, groups.table, groups.positions, scale=scale, window=window)
+        parts = [self._attend(q[group.begin : group.end], cache, group, scale, window) for group in groups]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _attend(
         self, q: Tensor, cache: Tensor, group: _Group, scale: float | None = None, window: int | None = None
@@ -426,6 +464,8 @@ class Decoder:
         """
         if self._cells is not None and group.reads is not None:
             return self._cells.attend(q, cache, group.reads)
+        if group.packed is not None:
+            return group.packed.attend(q, cache, scale, window)
         assert group.blocks is not None
         (rows, queries), kv_heads, dim = group.shape, self._kv_heads, self._head_dim
         width = self._heads * dim
@@ -436,7 +476,7 @@ class Decoder:
             q = q.view(rows, kv_heads, -1, dim)
         else:
             q = q.view(rows, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, dim)
-        gathered = cache.view(self.blocks, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
+        gathered = cache.view(len(cache) // SIZE, -1).index_select(0, group.blocks).view(rows, -1, 2 * kv_heads, dim)
         kv = gathered[:, : group.keys].transpose(1, 2)
         bias = self._bias(group, window)
         out = F.scaled_dot_product_attention(q, kv[:, :kv_heads], kv[:, kv_heads:], attn_mask=bias, scale=scale)
@@ -456,8 +496,18 @@ class Decoder:
             group.biases[window] = bias.repeat(1, 1, repeats, 1)
         return group.biases[window]
 
-    def _put(self, array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+    def _put(self, array: NDArray[Any]) -> Tensor:
+        return to_device(array, self.device)
+
+
+def staged(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Return a tensor on the host from which a GPU copies when its stream comes to it, without anybody waiting."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
+    return staged(array, device).to(device, non_blocking=True)
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -499,88 +549,3 @@ def check_supported(config: Any) -> None:
 
 def unsupported(what: str) -> ValueError:
     return ValueError(f"the torch engine does not support {what}. Use another engine")
-
-
-def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply SplitMix64's finaliser (Steele, Lea, Flood, 2014): every bit of ``x`` reaches every bit of the result."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Draw a number in ``[0, 1)`` for each pair, float64 ``[n]``: SplitMix64's position-th output from a mixed seed.
-
-    They are multiples of ``2**-52``, so that a product with a positive total stays below that total.
-    """
-    state = mix(seeds + _GOLDEN) + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN
-    return (mix(state) >> np.uint64(12)).astype(np.float64) * 2.0**-52
-
-
-def sample(
-    logits: Tensor, rows: NDArray[np.void], uniform: NDArray[np.float64]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw a token for each row, by inverting the cumulative distribution at a uniform number in ``[0, 1)``.
-
-    ``logits`` is float32 ``[n, vocab]``, ``rows`` :data:`ROW` ``[n]``, ``uniform`` ``[n]``.
-
-    Returns:
-        int64 tokens ``[n]``; float32 log-probs ``[n]`` at the temperature over the full vocabulary, and after the cuts
-        (0 for greedy rows); int64 ``[m, 2]``: row and token of what the cuts left in rows with ``return_kept``.
-    """
-    device = logits.device
-
-    def put(array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(device)
-
-    temperature = rows["temperature"]
-    greedy = temperature == 0
-    if ((temperature != 1) & ~greedy).any():
-        logits = logits / put(np.where(greedy, np.float32(1), temperature))[:, None]
-    logprobs = logits.log_softmax(-1)
-    if greedy.all():
-        tokens = logprobs.argmax(-1)
-        logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)
-        return tokens, logprob, torch.zeros_like(logprob), tokens.new_zeros(0, 2)
-
-    weights = logprobs.exp()  # of the draw: probabilities, 0 where cut
-    reported_pairs = torch.zeros(0, 2, dtype=torch.int64, device=device)
-    cut = ((rows["top_k"] > 0) | (rows["top_p"] < 1) | (rows["min_p"] > 0)) & ~greedy
-    if cut.any():
-        which = put(np.flatnonzero(cut))
-        remaining = _cut(weights[which], *(put(rows[cut][name]) for name in ("top_k", "top_p", "min_p")))
-        weights = weights.index_copy(0, which, remaining)
-        if (reported := rows["return_kept"] & cut).any():
-            reported_pairs = ((weights > 0) & put(reported)[:, None]).nonzero()
-    cumulative = weights.cumsum(-1, dtype=torch.float64)
-    total = cumulative[:, -1:]
-    # The first token whose cumulative weight exceeds the draw, so never one of weight 0.
-    tokens = torch.searchsorted(cumulative, put(uniform)[:, None] * total, right=True).squeeze(1)
-    if greedy.any():
-        tokens = torch.where(put(greedy), logprobs.argmax(-1), tokens)
-    logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)
-    sampled = logprob
-    if cut.any():
-        sampled = torch.where(put(cut), logprob - total.squeeze(1).log().float(), sampled)
-    if greedy.any():
-        sampled = sampled.masked_fill(put(greedy), 0.0)
-    return tokens, logprob, sampled, reported_pairs
-
-
-def _cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Set to 0 what the cuts remove; ``probs [n, vocab]``, parameters ``[n]``.
-
-    In this order: the ``k`` most likely; of those, renormalised, the smallest set that reaches ``top_p``; of those, the
-    ones of at least ``min_p`` times the most likely. Ties go to the smaller id. The most likely token always stays.
-    """
-    vocab = probs.shape[-1]
-    ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(vocab, device=probs.device)
-    limit = torch.where(top_k > 0, top_k, vocab)[:, None]
-    ordered = ordered.masked_fill(rank >= limit, 0.0)
-    before = ordered.double().cumsum(-1) - ordered
-    mass = ordered.sum(-1, dtype=torch.float64, keepdim=True)
-    drop = (before >= top_p[:, None].double() * mass) & (top_p < 1)[:, None]
-    drop |= ordered < min_p[:, None] * ordered[:, :1]
-    drop[:, 0] = False
-    return torch.zeros_like(probs).scatter_(1, ids, ordered.masked_fill_(drop, 0.0))

@@ -60,7 +60,7 @@ class ModuleDecoder(Decoder):
             input_ids=batch.tokens[None],
             position_ids=batch.positions[None],
             use_cache=False,
-            logits_to_keep=batch.last,
+            logits_to_keep=0 if batch.last is None else batch.last,  # 0 is all
             decoder=self,
         )
         return output.logits[0].float()
@@ -82,8 +82,7 @@ class ModuleDecoder(Decoder):
         cache.index_copy_(0, batch.cells, torch.cat([key[0], value[0]]).transpose(0, 1))
         flat = query[0].transpose(0, 1)
         scale, window = options.get("scaling"), options.get("sliding_window")
-        parts = [self._attend(flat[group.begin : group.end], cache, group, scale, window) for group in batch.groups]
-        return torch.cat(parts).view(1, *flat.shape)
+        return self._attend_all(flat, cache, batch.groups, scale, window).view(1, *flat.shape)
 
 
 def _attention(

@@ -5,6 +5,11 @@ far (``length``) and the number with keys and values (``computed``). Every step 
 computed, and samples the next where the last known one was. So decoding is one token to compute, a new prompt is many,
 and a request that lost its keys and values begins at 0 again.
 
+A step is *launched*, and its draws are *read* afterwards. With static steps (:mod:`.static_step`) that is while the
+next is under way: of each request that decodes, the last token is then only known where it is computed. A request that
+turns out to have ended takes back what was launched for it. Whatever needs the tokens themselves reads the draws first:
+updates, cancelling, and taking blocks from a request.
+
 Invariants: only a request with blocks for all its tokens computes; a block is found by its name once it is full and
 computed, so siblings that ask together compute a prompt once; KV that older weights computed is never read (after an
 update no request and no session has a block, and none has a name); a request that asks for nothing more leaves at once.
@@ -15,10 +20,9 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -27,91 +31,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.engines.base import EngineError, FinishReason, Generation, Sampling, SupersededError, UpdateMode
-from trainers.engines.decoder import ROW, SIZE, Decoder, blocks_for, sample, uniforms
+from trainers.engines.block_pool import ROOT, BlockPool, Name
+from trainers.engines.decoder import SIZE, Decoder, blocks_for, to_device
+from trainers.engines.sampling import ROW, Drawn, Draws, Kind, cuts, left_by_cuts, sample, uniforms
+from trainers.engines.static_step import StaticStep
 from trainers.engines.transport import Weights
-
-ROOT = 0  #: what comes before the first block
-
-#: The content of a block: its parent's number (:data:`ROOT` for the first of a sequence), and its own tokens as bytes.
-Name = tuple[int, bytes]
-
-
-class BlockPool:
-    """Allocates ``total`` blocks of keys and values, and records the sessions that keep some between their requests.
-
-    A full block can be *named* by its tokens and all before them: requests with the same tokens at the same place share
-    it. Names are compared token by token, never by a hash. A block is free when nothing refers to it.
-    """
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self._free = list(range(total))  # a heap: low blocks first; idle sessions fill the others in time
-        self._references = [0] * total
-        self._named: dict[Name, tuple[int, int]] = {}  # to the block, and the number by which its children name it
-        self._names: dict[int, Name] = {}  # by block
-        self._numbers = count(ROOT + 1)
-        self._sessions: OrderedDict[Hashable, list[int]] = OrderedDict()  # the one idle for longest first
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
-
-    @property
-    def sessions(self) -> int:
-        return len(self._sessions)
-
-    def find(self, name: Name) -> tuple[int, int] | None:
-        """Return the block of this name, with one more reference, and its number as a parent; ``None`` without one."""
-        entry = self._named.get(name)
-        if entry is not None:
-            self._references[entry[0]] += 1
-        return entry
-
-    def name(self, block: int, name: Name) -> int:
-        """Name a full block, so that it can be found; no other has the name. Returns its number as a parent."""
-        self._named[name] = (block, next(self._numbers))
-        self._names[block] = name
-        return self._named[name][1]
-
-    def take(self, number: int) -> list[int] | None:
-        """Allocate blocks, each with a reference; evicts idle sessions if necessary. ``None`` if there are too few."""
-        while len(self._free) < number and self._sessions:
-            self.give_back(self._sessions.popitem(last=False)[1])
-        if len(self._free) < number:
-            return None
-        blocks = [heapq.heappop(self._free) for _ in range(number)]
-        for block in blocks:
-            self._references[block] = 1
-        return blocks
-
-    def give_back(self, blocks: Sequence[int]) -> None:
-        for block in blocks:
-            self._references[block] -= 1
-            if not self._references[block]:
-                if (name := self._names.pop(block, None)) is not None:
-                    del self._named[name]
-                heapq.heappush(self._free, block)
-
-    def keep(self, session: Hashable, blocks: list[int]) -> None:
-        """Let an idle session keep these blocks, with their references, and none that it kept before.
-
-        There are at most ``total`` idle sessions; of more, the one idle for longest is forgotten.
-        """
-        self.release(session)
-        if blocks:
-            self._sessions[session] = blocks
-        if len(self._sessions) > self.total:
-            self.give_back(self._sessions.popitem(last=False)[1])
-
-    def release(self, session: Hashable) -> None:
-        self.give_back(self._sessions.pop(session, ()))
-
-    def forget(self) -> None:
-        """Forget all stale keys and values: sessions keep no blocks, and no block is found by its name."""
-        for session in list(self._sessions):
-            self.release(session)
-        self._named.clear()
-        self._names.clear()
 
 
 @dataclass(eq=False)
@@ -137,7 +61,21 @@ class Update:
     mode: UpdateMode
 
 
+#: Makes the static steps of a decoder, for so many rows and unused ids; ``None``: there are none.
+MakeStatic = Callable[[Decoder, int, Tensor | None], StaticStep | None]
 Outcome = tuple[Request | Update, Generation | BaseException | None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Launch:
+    """Draws that were launched and not yet read: of ``n`` rows, for these requests."""
+
+    rows: NDArray[np.int64]  # [n]
+    requests: list[Request]
+    at: NDArray[np.int64]  # [n], the position of each draw
+    version: int  # of the weights
+    reports: NDArray[np.bool_]  # [n], whether the draw says what the cuts left
+    drawn: Drawn
 
 
 class Scheduler:
@@ -147,7 +85,7 @@ class Scheduler:
     there are too few, the one admitted last loses its blocks (``preemptions``) and computes its tokens again later, in
     the order of admission. A step computes at most ``prefill_budget`` prompt tokens, so that long prompts do not hold
     up those that decode. ``stop_token_ids`` are every request's; ``unused_token_ids`` are never sampled; ``seed`` is of
-    the requests that have none.
+    the requests that have none; ``static`` makes the static steps, ``None`` for none.
     """
 
     def __init__(
@@ -160,14 +98,17 @@ class Scheduler:
         prefill_budget: int = 1024,
         seed: int = 0,
         version: int = 0,
+        static: MakeStatic | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.version = version
-        counted = ("requests", "generated_tokens", "prefill_tokens", "cached_tokens", "preemptions", "steps")
+        tokens = ("generated_tokens", "prefill_tokens", "cached_tokens")
+        counted = ("requests", *tokens, "preemptions", "steps", "static_steps")
         self.counters = dict.fromkeys(counted, 0)
         self._decoder = decoder
         self._stop = stop_token_ids
         self._unused = torch.tensor(unused_token_ids, device=decoder.device) if unused_token_ids else None
+        self._static = static and static(decoder, rows, self._unused)
         self._budget = prefill_budget
         self._rng = np.random.default_rng(seed)
         self._clock = clock
@@ -183,8 +124,9 @@ class Scheduler:
         self._logprobs = np.zeros((rows, context), np.float32)
         self._sampled = np.zeros((rows, context), np.float32)
         self._versions = np.zeros((rows, context), np.int32)
-        self._length = np.zeros(rows, np.int64)  # known tokens
-        self._computed = np.zeros(rows, np.int64)  # of those, tokens with keys and values
+        self._length = np.zeros(rows, np.int64)  # tokens
+        self._known = np.zeros(rows, np.int64)  # of those, tokens that were read: all, or all but the last
+        self._computed = np.zeros(rows, np.int64)  # tokens with keys and values
         self._prompt = np.zeros(rows, np.int64)
         self._limit = np.zeros(rows, np.int64)  # stop at this length
         self._table = np.zeros((rows, blocks_for(context)), np.int64)  # the blocks of each row
@@ -193,10 +135,13 @@ class Scheduler:
         self._parent = [ROOT] * rows  # the number of the last one of them
         self._coming: dict[Name, Request] = {}  # what ready requests are about to compute, a block each
         self._draws = np.zeros(rows, ROW)
+        self._launches: list[_Launch] = []  # of the last step
+        self._outcomes: list[Outcome] = []  # for the end of a step
 
     @property
     def has_work(self) -> bool:
-        return bool(self._updates or (self._decoder.has_weights and (self._running or self._waiting)))
+        pending = self._updates or self._outcomes or self._launches
+        return bool(pending or (self._decoder.has_weights and (self._running or self._waiting)))
 
     def gauges(self) -> dict[str, float]:
         """Return the running and waiting requests, the sessions with blocks, and the share of blocks in use."""
@@ -224,6 +169,7 @@ class Scheduler:
 
     def cancel(self, item: Request | Update) -> None:
         """Drop a request, wherever it is, or an update that was not applied yet; one that is done already is fine."""
+        self._read()
         queue: deque[Any] = self._updates if isinstance(item, Update) else self._waiting
         if item in queue:
             queue.remove(item)
@@ -242,20 +188,23 @@ class Scheduler:
         Without weights it computes nothing, and the next update waits for no request. Returns what ended: requests
         with their generation, updates with ``None`` or the reason they were refused.
         """
-        outcomes = self._apply_updates()
-        if not self._decoder.has_weights:
-            return outcomes
-        if not self._updates:  # one that waits for those in flight admits no others
-            self._admit()
-        if self._running:
-            self._make_ready()
-            outcomes += self._compute()
+        if self._updates:
+            self._read()
+            self._apply_updates()
+        if self._decoder.has_weights:
+            if not self._updates:  # one that waits for those in flight admits no others
+                self._admit()
+            if self._launches and not (self._running and self._can_grow()):
+                self._read()
+            if self._running:
+                self._make_ready()
+                self._compute()
+        outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     # Weights
 
-    def _apply_updates(self) -> list[Outcome]:
-        outcomes: list[Outcome] = []
+    def _apply_updates(self) -> None:
         while self._updates:
             if self._updates[0].mode == "wait" and self._running and self._decoder.has_weights:
                 break
@@ -265,19 +214,22 @@ class Scheduler:
                     raise ValueError(f"the new version {update.version} must be greater than {self.version}")
                 tensors = self._decoder.read_weights(update.weights)
             except (ValueError, SupersededError) as refused:
-                outcomes.append((update, refused))
+                self._outcomes.append((update, refused))
                 continue
             if update.mode == "abort":
-                outcomes += [self._finish(row, "abort") for row in list(self._running)]
+                for row in list(self._running):
+                    self._finish(row, "abort")
             self._decoder.load_weights(tensors)  # an error ends the engine, which may have some of them
             self.version = update.version
             self._forget()
-            outcomes.append((update, None))
-        return outcomes
+            self._outcomes.append((update, None))
 
     def free_memory(self, *, weights: bool) -> None:
         """Release the memory of keys and values, which are recomputed; with ``weights`` also that of the weights."""
+        self._read()
         self._forget()
+        if self._static is not None:
+            self._static.free()
         self._decoder.free_cache()
         if weights:
             self._decoder.free_weights()
@@ -295,7 +247,7 @@ class Scheduler:
             prompt, sampling = request.prompt, request.sampling
             size = len(prompt)
             self._ids[row, :size] = prompt
-            self._length[row] = self._prompt[row] = size
+            self._length[row] = self._known[row] = self._prompt[row] = size
             self._limit[row] = min(size + sampling.max_new_tokens, self._decoder.max_context)
             request.stops = frozenset() if sampling.ignore_stop else frozenset((*self._stop, *sampling.stop_token_ids))
             seed = int(self._rng.integers(2**63)) if sampling.seed is None else sampling.seed
@@ -316,11 +268,11 @@ class Scheduler:
         heapq.heappush(self._free_rows, row)
         return request
 
-    def _finish(self, row: int, reason: FinishReason) -> Outcome:
+    def _finish(self, row: int, reason: FinishReason) -> None:
         request = self._leave(row)
         new = slice(self._prompt[row], self._length[row])
         kept_ids = request.kept_ids if request.sampling.return_kept else None
-        return request, Generation(
+        generation = Generation(
             token_ids=self._ids[row, new].copy(),
             logprobs=self._logprobs[row, new].copy(),
             weight_version=self._versions[row, new].copy(),
@@ -330,13 +282,22 @@ class Scheduler:
             kept_counts=None if kept_ids is None else np.array([len(ids) for ids in kept_ids], np.int32),
             metrics={"cached_tokens": float(request.cached or 0), "queue_s": request.queued_s},
         )
+        self._outcomes.append((request, generation))
 
     # Blocks
 
+    def _growing(self) -> NDArray[np.int64]:
+        """Return the ready rows whose next token needs a block more."""
+        rows = self._ready_rows()
+        return rows[(self._held[rows] * SIZE < self._length[rows]) & (self._length[rows] < self._limit[rows])]
+
+    def _can_grow(self) -> bool:
+        """Return whether no row need lose its blocks for another."""
+        return self._pool.has_room(len(self._growing()))
+
     def _make_ready(self) -> None:
         """Give blocks to the requests that lack some, in the order of admission, as far as there are any."""
-        rows = self._ready_rows()
-        for row in rows[self._held[rows] * SIZE < self._length[rows]].tolist():
+        for row in self._growing().tolist():
             if row in self._ready and not self._grow(row):
                 self.counters["preemptions"] += 1
                 self._drop(row)
@@ -408,12 +369,15 @@ class Scheduler:
 
     def _announce(self, row: int) -> None:
         """Announce the block that this row computes next, so that other requests can wait for it."""
-        if (self._named[row] + 1) * SIZE <= self._length[row]:
+        if (self._named[row] + 1) * SIZE <= self._known[row]:
             self._coming.setdefault(self._name(row), self._running[row])
 
     def _publish(self, rows: NDArray[np.int64]) -> None:
-        for row in rows[self._computed[rows] // SIZE > self._named[rows]].tolist():
-            while (self._named[row] + 1) * SIZE <= self._computed[row]:
+        """Name the blocks of these rows that are full, computed (or about to be) and known."""
+        computed = np.minimum(self._computed[rows], self._known[rows])
+        publishing = computed // SIZE > self._named[rows]
+        for row, size in zip(rows[publishing].tolist(), computed[publishing].tolist(), strict=True):
+            while (self._named[row] + 1) * SIZE <= size:
                 name = self._name(row)
                 if self._coming.get(name) is self._running[row]:
                     del self._coming[name]
@@ -437,42 +401,113 @@ class Scheduler:
 
     # One step
 
-    def _compute(self) -> list[Outcome]:
+    def _compute(self) -> None:
+        """Launch what the ready rows need, and read the draws of the step before; without static steps, all draws."""
+        launched = self._launch()
+        before, self._launches = self._launches, launched
+        for launch in before:
+            self._read_launch(launch)
+        if self._static is None:
+            self._read()
+
+    def _launch(self) -> list[_Launch]:
         rows = self._ready_rows()
+        rows = rows[self._length[rows] < self._limit[rows]]  # the last token of the others was launched
         counts = self._length[rows] - self._computed[rows]
         if (long := counts > 1).any():  # first come, first served
             counts[long] = np.diff(np.minimum(counts[long].cumsum(), self._budget), prepend=0)
             self.counters["prefill_tokens"] += int(counts[long].sum())
             rows, counts = rows[counts > 0], counts[counts > 0]
+        decoding = counts == 1 if self._static is not None else np.zeros(len(rows), np.bool_)
+        if (decode := rows[decoding]).size and not self._can_decode(decode):
+            return self._launch()  # of all that is still running
+        launches = []
+        self.counters["steps"] += bool(len(rows))
+        if len(decode):
+            launches.append(self._launch_static(decode))
+        if len(decode) < len(rows):
+            launches += self._launch_flat(rows[~decoding], counts[~decoding])
+        return launches
+
+    def _can_decode(self, rows: NDArray[np.int64]) -> bool:
+        """Prepare a static step; where there can be none, read all draws and make no more of them."""
+        assert self._static is not None
+        if self._static.prepare(len(rows), Kind.of(self._draws[rows])):
+            return True
+        self._static = None
+        self._read()
+        return False
+
+    def _launch_static(self, rows: NDArray[np.int64]) -> _Launch:
+        assert self._static is not None
+        at = self._computed[rows]
+        given = np.where(self._known[rows] > at, self._ids[rows, at], -1).astype(np.int64)
+        table = self._table[rows, : int(self._held[rows].max())]
+        cells = self._table[rows, at // SIZE] * SIZE + at % SIZE
+        drawn = self._static.launch(rows, given, at, cells, table, self._draws[rows])
+        self.counters["static_steps"] += 1
+        self._computed[rows] += 1
+        self._publish(rows)
+        return self._launched(rows, drawn)
+
+    def _launch_flat(self, rows: NDArray[np.int64], counts: NDArray[np.int64]) -> list[_Launch]:
         logits = self._decoder.logits(rows, self._computed[rows], counts, self._ids, self._table)
-        self.counters["steps"] += 1
         self._computed[rows] += counts
         self._publish(rows)
         if not (whole := self._computed[rows] == self._length[rows]).all():
-            rows, logits = rows[whole], logits[torch.from_numpy(whole).to(logits.device)]
-        return self._sample(rows, logits) if len(rows) else []
-
-    def _sample(self, rows: NDArray[np.int64], logits: Tensor) -> list[Outcome]:
+            rows, logits = rows[whole], logits.index_select(0, self._put(np.flatnonzero(whole)))
+        if not len(rows):
+            return []
         if self._unused is not None:
             logits.index_fill_(1, self._unused, -math.inf)
-        at, draws = self._length[rows], self._draws[rows]
-        drawn = sample(logits, draws, uniforms(draws["seed"], at))
-        tokens, logprobs, sampled, reported = (result.cpu().numpy() for result in drawn)
-        if not np.isfinite(logprobs).all():
-            raise EngineError(f"the model's output with weights of version {self.version} is not finite")
+        draws = self._draws[rows]
+        columns = Draws(*(self._put(np.ascontiguousarray(draws[name])) for name in Draws._fields))
+        uniform = self._put(uniforms(draws["seed"], self._length[rows]))
+        cut = self._put(np.flatnonzero(cuts(draws)))
+        *drawn, weights = sample(logits, columns, uniform, Kind.of(draws), cut)
+        if self._static is not None:
+            self._static.remember(rows, drawn[0])
+        return [self._launched(rows, Drawn(*drawn, left_by_cuts(weights, draws)))]
+
+    def _put(self, array: NDArray[Any]) -> Tensor:
+        return to_device(array, self._decoder.device)
+
+    def _launched(self, rows: NDArray[np.int64], drawn: Drawn) -> _Launch:
+        requests = [self._running[row] for row in rows.tolist()]
+        launch = _Launch(rows, requests, self._length[rows], self.version, self._draws["return_kept"][rows], drawn)
+        self._length[rows] += 1
+        return launch
+
+    def _read(self) -> None:
+        """Read all draws that were launched."""
+        launches, self._launches = self._launches, []
+        for launch in launches:
+            self._read_launch(launch)
+
+    def _read_launch(self, launch: _Launch) -> None:
+        tokens, logprobs, sampled, left = launch.drawn.read()
+        for i, ids in zip(np.flatnonzero(launch.reports), left, strict=True):
+            launch.requests[i].kept_ids.append(ids)
+        pairs = zip(launch.rows.tolist(), launch.requests, strict=True)
+        running = np.array([self._running.get(row) is request for row, request in pairs])  # others have ended since
+        if not np.isfinite(logprobs[running]).all():
+            raise EngineError(f"the model's output with weights of version {launch.version} is not finite")
+        rows, at, tokens = launch.rows[running], launch.at[running], tokens[running]
         self._ids[rows, at] = tokens
-        self._logprobs[rows, at] = logprobs
-        self._sampled[rows, at] = sampled
-        for i in np.flatnonzero(draws["return_kept"]):
-            start, stop = np.searchsorted(reported[:, 0], (i, i + 1))
-            self._running[int(rows[i])].kept_ids.append(reported[start:stop, 1].astype(np.int32))
-        self._versions[rows, at] = self.version
-        self._length[rows] = at + 1
+        self._logprobs[rows, at] = logprobs[running]
+        self._sampled[rows, at] = sampled[running]
+        self._versions[rows, at] = launch.version
+        self._known[rows] = at + 1
         self.counters["generated_tokens"] += len(rows)
-        pairs = zip(rows.tolist(), tokens.tolist(), strict=True)
-        stopped = np.array([token in self._running[row].stops for row, token in pairs])
-        done = np.flatnonzero(stopped | (at + 1 >= self._limit[rows]))
-        if len(done):
+        drawn = zip(rows.tolist(), tokens.tolist(), strict=True)
+        stopped = np.array([token in self._running[row].stops for row, token in drawn], np.bool_)
+        done = stopped | (at + 1 >= self._limit[rows])
+        ended = rows[done]  # what was launched for them since is void
+        self._length[ended] = at[done] + 1
+        self._computed[ended] = np.minimum(self._computed[ended], at[done])
+        self._publish(rows[~done])
+        if len(ended):
             for row in self._running.keys() - self._ready:  # while the blocks of those that end are still there
                 self._share(row)
-        return [self._finish(int(rows[i]), "stop" if stopped[i] else "length") for i in done]
+        for row, stop in zip(ended.tolist(), stopped[done].tolist(), strict=True):
+            self._finish(row, "stop" if stop else "length")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import threading
 import weakref
@@ -16,6 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from textenvs.threads import in_new_thread
@@ -35,8 +37,11 @@ from trainers.engines.base import (
 from trainers.engines.decoder import SIZE, Decoder, blocks_for, check_supported, is_fused, position_bytes
 from trainers.engines.kernels import keep_few_kernels
 from trainers.engines.module_decoder import ModuleDecoder
-from trainers.engines.scheduler import Request, Scheduler, Update
+from trainers.engines.scheduler import MakeStatic, Request, Scheduler, Update
+from trainers.engines.static_step import StaticStep
 from trainers.engines.transport import AdapterSource, LocalSource, Weights
+
+log = logging.getLogger("textenvs")
 
 
 class TorchEngine:
@@ -60,6 +65,8 @@ class TorchEngine:
         seed: Of requests without a seed.
         prefill_budget: At most this many prompt tokens a step.
         version: Of the model's weights.
+        static: Makes the static steps of a decoder, for so many rows and unused ids; ``None`` for none. By default they
+            are CUDA graphs on CUDA, with ``section.cuda_graphs`` and where they can be had (else a warning says why).
         sleep_level: What :meth:`sleep` gives back: 1, keys and values; 2, the weights as well, and requests then wait
             for the next update.
 
@@ -78,6 +85,7 @@ class TorchEngine:
         seed: int = 0,
         prefill_budget: int = 1024,
         version: int = 0,
+        static: MakeStatic | None = None,
         sleep_level: Literal[1, 2] = 1,
     ) -> None:
         check_supported(model.config)
@@ -90,6 +98,8 @@ class TorchEngine:
         if where.type == "cpu":
             keep_few_kernels()
         blocks = _blocks(model.config, section, max_slots, where, dtype or model.dtype)
+        if static is None and where.type == "cuda" and section.cuda_graphs:
+            static = _cuda_graphs
         kind = Decoder if is_fused(model.config, max_context) else ModuleDecoder
         decoder = kind(model, blocks, max_context, where, dtype, threads)
         self._scheduler = Scheduler(
@@ -100,6 +110,7 @@ class TorchEngine:
             prefill_budget=prefill_budget,
             seed=seed,
             version=version,
+            static=static,
         )
         self._vocab_size: int = model.config.vocab_size
         self.max_context = max_context
@@ -239,6 +250,14 @@ def _blocks(config: Any, section: TorchEngineSection, slots: int, device: torch.
             f"max_context={section.max_context}; give at least {math.ceil(least * size / 2**30 * 1e6) / 1e6:g}"
         )
     return min(room, slots * least)
+
+
+def _cuda_graphs(decoder: Decoder, rows: int, unused: Tensor | None) -> StaticStep | None:
+    try:
+        return StaticStep(decoder, rows, unused)
+    except ValueError as reason:
+        log.warning("engine.cuda_graphs: steps are computed without graphs, which is slower: %s", reason)
+        return None
 
 
 def _serve(scheduler: Scheduler, mailbox: _Mailbox, threads: int | None) -> None:

@@ -15,7 +15,6 @@ call say what it attends over:
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -28,10 +27,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
-from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 from trainers.learner.trees import Forest, blocks, tiles
+from trainers.models.varlen import varlen_attention
 
 OWN = "trainers"
 _TILE = 128  #: of FlexAttention's block mask
@@ -39,25 +38,12 @@ _LEAST_HEAD = 16  #: numbers of a head that FlexAttention's kernels take, at lea
 _COMPILED_AT_MOST = 64  #: variants of FlexAttention: types, with and without gradient, rows of one tile and of more
 
 
-def _flag_of(kernel: Any) -> dict[str, Any]:
-    """Return the kernel's flag for fewer key than query heads, which torch needs after 2.11."""
-    return {"enable_gqa": True} if "enable_gqa" in inspect.signature(kernel).parameters else {}
-
-
-_GROUPED_HEADS = _flag_of(varlen_attn)
-
-
 def _packed(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None, cu_seqlens: Tensor, max_length: int
 ) -> Tensor:
     """Attend with torch's kernel for sequences of several lengths, in 16 bits on CUDA."""
-    grouped = _GROUPED_HEADS if query.shape[1] != key.shape[1] else {}
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
-    packed = varlen_attn(
-        q, k, v, cu_seqlens, cu_seqlens, max_length, max_length, scale=scale, window_size=(-1, 0), **grouped
-    )  # a window of everything before and nothing after: causal
-    assert isinstance(packed, Tensor)
-    return packed[None]
+    return varlen_attention(q, k, v, (cu_seqlens, cu_seqlens), (max_length, max_length), scale=scale)[None]
 
 
 def _own(

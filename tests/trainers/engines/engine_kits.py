@@ -23,6 +23,8 @@ from trainers.engines.base import Engine
 from trainers.engines.decoder import SIZE
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
+from trainers.engines.scheduler import MakeStatic
+from trainers.engines.static_step import StaticStep
 from trainers.engines.torch_engine import TorchEngine
 from trainers.models.tiny import build_model
 
@@ -97,15 +99,15 @@ def _kill_torch(engine: TorchEngine) -> None:
     def fail(*_: object) -> None:
         raise MemoryError("injected")
 
-    engine._scheduler._decoder.logits = fail  # type: ignore[method-assign, assignment]
+    decoder = engine._scheduler._decoder
+    decoder.logits = decoder.row_logits = fail  # type: ignore[method-assign, assignment]
 
 
 @contextmanager
-def _torch_kit(family: str) -> Iterator[Kit]:
+def _torch_kit(family: str, static: MakeStatic | None = None) -> Iterator[Kit]:
     async def make(model: PreTrainedModel, max_slots: int = 64, unused: Sequence[int] = ()) -> TorchEngine:
-        return TorchEngine(
-            model, TorchEngineSection(max_slots=max_slots, max_context=CONTEXT, threads=1), unused_token_ids=unused
-        )
+        section = TorchEngineSection(max_slots=max_slots, max_context=CONTEXT, threads=1)
+        return TorchEngine(model, section, unused_token_ids=unused, static=static)
 
     yield Kit(
         lively_model(family),
@@ -167,10 +169,15 @@ def _replicas_kit(one: MakeKit) -> Iterator[Kit]:
 MakeKit = Callable[[], AbstractContextManager[Kit]]
 
 #: Those in this process: all; and those that compute, in every family. A protocol does not depend on the family.
-KITS: dict[str, MakeKit] = {"torch": partial(_torch_kit, "qwen2"), "scripted": _scripted_kit}
+KITS: dict[str, MakeKit] = {
+    "torch": partial(_torch_kit, "qwen2"),
+    "torch-static": partial(_torch_kit, "qwen2", StaticStep),
+    "scripted": _scripted_kit,
+}
 COMPUTING_KITS: dict[str, MakeKit] = {
     f"torch-{family}": partial(_torch_kit, family) for family in ("qwen2", "qwen3", "llama")
 }
+COMPUTING_KITS["torch-static"] = KITS["torch-static"]
 KITS |= {f"replicas-{name}": partial(_replicas_kit, KITS[name]) for name in ("torch", "scripted")}
 COMPUTING_KITS["replicas-torch"] = KITS["replicas-torch"]
 #: Those with a server: in both lists. Each has a session-scoped fixture ``NAME_kit`` that owns the server.

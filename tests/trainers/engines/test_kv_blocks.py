@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trainers.engines.scheduler import ROOT, BlockPool
+from trainers.engines.block_pool import ROOT, BlockPool
 
 SESSIONS = st.sampled_from(["a", "b", "c"])
 

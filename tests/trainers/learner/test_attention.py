@@ -10,6 +10,7 @@ from torch.nn import functional
 from trainers.learner import attention, trees
 from trainers.learner.attention import Tree, _causal
 from trainers.learner.trees import merge
+from trainers.models import varlen
 
 HEADS, KV_HEADS, DIM, PADDING = 6, 2, 16, 3
 
@@ -121,8 +122,8 @@ def test_packed_kernel_call_fits_every_torch_version(monkeypatch, kv_heads, has_
         return before(*args, **options)
 
     kernel = since if has_flag else before
-    monkeypatch.setattr(attention, "varlen_attn", kernel)
-    monkeypatch.setattr(attention, "_GROUPED_HEADS", attention._flag_of(kernel))
+    monkeypatch.setattr(varlen, "varlen_attn", kernel)
+    monkeypatch.setattr(varlen, "_GROUPED_HEADS", varlen.flag_of(kernel))
     query, key = torch.randn(1, 4, 7, 8), torch.randn(1, kv_heads, 7, 8)
     starts = torch.tensor([0, 3, 7], dtype=torch.int32)
     out = attention._packed(query, key, key, 0.3, starts, 4)

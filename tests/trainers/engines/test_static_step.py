@@ -1,0 +1,302 @@
+"""Static steps, run one operation at a time on a CPU, against steps of any shape.
+
+More random schedules than the suite has: ``TEXTENVS_SCHEDULES=5000 pytest tests/trainers/engines/test_static_step.py``
+plays 10,000.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, MistralConfig, PreTrainedModel
+
+from tests.trainers.engines.engine_kits import VOCAB, enliven, lively_model
+from trainers.engines import static_step, torch_engine
+from trainers.engines.base import Generation, Sampling
+from trainers.engines.block_pool import ROOT
+from trainers.engines.decoder import SIZE, Decoder
+from trainers.engines.module_decoder import ModuleDecoder
+from trainers.engines.sampling import ROW, Kind
+from trainers.engines.scheduler import Request, Scheduler, Update
+from trainers.engines.static_step import StaticStep
+
+CONTEXT, STOP = 96, 7
+SCHEDULES = int(os.environ.get("TEXTENVS_SCHEDULES", "10"))
+
+
+@cache
+def model(windows: bool = False, seed: int = 0) -> PreTrainedModel:
+    if not windows:
+        return lively_model(seed=seed, max_context=CONTEXT)
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    config = MistralConfig(vocab_size=VOCAB, **sizes, num_key_value_heads=2, head_dim=8, sliding_window=24)
+    return enliven(AutoModelForCausalLM.from_config(config), seed)
+
+
+class Repeated:
+    """Stands in for CUDA graphs: what was captured must find its memory where it was, whenever it runs again."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder, self.captures = decoder, 0
+
+    def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
+        step()
+        self.captures += 1
+        before = self._addresses()
+
+        def replay() -> None:
+            assert self._addresses() == before, "a graph would use memory that is no longer there"
+            step()
+
+        return replay
+
+    def _addresses(self) -> list[int]:
+        return [tensor.data_ptr() for tensor in (*self._decoder.parameters.values(), *self._decoder._kv)]
+
+
+def make(static: bool, *, rows: int = 8, blocks: int = 60, of: type[Decoder] = Decoder, **more: Any) -> Scheduler:
+    """Make a scheduler in float64, so that other orders of a sum do not show in the float32 log-probs."""
+    decoder = of(model(of is ModuleDecoder), blocks, CONTEXT, dtype=torch.float64, threads=1)
+    steps = partial(StaticStep, capture=Repeated(decoder)) if static else None
+    return Scheduler(decoder, rows, stop_token_ids=(STOP,), unused_token_ids=(3, 5), seed=3, static=steps, **more)
+
+
+@dataclass
+class Both:
+    """The same commands for a scheduler with static steps and one without."""
+
+    schedulers: list[Scheduler]
+    requests: list[list[Request]] = field(default_factory=lambda: [[], []])
+    outcomes: list[dict[int, Any]] = field(default_factory=lambda: [{}, {}])
+    cancelled: set[int] = field(default_factory=set)
+
+    def add(self, prompt: Sequence[int], sampling: Sampling, session: str | None) -> None:
+        for scheduler, requests in zip(self.schedulers, self.requests, strict=True):
+            requests.append(Request(np.array(prompt, np.int32), sampling, session))
+            scheduler.add(requests[-1])
+
+    def cancel(self, number: int) -> None:
+        self.cancelled.add(number)
+        for scheduler, requests in zip(self.schedulers, self.requests, strict=True):
+            scheduler.cancel(requests[number])
+
+    def each(self, command: Callable[[Scheduler], Any]) -> None:
+        for scheduler in self.schedulers:
+            command(scheduler)
+
+    def step(self) -> None:
+        for scheduler, requests, outcomes in zip(self.schedulers, self.requests, self.outcomes, strict=True):
+            for item, outcome in scheduler.step():
+                if isinstance(item, Request):
+                    outcomes[requests.index(item)] = outcome
+                else:
+                    assert outcome is None, f"an update was refused: {outcome}"
+            check_names(scheduler)
+
+    def finish(self) -> None:
+        for _ in range(2000):
+            if not any(scheduler.has_work for scheduler in self.schedulers):
+                return
+            self.step()
+        raise AssertionError("there is work left after 2,000 steps")
+
+
+def check_names(scheduler: Scheduler) -> None:
+    """Check that blocks are named by the tokens in them, as far as these were read."""
+    for row in scheduler._running:
+        parent = ROOT
+        for block in range(int(scheduler._named[row])):
+            tokens = scheduler._ids[row, block * SIZE : (block + 1) * SIZE]
+            held, parent = scheduler._pool._named[parent, tokens.tobytes()]
+            assert held == scheduler._table[row, block]
+
+
+def sampling_of(rng: np.random.Generator) -> Sampling:
+    temperature = float(rng.choice([0.0, 0.7, 1.0]))
+    cuts: dict[str, Any] = {}
+    if rng.random() < 0.4:
+        cuts = {"top_k": int(rng.integers(1, 20)), "top_p": float(rng.choice([0.6, 1.0])), "min_p": 0.02}
+        cuts["return_kept"] = bool(rng.random() < 0.5)
+    seed = None if rng.random() < 0.2 else int(rng.integers(2**63))
+    return Sampling(temperature=temperature, max_new_tokens=int(rng.integers(1, 30)), seed=seed, **cuts)
+
+
+def play(both: Both, rng: np.random.Generator, *, operations: int, roomy: bool) -> None:
+    """Play a random schedule: requests that come, share prompts, are cancelled; updates, sleep, released sessions."""
+    shared = rng.integers(8, 60, 40).tolist()
+    version, windows = 0, isinstance(both.schedulers[1]._decoder, ModuleDecoder)
+    for _ in range(operations):
+        chance = rng.random()
+        if chance < 0.25 and len(both.requests[0]) < 8 * (1 if roomy else 3):
+            size, own = int(rng.integers(0, 40)), int(rng.integers(1, 20))
+            if rng.random() < 0.3:  # one token to compute, which nothing has drawn
+                size, own = SIZE * int(rng.integers(0, 3)), 1
+            prompt = [*shared[:size], *rng.integers(8, 60, own).tolist()]
+            session = str(rng.choice(["a", "b"])) if rng.random() < 0.4 else None
+            both.add(prompt, sampling_of(rng), session)
+        elif chance < 0.30 and both.requests[0]:
+            both.cancel(int(rng.integers(len(both.requests[0]))))
+        elif chance < 0.36:
+            version += 1
+            mode = str(rng.choice(["keep", "wait", "abort"] if roomy else ["keep", "wait"]))
+            weights = model(windows, version % 2 if roomy else 0).state_dict()
+            both.each(lambda s, v=version, m=mode, w=weights: s.add(Update(w, v, m)))  # type: ignore[misc]
+        elif chance < 0.39:
+            both.each(lambda s: s.release("a"))
+        elif chance < 0.42:
+            asleep = bool(rng.random() < 0.5)
+            both.each(lambda s, weights=asleep: s.free_memory(weights=weights))  # type: ignore[misc]
+            if asleep:
+                version += 1
+                weights = model(windows, version % 2 if roomy else 0).state_dict()
+                both.each(lambda s, v=version, w=weights: s.add(Update(w, v, "keep")))  # type: ignore[misc]
+        else:
+            both.step()
+    both.finish()
+
+
+def check(both: Both, *, versions: bool) -> None:
+    static, present = both.outcomes
+    assert static.keys() | both.cancelled == present.keys() | both.cancelled
+    for number in static.keys() & present.keys():
+        one, two = static[number], present[number]
+        assert isinstance(one, Generation), one
+        assert one.finish_reason == two.finish_reason
+        names = ["token_ids", "logprobs", "sampled_logprobs", "kept_ids", "kept_counts"]
+        for name in names + ["weight_version"] * versions:
+            np.testing.assert_array_equal(getattr(one, name), getattr(two, name), err_msg=f"{name} of {number}")
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_static_steps_change_no_reply(seed: int) -> None:
+    """With rows and blocks for all, each token is drawn in the same step, so also by the same weights."""
+    both = Both([make(True), make(False)])
+    play(both, np.random.default_rng(seed), operations=50, roomy=True)
+    check(both, versions=True)
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_static_steps_survive_scarcity(seed: int) -> None:
+    """Requests wait for rows and lose blocks; a row that ends is known one step later, so steps may differ."""
+    both = Both([make(static, rows=3, blocks=9) for static in (True, False)])
+    play(both, np.random.default_rng([1, seed]), operations=60, roomy=False)
+    check(both, versions=False)
+    for scheduler in both.schedulers:
+        scheduler._pool.forget()
+        assert scheduler._pool.free == scheduler._pool.total, "all blocks came back"
+
+
+def test_static_step_never_waits_for_the_device() -> None:
+    """Neither a step nor its launch asks for a value that is computed, nor copies one to the host."""
+    waits = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal", "aten::unique2"}
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert call.name().split(".")[0] not in waits, f"{call.name()} would wait for the GPU"
+            return call(*args, **(kwargs or {}))
+
+    decoder = Decoder(model(), 20, CONTEXT, threads=1)
+    steps, at = StaticStep(decoder, 4, torch.tensor([3])), np.zeros(3, np.int64)
+    draws = np.zeros(3, ROW)
+    draws["temperature"], draws["top_p"], draws["top_k"] = (0, 1, 0.7), (1, 0.5, 1), (0, 0, 5)
+    rows, table = np.arange(3), np.arange(3)[:, None]
+    assert steps.prepare(3, Kind.of(draws))
+    with Watch():
+        steps.launch(rows, rows + 9, at, table[:, 0] * SIZE, table, draws)
+        drawn = steps.launch(rows, at - 1, at + 1, table[:, 0] * SIZE + 1, table, draws)
+    tokens, logprobs, _, _ = drawn.read()
+    assert len(tokens) == 3
+    assert np.isfinite(logprobs).all()
+
+
+def test_steps_are_captured_again_in_new_memory() -> None:
+    decoder = Decoder(model(), 20, CONTEXT, threads=1)
+    capture = Repeated(decoder)
+    steps = StaticStep(decoder, 4, capture=capture)
+    for count, captures in ((1, 1), (1, 1), (3, 2), (4, 2)):
+        assert steps.prepare(count, Kind.of(np.zeros(1, ROW)))
+        assert capture.captures == captures
+    decoder.free_cache()
+    steps.prepare(4, Kind.of(np.zeros(1, ROW)))
+    assert capture.captures == 3
+
+
+def test_failing_capture_falls_back_with_warning(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> Callable[[], None]:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    decoder = Decoder(model(), 60, CONTEXT, dtype=torch.float64, threads=1)
+    failing = Scheduler(
+        decoder, 8, stop_token_ids=(STOP,), unused_token_ids=(3, 5), seed=3,
+        static=partial(StaticStep, capture=fail),
+    )  # fmt: skip
+    both = Both([failing, make(False)])
+    play(both, np.random.default_rng(0), operations=40, roomy=True)
+    check(both, versions=True)
+    assert failing.counters["static_steps"] == 0
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "engine.cuda_graphs" in message
+    assert "not permitted when stream is capturing" in message
+
+
+def test_capture_that_fails_later_loses_nothing() -> None:
+    """The tokens that are under way are read before steps go on without graphs."""
+    decoder = Decoder(model(), 60, CONTEXT, dtype=torch.float64, threads=1)
+    captures = iter(range(2))
+
+    def capture(step: Callable[[], None]) -> Callable[[], None]:
+        next(captures)  # StopIteration at the third
+        return step
+
+    failing = Scheduler(
+        decoder, 8, stop_token_ids=(STOP,), unused_token_ids=(3, 5), seed=3,
+        static=partial(StaticStep, capture=capture),
+    )  # fmt: skip
+    both = Both([failing, make(False)])
+    play(both, np.random.default_rng(1), operations=60, roomy=True)
+    check(both, versions=True)
+    assert 0 < failing.counters["static_steps"] < failing.counters["steps"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_static_steps_of_transformers_modules(seed: int) -> None:
+    """A family without fused layers, with a sliding window."""
+    both = Both([make(static, of=ModuleDecoder) for static in (True, False)])
+    play(both, np.random.default_rng([2, seed]), operations=30, roomy=True)
+    check(both, versions=True)
+    assert both.schedulers[0].counters["static_steps"] > 0
+
+
+async def test_missing_triton_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """On CUDA without Triton the engine works, says what is slower, and names the package."""
+
+    def missing() -> None:
+        raise ModuleNotFoundError("decoding on CUDA needs Triton: pip install triton", name="triton")
+
+    monkeypatch.setattr(static_step, "load_kernel", missing)
+    with pytest.raises(ValueError, match="pip install triton"):
+        static_step._check_kernel(torch.bfloat16)
+    with pytest.raises(ValueError, match="float64"):
+        static_step._check_kernel(torch.float64)
+
+    def refuse(*_: object) -> None:
+        static_step._check_kernel(torch.bfloat16)
+
+    monkeypatch.setattr(torch_engine, "StaticStep", refuse)
+    assert torch_engine._cuda_graphs(Decoder(model(), 20, CONTEXT, threads=1), 4, None) is None
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "without graphs, which is slower" in message
+    assert "pip install triton" in message

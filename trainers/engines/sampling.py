@@ -1,0 +1,227 @@
+"""Sampling from logits, for the torch engine: one function for batches of any shape and for static steps.
+
+The randomness of a token is a hash of the request's seed and the token's position in the context, so it depends neither
+on the batch nor on chunks nor on earlier draws; a resumed generation continues as it would have. :func:`uniforms` is
+that hash in NumPy, :func:`device_uniforms` the same on a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainers.engines.decoder import to_device
+
+#: Sampling parameters of a row; see :class:`trainers.engines.base.Sampling`. Aligned, so that a column can be a tensor.
+ROW = np.dtype(
+    [
+        ("temperature", np.float32),
+        ("top_p", np.float32),
+        ("min_p", np.float32),
+        ("return_kept", np.bool_),
+        ("top_k", np.int64),
+        ("seed", np.uint64),
+    ],
+    align=True,
+)
+
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64
+_UNIT = 2.0**-52
+
+
+class Draws(NamedTuple):
+    """Sampling parameters as tensors ``[n]``, a number for each row: float32, and int64 for ``top_k``."""
+
+    temperature: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    top_k: Tensor
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The parts of sampling that some rows need. A part leaves the rows that do not need it as they are."""
+
+    scaled: bool = True  #: temperatures other than 0 and 1
+    greedy: bool = True  #: rows with temperature 0
+    random: bool = True  #: other rows
+    cut: bool = True  #: ``top_k``, ``top_p`` or ``min_p``
+    kept: bool = True  #: rows that report what a cut left
+
+    @classmethod
+    def of(cls, rows: NDArray[np.void]) -> Kind:
+        """Return what these :data:`ROW` need."""
+        temperature, cut = rows["temperature"], cuts(rows)
+        greedy = temperature == 0
+        return cls(
+            scaled=bool(((temperature != 1) & ~greedy).any()),
+            greedy=bool(greedy.any()),
+            random=not greedy.all(),
+            cut=bool(cut.any()),
+            kept=bool((rows["return_kept"] & cut).any()),
+        )
+
+
+def cuts(rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Return which :data:`ROW` have a cut; greedy ones need none."""
+    cut = (rows["top_k"] > 0) | (rows["top_p"] < 1) | (rows["min_p"] > 0)
+    return np.asarray(cut & (rows["temperature"] != 0))
+
+
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Apply SplitMix64's finaliser (Steele, Lea, Flood, 2014): every bit of ``x`` reaches every bit of the result."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX_2)
+    return x ^ (x >> np.uint64(31))
+
+
+def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Draw a number in ``[0, 1)`` for each pair, float64 ``[n]``: SplitMix64's position-th output from a mixed seed.
+
+    They are multiples of ``2**-52``, so that a product with a positive total stays below that total.
+    """
+    golden = np.uint64(_GOLDEN)
+    state = mix(seeds + golden) + (positions.astype(np.uint64) + np.uint64(1)) * golden
+    return (mix(state) >> np.uint64(12)).astype(np.float64) * _UNIT
+
+
+def device_uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
+    """Compute :func:`uniforms` where the tensors are; int64 ``[n]`` both, the seeds' 64 bits as a signed number."""
+    state = _mix(seeds + _signed(_GOLDEN)) + (positions + 1) * _signed(_GOLDEN)
+    return _shift(_mix(state), 12).double() * _UNIT
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _signed(_MIX_1)  # products of int64 wrap, as those of uint64 do
+    x = (x ^ _shift(x, 27)) * _signed(_MIX_2)
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Shift int64 to the right as if it had no sign."""
+    return (x >> bits) & (2 ** (64 - bits) - 1)
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+def sample(
+    logits: Tensor, draws: Draws, uniform: Tensor, kind: Kind, cut_rows: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Draw a token for each row, by inverting the cumulative distribution at a uniform number in ``[0, 1)``.
+
+    Nothing that it computes depends on values that only a device knows, so a CUDA graph can hold it.
+
+    Args:
+        logits: float32 ``[n, vocab]``.
+        draws: The rows' parameters.
+        uniform: float64 ``[n]``.
+        kind: The parts that the rows need, or more.
+        cut_rows: int64, the rows with cuts; ``None`` sorts all rows, and leaves those without cuts as they are.
+
+    Returns:
+        int64 tokens ``[n]``; float32 log-probs ``[n]`` at the temperature over the full vocabulary, and after the cuts
+        (0 for greedy rows); the weights of the draw, float32 ``[n, vocab]``, which are 0 where a cut removed a token
+        (``None`` if all rows are greedy). Where the logits are not finite, neither are the log-probs.
+    """
+    greedy = draws.temperature == 0
+    if kind.scaled:
+        logits = logits / draws.temperature.masked_fill(greedy, 1.0)[:, None]
+    logprobs = logits.log_softmax(-1)
+    if not kind.random:
+        tokens = logprobs.argmax(-1)
+        logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)
+        return tokens, logprob, torch.zeros_like(logprob), None
+
+    weights = logprobs.exp()  # of the draw: probabilities, 0 where cut
+    cut = (draws.top_k > 0) | (draws.top_p < 1) | (draws.min_p > 0)
+    if kind.cut:
+        if cut_rows is None:
+            remaining = _cut(weights, draws.top_k, draws.top_p, draws.min_p)
+            weights = torch.where((cut & ~greedy)[:, None], remaining, weights)
+        else:
+            chosen = (column.index_select(0, cut_rows) for column in (weights, draws.top_k, draws.top_p, draws.min_p))
+            weights = weights.index_copy(0, cut_rows, _cut(*chosen))
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    # The first token whose cumulative weight exceeds the draw, so never one of weight 0; with NaN there is none.
+    tokens = torch.searchsorted(cumulative, uniform[:, None] * total, right=True).squeeze(1)
+    tokens = tokens.clamp_(max=logits.shape[1] - 1)
+    if kind.greedy:
+        tokens = torch.where(greedy, logprobs.argmax(-1), tokens)
+    logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)
+    sampled = logprob
+    if kind.cut:
+        sampled = torch.where(cut, logprob - total.squeeze(1).log().float(), sampled)
+    if kind.greedy:
+        sampled = sampled.masked_fill(greedy, 0.0)
+    return tokens, logprob, sampled, weights
+
+
+def left_by_cuts(weights: Tensor | None, rows: NDArray[np.void]) -> Tensor | None:
+    """Return what the cuts left in the :data:`ROW` that report it, bool ``[k, vocab]`` and nothing in rows without cut.
+
+    ``weights`` are of :func:`sample`, of these rows first. ``None``: no row reports.
+    """
+    reports = np.flatnonzero(rows["return_kept"])
+    if not len(reports):
+        return None
+    if weights is None or not (cut := cuts(rows)[reports]).any():
+        return torch.zeros((len(reports), 1), dtype=torch.bool)
+    chosen = weights.index_select(0, to_device(reports, weights.device))
+    return (chosen > 0) & to_device(cut, weights.device)[:, None]
+
+
+class Drawn:
+    """What a step drew, on its way to the host: a GPU copies it behind the step, and ``read`` waits for that alone.
+
+    ``tokens``, ``logprobs`` and ``sampled`` ``[n]`` are of :func:`sample`; ``left`` is bool ``[k, vocab]``, what the
+    cuts left in the rows that report it. None of these may be read later: the next step may write there.
+    """
+
+    def __init__(self, tokens: Tensor, logprobs: Tensor, sampled: Tensor, left: Tensor | None = None) -> None:
+        self._tensors = [_to_host(tensor) for tensor in (tokens, logprobs, sampled)]
+        self._left = None if left is None else _to_host(left)
+        self._copied: torch.cuda.Event | None = None
+        if tokens.is_cuda:
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(tokens.device))
+
+    def read(self) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32], list[NDArray[np.int32]]]:
+        """Return tokens, log-probs and sampled log-probs ``[n]``, and the token ids left in each row that reports."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        tokens, logprobs, sampled = (tensor.numpy() for tensor in self._tensors)
+        left = () if self._left is None else self._left.numpy()
+        return tokens, logprobs, sampled, [np.flatnonzero(row).astype(np.int32) for row in left]
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    if not tensor.is_cuda:
+        return tensor.clone()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+def _cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    """Set to 0 what the cuts remove; ``probs [n, vocab]``, parameters ``[n]``.
+
+    In this order: the ``k`` most likely; of those, renormalised, the smallest set that reaches ``top_p``; of those, the
+    ones of at least ``min_p`` times the most likely. Ties go to the smaller id. The most likely token always stays.
+    """
+    vocab = probs.shape[-1]
+    ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(vocab, device=probs.device)
+    limit = torch.where(top_k > 0, top_k, vocab)[:, None]
+    ordered = ordered.masked_fill(rank >= limit, 0.0)
+    before = ordered.double().cumsum(-1) - ordered
+    mass = ordered.sum(-1, dtype=torch.float64, keepdim=True)
+    drop = (before >= top_p[:, None].double() * mass) & (top_p < 1)[:, None]
+    drop |= ordered < min_p[:, None] * ordered[:, :1]
+    drop[:, :1] = False
+    return torch.zeros_like(probs).scatter_(1, ids, ordered.masked_fill_(drop, 0.0))
