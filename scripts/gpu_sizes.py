@@ -2,7 +2,7 @@
 
 ::
 
-    python scripts/gpu_sizes.py docs/gpu-sizes.md    # the tables between the marks of the page are written anew
+    python scripts/gpu_sizes.py docs/gpu-sizes.md    # what stands between the marks of the page is written anew
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import json
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
 from trainers.builders.engines import plan_of
 from trainers.cluster.memory import Machine, PlanError
+from trainers.cluster.timeline import table
 from trainers.command_line import load_config
 
 #: Qwen3's dense models, as their published ``config.json`` has them: width, layers, feed-forward width, heads, tied.
@@ -27,7 +29,7 @@ MODELS = {
     "14B": (5120, 40, 17408, 40, False),
     "32B": (5120, 64, 25600, 64, False),
 }
-MACHINES = ("1@16", "1@24", "1@80", "4@80", "8@80", "2x8@80")
+MACHINES = ("1@16", "1@24", "1@48", "1@80", "1@141", "4@80", "8@80", "2x8@80")
 COMMON = (
     "model.device=cuda",
     "model.dtype=bfloat16",
@@ -41,7 +43,17 @@ SETTINGS = {
     "all parameters, offloaded": ("trainer.offload=true",),
     "LoRA": ("model.lora_rank=32",),
 }
-_PLACE = re.compile(r"<!-- sizes -->\n.*?<!-- end of sizes -->", re.DOTALL)
+#: What the page shows a timeline of: a model, a machine, and the keys.
+TIMELINE = (
+    "4B",
+    "4@80",
+    ("cluster.learner_ranks=4", "model.device=cuda", "model.dtype=bfloat16", "model.enable_gradient_checkpointing=true")
+    + ("engine.name=vllm", "engine.tensor_parallel_size=2", "engine.vllm.sleep_mode=true", "engine.max_context=4096")
+    + ("engine.vllm.gpu_memory_utilization=0.6", "actor.max_tokens_per_micro_batch=4096"),
+)
+_PLACES = {
+    name: re.compile(rf"<!-- {name} -->\n.*?<!-- end of {name} -->", re.DOTALL) for name in ("sizes", "timeline")
+}
 _GIB = 2**30
 
 
@@ -54,15 +66,16 @@ def keys_of(machine: str, setting: str) -> tuple[str, ...]:
 
 
 def cell(model: Path, machine: str, setting: str) -> str:
-    """Return the plan's estimate of GiB on the fullest GPU; ``-`` where that is more than the GPU has."""
+    """Return the GiB that the plan estimates on the fullest GPU, and when; ``-`` where that is more than it has."""
     described = Machine.described(machine)
     config = load_config([f"model.path={model}", *keys_of(machine, setting)])[0]
     try:
         plan = plan_of(config, described)
     except PlanError:
         return "-"
-    needed = sum(size for _, _, size in plan.memory)
-    return f"{needed / _GIB:.0f}" if needed <= (described.gpu_bytes or 0) else "-"
+    peak = max((line.peak for line in plan.timelines), key=lambda moment: moment.total)
+    fits = peak.total <= (described.gpu_bytes or 0)
+    return f"{peak.total / _GIB:.0f} {peak.name[0]}" if fits else "-"
 
 
 def tables(models: Mapping[str, tuple[int, int, int, int, bool]] = MODELS) -> str:
@@ -77,6 +90,18 @@ def tables(models: Mapping[str, tuple[int, int, int, int, bool]] = MODELS) -> st
                 lines.append(f"| {name} | {' | '.join(cell(folder, machine, setting) for machine in MACHINES)} |")
             lines.append("")
     return "\n".join(lines)
+
+
+def timeline() -> str:
+    """Return the command of :data:`TIMELINE`, and the lines about memory that it prints."""
+    model, machine, keys = TIMELINE
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = write_config(Path(temporary) / model, *MODELS[model])
+        plan = plan_of(load_config([f"model.path={folder}", *keys])[0], Machine.described(machine))
+    command = f"python -m trainers.ppo --dry-run --plan-for {machine} model.path=Qwen/Qwen3-{model}"
+    words = textwrap.wrap(" ".join([command, *keys]), 110, break_long_words=False, break_on_hyphens=False)
+    printed = [line for part in plan.timelines for line in table(part)]
+    return "\n".join(["```sh", " \\\n    ".join(words), "```", "", "```", *printed, "```", ""])
 
 
 def write_config(folder: Path, width: int, layers: int, intermediate: int, heads: int, tied: bool) -> Path:
@@ -103,8 +128,10 @@ def main() -> None:
     """Write the tables of the page that is named."""
     page = Path(sys.argv[1])
     text = page.read_text(encoding="utf-8")
-    written = f"<!-- sizes -->\n{tables()}<!-- end of sizes -->"
-    page.write_text(_PLACE.sub(lambda _: written, text), encoding="utf-8")
+    for name, content in (("timeline", timeline()), ("sizes", tables())):
+        written = f"<!-- {name} -->\n{content}<!-- end of {name} -->"
+        text = _PLACES[name].sub(lambda _, written=written: written, text)  # type: ignore[misc]
+    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -109,11 +109,11 @@ def shortages(lines: Sequence[Timeline], config: PPOConfig, device: str, machine
         certain, most = moment.certain, moment.total
         if certain > line.capacity or most > MARGIN * line.capacity:
             least = f"at least {certain / _GIB:.1f} GiB" if certain > line.capacity else f"about {most / _GIB:.1f} GiB"
-            users = " and ".join(dict.fromkeys(who for who, _, _ in moment.rows))
-            yield (
-                f"{users} need {least} {_when(moment)}{line.phrase} {line.capacity / _GIB:.1f}"
-                f"{_largest(moment.rows, config, device, machine)}" + "".join(f"\n{text}" for text in table(line))
-            )
+            users = list(dict.fromkeys(who for who, _, _ in moment.rows))
+            need = f"{' and '.join(users)} {'need' if users[1:] else 'needs'} {least} {_when(moment)}"
+            largest = _largest(moment.rows, config, device, machine)
+            shown = "".join(f"\n{text}" for text in table(line))
+            yield f"{need}{line.phrase} {line.capacity / _GIB:.1f}{largest}{shown}"
 
 
 def tight(lines: Sequence[Timeline]) -> Iterator[str]:
