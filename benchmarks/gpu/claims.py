@@ -51,9 +51,9 @@ def measured(claim: Mapping[str, Any], lines: Sequence[Line]) -> Measured:
 
 
 def listing(lines: Sequence[Line]) -> str:
-    """Return all claims, those that never ran first, for a terminal."""
+    """Return all claims with their parts, those that never ran first, for a terminal."""
     order = ("never ran", "missed", "met")
-    rows = [(claim["claim"], measured(claim, lines)) for claim in whole_names()]
+    rows = [(f"[{claim['part']}] {claim['claim']}", measured(claim, lines)) for claim in whole_names()]
     rows.sort(key=lambda row: order.index(row[1].verdict))
     printed = []
     for name, result in rows:

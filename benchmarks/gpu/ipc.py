@@ -4,6 +4,9 @@
 library's own sender, references and reader, and copies them into a model of its own, as a server does. Beside it, a
 process group: NCCL to a second GPU where there is one, else gloo. The weights change between updates, and after the
 last one the sums of the bits of all tensors must be the sender's.
+
+*killed*: a receiver that is killed in an update by ``ipc`` must be an error within the time limit, and the
+next receiver must get everything, without further memory on the sender's side.
 """
 
 from __future__ import annotations
@@ -39,6 +42,39 @@ def run(job: Job) -> None:
             what = {"what": "weights", "shape": shape, "backend": backend}
             job.try_to(0 if job.toy else 10, partial(transfer, job, **what), **what)
 
+    what = {"what": "killed", "shape": job.shapes[0]}
+    job.try_to(0 if job.toy else 10, partial(killed, job, **what), **what)
+
+
+def killed(job: Job, what: str, shape: str) -> None:
+    """Kill a receiver in an update; good if the next one has its weights."""
+    weights = {name: value.detach() for name, value in make_model(shape, job.device).named_parameters()}
+    error, sums, memory = asyncio.run(_killed(job, weights))
+    right = sums == {name: bits(value) for name, value in weights.items()}
+    kept = memory[1] == memory[0]
+    job.emit(what=what, shape=shape, error=error, allocated=memory, good=right and bool(error) and kept)
+
+
+async def _killed(job: Job, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, int], list[int]]:
+    error, allocated = "", list[int]()
+    for dies in (True, False):
+        peer = Peer(str(job.device), SHARED, _bucket(job) // 4, dies=dies)
+        await peer.start()
+        try:
+            await LocalSource.of(weights).broadcast(peer)
+        except EngineError as failure:
+            error = str(failure)
+        if not dies:
+            sums = await peer.ask({"sums": True})
+        await peer.abandon()
+        await peer.stop()
+        allocated.append(torch.cuda.memory_allocated() if job.device.type == "cuda" else 0)
+    return error, sums, allocated
+
+
+def _bucket(job: Job) -> int:
+    return 2**16 if job.toy else 256 * 2**20
+
 
 def transfer(job: Job, what: str, shape: str, backend: str) -> None:
     """Send all weights of a shape a few times; good if the last ones arrived."""
@@ -60,8 +96,7 @@ def transfer(job: Job, what: str, shape: str, backend: str) -> None:
 
 async def _updates(job: Job, weights: Mapping[str, Tensor], backend: str) -> tuple[list[float], dict[str, int]]:
     device = "cuda:1" if backend == "nccl" else str(job.device)
-    bucket = 2**14 if job.toy else 256 * 2**20
-    peer = Peer(device, backend, bucket)
+    peer = Peer(device, backend, _bucket(job))
     await peer.start()
     seconds = []
     try:
@@ -84,10 +119,12 @@ class Peer(Receiver):
         device: Its.
         backend: The transport.
         bucket_bytes: Of weights that travel at once.
+        dies: Whether it is killed at the second bucket.
     """
 
-    def __init__(self, device: str, backend: str, bucket_bytes: int) -> None:
+    def __init__(self, device: str, backend: str, bucket_bytes: int, *, dies: bool = False) -> None:
         super().__init__()
+        self._dies, self._buckets = dies, 0
         self._device, self._backend, self._bucket_bytes = device, backend, bucket_bytes
         self._place = ""
         self._process: asyncio.subprocess.Process | None = None
@@ -111,9 +148,12 @@ class Peer(Receiver):
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        await self._process.stdin.drain()
-        answer = await self._process.stdout.readline()
+        try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            await self._process.stdin.drain()
+            answer = await self._process.stdout.readline()
+        except ConnectionError:
+            answer = b""
         if not answer:
             raise EngineError("the other process has ended; what it printed says why")
         return json.loads(answer)
@@ -133,4 +173,7 @@ class Peer(Receiver):
         await self.ask({"receive": bucket})
 
     async def read(self, references: Sequence[str]) -> None:
+        self._buckets += 1
+        if self._dies and self._buckets == 2:
+            await self.stop()
         await self.ask({"read": references[0]})

@@ -9,7 +9,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -79,6 +79,7 @@ class Job:
         command: The command line.
         vllm: A Python with vLLM; ``None`` if there is none.
         finished: The measurements that have their results already (:func:`benchmarks.gpu.results.key_of`).
+        took: The seconds that measurements took the last time; they replace guesses.
         note: Called with the description of a measurement when it begins, and with ``None`` when it has ended.
         faults: Results that are not ``good``, and exceptions of measurements, except out of memory: the part fails if
             there are any.
@@ -94,6 +95,7 @@ class Job:
     command: str = ""
     vllm: str | None = None
     finished: frozenset[str] = frozenset()
+    took: Mapping[str, float] = field(default_factory=dict)
     note: Callable[[dict[str, Any] | None], object] = lambda what: None
     faults: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -126,13 +128,13 @@ class Job:
         be another measurement's too.
 
         Args:
-            seconds: The expected time, as a guess.
+            seconds: The expected time, as a guess: for the first time on such a device.
             measure: Emits its own results.
             what: Describes it; the same description is not measured again, and is in the results of what fails.
         """
         if key_of(self.part, what) in self.finished:
             return
-        if time.monotonic() + seconds > self.until:
+        if time.monotonic() + self.took.get(key_of(self.part, what), seconds) > self.until:
             self.missing.append("out of time")
             self.emit(**what, left_out="out of time")
             return

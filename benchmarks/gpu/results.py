@@ -49,6 +49,15 @@ def finished(lines: Iterable[Mapping[str, Any]], device: str, code: str) -> froz
     )
 
 
+def durations(lines: Iterable[Mapping[str, Any]], device: str) -> dict[str, float]:
+    """Return the seconds that measurements took on a device the last time, also with other code."""
+    return {
+        key_of(line["part"], line["finished"]): line["s"]
+        for line in lines
+        if "finished" in line and line.get("device") == device and "s" in line
+    }
+
+
 def faulty(line: Mapping[str, Any]) -> bool:
     """Return whether a line says that something is wrong; running out of memory is a result."""
     failed = str(line.get("failed", ""))

@@ -196,7 +196,8 @@ def child(part: str, options: argparse.Namespace) -> int:
         torch.cuda.set_device(0)
     sizes, machine = FULL if device == "cuda" else TOY, about(torch.device(device))
     mine = (machine["device"], machine["source"])
-    lines = [line for line in results.read(results.files(options.out)) if line.get("time", "") >= options.after]
+    known = list(results.read(results.files(options.out)))
+    lines = [line for line in known if line.get("time", "") >= options.after]
     done = results.finished(lines, *mine)
     state = State(options.state, machine)
     if results.key_of(part, None) in done:
@@ -206,7 +207,19 @@ def child(part: str, options: argparse.Namespace) -> int:
         return 1 if any(map(results.faulty, own)) else 0
     vllm = options.vllm or (sys.executable if importlib.util.find_spec("vllm") is not None else None)
     with options.out.open("a", encoding="utf-8") as file:
-        job = Job(part, torch.device(device), names, sizes, until, file, options.command or "", vllm, done, state.note)
+        job = Job(
+            part,
+            torch.device(device),
+            names,
+            sizes,
+            until,
+            file,
+            options.command or "",
+            vllm,
+            done,
+            results.durations(known, machine["device"]),
+            state.note,
+        )
         importlib.import_module(f"benchmarks.gpu.{part}").run(job)
         if not job.missing:
             job.finish(None, time.monotonic() - began)

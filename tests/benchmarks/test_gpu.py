@@ -122,9 +122,9 @@ def test_synchronisation_in_micro_batch_is_counted(job, monkeypatch):
 
     score = Learner._score
 
-    def waits(*args):
+    def waits(*args, **options):
         warnings.warn("called a synchronizing CUDA operation (Triggered internally at ...)", stacklevel=1)
-        return score(*args)
+        return score(*args, **options)
 
     monkeypatch.setattr(Learner, "_score", waits)
     mfu.syncs(job, "syncs", "toy")
@@ -317,10 +317,11 @@ def test_missing_trl_skips_the_part(job, monkeypatch):
 
 
 def test_weights_arrive_in_another_process(job):
-    good, lines = run(job, "ipc")
+    good, (*lines, killed) = run(job, "ipc")
     assert good
     assert [line["backend"] for line in lines] == ["ipc", "gloo"]
     assert all(line["s_per_gb"] > 0 for line in lines)
+    assert "has ended" in killed["error"]
 
 
 def test_stale_weights_are_detected(job, monkeypatch):

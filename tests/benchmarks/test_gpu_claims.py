@@ -62,8 +62,11 @@ def test_device_of_a_claim_is_required():
 
 def test_listing_shows_the_unproven_first():
     printed = listing([line(what="decode", shape="0.5b", step_ms=1.2)]).splitlines()
-    assert printed[0].startswith("never ran  Embedded engine: ")
-    assert "met        Decoding, 0.5B, bfloat16: ms of a step at 1 request: at most 1.5; 1.2 (NVIDIA" in printed[-2]
+    assert printed[0].startswith("never ran  [engine] Embedded engine: ")
+    assert (
+        "met        [decode] Decoding, 0.5B, bfloat16: ms of a step at 1 request: at most 1.5; 1.2 (NVIDIA"
+        in printed[-2]
+    )
     assert printed[-1] == f"{len(CLAIMS)} claims: {len(CLAIMS) - 1} never ran, 0 missed, 1 met"
 
 

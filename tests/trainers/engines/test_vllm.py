@@ -65,7 +65,7 @@ def test_arguments_become_command_line_words() -> None:
     assert environment["OMP_NUM_THREADS"] == "3"
 
 
-@pytest.mark.parametrize(("python", "keeps"), [(None, True), (sys.executable, False)])
+@pytest.mark.parametrize(("python", "keeps"), [(None, True), (sys.executable, True), ("/bin/python3", False)])
 def test_server_of_this_python_gets_its_packages(
     monkeypatch: pytest.MonkeyPatch, python: str | None, keeps: bool
 ) -> None:

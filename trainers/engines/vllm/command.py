@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -95,7 +96,7 @@ def _packages() -> tempfile.TemporaryDirectory[str]:
 def _own_packages(section: VLLMEngineSection) -> list[str]:
     """Return this process's PYTHONPATH, where its Python starts the server: vLLM may be there."""
     own = os.environ.get("PYTHONPATH")
-    return [own] if own and section.vllm.python is None else []
+    return [own] if own and section.vllm.python in (None, sys.executable) else []
 
 
 def _visible(first: int, count: int) -> str:
