@@ -4,10 +4,12 @@
 engines, one with ``engine.cuda_graphs`` and one without; then again after an update, and once more after sleep and
 another update. Each request must get the same tokens but for near ties: log-probabilities of the tokens that both have,
 up to the first difference, must be within the limits of :data:`LIMITS`, and in float32 19 of 20 requests must be equal.
+On a GPU the engine must have computed steps as graphs, which it counts (``static_steps``).
 
 *reference*: the log-probabilities of sampled tokens against transformers' forward pass of the same model in float32,
 for shapes of attention with all kinds of groups of heads, head sizes, windows and context lengths around multiples of
-a block. In 16 bits they may be twice as far from it as transformers' forward pass in the same type.
+a block. In 16 bits they may be as far from it as twice (the greatest difference: four times) transformers' forward pass
+in the same type.
 
 *learner*: the same against the learner, whose kernels are others: within :data:`LIMITS`.
 """
@@ -78,16 +80,18 @@ def graphs(job: Job, what: str, shape: str, dtype: str) -> None:
         job.cannot("this version has no engine.cuda_graphs", **described)
         return
     models = [sharpened(make_model(shape, job.device, seed=seed)) for seed in range(3)]
-    both = [asyncio.run(_rounds(job, models, dtype, graphs=switch)) for switch in (False, True)]
-    pairs = list(zip(*both, strict=True))
+    (plain, _), (graph, steps) = (asyncio.run(_rounds(job, models, dtype, graphs=switch)) for switch in (False, True))
+    pairs = list(zip(plain, graph, strict=True))
     gaps = np.concatenate([_common_gap(*pair) for pair in pairs])
     equal = float(np.mean([np.array_equal(plain.token_ids, graph.token_ids) for plain, graph in pairs]))
     mean, greatest = LIMITS[dtype]
     good = gaps.mean() <= mean and gaps.max() <= greatest and (dtype != "float32" or equal >= _EQUAL)
+    good &= steps > 0 or job.device.type == "cpu"  # else it went on without graphs, and was compared with itself
     job.emit(
         **described,
         good=bool(good),
         requests=len(pairs),
+        static_steps=steps,
         equal=equal,
         mean_gap=float(gaps.mean()),
         max_gap=float(gaps.max()),
@@ -101,7 +105,8 @@ def _common_gap(plain: Generation, graph: Generation) -> np.ndarray:
     return np.abs(plain.logprobs[:size] - graph.logprobs[:size]) if size else np.zeros(1)
 
 
-async def _rounds(job: Job, models: list[Any], dtype: str, *, graphs: bool) -> list[Generation]:
+async def _rounds(job: Job, models: list[Any], dtype: str, *, graphs: bool) -> tuple[list[Generation], float]:
+    """Return all replies, and the number of static steps."""
     section = TorchEngineSection.model_validate(
         {"max_slots": _REQUESTS // 2, "max_context": job.sizes.prompt + job.sizes.new[1], "cuda_graphs": graphs}
     )
@@ -113,7 +118,8 @@ async def _rounds(job: Job, models: list[Any], dtype: str, *, graphs: bool) -> l
         replies += await _round(job, engine, models[0], 1)
         await engine.sleep()
         await engine.update_weights(models[2].state_dict(), 2)
-        return replies + await _round(job, engine, models[0], 2)
+        replies += await _round(job, engine, models[0], 2)
+        return replies, engine.stats().get("static_steps", 0.0)
     finally:
         await engine.close()
 
@@ -169,7 +175,7 @@ def against_transformers(job: Job, what: str, attention: list[Any], dtype: str) 
     mean, greatest = _EXACT, _EXACT
     if dtype != "float32":
         rounded = np.abs(_forward(model.to(getattr(torch, dtype)), sampled) - exact)
-        mean, greatest = _EXACT + 2 * float(rounded.mean()), _EXACT + 2 * float(rounded.max())
+        mean, greatest = _EXACT + 2 * float(rounded.mean()), _EXACT + 4 * float(rounded.max())
     job.emit(
         what=what,
         attention=list(attention),
