@@ -8,10 +8,12 @@ On a GPU the engine must have computed steps as graphs, which it counts (``stati
 
 *reference*: the log-probabilities of sampled tokens against transformers' forward pass of the same model in float32,
 for shapes of attention with all kinds of groups of heads, head sizes, windows and context lengths around multiples of
-a block. In 16 bits they may be as far from it as twice (the greatest difference: four times) transformers' forward pass
-in the same type.
+a block.
 
-*learner*: the same against the learner, whose kernels are others: within :data:`LIMITS`.
+*learner*: the same against the learner, whose kernels are others, also for a model of many layers.
+
+Rounding alone decides how far these may differ: 1e-3 and twice (the greatest difference: four times) what transformers'
+forward pass differs by itself: in float32 between its two kernels of attention, in 16 bits from float32.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from trainers.engines.base import Generation, Sampling
 from trainers.engines.decoder import SIZE
 from trainers.engines.torch_engine import TorchEngine
 
-#: By type: mean and largest difference of log-probabilities.
+#: By type: mean and greatest difference of log-probabilities with and without graphs.
 LIMITS = {"float32": (1e-3, 1e-3), "float16": (0.01, 0.2), "bfloat16": (0.05, 0.5)}
 _EQUAL = 0.95  # of the requests, in float32
 _EXACT = 1e-3
@@ -79,7 +81,9 @@ def graphs(job: Job, what: str, shape: str, dtype: str) -> None:
     if "cuda_graphs" not in TorchEngineSection.model_fields:
         job.cannot("this version has no engine.cuda_graphs", **described)
         return
-    models = [sharpened(make_model(shape, job.device, seed=seed)) for seed in range(3)]
+    models: list[Any] = [make_model(shape, job.device, seed=seed) for seed in range(3)]
+    if shape == "toy":  # many sharp layers would amplify rounding
+        models = [sharpened(model) for model in models]
     (plain, _), (graph, steps) = (asyncio.run(_rounds(job, models, dtype, graphs=switch)) for switch in (False, True))
     pairs = list(zip(plain, graph, strict=True))
     gaps = np.concatenate([_common_gap(*pair) for pair in pairs])
@@ -172,19 +176,21 @@ def against_transformers(job: Job, what: str, attention: list[Any], dtype: str) 
     sampled = asyncio.run(_sample(job, model, getattr(torch, dtype), lengths, job.sizes.new[1]))
     exact = _forward(model, sampled)
     gap = np.abs(np.concatenate([reply.logprobs for _, reply in sampled]) - exact)
-    mean, greatest = _EXACT, _EXACT
-    if dtype != "float32":
-        rounded = np.abs(_forward(model.to(getattr(torch, dtype)), sampled) - exact)
-        mean, greatest = _EXACT + 2 * float(rounded.mean()), _EXACT + 4 * float(rounded.max())
-    job.emit(
-        what=what,
-        attention=list(attention),
-        dtype=dtype,
-        good=bool(gap.mean() <= mean and gap.max() <= greatest),
-        mean_gap=float(gap.mean()),
-        max_gap=float(gap.max()),
-        limits=[mean, greatest],
-    )
+    limits = _limits(model, sampled, exact, dtype)
+    job.emit(what=what, attention=list(attention), dtype=dtype, **_within(gap, limits))
+
+
+def _limits(model: Any, sampled: list[tuple[np.ndarray, Generation]], exact: np.ndarray, dtype: str) -> list[float]:
+    """Return the limits of the mean and the greatest difference; changes the model."""
+    if dtype == "float32":
+        model.set_attn_implementation("eager")
+    rounded = np.abs(_forward(model.to(getattr(torch, dtype)), sampled) - exact)
+    return [_EXACT + 2 * float(rounded.mean()), _EXACT + 4 * float(rounded.max())]
+
+
+def _within(gap: np.ndarray, limits: list[float]) -> dict[str, Any]:
+    gaps = {"mean_gap": float(gap.mean()), "max_gap": float(gap.max())}
+    return {"good": gaps["mean_gap"] <= limits[0] and gaps["max_gap"] <= limits[1], **gaps, "limits": limits}
 
 
 @torch.inference_mode()
@@ -207,10 +213,11 @@ def against_learner(job: Job, what: str, shape: str, dtype: str) -> None:
     learned = np.concatenate(
         learner.logprobs([from_tokens(np.concatenate([p, g.token_ids]), len(p)) for p, g in sampled])
     )
+    del learner
+    job.free()
     gap = np.abs(learned - np.concatenate([generation.logprobs for _, generation in sampled]))
-    mean, greatest = LIMITS[dtype]
-    good = bool(gap.mean() <= mean and gap.max() <= greatest)
-    job.emit(what=what, shape=shape, dtype=dtype, good=good, mean_gap=float(gap.mean()), max_gap=float(gap.max()))
+    limits = _limits(model, sampled, _forward(model, sampled), dtype)
+    job.emit(what=what, shape=shape, dtype=dtype, **_within(gap, limits))
 
 
 async def _sample(

@@ -1,8 +1,8 @@
 """The memory that the embedded engine gives back when it sleeps, on both levels, and takes again.
 
-Level 1 gives back keys and values, level 2 the weights, too. *returned* is what the GPU has free after it over the
-bytes of these. Greedy requests must get the same tokens before and after (with level 2, after an update with the same
-weights). ``trainer.offload`` is another part.
+Level 1 gives back keys and values, level 2 the weights, too. *returned* is by how much less of the GPU is in use after
+it, over the bytes of these. Greedy requests must get the same tokens before and after (with level 2, after an update
+with the same weights).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainers.engines.base import Generation, Sampling
 from trainers.engines.torch_engine import TorchEngine
 
 _REQUESTS = 16
-_KV_GIB = 8.0
+_CONTEXT, _KV_GIB = 16_384, 2.0  # so many requests need more
 
 
 def run(job: Job) -> None:
@@ -38,11 +38,8 @@ def measure(job: Job, what: str, shape: str, level: Literal[1, 2]) -> None:
     used, same = asyncio.run(_sleep_and_wake(job, model, dtype, level))
     result: dict[str, Any] = {"what": what, "shape": shape, "level": level, "good": same}
     if job.device.type == "cuda":
-        result["bytes"] = used
-        result["returned"] = round((used["awake"] - used["asleep"]) / (used["awake"] - used["before"]), 3)
-    if level == 1 and "returned" in result:  # the weights stay
-        weights = sum(value.nbytes for value in model.parameters())
-        result["returned"] = round((used["awake"] - used["asleep"]) / (used["awake"] - used["before"] - weights), 3)
+        size = int(_KV_GIB * 2**30) + (sum(value.nbytes for value in model.parameters()) if level == 2 else 0)
+        result |= {"bytes": used, "returned": round((used["awake"] - used["asleep"]) / size, 3)}
     job.emit(**result)
 
 
@@ -64,7 +61,7 @@ async def _sleep_and_wake(
     note("before")
     section = TorchEngineSection(
         max_slots=_REQUESTS,
-        max_context=max(16, job.sizes.prompt + job.sizes.new[0]),
+        max_context=16 if job.toy else _CONTEXT,
         kv_cache_gib=None if job.toy else _KV_GIB,
     )
     engine = TorchEngine(model, section, device=job.device, dtype=dtype, sleep_level=level)
