@@ -37,6 +37,7 @@ from benchmarks.gpu.claims import listing
 #: The parts in the order they run, with the seconds that each may take.
 PARTS = {
     "engine": 100,
+    "kernels": 100,
     "ipc": 40,
     "vllm_update": 110,
     "curve": 115,

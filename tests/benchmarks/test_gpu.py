@@ -64,6 +64,24 @@ def test_engine_agrees_with_other_forward_passes(job):
     assert all("cuda_graphs" in line.get("unprovable", "cuda_graphs") for line in graphs)
 
 
+def test_kernel_agrees_and_is_timed(job):
+    good, lines = run(job, "kernels")
+    assert good
+    assert [line["what"] for line in lines] == [*["paged"] * 4, "speed"]
+    assert lines[-1]["bytes_per_s"] > 0
+
+
+def test_kernel_that_reads_wrong_blocks_is_detected(job, monkeypatch):
+    from benchmarks.gpu import kernels
+
+    def wrong(q, cache, table, positions, **options):
+        return kernels.paged_attention_reference(q, cache, table.roll(1, dims=1), positions, **options)
+
+    monkeypatch.setattr(kernels, "attention_of", lambda job: wrong)
+    kernels.compare(job, "paged", [4, 2, 16, None], "bfloat16")
+    assert job.faults
+
+
 def test_wrong_attention_is_detected(job, monkeypatch):
     from benchmarks.gpu import engine
     from trainers.engines.torch_engine import TorchEngine
@@ -515,7 +533,7 @@ def test_skipped_part_keeps_its_verdict(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "mfu,speed"], "there is no part 'speed'; there are engine, ipc, vllm_update, curve"),
+        (["--only", "mfu,speed"], "there is no part 'speed'; there are engine, kernels, ipc, vllm_update"),
         (["--minutes", "0"], "--minutes must be above 0"),
     ],
 )
