@@ -56,12 +56,12 @@ def test_layouts_agree(job):
 def test_engine_agrees_with_other_forward_passes(job):
     good, lines = run(job, "engine")
     assert good
-    measured = {(line["what"], line["dtype"]) for line in lines if "good" in line}
-    assert measured >= {(what, dtype) for what in ("reference", "learner") for dtype in ("float32", "bfloat16")}
+    whats, dtypes = ("graphs", "reference", "learner"), ("float32", "bfloat16")
+    assert {(line["what"], line["dtype"]) for line in lines} == {(what, dtype) for what in whats for dtype in dtypes}
     assert all(line["max_gap"] > 0 for line in lines if line["what"] == "reference"), "compared with itself"
     graphs = [line for line in lines if line["what"] == "graphs"]
     assert len(graphs) == 2
-    assert all("cuda_graphs" in line.get("unprovable", "cuda_graphs") for line in graphs)
+    assert all(line["static_steps"] > 0 and line["max_gap"] > 0 for line in graphs), "compared with itself"
 
 
 def test_kernel_agrees_and_is_timed(job):
@@ -80,6 +80,22 @@ def test_kernel_that_reads_wrong_blocks_is_detected(job, monkeypatch):
     monkeypatch.setattr(kernels, "attention_of", lambda job: wrong)
     kernels.compare(job, "paged", [4, 2, 16, None], "bfloat16")
     assert job.faults
+
+
+@pytest.mark.parametrize("fault", ["shifted", "without graphs"])
+def test_wrong_graphs_are_detected(job, monkeypatch, fault):
+    """Plant steps that write keys and values one cell too far, and an engine that computes without graphs."""
+    from benchmarks.gpu import engine
+
+    class Shifted(engine.StaticStep):
+        def launch(self, rows, given, positions, cells, table, draws):
+            return super().launch(rows, given, positions, cells ^ 1, table, draws)
+
+    monkeypatch.setattr(engine, "StaticStep", Shifted if fault == "shifted" else None)
+    engine.graphs(job, "graphs", "toy", "float32")
+    (line,) = map(json.loads, job.out.getvalue().splitlines())
+    assert not line["good"]
+    assert (line["static_steps"] > 0) == (fault == "shifted")
 
 
 def test_wrong_attention_is_detected(job, monkeypatch):
