@@ -44,15 +44,15 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
     rollout = None if work.turns == 1 else Rollout(work, answer, vllm=options.trl_vllm)
     seconds: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
     with tempfile.TemporaryDirectory() as folder, tuned_gc():
-        theirs = shape.for_trl(tokenizer)
+        trl_model = shape.for_trl(tokenizer)
         trainer = make_trl(
-            theirs,
+            trl_model,
             make_tokenizer(),
             work,
             folder,
             options.rounds + 1,
             **sizes(work, options.trl_micro_batch, options.trl_generation_batch),
-            **(vllm_settings(theirs, tokenizer, folder) if options.trl_vllm else {}),
+            **(vllm_settings(trl_model, tokenizer, folder) if options.trl_vllm else {}),
             rollout=rollout,
             clock=options.clock,
             device=options.device,

@@ -42,10 +42,10 @@ def measured(claim: Mapping[str, Any], lines: Sequence[Line]) -> Measured:
     best = min if "at_most" in claim else max
     value = best(line[claim["figure"]] for line in newest)
     if "over" in claim:
-        others = [line for line in _newest(claim["over"], claim, lines) if line["device"] == last["device"]]
-        if not others:
+        divisors = [line for line in _newest(claim["over"], claim, lines) if line["device"] == last["device"]]
+        if not divisors:
             return Measured(bar, "", "never ran", f"without {claim['over']}: {value:,} on {where}")
-        value /= others[-1][claim["figure"]]
+        value /= divisors[-1][claim["figure"]]
     met = value <= claim["at_most"] if "at_most" in claim else value >= claim["at_least"]
     return Measured(bar, f"{value:,.3g}" if value < 1000 else f"{value:,.0f}", "met" if met else "missed", where)
 

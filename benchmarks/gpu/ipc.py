@@ -51,8 +51,8 @@ def killed(job: Job, what: str, shape: str) -> None:
     weights = {name: value.detach() for name, value in make_model(shape, job.device).named_parameters()}
     error, sums, memory = asyncio.run(_killed(job, weights))
     right = sums == {name: bits(value) for name, value in weights.items()}
-    kept = memory[1] == memory[0]
-    job.emit(what=what, shape=shape, error=error, allocated=memory, good=right and bool(error) and kept)
+    no_growth = memory[1] == memory[0]
+    job.emit(what=what, shape=shape, error=error, allocated=memory, good=right and bool(error) and no_growth)
 
 
 async def _killed(job: Job, weights: Mapping[str, Tensor]) -> tuple[str, dict[str, int], list[int]]:

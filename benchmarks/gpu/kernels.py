@@ -86,7 +86,7 @@ def compare(job: Job, what: str, attention: list[Any], dtype: str) -> None:
     heads, kv_heads, dim, window = attention
     attend = attention_of(job)
     kind, width = getattr(torch, dtype), 4 if job.toy else 70
-    inputs, others = (Inputs(job, _ROWS, heads, kv_heads, dim, width, kind, seed) for seed in (0, 1))
+    inputs, second = (Inputs(job, _ROWS, heads, kv_heads, dim, width, kind, seed) for seed in (0, 1))
     truth = inputs.call(paged_attention_reference, window, torch.float64)
     gap = (inputs.call(attend, window).double() - truth).abs()
     rounded = (inputs.call(paged_attention_reference, window).double() - truth).abs()
@@ -94,18 +94,18 @@ def compare(job: Job, what: str, attention: list[Any], dtype: str) -> None:
     result: dict[str, Any] = {"mean_gap": float(gap.mean()), "max_gap": float(gap.max()), "limits": limits}
     good = result["mean_gap"] <= limits[0] and result["max_gap"] <= limits[1]
     if job.device.type == "cuda":
-        result["replayed"] = _is_replayed(inputs, others, attend, window)
+        result["replayed"] = _is_replayed(inputs, second, attend, window)
         good &= result["replayed"]
     job.emit(what=what, attention=attention, dtype=dtype, good=good, **result)
 
 
-def _is_replayed(inputs: Inputs, others: Inputs, attend: Callable[..., Tensor], window: int | None) -> bool:
+def _is_replayed(inputs: Inputs, second: Inputs, attend: Callable[..., Tensor], window: int | None) -> bool:
     """Return whether a graph, replayed on other inputs, gives what a call gives."""
-    expected = others.call(attend, window)
+    expected = second.call(attend, window)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = inputs.call(attend, window)
-    inputs.copy_(others)
+    inputs.copy_(second)
     graph.replay()
     return torch.equal(out, expected)
 

@@ -133,9 +133,14 @@ def syncs(job: Job, what: str, shape: str) -> None:
             update(learner, trajectories)
         counts.append(lines)
     added = counts[1] - counts[0]
-    each = added.total() / 2
+    added_each = added.total() / 2
     job.emit(
-        what=what, shape=shape, each=each, lines=dict(added.most_common(8)), whole=counts[0].total(), good=not each
+        what=what,
+        shape=shape,
+        per_micro_batch=added_each,
+        lines=dict(added.most_common(8)),
+        whole=counts[0].total(),
+        good=not added_each,
     )
 
 

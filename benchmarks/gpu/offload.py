@@ -53,11 +53,11 @@ def measure(job: Job, what: str, shape: str) -> None:
         states = 12 * sum(parameter.numel() for parameter in learner.actor_optimizer.names.values())
         del learner
         job.free()
-    here, away = sides["on the GPU"], sides["offloaded"]
+    resident, away = sides["on the GPU"], sides["offloaded"]
     job.emit(
         what=what,
         shape=shape,
-        good=abs(here["loss"] - away["loss"]) <= _CLOSE,
-        off_gpu=round((here["held_bytes"] - away["held_bytes"]) / states, 3),
+        good=abs(resident["loss"] - away["loss"]) <= _CLOSE,
+        off_gpu=round((resident["held_bytes"] - away["held_bytes"]) / states, 3),
         sides=sides,
     )

@@ -36,8 +36,8 @@ def read(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 def files(out: Path | None = None) -> list[Path]:
     """Return the files of results that are kept, and ``out``."""
-    kept = sorted(KEPT.glob("gpu-*.jsonl"))
-    return kept + ([out] if out is not None and out.resolve() not in kept else [])
+    saved = sorted(KEPT.glob("gpu-*.jsonl"))
+    return saved + ([out] if out is not None and out.resolve() not in saved else [])
 
 
 def finished(lines: Iterable[Mapping[str, Any]], device: str, code: str) -> frozenset[str]:

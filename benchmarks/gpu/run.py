@@ -196,15 +196,19 @@ def child(part: str, options: argparse.Namespace) -> int:
             return 2
         torch.cuda.set_device(0)
     sizes, machine = FULL if device == "cuda" else TOY, about(torch.device(device))
-    mine = (machine["device"], machine["source"])
-    known = list(results.read(results.files(options.out)))
-    lines = [line for line in known if line.get("time", "") >= options.after]
-    done = results.finished(lines, *mine)
+    machine_and_code = (machine["device"], machine["source"])
+    results_so_far = list(results.read(results.files(options.out)))
+    lines = [line for line in results_so_far if line.get("time", "") >= options.after]
+    done = results.finished(lines, *machine_and_code)
     state = State(options.state, machine)
     if results.key_of(part, None) in done:
         print(f"{part}: has its results of this device and this code; --again repeats it", file=sys.stderr)
         state.ended()
-        own = (line for line in lines if (line.get("device"), line.get("source")) == mine and line["part"] == part)
+        own = (
+            line
+            for line in lines
+            if (line.get("device"), line.get("source")) == machine_and_code and line["part"] == part
+        )
         return 1 if any(map(results.faulty, own)) else 0
     vllm = options.vllm or (sys.executable if importlib.util.find_spec("vllm") is not None else None)
     with options.out.open("a", encoding="utf-8") as file:
@@ -218,7 +222,7 @@ def child(part: str, options: argparse.Namespace) -> int:
             options.command or "",
             vllm,
             done,
-            results.durations(known, machine["device"]),
+            results.durations(results_so_far, machine["device"]),
             state.note,
         )
         importlib.import_module(f"benchmarks.gpu.{part}").run(job)

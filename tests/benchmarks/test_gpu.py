@@ -138,7 +138,7 @@ def test_attention_across_sequences_is_detected(job, monkeypatch, dtype):
 def test_updates_are_timed(job):
     good, (syncs, *lines, published) = run(job, "mfu")
     assert good
-    assert syncs["each"] == 0
+    assert syncs["per_micro_batch"] == 0
     assert [(line["gradient_checkpointing"], line["compile"]) for line in lines] == [(False, False), (True, False)]
     assert published["what"] == "published"
     assert published["tokens"] == 2 * (job.sizes.published - 1), "the last one is not read"
@@ -163,7 +163,7 @@ def test_synchronisation_in_micro_batch_is_counted(job, monkeypatch):
     monkeypatch.setattr(Learner, "_score", waits)
     mfu.syncs(job, "syncs", "toy")
     (line,) = map(json.loads, job.out.getvalue().splitlines())
-    assert (line["each"], line["whole"], line["good"]) == (1, 1, False)
+    assert (line["per_micro_batch"], line["whole"], line["good"]) == (1, 1, False)
     assert "test_gpu.py" in next(iter(line["lines"]))
 
 
