@@ -18,7 +18,7 @@
 #                 `make planner`, what plays ALFWorld's games, from source
 #   make lock     requirements/*.lock anew, from pyproject.toml and requirements/*.in (needs PyPI)
 #   make docs     the site, as site/index.html; a warning is an error
-#   make docs-pages  docs/configuration.md, docs/coming-from-verl.md and docs/gpu-sizes.md, from the schema and the plan
+#   make docs-pages  docs/configuration.md, docs/coming-from-verl.md, docs/gpu-sizes.md and docs/gpu.md, from schema, plan and results
 #   make doctor   the table of docs/doctor.md anew: planted faults and healthy runs; takes hours, ARGS="--only entropy" less
 #   make release-check   an sdist and a wheel, installed and run outside of the repository, for each of PYTHONS
 #   make clean    remove the virtual environment and all caches (never outputs/ or models/)
@@ -190,6 +190,7 @@ docs: .venv-docs/.installed
 docs-pages: venv
 	$(BIN)/python scripts/config_pages.py docs/configuration.md docs/coming-from-verl.md
 	$(BIN)/python scripts/gpu_sizes.py docs/gpu-sizes.md
+	$(BIN)/python scripts/gpu_claims.py docs/gpu.md
 
 doctor: venv
 	$(BIN)/python -m benchmarks.doctor $(ARGS)

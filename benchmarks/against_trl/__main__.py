@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--micro-batch", type=int, default=4096, help="tokens of one of ours")
     parser.add_argument("--trl-micro-batch", type=int, default=32, help="episodes of one of TRL's")
     parser.add_argument("--trl-generation-batch", type=int, default=256, help="episodes that TRL generates together")
+    parser.add_argument("--trl-vllm", action="store_true", help="TRL generates with vLLM, in this process (cuda)")
     parser.add_argument("--running", type=int, default=256, help="episodes that ours has in flight")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="how far losses and gradients may be apart")
     parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds (one thread, on a shared machine)")

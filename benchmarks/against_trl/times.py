@@ -18,7 +18,7 @@ from trainers.rollout.renderer import Renderer
 
 from .losses import compare_losses
 from .trainer_side import Ours
-from .trl_side import Between, Rollout, make_trl, sizes
+from .trl_side import Between, Rollout, make_trl, sizes, vllm_settings
 from .work import ANSWER, WANTED, Clock, Shape, Work, make_tokenizer
 
 
@@ -41,16 +41,18 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
     sizes_of_ours = (options.threads, options.micro_batch, options.running)
     own_side = Ours(model, tokenizer, work, *sizes_of_ours, options.clock, options.device, shape.bfloat16)
     answer = Renderer(tokenizer).bridge((user(ANSWER),), after=0)
-    rollout = None if work.turns == 1 else Rollout(work, answer)
+    rollout = None if work.turns == 1 else Rollout(work, answer, vllm=options.trl_vllm)
     seconds: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
     with tempfile.TemporaryDirectory() as folder, tuned_gc():
+        trl_model = shape.for_trl(tokenizer)
         trainer = make_trl(
-            shape.for_trl(tokenizer),
+            trl_model,
             make_tokenizer(),
             work,
             folder,
             options.rounds + 1,
             **sizes(work, options.trl_micro_batch, options.trl_generation_batch),
+            **(vllm_settings(trl_model, tokenizer, folder) if options.trl_vllm else {}),
             rollout=rollout,
             clock=options.clock,
             device=options.device,

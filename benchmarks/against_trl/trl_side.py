@@ -38,10 +38,11 @@ class Rollout:
     Args:
         work: The work of an iteration.
         answer: The tokens from the end of a reply to the next generation point.
+        vllm: Whether TRL's vLLM generates (``vllm_mode="colocate"``), and not ``model.generate``.
     """
 
-    def __init__(self, work: Work, answer: list[int]) -> None:
-        self._work, self._answer = work, answer
+    def __init__(self, work: Work, answer: list[int], *, vllm: bool = False) -> None:
+        self._work, self._answer, self._vllm = work, answer, vllm
         self.begin(0)
 
     def begin(self, number: int) -> None:
@@ -55,30 +56,16 @@ class Rollout:
         completions: list[list[int]] = [[] for _ in prompts]
         masks: list[list[int]] = [[] for _ in prompts]
         earned = np.zeros(len(prompts))
-        config = GenerationConfig(do_sample=True, top_k=0, pad_token_id=pad, max_new_tokens=self._work.longest)
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        model.eval()
+        generate = self._by_vllm if self._vllm else self._by_model
         for turn in range(self._work.turns):
             contexts = [first + rest for first, rest in zip(opening, completions, strict=True)]
-            width = max(map(len, contexts))
-            ids = torch.tensor([[pad] * (width - len(row)) + row for row in contexts])
-            mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in contexts])
-            ends = AtLengths(width, lengths[:, turn])
-            with torch.inference_mode():
-                made = model.generate(
-                    ids.to(model.device),
-                    attention_mask=mask.to(model.device),
-                    generation_config=config,
-                    stopping_criteria=[ends],
-                )
-            replies = [row[:n] for row, n in zip(made[:, width:].tolist(), lengths[:, turn], strict=True)]
+            replies = generate(trainer, contexts, lengths[:, turn], pad)
             texts = trainer.processing_class.batch_decode(replies, skip_special_tokens=True)
             earned += [score(text) for text in texts]
             for completion, tokens, reply in zip(completions, masks, replies, strict=True):
                 answer = self._answer if turn + 1 < self._work.turns else []
                 completion += reply + answer
                 tokens += [1] * len(reply) + [0] * len(answer)
-        model.train()
         return {
             "prompt_ids": opening,
             "completion_ids": completions,
@@ -86,6 +73,37 @@ class Rollout:
             "env_mask": masks,
             "earned": earned.tolist(),
         }
+
+    def _by_model(
+        self, trainer: Any, contexts: list[list[int]], lengths: NDArray[np.int64], pad: int
+    ) -> list[list[int]]:
+        config = GenerationConfig(do_sample=True, top_k=0, pad_token_id=pad, max_new_tokens=self._work.longest)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        model.eval()
+        width = max(map(len, contexts))
+        ids = torch.tensor([[pad] * (width - len(row)) + row for row in contexts])
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in contexts])
+        with torch.inference_mode():
+            made = model.generate(
+                ids.to(model.device),
+                attention_mask=mask.to(model.device),
+                generation_config=config,
+                stopping_criteria=[AtLengths(width, lengths)],
+            )
+        model.train()
+        return [row[:n] for row, n in zip(made[:, width:].tolist(), lengths, strict=True)]
+
+    def _by_vllm(
+        self, trainer: Any, contexts: list[list[int]], lengths: NDArray[np.int64], pad: int
+    ) -> list[list[int]]:
+        from vllm import SamplingParams
+
+        ways = [
+            SamplingParams(max_tokens=int(n), min_tokens=int(n), ignore_eos=True, detokenize=False) for n in lengths
+        ]
+        prompts = [{"prompt_token_ids": row} for row in contexts]
+        made = trainer.vllm_generation.llm.generate(prompts, sampling_params=ways, use_tqdm=False)
+        return [list(request.outputs[0].token_ids) for request in made]
 
 
 class FixedRollout:
@@ -187,6 +205,21 @@ def make_trl(
         processing_class=tokenizer,
         rollout_func=rollout,
     )
+
+
+def vllm_settings(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: str) -> dict[str, Any]:
+    """Return settings with which TRL's vLLM in this process generates; writes the model to a folder in ``folder``."""
+    path = os.path.join(folder, "model")
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    model.name_or_path = path
+    return {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_gpu_memory_utilization": 0.3,
+        "vllm_max_model_length": 1024,
+        "vllm_importance_sampling_correction": False,  # the other side has none
+    }
 
 
 def sizes(work: Work, micro_batch: int, generation_batch: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The torch engine's decoding against its roofline, at several batch sizes.
+"""The embedded engine's decoding against its roofline, at several batch sizes.
 
 Two runs of the same requests differ in their numbers of new tokens, and only the difference of their times counts: no
 prefill, no start. The roofline of a step of ``B`` requests with ``c`` tokens of context is
@@ -21,7 +21,7 @@ import torch
 from benchmarks.gpu.job import Job
 from benchmarks.gpu.shapes import make_model
 from trainers.config.engine import TorchEngineSection
-from trainers.engines.base import Sampling
+from trainers.engines.base import Engine, Sampling
 from trainers.engines.torch_engine import TorchEngine
 
 
@@ -66,16 +66,18 @@ def decode(
 
 
 async def _timed(job: Job, model: Any, dtype: torch.dtype, batch: int) -> list[float]:
+    section = TorchEngineSection(max_slots=batch, max_context=job.sizes.prompt + job.sizes.new[1])
+    engine = TorchEngine(model, section, device=job.device, dtype=dtype, prefill_budget=8192)
+    try:
+        return await timed(job, engine, model.config.vocab_size, batch)
+    finally:
+        await engine.close()
+
+
+async def timed(job: Job, engine: Engine, vocabulary: int, batch: int) -> list[float]:
     """Return the seconds of the run of few and of the run of many tokens; the better of two each, after a warm-up."""
     rng = np.random.default_rng(0)
-    prompts = rng.integers(0, model.config.vocab_size, (batch, job.sizes.prompt)).tolist()
-    engine = TorchEngine(
-        model,
-        TorchEngineSection(max_slots=batch, max_context=job.sizes.prompt + job.sizes.new[1]),
-        device=job.device,
-        dtype=dtype,
-        prefill_budget=8192,
-    )
+    prompts = rng.integers(0, vocabulary, (batch, job.sizes.prompt)).tolist()
 
     async def once(new: int) -> float:
         sampling = Sampling(max_new_tokens=new, ignore_stop=True)
@@ -84,11 +86,8 @@ async def _timed(job: Job, model: Any, dtype: torch.dtype, batch: int) -> list[f
         assert all(len(reply.token_ids) == new for reply in replies)
         return job.now() - started
 
-    try:
-        await once(job.sizes.new[0])
-        return [min([await once(new) for _ in range(2)]) for new in job.sizes.new]
-    finally:
-        await engine.close()
+    await once(job.sizes.new[0])
+    return [min([await once(new) for _ in range(2)]) for new in job.sizes.new]
 
 
 def roofline(model: Any, dtype: torch.dtype, batch: int, context: float, bytes_per_s: float, flops: float) -> float:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
 import transformers
+
+from benchmarks.gpu.results import commit, key_of, now, source
 
 _FRAMES = 6  #: of a traceback that a result shows: the last ones
 
@@ -35,6 +40,8 @@ class Sizes:
         batches: Requests at a time.
         buffer: Bytes of the buffer that is copied to measure the bandwidth.
         matrix: Rows of the square matrices that are multiplied to measure the arithmetic.
+        published: Tokens of a sequence of the published configuration (:mod:`benchmarks.gpu.mfu`).
+        iterations: Of the learning runs.
         compiled: Whether to measure without and with torch.compile. Compiling for a CPU takes minutes.
     """
 
@@ -49,11 +56,13 @@ class Sizes:
     batches: tuple[int, ...]
     buffer: int
     matrix: int
+    published: int
+    iterations: int
     compiled: tuple[bool, ...] = (False, True)
 
 
-FULL = Sizes((1024, 8192), 65536, 131072, 16384, 3, 1024, 512, (8, 72), (1, 4, 16, 64, 256), 2**32, 8192)
-TOY = Sizes((8, 32), 128, 1000, 64, 1, 16, 12, (2, 4), (1, 3), 2**20, 64, compiled=(False,))
+FULL = Sizes((1024, 8192), 65536, 131072, 16384, 3, 1024, 512, (8, 72), (1, 4, 16, 64, 256), 2**32, 8192, 16384, 20)
+TOY = Sizes((8, 32), 128, 1000, 64, 1, 16, 12, (2, 4), (1, 3), 2**20, 64, 32, 2, compiled=(False,))
 
 
 @dataclass(frozen=True)
@@ -68,8 +77,13 @@ class Job:
         until: The deadline, by ``time.monotonic()``.
         out: The file that gets a line of JSON for each result.
         command: The command line.
+        vllm: A Python with vLLM; ``None`` if there is none.
+        finished: The measurements that have their results already (:func:`benchmarks.gpu.results.key_of`).
+        took: The seconds that measurements took the last time; they replace guesses.
+        note: Called with the description of a measurement when it begins, and with ``None`` when it has ended.
         faults: Results that are not ``good``, and exceptions of measurements, except out of memory: the part fails if
             there are any.
+        missing: Measurements without a result: they are not possible here, or there was no time.
     """
 
     part: str
@@ -79,33 +93,53 @@ class Job:
     until: float
     out: TextIO
     command: str = ""
+    vllm: str | None = None
+    finished: frozenset[str] = frozenset()
+    took: Mapping[str, float] = field(default_factory=dict)
+    note: Callable[[dict[str, Any] | None], object] = lambda what: None
     faults: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def toy(self) -> bool:
+        """True for sizes that only show that the part runs."""
+        return self.sizes == TOY
 
     def emit(self, **result: Any) -> dict[str, Any]:
-        """Write a result down at once, with the machine that it was measured on; one with ``good=False`` is a fault."""
+        """Write a result at once, with the machine that it was measured on; one with ``good=False`` is a fault."""
         if not result.get("good", True):
             self.faults.append(f"{result.get('what')} is not good")
         line = {"part": self.part, **result, **about(self.device), "command": self.command}
-        self.out.write(json.dumps(line) + "\n")
-        self.out.flush()
+        self._write(line)
         measured = {name: value for name, value in line.items() if name in result}
         print(f"{self.part}: {json.dumps(measured)}", file=sys.stderr, flush=True)
         return line
 
-    def try_to(self, seconds: float, measure: Callable[[], object], **what: Any) -> None:
-        """Measure something if there is time for it. An exception is its result, and the part continues.
+    def cannot(self, why: str, **what: Any) -> None:
+        """Write that a measurement is not possible here, in one line."""
+        self.missing.append(why)
+        self.emit(**what, unprovable=why)
 
-        Running out of memory is no fault; whatever else is raised is one of the ``faults``. A process group that the
-        measurement created is destroyed: one of a sharded rank would be another measurement's too.
+    def try_to(self, seconds: float, measure: Callable[[], object], **what: Any) -> None:
+        """Measure something if there is time for it, unless it has its results already.
+
+        An exception is its result, and the part continues. Running out of memory is no fault; whatever else is raised
+        is one of the ``faults``. A process group that the measurement created is destroyed: one of a sharded rank would
+        be another measurement's too.
 
         Args:
-            seconds: The expected time, as a guess.
+            seconds: The expected time, as a guess: for the first time on such a device.
             measure: Emits its own results.
-            what: Describes it, where it is left out or does not fit.
+            what: Describes it; the same description is not measured again, and is in the results of what fails.
         """
-        if time.monotonic() + seconds > self.until:
+        if key_of(self.part, what) in self.finished:
+            return
+        if time.monotonic() + self.took.get(key_of(self.part, what), seconds) > self.until:
+            self.missing.append("out of time")
             self.emit(**what, left_out="out of time")
             return
+        self.note(what)
+        missing, began = len(self.missing), time.monotonic()
         try:
             with _no_process_group_left():
                 measure()
@@ -118,13 +152,29 @@ class Job:
             self.emit(
                 **what, failed=message, frames=[f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
             )
+        self.note(None)
+        if len(self.missing) == missing:
+            self.finish(what, time.monotonic() - began)
         self.free()
 
+    def finish(self, what: dict[str, Any] | None, seconds: float) -> None:
+        """Write that a measurement, or with ``None`` the part, has all its results."""
+        line = {"part": self.part, "finished": what, "s": round(seconds, 1)}
+        self._write(line | {name: about(self.device)[name] for name in ("device", "source", "time")})
+
     def free(self) -> None:
-        """Give memory back; models refer to themselves, so they go only when cycles are collected."""
-        gc.collect()
+        """Give the GPU's memory back; models refer to themselves, so they go only when cycles are collected."""
         if self.device.type == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
+
+    def used(self) -> int | None:
+        """Return the bytes of the GPU that all processes use; ``None`` on a CPU."""
+        if self.device.type != "cuda":
+            return None
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info(self.device)
+        return total - free
 
     def reset_peak(self) -> int | None:
         """Begin to measure the peak memory; return the bytes in use, ``None`` on a CPU: torch does not count them."""
@@ -147,6 +197,10 @@ class Job:
             torch.cuda.synchronize()
         return time.perf_counter()
 
+    def _write(self, line: dict[str, Any]) -> None:
+        self.out.write(json.dumps(line) + "\n")
+        self.out.flush()
+
 
 @contextmanager
 def _no_process_group_left() -> Iterator[None]:
@@ -158,10 +212,19 @@ def _no_process_group_left() -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def about(device: torch.device) -> dict[str, str]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+def about(device: torch.device) -> dict[str, Any]:
+    """Return the machine, the versions, the commit and the time, for a line of results."""
+    return {**_about(device), "time": now()}
+
+
+@cache
+def _about(device: torch.device) -> dict[str, Any]:
     return {
-        "device": name,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
+        "commit": commit(),
+        "source": source(),
     }

@@ -27,12 +27,13 @@ def make_learner(
     layout: Mapping[str, Any] | None = None,
     *,
     compile: bool = False,
+    offload: bool = False,
     **options: Any,
 ) -> Learner:
     """Return a learner on the job's device; ``layout`` are keys of its model section."""
     section = ModelSection(device="cuda" if job.device.type == "cuda" else "cpu", dtype=dtype, **(layout or {}))
     actor = ActorSection(max_tokens_per_micro_batch=max_tokens_per_micro_batch)
-    return Learner(model, section, RunSection(use_torch_compile=compile), actor, **options)
+    return Learner(model, section, RunSection(use_torch_compile=compile, offload=offload), actor, **options)
 
 
 def policy_gradient(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -15,7 +15,7 @@ from trainers.trajectory import Trajectory
 _VOCABULARY = 151_936
 #: By name; the numbers are those of the published ``config.json`` of Qwen2.5-0.5B and -1.5B, Qwen3-0.6B, -1.7B and -4B.
 SHAPES: dict[str, dict[str, Any]] = {
-    "toy": {"vocab_size": 512, "hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "intermediate": 64},
+    "toy": {"vocab_size": 512, "hidden": 64, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 64},
     "0.5b": {"hidden": 896, "layers": 24, "heads": 14, "kv_heads": 2, "intermediate": 4864},
     "1.5b": {"hidden": 1536, "layers": 28, "heads": 12, "kv_heads": 2, "intermediate": 8960},
     "0.6b": {"family": "qwen3", "hidden": 1024, "layers": 28, "heads": 16, "kv_heads": 8, "intermediate": 3072},
@@ -38,6 +38,17 @@ def make_model(name: str, device: torch.device, **overrides: Any) -> PreTrainedM
         shape["head_dim"] = _QWEN3_HEAD
     with torch.device(device):
         return build_model(**shape)
+
+
+@torch.no_grad()
+def sharpened(model: PreTrainedModel) -> PreTrainedModel:
+    """Enlarge query and key projections, so that attention matters."""
+    for name, parameter in model.named_parameters():
+        if "q_proj.weight" in name or "k_proj.weight" in name:
+            parameter.mul_(4.0)
+        elif "embed_tokens" in name:
+            parameter.mul_(2.0)
+    return model
 
 
 def lengths_of(total: int, shortest: int, longest: int, seed: int = 0) -> list[int]:

@@ -179,7 +179,7 @@ def left_by_cuts(weights: Tensor | None, rows: NDArray[np.void]) -> Tensor | Non
 
 
 class Drawn:
-    """What a step drew, on its way to the host: a GPU copies it behind the step, and ``read`` waits for that alone.
+    """The draws of a step, on their way to the host: a GPU copies them behind the step, ``read`` waits for that alone.
 
     ``tokens``, ``logprobs`` and ``sampled`` ``[n]`` are of :func:`sample`; ``left`` is bool ``[k, vocab]``, what the
     cuts left in the rows that report it. None of these may be read later: the next step may write there.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,19 @@ def test_arguments_become_command_line_words() -> None:
     assert "--x" not in command
     assert "--distributed-executor-backend" not in command
     assert environment["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize(("python", "keeps"), [(None, True), (sys.executable, True), ("/bin/python3", False)])
+def test_server_of_this_python_gets_its_packages(
+    monkeypatch: pytest.MonkeyPatch, python: str | None, keeps: bool
+) -> None:
+    """vLLM may be in a folder of PYTHONPATH; another environment must not get this one's packages."""
+    monkeypatch.setenv("PYTHONPATH", "/packages")
+    monkeypatch.setitem(sys.modules, "vllm", types.SimpleNamespace(__spec__=object()))
+    _, environment = server_command(section_of("vllm", {}, python=python), Path("m"), 1234)
+    first, *rest = environment["PYTHONPATH"].split(os.pathsep)
+    assert Path(first, "trainers", "engines").is_dir()
+    assert rest == (["/packages"] if keeps else [])
 
 
 async def test_server_left_mid_update_is_recovered(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -60,7 +61,7 @@ def server_command(
         **vllm.args,
     }
     environment = {
-        "PYTHONPATH": _packages().name,
+        "PYTHONPATH": os.pathsep.join([_packages().name, *_own_packages(section)]),
         "PYTHONSAFEPATH": "1",  # no package of the working directory
         "VLLM_SERVER_DEV_MODE": "1",  # has the endpoints for weights; it listens to this machine alone
         "VLLM_USE_V2_MODEL_RUNNER": "0",  # the sampler is the other one's
@@ -90,6 +91,12 @@ def _packages() -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory(prefix="textenvs-vllm-")
     Path(folder.name, "trainers").symlink_to(Path(trainers.__file__).resolve().parent)
     return folder
+
+
+def _own_packages(section: VLLMEngineSection) -> list[str]:
+    """Return this process's PYTHONPATH, where its Python starts the server: vLLM may be there."""
+    own = os.environ.get("PYTHONPATH")
+    return [own] if own and section.vllm.python in (None, sys.executable) else []
 
 
 def _visible(first: int, count: int) -> str:
