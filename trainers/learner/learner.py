@@ -30,7 +30,7 @@ from trainers.engines.kernels import keep_few_kernels
 from trainers.learner.checkpoint import replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, rank_device
-from trainers.learner.inputs import Floats, PerToken, SamplingMasks, column, inputs_of, some_names, split
+from trainers.learner.inputs import Floats, PerToken, SamplingMasks, Sums, column, inputs_of, some_names, split
 from trainers.learner.lora import WithoutAdapters, adapter_record, write_adapter
 from trainers.learner.memory import peak
 from trainers.learner.models import Critic, Policy
@@ -40,6 +40,7 @@ from trainers.learner.setup import Setup, reads_trees
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
 from trainers.learner.tensors import write_model
+from trainers.learner.transfer import to_device
 from trainers.learner.weight_stream import WeightStream, Which
 from trainers.models.policy import resolve_device
 from trainers.models.source import ModelSource, Source
@@ -126,7 +127,8 @@ class Learner:
         self.reference: Policy | WithoutAdapters | None = (
             WithoutAdapters(self.actor) if without else made.get("reference")
         )
-        self._unused = self._tensor(np.array(unused_token_ids, np.int64)) if len(unused_token_ids) else None
+        self._unused_ids = np.array(unused_token_ids, np.int64)
+        self._unused = self._tensor(self._unused_ids) if len(unused_token_ids) else None
         self._model, self._plain, self._varlen = model, origin.plain, setup.varlen
         self._flat: Layout = "packed" if model.use_remove_padding else "padded"
         self._layout: Layout = "trees" if share_prefixes and reads_trees(model, run, origin.config) else self._flat
@@ -293,31 +295,17 @@ class Learner:
             raise ValueError(f"none of the {len(trajectories)} trajectories has an action token to train on")
         columns = {name: self._tensor(column(name, values, offsets)) for name, values in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
-        sums: dict[str, Tensor] = {}
-        records = torch.zeros(len(record), int(offsets[-1]), device=self.device)
-        tokens = size = squares = real = 0
-        optimizer.zero_grad()
-        for batch in self._cut(action_rows(trajectories)):
-            outputs = forward(batch)
-            if batch is IDLE:  # nothing to learn here, but the other ranks' gradients pass through this rank
-                torch.stack([output.sum() for output in outputs]).sum().backward()
-                continue
-            index = self._tensor(batch.index)
-            loss, extra = loss_fn(*outputs, {name: column[index] for name, column in columns.items()})
-            loss.backward()
-            for row, name in zip(records, record, strict=True):
-                row[index] = extra[name].float()  # type: ignore[union-attr]
-            for name, value in {**extra, "loss": loss}.items():
-                if name in record:
-                    continue
-                number = torch.as_tensor(value, device=self.device).detach().double()
-                sums[name] = sums[name] + number if name in sums else number
-            tokens, size = tokens + batch.num_tokens, size + batch.input_ids.size
-            squares, real = squares + batch.squares, real + batch.real
-        local = {name: float(number) for name, number in sums.items()}
-        result: dict[str, Any] = self.ranks.add_numbers(
-            {**local, "tokens": float(tokens), "padding": float(size), "squares": float(squares), "real": float(real)}
-        )
+        units = action_rows(trajectories)
+
+        def accumulate() -> tuple[Sums, Tensor]:
+            optimizer.zero_grad()
+            sums, records = Sums(), torch.zeros(len(record), int(offsets[-1]), device=self.device)
+            for batch in self._cut(units):
+                self._learn(batch, columns, forward, loss_fn, sums, dict(zip(record, records, strict=True)))
+            return sums, records
+
+        sums, records = accumulate()
+        result: dict[str, Any] = self.ranks.add_numbers(sums.read())
         flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
         result["padding"] = 1.0 - result.pop("real") / result["padding"]
         result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({some_names(trajectories)})")
@@ -331,6 +319,32 @@ class Learner:
         if record:
             result |= zip(record, self.ranks.add(records).cpu().numpy(), strict=True)
         return result | peak(self.device)
+
+    def _learn(
+        self,
+        batch: MicroBatch,
+        columns: Mapping[str, Tensor],
+        forward: Callable[[MicroBatch], tuple[Tensor, ...]],
+        loss_fn: Callable[..., Loss],
+        sums: Sums,
+        records: Mapping[str, Tensor],
+    ) -> None:
+        """Add a micro-batch's gradient to the others', and its numbers to ``sums``; on CUDA the host waits for nothing.
+
+        ``records`` are float32 ``[N]``, by the names of what they are to hold of each action token.
+        """
+        outputs = forward(batch)
+        if batch is IDLE:  # nothing to learn here, but the other ranks' gradients pass through this rank
+            torch.stack([output.sum() for output in outputs]).sum().backward()
+            return
+        index = self._tensor(batch.index)
+        loss, extra = loss_fn(*outputs, {name: column[index] for name, column in columns.items()})
+        loss.backward()
+        for name, row in records.items():
+            row[index] = extra[name].float()  # type: ignore[union-attr]
+        sums.add({"loss": loss, **{name: value for name, value in extra.items() if name not in records}})
+        sums.add({"tokens": batch.num_tokens, "padding": batch.input_ids.size})
+        sums.add({"squares": batch.squares, "real": batch.real})
 
     # ------------------------------------------------------------------ weights
 
@@ -447,7 +461,7 @@ class Learner:
         return own + [IDLE] * (max(map(len, cuts)) - len(own))
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return to_device(array, self.device)
 
     def _score(
         self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float, masks: SamplingMasks
@@ -467,9 +481,8 @@ class Learner:
     def _refuse_unused(self, trajectories: Sequence[Trajectory]) -> None:
         if self._unused is None:
             return
-        unused = self._unused.cpu().numpy()
         for trajectory in trajectories:
-            if len(used := np.intersect1d(trajectory.token_ids[trajectory.action_mask], unused)):
+            if len(used := np.intersect1d(trajectory.token_ids[trajectory.action_mask], self._unused_ids)):
                 raise ValueError(
                     f"trajectory {trajectory.episode_id or '?'} has the action token {used[0]}, which the tokenizer "
                     "has no token for: sample it again with an engine that is made with the same unused_token_ids"

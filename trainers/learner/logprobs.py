@@ -9,13 +9,17 @@ again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trainers.learner.products import fastest_product
+from trainers.learner.transfer import to_device
 
 #: Logits of a chunk, where its size is not given: 32 MiB on a CPU, where small chunks are as fast; 512 MiB elsewhere.
 _LOGITS = {"cpu": 2**23}
@@ -31,16 +35,32 @@ class Support:
     """The support of each of ``n`` distributions: the tokens it is over."""
 
     ids: Tensor  #: int64 ``[m]``, on the device of the logits; of one distribution after another
-    counts: Tensor  #: int64 ``[n]``, on the CPU; how many ``ids`` each has. 0: the full vocabulary.
+    counts: NDArray[np.int64]  #: int64 ``[n]``; how many ``ids`` each has. 0: the full vocabulary.
 
-    def restrict(self, logits: Tensor, start: int) -> None:
-        """Mask all other tokens in the logits ``[c, V]`` of the distributions from ``start`` on, in place."""
-        counts = self.counts[start : start + len(logits)]
-        first = int(self.counts[:start].sum())
-        ids = self.ids[first : first + int(counts.sum())]
-        left_out = (counts > 0).to(logits.device)[:, None].repeat(1, logits.shape[1])
-        left_out[torch.arange(len(counts)).repeat_interleave(counts).to(logits.device), ids] = False
-        logits.masked_fill_(left_out, _LEFT_OUT)
+    @cached_property
+    def _first(self) -> list[int]:
+        """Where the ids of each distribution begin, and at last their number."""
+        return [0, *np.cumsum(self.counts).tolist()]
+
+    @cached_property
+    def _restricted(self) -> Tensor:
+        return to_device(self.counts > 0, self.ids.device)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """The distribution of each of the ids."""
+        return to_device(np.repeat(np.arange(len(self.counts)), self.counts), self.ids.device)
+
+    def left_out(self, start: int, count: int, vocab: int) -> Tensor:
+        """Return the tokens outside the support of ``count`` distributions from ``start`` on, bool ``[count, vocab]``.
+
+        Copies to the device are made once for all distributions, and nothing waits for it.
+        """
+        ids = slice(self._first[start], self._first[start + count])
+        mask = self._restricted[start : start + count, None].repeat(1, vocab)
+        places = (self._rows[ids] - start) * vocab + self.ids[ids]
+        mask.view(-1).index_fill_(0, places, False)
+        return mask
 
 
 def positions_at_once(vocab: int, device: str) -> int:
@@ -130,7 +150,7 @@ class _ChunkedHead(torch.autograd.Function):
             part = slice(start, start + chunk)
             logits = _logits(hidden[part], weight, bias, temperature)
             if support is not None:
-                support.restrict(logits, start)
+                logits.masked_fill_(support.left_out(start, *logits.shape), _LEFT_OUT)
             if unused is not None:
                 logits.index_fill_(1, unused, _LEFT_OUT)
             highest = logits.amax(-1)
@@ -161,7 +181,7 @@ class _ChunkedHead(torch.autograd.Function):
             part = slice(start, start + ctx.chunk)
             log_p = _logits(hidden[part], weight, bias, ctx.temperature)
             if ctx.support is not None:
-                ctx.support.restrict(log_p, start)
+                log_p.masked_fill_(ctx.support.left_out(start, *log_p.shape), _LEFT_OUT)
             if ctx.unused is not None:
                 log_p.index_fill_(1, ctx.unused, _LEFT_OUT)
             log_p.sub_(normaliser[part, None])
