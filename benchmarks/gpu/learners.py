@@ -31,9 +31,10 @@ def make_learner(
     **options: Any,
 ) -> Learner:
     """Return a learner on the job's device; ``layout`` are keys of its model section."""
-    section = ModelSection(device="cuda" if job.device.type == "cuda" else "cpu", dtype=dtype, **(layout or {}))
+    device: Literal["cuda", "cpu"] = "cuda" if job.device.type == "cuda" else "cpu"
+    section = ModelSection(device=device, dtype=dtype, compile=compile, **(layout or {}))
     actor = ActorSection(max_tokens_per_micro_batch=max_tokens_per_micro_batch)
-    return Learner(model, section, RunSection(use_torch_compile=compile), actor, **options)
+    return Learner(model, section, RunSection(), actor, **options)
 
 
 def policy_gradient(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -229,7 +229,7 @@ def _of_learner(
 
 def _rounds(config: PPOConfig, device: str, ranks: int) -> bool:
     """Return whether the learner computes with rounded copies (:mod:`trainers.learner.cpu`) instead of FSDP2."""
-    again = config.model.enable_gradient_checkpointing or config.trainer.use_torch_compile
+    again = config.model.enable_gradient_checkpointing or config.model.compile is True
     alone = device == "cpu" and ranks == 1 and config.trainer.fsdp != "always"
     return alone and _number_size(config) == 2 and not again
 

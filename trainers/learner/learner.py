@@ -64,19 +64,19 @@ class Learner:
 
     Args:
         source: The actor: a folder or name that transformers loads, or a model (which is copied).
-        model: Precision, device, adapters and attention. The reference of an actor with adapters is that actor without
-            them, which takes no memory.
-        run: Division of the work among ranks, compilation, threads; its ``seed`` is that of new adapters.
+        model: Precision, device, adapters, attention and compilation. The reference of an actor with adapters is that
+            actor without them, which takes no memory.
+        run: Division of the work among ranks, threads; its ``seed`` is that of new adapters.
         actor: The actor's optimizer and the size of micro-batches.
         critic: The critic's optimizer; with it there is a critic, whose backbone is a copy of the actor's.
         reference: Whether there is a frozen reference, a copy of the actor.
-        total_steps: Updates of the actor until the end of a cosine.
+        total_steps: Updates of the actor until the end of a cosine; of few, ``model.compile=auto`` compiles nothing.
         temperature: Of the log-probabilities, as in sampling (:mod:`trainers.engines.base`).
         unused_token_ids: Ids that no engine samples, because the tokenizer has no token for them. Log-probabilities
             and entropies of actor and reference are over the other ids.
         share_prefixes: Read common prefixes of trajectories once (:mod:`trainers.learner.trees`). Speed
-            and memory only. Not with ``model.attn_implementation`` or ``run.use_torch_compile``, nor for families and
-            rotary embeddings that are not known to allow it, which the log says.
+            and memory only. Not with ``model.attn_implementation``, nor for families and rotary embeddings that are not
+            known to allow it, which the log says.
         chunk_size: Positions whose logits exist at the same time; ``None`` chooses by the size of the vocabulary (see
             :func:`trainers.learner.logprobs.token_logprobs`). Speed and memory only.
 
@@ -111,7 +111,7 @@ class Learner:
             keep_few_kernels()
         origin = ModelSource(source)
         origin.check_head()
-        setup = Setup.of(model, run, self.device, origin.config)
+        setup = Setup.of(model, run, self.device, origin.config, total_steps)
         self.ranks = Ranks(setup.meshes)
         self.temperature = temperature
         self.max_tokens_per_micro_batch = actor.max_tokens_per_micro_batch
@@ -131,7 +131,7 @@ class Learner:
         self._unused = self._tensor(self._unused_ids) if len(unused_token_ids) else None
         self._model, self._plain, self._varlen = model, origin.plain, setup.varlen
         self._flat: Layout = "packed" if model.use_remove_padding else "padded"
-        self._layout: Layout = "trees" if share_prefixes and reads_trees(model, run, origin.config) else self._flat
+        self._layout: Layout = "trees" if share_prefixes and reads_trees(model, origin.config) else self._flat
         learning = {"actor": Optimizer(self.actor, actor, total_steps)}
         if self.critic is not None and critic is not None:
             learning["critic"] = Optimizer(self.critic, critic)

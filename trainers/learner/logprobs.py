@@ -1,13 +1,14 @@
 """The language-model head at the positions that matter, in chunks: full logits never exist.
 
 For Qwen2.5's vocabulary, the float32 logits of 16 thousand tokens take 10 GB, several copies deep once log-softmax and
-its gradient are taken. Here only ``chunk_size`` positions have logits at any time, two copies of them at most: the
-forward pass keeps two numbers a position (log-sum-exp and entropy), and the backward pass computes a chunk's logits
-again.
+its gradient are taken. Here only ``chunk_size`` positions have logits at any time, two copies of them at most, and
+where the head is in 16 bits another one of those: the forward pass keeps two numbers a position (log-sum-exp and
+entropy), and the backward pass computes a chunk's logits again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from trainers.learner.compiled import compiled
 from trainers.learner.products import fastest_product
 from trainers.learner.transfer import to_device
 
@@ -39,7 +41,7 @@ class Support:
 
     @cached_property
     def _first(self) -> list[int]:
-        """Where the ids of each distribution begin, and at last their number."""
+        """The start of each distribution among the ids, and at last their number."""
         return [0, *np.cumsum(self.counts).tolist()]
 
     @cached_property
@@ -78,6 +80,7 @@ def token_logprobs(
     chunk_size: int | None = None,
     support: Support | None = None,
     unused: Tensor | None = None,
+    compiles: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return log-probabilities of the targets, and the entropy of the distribution they come from; differentiable.
 
@@ -95,6 +98,7 @@ def token_logprobs(
             512 MiB elsewhere.
         support: Softmax and entropy are over these tokens (each target is one of its own); ``None``: over all.
         unused: int64 ``[u]``; ids that are left out of every softmax and entropy (no target is one of them).
+        compiles: Compile the arithmetic on logits: a GPU then reads them two or three times instead of ten.
 
     Returns ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats. Raises ``ValueError``:
     ``temperature`` is not above 0.
@@ -103,7 +107,9 @@ def token_logprobs(
         raise ValueError(f"temperature must be above 0 to have log-probabilities with a gradient, not {temperature}")
     if chunk_size is None:
         chunk_size = positions_at_once(len(weight), hidden.device.type)
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, support, unused)
+    left_out = _LeftOut(support, unused, temperature)
+    functions = (compiled(_distributions), compiled(_slopes)) if compiles else (_distributions, _slopes)
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, left_out, functions)
     return logprobs, entropy
 
 
@@ -112,7 +118,8 @@ def _slices(vocab: int) -> list[slice]:
     return [slice(start, start + _ROWS) for start in range(0, vocab, _ROWS)]
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the logits, before the temperature."""
     if hidden.dtype == weight.dtype in (torch.float32, torch.float64):
         logits = fastest_product(hidden, weight)
     elif hidden.device.type == "cuda":
@@ -124,13 +131,81 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: fl
             logits[:, rows] = fastest_product(exact, weight[rows].float())
     if bias is not None:
         logits += bias
+    return logits
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """The tokens that are left out of distributions."""
+
+    support: Support | None
+    unused: Tensor | None
+    temperature: float
+
+    def mask(self, logits: Tensor, start: int) -> None:
+        """Mask them in the logits ``[c, V]`` of the distributions from ``start`` on, in place."""
+        value = _LEFT_OUT * min(1.0, self.temperature)  # after the division it is not beyond _LEFT_OUT
+        if self.support is not None:
+            logits.masked_fill_(self.support.left_out(start, *logits.shape), value)
+        if self.unused is not None:
+            logits.index_fill_(1, self.unused, value)
+
+
+def _own(logits: Tensor, temperature: float) -> Tensor:
+    """Return ``logits / temperature``, to be overwritten: in place, unless it is compiled.
+
+    What is compiled makes no copy of its own. But it would write whatever happens to an argument back into it.
+    """
+    if torch.compiler.is_compiling():
+        logits = logits.clone()
     if temperature != 1.0:
         logits /= temperature
     return logits
 
 
+def _distributions(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log-sum-exp, log-probabilities of targets, and entropies of ``[c, V]`` logits, which are overwritten."""
+    logits = _own(logits, temperature)
+    highest = logits.amax(-1)
+    logits -= highest[:, None]  # which neither log-probabilities nor the entropy notice
+    weights = logits.exp()
+    total = weights.sum(-1)
+    log_total = total.log()
+    logprobs = logits.gather(1, targets[:, None])[:, 0] - log_total
+    return highest + log_total, logprobs, log_total - weights.mul_(logits).sum(-1) / total
+
+
+def _slopes(
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    normaliser: Tensor,
+    entropy: Tensor,
+    grad_logprobs: Tensor,
+    grad_entropy: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return the gradient of ``[c, V]`` logits (before the temperature), which are overwritten, in ``dtype``.
+
+    With ``l = log p``: ``dl_t/dz_j = [j = t] - p_j`` and ``dH/dz_j = -p_j (l_j + H)``.
+    """
+    log_p = _own(logits, temperature).sub_(normaliser[:, None])
+    slope = grad_logprobs[:, None]
+    if grad_entropy is None:
+        grad = log_p.exp_().mul_(-slope)
+    else:
+        grad = log_p.exp()
+        factor = log_p.add_(entropy[:, None]).mul_(grad_entropy[:, None]).add_(slope)
+        grad.mul_(factor.neg_())
+    at_targets = grad.gather(1, targets[:, None]) + slope
+    if temperature != 1.0:
+        grad /= temperature
+        at_targets /= temperature
+    return grad.to(dtype).scatter_(1, targets[:, None], at_targets.to(dtype))
+
+
 class _ChunkedHead(torch.autograd.Function):
-    """Chunked head. With ``l = log p``: ``dl_t/dz_j = [j = t] - p_j`` and ``dH/dz_j = -p_j (l_j + H)``."""
+    """Chunked head; ``functions`` are :func:`_distributions` and :func:`_slopes`, compiled or not."""
 
     @staticmethod
     def forward(
@@ -141,29 +216,19 @@ class _ChunkedHead(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         chunk: int,
-        support: Support | None,
-        unused: Tensor | None,
+        left_out: _LeftOut,
+        functions: tuple[Callable[..., tuple[Tensor, Tensor, Tensor]], Callable[..., Tensor]],
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         normaliser, entropy, logprobs = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
-            logits = _logits(hidden[part], weight, bias, temperature)
-            if support is not None:
-                logits.masked_fill_(support.left_out(start, *logits.shape), _LEFT_OUT)
-            if unused is not None:
-                logits.index_fill_(1, unused, _LEFT_OUT)
-            highest = logits.amax(-1)
-            logits -= highest[:, None]  # which neither log-probabilities nor the entropy notice
-            weights = logits.exp()
-            total = weights.sum(-1)
-            log_total = total.log()
-            normaliser[part] = highest + log_total
-            logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - log_total
-            entropy[part] = log_total - weights.mul_(logits).sum(-1) / total
-            del logits, weights  # or they would stay while the next chunk's are made
+            logits = _logits(hidden[part], weight, bias)
+            left_out.mask(logits, start)
+            normaliser[part], logprobs[part], entropy[part] = functions[0](logits, targets[part], temperature)
+            del logits  # or they would stay while the next chunk's are made
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
-        ctx.temperature, ctx.chunk, ctx.support, ctx.unused = temperature, chunk, support, unused
+        ctx.temperature, ctx.chunk, ctx.left_out, ctx.slopes = temperature, chunk, left_out, functions[1]
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 
@@ -179,27 +244,14 @@ class _ChunkedHead(torch.autograd.Function):
             grad_logprobs = torch.zeros_like(normaliser)
         for start in range(0, len(hidden), ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            log_p = _logits(hidden[part], weight, bias, ctx.temperature)
-            if ctx.support is not None:
-                log_p.masked_fill_(ctx.support.left_out(start, *log_p.shape), _LEFT_OUT)
-            if ctx.unused is not None:
-                log_p.index_fill_(1, ctx.unused, _LEFT_OUT)
-            log_p.sub_(normaliser[part, None])
-            slope = grad_logprobs[part, None]
-            if grad_entropy is None:
-                grad = log_p.exp_().mul_(-slope)
-            else:
-                grad = log_p.exp()
-                factor = log_p.add_(entropy[part, None]).mul_(grad_entropy[part, None]).add_(slope)
-                grad.mul_(factor.neg_())
-                del factor
-            del log_p
-            grad.scatter_add_(1, targets[part, None], slope)
-            if ctx.temperature != 1.0:
-                grad /= ctx.temperature
+            logits = _logits(hidden[part], weight, bias)
+            ctx.left_out.mask(logits, start)
+            of_entropy = None if grad_entropy is None else grad_entropy[part]
+            numbers = (normaliser[part], entropy[part], grad_logprobs[part], of_entropy)
+            grad = ctx.slopes(logits, targets[part], ctx.temperature, *numbers, hidden.dtype)
+            del logits
             if grad_bias is not None:
-                grad_bias += grad.sum(0)
-            grad = grad.to(hidden.dtype)
+                grad_bias += grad.sum(0, dtype=grad_bias.dtype)
             if grad_hidden is not None:
                 grad_hidden[part] = grad @ weight
             if grad_weight is not None:

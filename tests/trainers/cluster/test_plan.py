@@ -328,7 +328,7 @@ def test_one_cpu_rank_in_bfloat16_has_rounded_copies():
     """Every model of the learner has copies; FSDP2 gathers instead."""
     cpu, half = ("model.device=cpu", "model.dtype=bfloat16"), 2 * SHAPE.parameters
     two = ("cluster.backend=ray", "cluster.learner_ranks=2")
-    again, compiled = ("model.enable_gradient_checkpointing=true",), ("trainer.use_torch_compile=true",)
+    again, compiled = ("model.enable_gradient_checkpointing=true",), ("model.compile=true",)
     sharded = ("trainer.fsdp=always",)
     for options in (again, compiled, sharded):  # FSDP2, on one rank as well
         rows = learner_memory(*cpu, *options)
