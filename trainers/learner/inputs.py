@@ -171,8 +171,8 @@ class Sums:
         return {name: sums.get(name, 0.0) + self._here.get(name, 0.0) for name in (*sums, *self._here)}
 
 
-def column(name: str, values: PerToken, offsets: NDArray[np.int64]) -> Floats:
-    """Return one float32 array of all action tokens' numbers, checked against the trajectories."""
+def column(name: str, values: PerToken, offsets: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Return all action tokens' numbers, float32 ``[N]``, on a device, checked against the trajectories."""
     if isinstance(values, np.ndarray) and values.dtype != object and values.ndim == 1:
         if values.size != offsets[-1]:
             raise ValueError(f"per_token[{name!r}] has {values.size} numbers for {offsets[-1]} action tokens")
@@ -195,7 +195,7 @@ def column(name: str, values: PerToken, offsets: NDArray[np.int64]) -> Floats:
         raise ValueError(
             f"per_token[{name!r}] is {flat[token]} at action token {token - offsets[number]} of trajectory {number}"
         )
-    return flat
+    return to_device(flat, device)
 
 
 def some_names(trajectories: Sequence[Trajectory]) -> str:

@@ -27,12 +27,13 @@ from trainers.config.learning import CriticSection
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.engines.kernels import keep_few_kernels
+from trainers.learner.budget import TokenBudget
 from trainers.learner.checkpoint import replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
-from trainers.learner.fsdp import Ranks, rank_device
+from trainers.learner.fsdp import Ranks, can_forget, forget, rank_device
 from trainers.learner.inputs import Floats, PerToken, SamplingMasks, Sums, column, inputs_of, some_names, split
 from trainers.learner.lora import WithoutAdapters, adapter_record, write_adapter
-from trainers.learner.memory import peak
+from trainers.learner.memory import free_bytes, give_back_gpu_memory, peak
 from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer
 from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows
@@ -42,7 +43,9 @@ from trainers.learner.system_errors import system_errors
 from trainers.learner.tensors import write_model
 from trainers.learner.transfer import to_device
 from trainers.learner.weight_stream import WeightStream, Which
+from trainers.models.memory import Computation
 from trainers.models.policy import resolve_device
+from trainers.models.shape import shape_of_model
 from trainers.models.source import ModelSource, Source
 from trainers.section import ActorSection
 from trainers.trajectory import Trajectory, action_offsets
@@ -114,7 +117,6 @@ class Learner:
         setup = Setup.of(model, run, self.device, origin.config, total_steps)
         self.ranks = Ranks(setup.meshes)
         self.temperature = temperature
-        self.max_tokens_per_micro_batch = actor.max_tokens_per_micro_batch
         self.peak_tflops = run.peak_tflops or peak_tflops_of(self.device)
         self._sequence = None if setup.meshes is None else setup.meshes.sequence
         without = reference and model.lora_rank > 0  # adapters: the actor itself
@@ -136,6 +138,8 @@ class Learner:
         if self.critic is not None and critic is not None:
             learning["critic"] = Optimizer(self.critic, critic)
         self.actor_optimizer, self.critic_optimizer = learning["actor"], learning.get("critic")
+        self._models = list(made.values())
+        self._budget = self._budget_of(actor.max_tokens_per_micro_batch, origin, model, run)
         adapters = adapter_record(model, run.seed) if model.lora_rank else None
         self._state = LearnerState(made, learning, adapters, self.ranks)
         self._apart: Ranks | None = None
@@ -175,10 +179,15 @@ class Learner:
         self._refuse_unused(trajectories)
         offsets = action_offsets(trajectories)
         results, masks = torch.zeros(2, int(offsets[-1]), device=self.device), SamplingMasks(trajectories)
-        for batch in self._cut(action_rows(trajectories)):
-            logprobs, entropies = self._score(policy, batch, self.temperature, masks)
-            index = self._tensor(batch.index)
-            results[0, index], results[1, index] = logprobs, entropies
+        units = action_rows(trajectories)
+
+        def score() -> None:
+            for batch in self._cut(units):
+                logprobs, entropies = self._score(policy, batch, self.temperature, masks)
+                index = self._tensor(batch.index)
+                results[0, index], results[1, index] = logprobs, entropies
+
+        self._budget.attempt(score, self._forget, _largest(units))
         scores, spread = (split(row, offsets) for row in self.ranks.add(results).cpu().numpy())
         return (scores, spread) if entropy else scores
 
@@ -194,8 +203,13 @@ class Learner:
         critic = self._need_critic()
         offsets = action_offsets(trajectories)
         results = torch.zeros(int(offsets[-1]) + len(trajectories), device=self.device)
-        for batch in self._cut(value_rows(trajectories)):
-            results[self._tensor(batch.index)] = self._value(critic, batch)
+        units = value_rows(trajectories)
+
+        def value() -> None:
+            for batch in self._cut(units):
+                results[self._tensor(batch.index)] = self._value(critic, batch)
+
+        self._budget.attempt(value, self._forget, _largest(units))
         flat = self.ranks.add(results).cpu().numpy()
         return split(flat, offsets), flat[offsets[-1] :]
 
@@ -293,7 +307,7 @@ class Learner:
         offsets = action_offsets(trajectories)
         if not offsets[-1]:
             raise ValueError(f"none of the {len(trajectories)} trajectories has an action token to train on")
-        columns = {name: self._tensor(column(name, values, offsets)) for name, values in per_token.items()}
+        columns = {name: column(name, values, offsets, self.device) for name, values in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
         units = action_rows(trajectories)
 
@@ -304,7 +318,7 @@ class Learner:
                 self._learn(batch, columns, forward, loss_fn, sums, dict(zip(record, records, strict=True)))
             return sums, records
 
-        sums, records = accumulate()
+        sums, records = self._budget.attempt(accumulate, self._forget, _largest(units))
         result: dict[str, Any] = self.ranks.add_numbers(sums.read())
         flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
         result["padding"] = 1.0 - result.pop("real") / result["padding"]
@@ -451,7 +465,7 @@ class Learner:
 
     def _cut(self, units: list[list[Row]]) -> list[MicroBatch]:
         """Cut this rank's micro-batches, as many as every other rank has."""
-        budget = self.max_tokens_per_micro_batch * (1 if self._sequence is None else self._sequence.size())
+        budget = self._budget.tokens * (1 if self._sequence is None else self._sequence.size())
         cuts = micro_batches(units, budget, self.ranks.count, self._layout)
         if self._layout == "trees" and self.device.type == "cuda":  # whose attention of rows is the faster one
             read, tokens = np.sum([(batch.real, batch.num_tokens) for share in cuts for batch in share] or [(0, 0)], 0)
@@ -459,6 +473,26 @@ class Learner:
                 cuts = micro_batches(units, budget, self.ranks.count, self._flat)
         own = cuts[self.ranks.number]
         return own + [IDLE] * (max(map(len, cuts)) - len(own))
+
+    def _budget_of(self, tokens: int | None, origin: ModelSource, model: ModelSection, run: RunSection) -> TokenBudget:
+        learns = [optimizer for optimizer in (self.actor_optimizer, self.critic_optimizer) if optimizer is not None]
+        computation = Computation.of(model, run, self.device.type)
+        by_memory = tokens is None and free_bytes(self.device) is not None
+        shape = shape_of_model(origin.skeleton()) if by_memory else None
+
+        def soon() -> int:
+            assert shape is not None
+            gradients = sum(optimizer.gradient_bytes(self.device) for optimizer in learns)
+            return gradients + (0 if self.ranks.meshes is None else computation.gathered_bytes(shape))
+
+        recovers = all(map(can_forget, self._models))
+        return TokenBudget(tokens, shape, computation, self.ranks, self.device, soon, recovers)
+
+    def _forget(self) -> None:
+        """Forget a pass that ran out of memory, and its gradients."""
+        for module in self._models:
+            forget(module)
+        give_back_gpu_memory(self.device)
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return to_device(array, self.device)
@@ -492,3 +526,8 @@ class Learner:
         if self.critic is None:
             raise ValueError("this learner has no critic; construct it with critic=CriticSection()")
         return self.critic
+
+
+def _largest(units: Sequence[Sequence[Row]]) -> int:
+    """Return the tokens of the largest trajectory, which stays whole."""
+    return max((sum(len(row.tokens) for row in unit) for unit in units), default=0)

@@ -22,10 +22,8 @@ from torch.autograd.function import once_differentiable
 from trainers.learner.compiled import compiled
 from trainers.learner.products import fastest_product
 from trainers.learner.transfer import to_device
+from trainers.models.memory import positions_at_once
 
-#: Logits of a chunk, where its size is not given: 32 MiB on a CPU, where small chunks are as fast; 512 MiB elsewhere.
-_LOGITS = {"cpu": 2**23}
-_LOGITS_ELSEWHERE = 2**27
 #: Rows of the head that are converted at the same time.
 _ROWS = 2**13
 #: In place of the logit of a token that is left out: its exponential is 0, and no product with it is a NaN.
@@ -63,11 +61,6 @@ class Support:
         places = (self._rows[ids] - start) * vocab + self.ids[ids]
         mask.view(-1).index_fill_(0, places, False)
         return mask
-
-
-def positions_at_once(vocab: int, device: str) -> int:
-    """Return how many positions have logits at the same time by default, on torch's type of device."""
-    return max(1, _LOGITS.get(device, _LOGITS_ELSEWHERE) // vocab)
 
 
 def token_logprobs(

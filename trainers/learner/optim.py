@@ -82,6 +82,13 @@ class Optimizer:
         """Return the live state tensors by parameter name; writing into them is loading."""
         return {name: self._adamw.state[parameter] for name, parameter in self.names.items()}
 
+    def gradient_bytes(self, device: torch.device) -> int:
+        """Return the bytes that the gradients of this rank take on a device, where offloaded ones are not."""
+        parts = [
+            parameter.to_local() if isinstance(parameter, DTensor) else parameter for parameter in self.names.values()
+        ]
+        return sum(part.numel() * part.element_size() for part in parts if part.device.type == device.type)
+
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self._adamw.zero_grad()

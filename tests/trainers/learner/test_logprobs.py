@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from trainers.learner.logprobs import Support, positions_at_once, token_logprobs
+from trainers.learner.logprobs import Support, token_logprobs
+from trainers.models.memory import positions_at_once
 
 
 def inputs(n=13, width=6, vocab=11, dtype=torch.float32, seed=0, bias=True):
