@@ -26,6 +26,7 @@ BACKEND = "inductor"  #: torch.compile's; tests take one that generates no code
 _COMPILATIONS = 64
 #: Parameters and updates below which the minute that it takes is not won back.
 _SMALL, _SHORT = 50_000_000, 20
+_CAPABILITY = (7, 0)  #: of the oldest GPUs that triton generates code for
 
 
 def pays(section: ModelSection, device: torch.device, parameters: int, updates: int | None) -> bool:
@@ -34,8 +35,9 @@ def pays(section: ModelSection, device: torch.device, parameters: int, updates: 
         return section.compile
     if device.type != "cuda" or parameters < _SMALL or (updates is not None and updates < _SHORT):
         return False
-    if importlib.util.find_spec("triton") is None:  # torch's own packages for CUDA bring it on Linux alone
-        _LOG.warning("blocks are not compiled, which is slower: that needs triton")
+    # torch's own packages for CUDA bring triton on Linux alone.
+    if importlib.util.find_spec("triton") is None or torch.cuda.get_device_capability(device) < _CAPABILITY:
+        _LOG.warning("blocks are not compiled, which is slower: that needs triton, and a GPU that it knows")
         return False
     return True
 

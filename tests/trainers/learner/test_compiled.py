@@ -142,11 +142,14 @@ def test_compiled_head_is_the_plain_one(monkeypatch, unused):
 )
 def test_compilation_is_chosen_where_it_pays(monkeypatch, choice, device, parameters, updates, expected):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     section = ModelSection(compile=choice)
     assert compiled.pays(section, torch.device(device), parameters, updates) is expected
 
 
-def test_missing_compiler_is_reported(monkeypatch, caplog):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+@pytest.mark.parametrize(("triton", "capability"), [(None, (9, 0)), (object(), (6, 1))])
+def test_missing_compiler_is_reported(monkeypatch, caplog, triton, capability):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: triton)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert not compiled.pays(ModelSection(), torch.device("cuda"), 10**9, None)
     assert "needs triton" in caplog.text
