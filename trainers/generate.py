@@ -244,7 +244,6 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
             "model": _model(config),
             "engine": config.engine.model_copy(update=changes),
             "rollout": {"max_response_length": rollout.max_response_length},
-            "actor": {"max_tokens_per_micro_batch": config.engine.max_context},
             "cluster": config.cluster.model_dump() | places,
             "ray_init": config.ray_init,
             "trainer": {"seed": config.trainer.seed, "default_local_dir": str(folder)},

@@ -96,7 +96,10 @@ class OptimizerSection(Section):
 class ActorSection(OptimizerSection):
     """Training of the policy, by whatever loss."""
 
-    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Maximum tokens in one forward and backward pass.")
+    max_tokens_per_micro_batch: int | None = Field(None, ge=1)
+    """Maximum tokens in one forward and backward pass of a rank. null is 2048 on CPUs; on a GPU, what its free memory
+    holds at the first update, at most 16384. A longer episode is a pass of its own. Where a GPU's memory runs out, a
+    single rank continues with half of it."""
 
 
 def value_of(section: Section, key: str) -> Any:

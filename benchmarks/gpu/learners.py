@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -31,9 +32,10 @@ def make_learner(
     **options: Any,
 ) -> Learner:
     """Return a learner on the job's device; ``layout`` are keys of its model section."""
-    section = ModelSection(device="cuda" if job.device.type == "cuda" else "cpu", dtype=dtype, **(layout or {}))
+    device: Literal["cuda", "cpu"] = "cuda" if job.device.type == "cuda" else "cpu"
+    section = ModelSection(device=device, dtype=dtype, compile=compile, **(layout or {}))
     actor = ActorSection(max_tokens_per_micro_batch=max_tokens_per_micro_batch)
-    return Learner(model, section, RunSection(use_torch_compile=compile, offload=offload), actor, **options)
+    return Learner(model, section, RunSection(offload=offload), actor, **options)
 
 
 def policy_gradient(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -51,6 +53,21 @@ def numbers_of(trajectories: Sequence[Trajectory], seed: int = 0) -> dict[str, N
 
 def update(learner: Learner, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return learner.update_actor(trajectories, numbers_of(trajectories), policy_gradient)
+
+
+def refuse_waiting(learner: Learner) -> None:
+    """Let a learner on CUDA raise where the host waits for the GPU inside a micro-batch; after an update to warm up."""
+    learn = learner._learn
+
+    def run(*args: Any) -> None:
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            learn(*args)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+    learner._learn = run  # type: ignore[method-assign]
 
 
 def gradients(

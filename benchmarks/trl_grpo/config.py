@@ -11,6 +11,7 @@ from trainers.command_line import ConfigError, resolve
 from trainers.command_line.load import Problem
 from trainers.config import PPOConfig
 from trainers.config.describe import all_keys
+from trainers.models.memory import CPU_TOKENS
 from trainers.models.policy import resolve_device
 
 #: Keys with one field of ``GRPOConfig`` each, and the conversion of the value.
@@ -217,7 +218,7 @@ def grpo_arguments(config: PPOConfig) -> dict[str, Any]:
     trainer, actor, rollout = config.trainer, config.actor, config.rollout
     episodes, steps = rollout.n * rollout.groups_per_batch, steps_an_iteration(config)
     # As many episodes as fit into a micro-batch at their longest; they must divide an optimizer step's.
-    fit = max(1, actor.max_tokens_per_micro_batch // config.engine.max_context)
+    fit = max(1, (actor.max_tokens_per_micro_batch or CPU_TOKENS) // config.engine.max_context)
     share = episodes // actor.mini_batches
     micro = max(size for size in range(1, share + 1) if share % size == 0 and size <= fit)
     return settings | {

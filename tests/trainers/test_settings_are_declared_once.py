@@ -27,7 +27,7 @@ _COMMON = {
 _ALLOWED = {
     "trainers.builders.environments.Component": "a component as it is played: of `env` and `data`, or of a mixture",
     "trainers.engines.base.Sampling": "a request: of rollouts, validation and futures, which have sections each",
-    "trainers.cluster.memory.ModelShape": "the shape of any model, read from its files",
+    "trainers.models.memory.ModelShape": "the shape of any model, read from its files",
     "trainers.integrations.trl.rollout.TextEnvRollout": "an interface of TRL's users, who have no section",
     "trainers.serving.local_policy.LocalPolicy": "the policy of `textenvs evaluate`, whose options are its own",
 }

@@ -436,7 +436,8 @@ async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | N
     name = max(openings, key=openings.__getitem__)
     needed, micro_batch = openings[name] + reply, config.actor.max_tokens_per_micro_batch
     if needed > context and not config.data.filter_overlong_prompts:
-        hint = f" and actor.max_tokens_per_micro_batch (now {micro_batch})" if needed > micro_batch else ""
+        small = micro_batch is not None and needed > micro_batch
+        hint = f" and actor.max_tokens_per_micro_batch (now {micro_batch})" if small else ""
         advice = f"raise engine.max_context{hint} to {needed} at least, and further for the turns that follow"
         if positions is not None and needed > positions:
             advice = (

@@ -9,12 +9,12 @@
   nothing. With ``trainer.offload`` none of it is on a GPU;
 * parameters in use are gathered in the dtype of the computation: those outside the blocks, and two blocks at once; one
   CPU rank in bfloat16 has rounded copies of all, unless it computes activations again or compiles;
-* activations of a micro-batch: what a layer with gated units stores for backward (:func:`_activation_bytes`), or
+* activations of a micro-batch (:mod:`trainers.models.memory`): what a layer with gated units stores for backward, or
   where the number of units is not known, 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with
   tensor parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the
   attention matrix); with gradient checkpointing that of one layer, and the inputs of all (unless
   ``model.enable_activation_offload``); and float32 logits of as many positions as the learner computes at once
-  (:func:`trainers.learner.logprobs.positions_at_once`), twice;
+  (:func:`trainers.models.memory.positions_at_once`), twice;
 * on CPUs the driver's float32 model, Python itself, and a copy of what is published count, too: for embedded engines in
   Ray actors, and for servers with ``rollout.staleness``;
 * an engine holds its weights, and keys and values of at most ``engine.kv_cache_gib``: the embedded engine no more than
@@ -34,12 +34,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from trainers.config.engine import ServedEngineSection, SGLangEngineSection, VLLMEngineSection
-from trainers.config.sizes import slots
+from trainers.config.sizes import sleep_level, slots
 from trainers.engines.base import default_kv_bytes
+from trainers.models.memory import CPU_TOKENS, Computation, ModelShape
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
@@ -132,6 +133,11 @@ _CONTEXT_BYTES = 2**30
 _LIBRARIES = 400 * 2**20
 SERVED = "users and judges"  #: whose models are folders
 Rows = Sequence[tuple[str, str, int]]  #: ``(who, what, bytes)``
+MomentName = Literal["rolling out", "learning", "updating", "waking", "at once"]
+#: In the order of an iteration. A server that slept takes memory for keys and values in the last one.
+MOMENTS: tuple[MomentName, ...] = ("rolling out", "learning", "updating", "waking")
+_OF_LEARNING = ("gradients", "gathered layers", "activations")
+_OF_UPDATING = (GATHERED, BUCKET)
 #: The rows of :func:`estimate` that no chunking and no luck makes smaller, as ``(who, what)``.
 CERTAIN = frozenset(
     [
@@ -145,25 +151,6 @@ CERTAIN = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class ModelShape:
-    """The sizes of a model that determine its memory."""
-
-    parameters: int  #: all, tied ones once
-    layers: int  #: blocks
-    hidden: int  #: width
-    kv_width: int  #: numbers of keys (as many of values) that a token has in a layer
-    vocab: int  #: tokens
-    heads: int  #: of queries, in a layer
-    kv_heads: int  #: of keys and values
-    intermediate: int  #: units of a feed-forward layer; 0 where layers differ or do not say
-    outside: int  #: parameters outside the blocks: embeddings, head and the last norm
-    #: By the last part of their names, the inputs and outputs of the blocks' linear layers, added up over all layers:
-    #: the parameters of an adapter of rank 1
-    linear: tuple[tuple[str, int], ...] = ()
-    positions: int = 0  #: of its longest context
-
-
 def estimate(
     config: PPOConfig,
     shape: ModelShape,
@@ -173,19 +160,36 @@ def estimate(
     shards: int,
     engine_gpus: int,
     gpu_bytes: int | None,
+    gpu_free: int | None = None,
     served: Sequence[tuple[int, int]] = (),
 ) -> Iterator[tuple[str, str, int]]:
     """Yield rows ``(who, what, bytes)``; ``shards`` ranks share the learner's parameters, beside tensor parallelism.
 
-    ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, where it is known; ``served`` are the bytes of
-    each user's and judge's weights, and of its keys and values, where its model is a folder.
+    ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, ``gpu_free`` what is free of it, where they are
+    known; ``served`` are the bytes of each user's and judge's weights, and of its keys and values, where its model is
+    a folder.
     """
-    yield from _of_learner(config, shape, device, ranks, shards)
+    learner, rows = list(_of_learner(config, shape, device, ranks, shards)), list[tuple[str, str, int]]()
     if not config.engine.base_urls:  # those servers have their memory already
-        yield from _of_engine(config, shape, device, engine_gpus, gpu_bytes)
+        rows += _of_engine(config, shape, device, engine_gpus, gpu_bytes)
     if served:
-        yield SERVED, "weights", sum(weights for weights, _ in served)
-        yield SERVED, "keys and values", sum(cache for _, cache in served)
+        rows.append((SERVED, "weights", sum(weights for weights, _ in served)))
+        rows.append((SERVED, "keys and values", sum(cache for _, cache in served)))
+    yield from learner
+    free = gpu_bytes if gpu_free is None else gpu_free
+    yield "learner", "activations", _activations(config, shape, device, ranks, [*learner, *rows], free)
+    yield from rows
+
+
+def is_there(who: str, what: str, moment: MomentName, level: int) -> bool:
+    """Return whether a part is in a GPU's memory at a moment, with engines on it that sleep so deeply."""
+    if what in _OF_LEARNING:
+        return moment == "learning"
+    if what in _OF_UPDATING or (what == BUCKETS and level):
+        return moment == "updating"
+    if who != "engine" or what == CONTEXT or not level:
+        return True
+    return moment in ("rolling out", "waking") or (what == "weights" and (moment == "updating" or level == 1))
 
 
 def _number_size(config: PPOConfig) -> int:
@@ -195,15 +199,11 @@ def _number_size(config: PPOConfig) -> int:
 def _of_learner(
     config: PPOConfig, shape: ModelShape, device: str, ranks: int, shards: int
 ) -> Iterator[tuple[str, str, int]]:
-    from trainers.learner.logprobs import positions_at_once  # which brings torch; a plan without a model needs none
-
-    tensor = config.trainer.tensor_parallel_size
-    inside = shape.parameters - shape.outside
-    held = (inside // tensor + shape.outside) // shards
+    computation = Computation.of(config.model, config.trainer, device)
+    held = ((shape.parameters - shape.outside) // computation.tensor + shape.outside) // shards
     size = _number_size(config)
     trained = 1 + ("critic" in config.algorithm.needs)
     frozen = int(config.needs_reference)
-    tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
     learned, adapters, parameter_bytes = held, 0, 4
     if config.model.lora_rank:
         learned = adapters = _adapter_parameters(config.model, shape) // shards
@@ -226,34 +226,34 @@ def _of_learner(
         rounded = adapters if config.model.lora_rank else shape.parameters
         yield "learner", "rounded parameters", size * (trained + frozen) * rounded
     elif ranks > 1 or config.trainer.offload or size == 2:
-        yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
-    a_layer, inputs = tokens * _activation_bytes(config, shape, device, ranks), size * tokens * shape.hidden * layers
-    activations = a_layer * layers
-    if config.model.enable_gradient_checkpointing:
-        activations = a_layer + (0 if config.model.enable_activation_offload else inputs)
-    positions = min(tokens, positions_at_once(shape.vocab, device))
-    yield "learner", "activations", int(activations) + 2 * 4 * positions * shape.vocab
+        yield "learner", "gathered layers", computation.gathered_bytes(shape)
+
+
+def _activations(
+    config: PPOConfig, shape: ModelShape, device: str, ranks: int, rows: Rows, gpu_free: int | None
+) -> int:
+    """Return the bytes of a micro-batch; ``rows`` are of what else there is, on a GPU with ``gpu_free`` bytes.
+
+    Its tokens are those that the learner takes (:meth:`~trainers.models.memory.Computation.tokens_that_fit`), or those
+    of the longest episode, which stands alone.
+    """
+    computation = Computation.of(config.model, config.trainer, device, lean=_rounds(config, device, ranks))
+    tokens = config.actor.max_tokens_per_micro_batch
+    if tokens is None:
+        level, apart = sleep_level(config, device), not config.cluster.colocate
+        here = [row for row in rows if not (apart and row[0] == "engine")]
+        there = sum(size for who, what, size in here if is_there(who, what, "learning", level))
+        free = None if gpu_free is None else gpu_free - there
+        fits = CPU_TOKENS if device == "cpu" else computation.tokens_that_fit(shape, free)
+        tokens = max(fits, config.engine.max_context)
+    return computation.micro_batch_bytes(shape, tokens)
 
 
 def _rounds(config: PPOConfig, device: str, ranks: int) -> bool:
     """Return whether the learner computes with rounded copies (:mod:`trainers.learner.cpu`) instead of FSDP2."""
-    again = config.model.enable_gradient_checkpointing or config.trainer.use_torch_compile
+    again = config.model.enable_gradient_checkpointing or config.model.compile is True
     alone = device == "cpu" and ranks == 1 and config.trainer.fsdp != "always"
     return alone and _number_size(config) == 2 and not again
-
-
-def _activation_bytes(config: PPOConfig, shape: ModelShape, device: str, ranks: int) -> float:
-    """Return the bytes per token that one layer stores for the backward pass."""
-    size, tensor = _number_size(config), config.trainer.tensor_parallel_size
-    if not shape.intermediate:
-        return (10 + 24 / tensor) * size / 2 * shape.hidden
-    lean = _rounds(config, device, ranks)
-    # Of each norm its input and output, and in between one in float32; of the others queries, keys, values and what
-    # attention makes of them, and four rows of units: of the gate before and after, of its factor, of the product.
-    norms = 2 * (2 * size if lean else 4 + 2 * size) * shape.hidden
-    units = (2 if lean and not config.model.lora_rank else 4) * shape.intermediate
-    queries = shape.heads * shape.kv_width // max(shape.kv_heads, 1)
-    return norms + size * (units + 2 * queries + 2 * shape.kv_width) / tensor
 
 
 def _of_engine(

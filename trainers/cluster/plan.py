@@ -126,7 +126,8 @@ def make_plan(
     on_ray, local_ranks = cluster.backend == "ray", _ranks(config, machine)
     if shape is not None:
         sizes = {"ranks": local_ranks, "shards": shards, "engine_gpus": engine.gpus}
-        memory = tuple(estimate(config, shape, device=device, gpu_bytes=machine.gpu_bytes, served=served, **sizes))
+        total, free = machine.gpu_bytes, machine.gpu_free
+        memory = tuple(estimate(config, shape, device=device, gpu_bytes=total, gpu_free=free, served=served, **sizes))
     lines = timelines(memory, config, device, local_ranks, machine) if memory else ()
     plan = Plan(
         "ray" if on_ray else "local",

@@ -18,19 +18,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from trainers.cluster.memory import (
     BUCKET,
     BUCKETS,
     CERTAIN,
-    CONTEXT,
     GATHERED,
+    MOMENTS,
     ON_THEIR_WAY,
     RESERVED,
     SERVED,
     Machine,
+    MomentName,
     Rows,
+    is_there,
     local_servers,
 )
 from trainers.config.engine import ServedEngineSection, VLLMEngineSection
@@ -43,11 +45,6 @@ _GIB = 2**30
 #: Tolerance of the estimate.
 MARGIN = 1.2
 _LISTED = 3  # parts that are named
-MomentName = Literal["rolling out", "learning", "updating", "waking", "at once"]
-#: In the order of an iteration. A server that slept takes memory for keys and values in the last one.
-MOMENTS: tuple[MomentName, ...] = ("rolling out", "learning", "updating", "waking")
-_OF_LEARNING = ("gradients", "gathered layers", "activations")
-_OF_UPDATING = (GATHERED, BUCKET)
 MACHINE = "machine"  #: the kind of main memory
 _LABEL, _COLUMN = 42, 13  # widths of a table's columns
 
@@ -161,18 +158,7 @@ def _moments(rows: Rows, config: PPOConfig, device: str, level: int) -> Iterator
         return
     names = MOMENTS if level and isinstance(config.engine, ServedEngineSection) else MOMENTS[:-1]
     for name in names:
-        yield Moment(name, tuple(row for row in rows if _is_there(row[0], row[1], name, level)))
-
-
-def _is_there(who: str, what: str, moment: MomentName, level: int) -> bool:
-    """Return whether a part is in a GPU's memory at a moment."""
-    if what in _OF_LEARNING:
-        return moment == "learning"
-    if what in _OF_UPDATING or (what == BUCKETS and level):
-        return moment == "updating"
-    if who != "engine" or what == CONTEXT or not level:
-        return True
-    return moment in ("rolling out", "waking") or (what == "weights" and (moment == "updating" or level == 1))
+        yield Moment(name, tuple(row for row in rows if is_there(row[0], row[1], name, level)))
 
 
 def _places(
@@ -247,7 +233,7 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
         share = engine.vllm.gpu_memory_utilization
         return f"less with a smaller engine.vllm.gpu_memory_utilization (now {share:g}){also}"
     if what == "activations":
-        tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch})"
+        tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch or 'null'})"
         also = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"
         return f"less with a smaller {tokens}{also}"
     if what in (BUCKET, BUCKETS):

@@ -50,6 +50,9 @@ class ModelSection(Section):
     """Recompute activations in the backward pass instead of storing them."""
     enable_activation_offload: bool = False
     """Store the activations of gradient checkpointing on the CPU; for cuda."""
+    compile: Literal["auto"] | bool = "auto"
+    """Compile the learner's blocks, and its arithmetic on logits, with torch.compile; a run's first updates take up to
+    a minute longer. `auto`: on cuda, for a model from 50 million parameters on and a run from 20 updates on."""
     use_remove_padding: bool = False
     """Pack sequences instead of padding them, unless they are read as token trees. For cuda."""
     attn_implementation: str | None = Field(None, min_length=1)

@@ -32,7 +32,6 @@ class RunSection(Section):
     """Ranks that share each sequence; divides the model's heads."""
     offload: bool = False
     """Keep parameters, gradients and optimizer states on the CPU between uses; for cuda."""
-    use_torch_compile: bool = Field(False, description="Compile the learner's layers with torch.compile.")
     peak_tflops: float | None = Field(None, gt=0)
     """The device's peak in TFLOP/s, for `mfu`; null is the data sheet's value, if known."""
 

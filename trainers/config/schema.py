@@ -213,7 +213,8 @@ def _context_checks(config: PPOConfig) -> Problems:
         yield "rollout.max_response_length", f"is {response}, which leaves no room for a prompt in {context}"
     if (longest := config.data.longest_prompt) is not None and longest >= config.engine.max_context:
         yield "data.longest_prompt", f"is {longest}, which {context} does not hold"
-    if (most := config.actor.max_tokens_per_micro_batch) < config.engine.max_context:
+    most = config.actor.max_tokens_per_micro_batch
+    if most is not None and most < config.engine.max_context:
         yield "actor.max_tokens_per_micro_batch", f"is {most}; the longest episode, {context}, must fit"
 
 

@@ -224,6 +224,7 @@ def _put(out: Tensor, block: _Block, values: Tensor) -> None:
     out.index_copy_(0, block.nodes, values.transpose(1, 2).flatten(0, 1).index_select(0, block.places))
 
 
+@torch.compiler.disable
 def _exchange(tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -> Tensor:
     """Cut ``tensor`` along one dimension, send piece ``r`` to rank ``r``, join received pieces along another."""
     exchanged: Tensor = _AllToAll.apply(tensor, group, cut, join)

@@ -60,6 +60,20 @@ def shard(model: Policy | Critic, meshes: Meshes, dtype: torch.dtype, offload: O
             module.set_force_sum_reduction_for_comms(True)
 
 
+def can_forget(model: nn.Module) -> bool:
+    """Return whether a pass of a model that raised can be forgotten: of a sharded one, from torch 2.13 on."""
+    return not isinstance(model, FSDPModule) or hasattr(model, "reset_iter_state")
+
+
+def forget(model: nn.Module) -> None:
+    """Forget a pass of a model that raised, and its gradients; of one that :func:`can_forget`, on one rank."""
+    for parameter in model.parameters():  # of a sharded model: those that are gathered now, which the reset leaves
+        parameter.grad = None
+    # A model that never ran has no state to reset, and the reset fails.
+    if isinstance(model, FSDPModule) and model._get_fsdp_state()._is_root is not None:
+        model.reset_iter_state()
+
+
 def whole(tensor: Tensor) -> Tensor:
     """Return the full tensor, on every rank; for a sharded one, all ranks must call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -119,6 +133,14 @@ class Ranks:
         dist.all_gather_object(everyone, dict(numbers), group=self._data)
         names: Iterable[str] = dict.fromkeys(name for share in everyone for name in share)
         return {name: sum(share.get(name, 0.0) for share in everyone) for name in names}
+
+    def least(self, number: int) -> int:
+        """Return the smallest of all ranks' numbers."""
+        if self.world == 1:
+            return number
+        everyone: list[Any] = [None] * self.world
+        dist.all_gather_object(everyone, number, group=self.group)
+        return int(min(everyone))
 
     def wait(self) -> None:
         """Wait until all ranks have called this."""

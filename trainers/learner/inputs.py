@@ -6,7 +6,7 @@ for the models, and one array a trajectory outside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from trainers.learner.attention import Tree, gather_tokens
 from trainers.learner.logprobs import Support
 from trainers.learner.packing import Ints, MicroBatch
+from trainers.learner.transfer import to_device
 from trainers.trajectory import Trajectory
 
 Floats = NDArray[np.float32]
@@ -58,8 +59,8 @@ def inputs_of(
     trees.
     """
 
-    def tensor(array: Any) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+    def tensor(array: NDArray[Any]) -> Tensor:
+        return to_device(array, device)
 
     input_ids, positions = batch.input_ids, batch.positions
     rows, width = input_ids.shape
@@ -144,11 +145,34 @@ class SamplingMasks:
         if not counts.any():
             return None
         places = np.arange(counts.sum()) + np.repeat(self._starts[index] - (np.cumsum(counts) - counts), counts)
-        return Support(torch.from_numpy(self._ids[places]).to(device), torch.from_numpy(counts))
+        return Support(to_device(self._ids[places], device), counts)
 
 
-def column(name: str, values: PerToken, offsets: NDArray[np.int64]) -> Floats:
-    """Return one float32 array of all action tokens' numbers, checked against the trajectories."""
+class Sums:
+    """Sums of named numbers over micro-batches: those of the device stay there until all are read at once."""
+
+    def __init__(self) -> None:
+        self._here: dict[str, float] = {}
+        self._there: dict[str, Tensor] = {}
+
+    def add(self, numbers: Mapping[str, Tensor | float]) -> None:
+        """Add numbers, or tensors of one number; nothing waits for them."""
+        for name, value in numbers.items():
+            if isinstance(value, Tensor):
+                number = value.detach().double().reshape(())
+                self._there[name] = self._there[name] + number if name in self._there else number
+            else:
+                self._here[name] = self._here.get(name, 0.0) + float(value)
+
+    def read(self) -> dict[str, float]:
+        """Return all sums, by name."""
+        values = torch.stack(list(self._there.values())).tolist() if self._there else []
+        sums = dict(zip(self._there, values, strict=True))
+        return {name: sums.get(name, 0.0) + self._here.get(name, 0.0) for name in (*sums, *self._here)}
+
+
+def column(name: str, values: PerToken, offsets: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Return all action tokens' numbers, float32 ``[N]``, on a device, checked against the trajectories."""
     if isinstance(values, np.ndarray) and values.dtype != object and values.ndim == 1:
         if values.size != offsets[-1]:
             raise ValueError(f"per_token[{name!r}] has {values.size} numbers for {offsets[-1]} action tokens")
@@ -171,7 +195,7 @@ def column(name: str, values: PerToken, offsets: NDArray[np.int64]) -> Floats:
         raise ValueError(
             f"per_token[{name!r}] is {flat[token]} at action token {token - offsets[number]} of trajectory {number}"
         )
-    return flat
+    return to_device(flat, device)
 
 
 def some_names(trajectories: Sequence[Trajectory]) -> str:

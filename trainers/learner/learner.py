@@ -27,12 +27,13 @@ from trainers.config.learning import CriticSection
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.engines.kernels import keep_few_kernels
+from trainers.learner.budget import TokenBudget
 from trainers.learner.checkpoint import replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
-from trainers.learner.fsdp import Ranks, rank_device
-from trainers.learner.inputs import Floats, PerToken, SamplingMasks, column, inputs_of, some_names, split
+from trainers.learner.fsdp import Ranks, can_forget, forget, rank_device
+from trainers.learner.inputs import Floats, PerToken, SamplingMasks, Sums, column, inputs_of, some_names, split
 from trainers.learner.lora import WithoutAdapters, adapter_record, write_adapter
-from trainers.learner.memory import peak
+from trainers.learner.memory import free_bytes, give_back_gpu_memory, peak
 from trainers.learner.models import Critic, Policy
 from trainers.learner.optim import Optimizer
 from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows
@@ -40,8 +41,11 @@ from trainers.learner.setup import Setup, reads_trees
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
 from trainers.learner.tensors import write_model
+from trainers.learner.transfer import to_device
 from trainers.learner.weight_stream import WeightStream, Which
+from trainers.models.memory import Computation
 from trainers.models.policy import resolve_device
+from trainers.models.shape import shape_of_model
 from trainers.models.source import ModelSource, Source
 from trainers.section import ActorSection
 from trainers.trajectory import Trajectory, action_offsets
@@ -63,19 +67,19 @@ class Learner:
 
     Args:
         source: The actor: a folder or name that transformers loads, or a model (which is copied).
-        model: Precision, device, adapters and attention. The reference of an actor with adapters is that actor without
-            them, which takes no memory.
-        run: Division of the work among ranks, compilation, threads; its ``seed`` is that of new adapters.
+        model: Precision, device, adapters, attention and compilation. The reference of an actor with adapters is that
+            actor without them, which takes no memory.
+        run: Division of the work among ranks, threads; its ``seed`` is that of new adapters.
         actor: The actor's optimizer and the size of micro-batches.
         critic: The critic's optimizer; with it there is a critic, whose backbone is a copy of the actor's.
         reference: Whether there is a frozen reference, a copy of the actor.
-        total_steps: Updates of the actor until the end of a cosine.
+        total_steps: Updates of the actor until the end of a cosine; of few, ``model.compile=auto`` compiles nothing.
         temperature: Of the log-probabilities, as in sampling (:mod:`trainers.engines.base`).
         unused_token_ids: Ids that no engine samples, because the tokenizer has no token for them. Log-probabilities
             and entropies of actor and reference are over the other ids.
         share_prefixes: Read common prefixes of trajectories once (:mod:`trainers.learner.trees`). Speed
-            and memory only. Not with ``model.attn_implementation`` or ``run.use_torch_compile``, nor for families and
-            rotary embeddings that are not known to allow it, which the log says.
+            and memory only. Not with ``model.attn_implementation``, nor for families and rotary embeddings that are not
+            known to allow it, which the log says.
         chunk_size: Positions whose logits exist at the same time; ``None`` chooses by the size of the vocabulary (see
             :func:`trainers.learner.logprobs.token_logprobs`). Speed and memory only.
 
@@ -110,10 +114,9 @@ class Learner:
             keep_few_kernels()
         origin = ModelSource(source)
         origin.check_head()
-        setup = Setup.of(model, run, self.device, origin.config)
+        setup = Setup.of(model, run, self.device, origin.config, total_steps)
         self.ranks = Ranks(setup.meshes)
         self.temperature = temperature
-        self.max_tokens_per_micro_batch = actor.max_tokens_per_micro_batch
         self.peak_tflops = run.peak_tflops or peak_tflops_of(self.device)
         self._sequence = None if setup.meshes is None else setup.meshes.sequence
         without = reference and model.lora_rank > 0  # adapters: the actor itself
@@ -126,14 +129,17 @@ class Learner:
         self.reference: Policy | WithoutAdapters | None = (
             WithoutAdapters(self.actor) if without else made.get("reference")
         )
-        self._unused = self._tensor(np.array(unused_token_ids, np.int64)) if len(unused_token_ids) else None
+        self._unused_ids = np.array(unused_token_ids, np.int64)
+        self._unused = self._tensor(self._unused_ids) if len(unused_token_ids) else None
         self._model, self._plain, self._varlen = model, origin.plain, setup.varlen
         self._flat: Layout = "packed" if model.use_remove_padding else "padded"
-        self._layout: Layout = "trees" if share_prefixes and reads_trees(model, run, origin.config) else self._flat
+        self._layout: Layout = "trees" if share_prefixes and reads_trees(model, origin.config) else self._flat
         learning = {"actor": Optimizer(self.actor, actor, total_steps)}
         if self.critic is not None and critic is not None:
             learning["critic"] = Optimizer(self.critic, critic)
         self.actor_optimizer, self.critic_optimizer = learning["actor"], learning.get("critic")
+        self._models = list(made.values())
+        self._budget = self._budget_of(actor.max_tokens_per_micro_batch, origin, model, run)
         adapters = adapter_record(model, run.seed) if model.lora_rank else None
         self._state = LearnerState(made, learning, adapters, self.ranks)
         self._apart: Ranks | None = None
@@ -173,10 +179,15 @@ class Learner:
         self._refuse_unused(trajectories)
         offsets = action_offsets(trajectories)
         results, masks = torch.zeros(2, int(offsets[-1]), device=self.device), SamplingMasks(trajectories)
-        for batch in self._cut(action_rows(trajectories)):
-            logprobs, entropies = self._score(policy, batch, self.temperature, masks)
-            index = self._tensor(batch.index)
-            results[0, index], results[1, index] = logprobs, entropies
+        units = action_rows(trajectories)
+
+        def score() -> None:
+            for batch in self._cut(units):
+                logprobs, entropies = self._score(policy, batch, self.temperature, masks)
+                index = self._tensor(batch.index)
+                results[0, index], results[1, index] = logprobs, entropies
+
+        self._budget.attempt(score, self._forget, _largest(units))
         scores, spread = (split(row, offsets) for row in self.ranks.add(results).cpu().numpy())
         return (scores, spread) if entropy else scores
 
@@ -192,8 +203,13 @@ class Learner:
         critic = self._need_critic()
         offsets = action_offsets(trajectories)
         results = torch.zeros(int(offsets[-1]) + len(trajectories), device=self.device)
-        for batch in self._cut(value_rows(trajectories)):
-            results[self._tensor(batch.index)] = self._value(critic, batch)
+        units = value_rows(trajectories)
+
+        def value() -> None:
+            for batch in self._cut(units):
+                results[self._tensor(batch.index)] = self._value(critic, batch)
+
+        self._budget.attempt(value, self._forget, _largest(units))
         flat = self.ranks.add(results).cpu().numpy()
         return split(flat, offsets), flat[offsets[-1] :]
 
@@ -291,33 +307,19 @@ class Learner:
         offsets = action_offsets(trajectories)
         if not offsets[-1]:
             raise ValueError(f"none of the {len(trajectories)} trajectories has an action token to train on")
-        columns = {name: self._tensor(column(name, values, offsets)) for name, values in per_token.items()}
+        columns = {name: column(name, values, offsets, self.device) for name, values in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
-        sums: dict[str, Tensor] = {}
-        records = torch.zeros(len(record), int(offsets[-1]), device=self.device)
-        tokens = size = squares = real = 0
-        optimizer.zero_grad()
-        for batch in self._cut(action_rows(trajectories)):
-            outputs = forward(batch)
-            if batch is IDLE:  # nothing to learn here, but the other ranks' gradients pass through this rank
-                torch.stack([output.sum() for output in outputs]).sum().backward()
-                continue
-            index = self._tensor(batch.index)
-            loss, extra = loss_fn(*outputs, {name: column[index] for name, column in columns.items()})
-            loss.backward()
-            for row, name in zip(records, record, strict=True):
-                row[index] = extra[name].float()  # type: ignore[union-attr]
-            for name, value in {**extra, "loss": loss}.items():
-                if name in record:
-                    continue
-                number = torch.as_tensor(value, device=self.device).detach().double()
-                sums[name] = sums[name] + number if name in sums else number
-            tokens, size = tokens + batch.num_tokens, size + batch.input_ids.size
-            squares, real = squares + batch.squares, real + batch.real
-        local = {name: float(number) for name, number in sums.items()}
-        result: dict[str, Any] = self.ranks.add_numbers(
-            {**local, "tokens": float(tokens), "padding": float(size), "squares": float(squares), "real": float(real)}
-        )
+        units = action_rows(trajectories)
+
+        def accumulate() -> tuple[Sums, Tensor]:
+            optimizer.zero_grad()
+            sums, records = Sums(), torch.zeros(len(record), int(offsets[-1]), device=self.device)
+            for batch in self._cut(units):
+                self._learn(batch, columns, forward, loss_fn, sums, dict(zip(record, records, strict=True)))
+            return sums, records
+
+        sums, records = self._budget.attempt(accumulate, self._forget, _largest(units))
+        result: dict[str, Any] = self.ranks.add_numbers(sums.read())
         flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
         result["padding"] = 1.0 - result.pop("real") / result["padding"]
         result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({some_names(trajectories)})")
@@ -331,6 +333,32 @@ class Learner:
         if record:
             result |= zip(record, self.ranks.add(records).cpu().numpy(), strict=True)
         return result | peak(self.device)
+
+    def _learn(
+        self,
+        batch: MicroBatch,
+        columns: Mapping[str, Tensor],
+        forward: Callable[[MicroBatch], tuple[Tensor, ...]],
+        loss_fn: Callable[..., Loss],
+        sums: Sums,
+        records: Mapping[str, Tensor],
+    ) -> None:
+        """Add a micro-batch's gradient to the others', and its numbers to ``sums``; on CUDA the host waits for nothing.
+
+        ``records`` are float32 ``[N]``, by the names of what they are to hold of each action token.
+        """
+        outputs = forward(batch)
+        if batch is IDLE:  # nothing to learn here, but the other ranks' gradients pass through this rank
+            torch.stack([output.sum() for output in outputs]).sum().backward()
+            return
+        index = self._tensor(batch.index)
+        loss, extra = loss_fn(*outputs, {name: column[index] for name, column in columns.items()})
+        loss.backward()
+        for name, row in records.items():
+            row[index] = extra[name].float()  # type: ignore[union-attr]
+        sums.add({"loss": loss, **{name: value for name, value in extra.items() if name not in records}})
+        sums.add({"tokens": batch.num_tokens, "padding": batch.input_ids.size})
+        sums.add({"squares": batch.squares, "real": batch.real})
 
     # ------------------------------------------------------------------ weights
 
@@ -437,7 +465,7 @@ class Learner:
 
     def _cut(self, units: list[list[Row]]) -> list[MicroBatch]:
         """Cut this rank's micro-batches, as many as every other rank has."""
-        budget = self.max_tokens_per_micro_batch * (1 if self._sequence is None else self._sequence.size())
+        budget = self._budget.tokens * (1 if self._sequence is None else self._sequence.size())
         cuts = micro_batches(units, budget, self.ranks.count, self._layout)
         if self._layout == "trees" and self.device.type == "cuda":  # whose attention of rows is the faster one
             read, tokens = np.sum([(batch.real, batch.num_tokens) for share in cuts for batch in share] or [(0, 0)], 0)
@@ -446,8 +474,28 @@ class Learner:
         own = cuts[self.ranks.number]
         return own + [IDLE] * (max(map(len, cuts)) - len(own))
 
+    def _budget_of(self, tokens: int | None, origin: ModelSource, model: ModelSection, run: RunSection) -> TokenBudget:
+        learns = [optimizer for optimizer in (self.actor_optimizer, self.critic_optimizer) if optimizer is not None]
+        computation = Computation.of(model, run, self.device.type)
+        by_memory = tokens is None and free_bytes(self.device) is not None
+        shape = shape_of_model(origin.skeleton()) if by_memory else None
+
+        def soon() -> int:
+            assert shape is not None
+            gradients = sum(optimizer.gradient_bytes(self.device) for optimizer in learns)
+            return gradients + (0 if self.ranks.meshes is None else computation.gathered_bytes(shape))
+
+        recovers = all(map(can_forget, self._models))
+        return TokenBudget(tokens, shape, computation, self.ranks, self.device, soon, recovers)
+
+    def _forget(self) -> None:
+        """Forget a pass that ran out of memory, and its gradients."""
+        for module in self._models:
+            forget(module)
+        give_back_gpu_memory(self.device)
+
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return to_device(array, self.device)
 
     def _score(
         self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float, masks: SamplingMasks
@@ -467,9 +515,8 @@ class Learner:
     def _refuse_unused(self, trajectories: Sequence[Trajectory]) -> None:
         if self._unused is None:
             return
-        unused = self._unused.cpu().numpy()
         for trajectory in trajectories:
-            if len(used := np.intersect1d(trajectory.token_ids[trajectory.action_mask], unused)):
+            if len(used := np.intersect1d(trajectory.token_ids[trajectory.action_mask], self._unused_ids)):
                 raise ValueError(
                     f"trajectory {trajectory.episode_id or '?'} has the action token {used[0]}, which the tokenizer "
                     "has no token for: sample it again with an engine that is made with the same unused_token_ids"
@@ -479,3 +526,8 @@ class Learner:
         if self.critic is None:
             raise ValueError("this learner has no critic; construct it with critic=CriticSection()")
         return self.critic
+
+
+def _largest(units: Sequence[Sequence[Row]]) -> int:
+    """Return the tokens of the largest trajectory, which stays whole."""
+    return max((sum(len(row.tokens) for row in unit) for unit in units), default=0)

@@ -1,25 +1,29 @@
 """The language-model head at the positions that matter, in chunks: full logits never exist.
 
 For Qwen2.5's vocabulary, the float32 logits of 16 thousand tokens take 10 GB, several copies deep once log-softmax and
-its gradient are taken. Here only ``chunk_size`` positions have logits at any time, two copies of them at most: the
-forward pass keeps two numbers a position (log-sum-exp and entropy), and the backward pass computes a chunk's logits
-again.
+its gradient are taken. Here only ``chunk_size`` positions have logits at any time, two copies of them at most, and
+where the head is in 16 bits another one of those: the forward pass keeps two numbers a position (log-sum-exp and
+entropy), and the backward pass computes a chunk's logits again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from trainers.learner.compiled import compiled
 from trainers.learner.products import fastest_product
+from trainers.learner.transfer import to_device
+from trainers.models.memory import positions_at_once
 
-#: Logits of a chunk, where its size is not given: 32 MiB on a CPU, where small chunks are as fast; 512 MiB elsewhere.
-_LOGITS = {"cpu": 2**23}
-_LOGITS_ELSEWHERE = 2**27
 #: Rows of the head that are converted at the same time.
 _ROWS = 2**13
 #: In place of the logit of a token that is left out: its exponential is 0, and no product with it is a NaN.
@@ -31,21 +35,32 @@ class Support:
     """The support of each of ``n`` distributions: the tokens it is over."""
 
     ids: Tensor  #: int64 ``[m]``, on the device of the logits; of one distribution after another
-    counts: Tensor  #: int64 ``[n]``, on the CPU; how many ``ids`` each has. 0: the full vocabulary.
+    counts: NDArray[np.int64]  #: int64 ``[n]``; how many ``ids`` each has. 0: the full vocabulary.
 
-    def restrict(self, logits: Tensor, start: int) -> None:
-        """Mask all other tokens in the logits ``[c, V]`` of the distributions from ``start`` on, in place."""
-        counts = self.counts[start : start + len(logits)]
-        first = int(self.counts[:start].sum())
-        ids = self.ids[first : first + int(counts.sum())]
-        left_out = (counts > 0).to(logits.device)[:, None].repeat(1, logits.shape[1])
-        left_out[torch.arange(len(counts)).repeat_interleave(counts).to(logits.device), ids] = False
-        logits.masked_fill_(left_out, _LEFT_OUT)
+    @cached_property
+    def _first(self) -> list[int]:
+        """The start of each distribution among the ids, and at last their number."""
+        return [0, *np.cumsum(self.counts).tolist()]
 
+    @cached_property
+    def _restricted(self) -> Tensor:
+        return to_device(self.counts > 0, self.ids.device)
 
-def positions_at_once(vocab: int, device: str) -> int:
-    """Return how many positions have logits at the same time by default, on torch's type of device."""
-    return max(1, _LOGITS.get(device, _LOGITS_ELSEWHERE) // vocab)
+    @cached_property
+    def _rows(self) -> Tensor:
+        """The distribution of each of the ids."""
+        return to_device(np.repeat(np.arange(len(self.counts)), self.counts), self.ids.device)
+
+    def left_out(self, start: int, count: int, vocab: int) -> Tensor:
+        """Return the tokens outside the support of ``count`` distributions from ``start`` on, bool ``[count, vocab]``.
+
+        Copies to the device are made once for all distributions, and nothing waits for it.
+        """
+        ids = slice(self._first[start], self._first[start + count])
+        mask = self._restricted[start : start + count, None].repeat(1, vocab)
+        places = (self._rows[ids] - start) * vocab + self.ids[ids]
+        mask.view(-1).index_fill_(0, places, False)
+        return mask
 
 
 def token_logprobs(
@@ -58,6 +73,7 @@ def token_logprobs(
     chunk_size: int | None = None,
     support: Support | None = None,
     unused: Tensor | None = None,
+    compiles: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return log-probabilities of the targets, and the entropy of the distribution they come from; differentiable.
 
@@ -75,6 +91,7 @@ def token_logprobs(
             512 MiB elsewhere.
         support: Softmax and entropy are over these tokens (each target is one of its own); ``None``: over all.
         unused: int64 ``[u]``; ids that are left out of every softmax and entropy (no target is one of them).
+        compiles: Compile the arithmetic on logits: a GPU then reads them two or three times instead of ten.
 
     Returns ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats. Raises ``ValueError``:
     ``temperature`` is not above 0.
@@ -83,7 +100,9 @@ def token_logprobs(
         raise ValueError(f"temperature must be above 0 to have log-probabilities with a gradient, not {temperature}")
     if chunk_size is None:
         chunk_size = positions_at_once(len(weight), hidden.device.type)
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, support, unused)
+    left_out = _LeftOut(support, unused, temperature)
+    functions = (compiled(_distributions), compiled(_slopes)) if compiles else (_distributions, _slopes)
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, left_out, functions)
     return logprobs, entropy
 
 
@@ -92,7 +111,8 @@ def _slices(vocab: int) -> list[slice]:
     return [slice(start, start + _ROWS) for start in range(0, vocab, _ROWS)]
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the logits, before the temperature."""
     if hidden.dtype == weight.dtype in (torch.float32, torch.float64):
         logits = fastest_product(hidden, weight)
     elif hidden.device.type == "cuda":
@@ -104,13 +124,81 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: fl
             logits[:, rows] = fastest_product(exact, weight[rows].float())
     if bias is not None:
         logits += bias
+    return logits
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """The tokens that are left out of distributions."""
+
+    support: Support | None
+    unused: Tensor | None
+    temperature: float
+
+    def mask(self, logits: Tensor, start: int) -> None:
+        """Mask them in the logits ``[c, V]`` of the distributions from ``start`` on, in place."""
+        value = _LEFT_OUT * min(1.0, self.temperature)  # after the division it is not beyond _LEFT_OUT
+        if self.support is not None:
+            logits.masked_fill_(self.support.left_out(start, *logits.shape), value)
+        if self.unused is not None:
+            logits.index_fill_(1, self.unused, value)
+
+
+def _own(logits: Tensor, temperature: float) -> Tensor:
+    """Return ``logits / temperature``, to be overwritten: in place, unless it is compiled.
+
+    What is compiled makes no copy of its own. But it would write whatever happens to an argument back into it.
+    """
+    if torch.compiler.is_compiling():
+        logits = logits.clone()
     if temperature != 1.0:
         logits /= temperature
     return logits
 
 
+def _distributions(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log-sum-exp, log-probabilities of targets, and entropies of ``[c, V]`` logits, which are overwritten."""
+    logits = _own(logits, temperature)
+    highest = logits.amax(-1)
+    logits -= highest[:, None]  # which neither log-probabilities nor the entropy notice
+    weights = logits.exp()
+    total = weights.sum(-1)
+    log_total = total.log()
+    logprobs = logits.gather(1, targets[:, None])[:, 0] - log_total
+    return highest + log_total, logprobs, log_total - weights.mul_(logits).sum(-1) / total
+
+
+def _slopes(
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    normaliser: Tensor,
+    entropy: Tensor,
+    grad_logprobs: Tensor,
+    grad_entropy: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return the gradient of ``[c, V]`` logits (before the temperature), which are overwritten, in ``dtype``.
+
+    With ``l = log p``: ``dl_t/dz_j = [j = t] - p_j`` and ``dH/dz_j = -p_j (l_j + H)``.
+    """
+    log_p = _own(logits, temperature).sub_(normaliser[:, None])
+    slope = grad_logprobs[:, None]
+    if grad_entropy is None:
+        grad = log_p.exp_().mul_(-slope)
+    else:
+        grad = log_p.exp()
+        factor = log_p.add_(entropy[:, None]).mul_(grad_entropy[:, None]).add_(slope)
+        grad.mul_(factor.neg_())
+    at_targets = grad.gather(1, targets[:, None]) + slope
+    if temperature != 1.0:
+        grad /= temperature
+        at_targets /= temperature
+    return grad.to(dtype).scatter_(1, targets[:, None], at_targets.to(dtype))
+
+
 class _ChunkedHead(torch.autograd.Function):
-    """Chunked head. With ``l = log p``: ``dl_t/dz_j = [j = t] - p_j`` and ``dH/dz_j = -p_j (l_j + H)``."""
+    """Chunked head; ``functions`` are :func:`_distributions` and :func:`_slopes`, compiled or not."""
 
     @staticmethod
     def forward(
@@ -121,29 +209,19 @@ class _ChunkedHead(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         chunk: int,
-        support: Support | None,
-        unused: Tensor | None,
+        left_out: _LeftOut,
+        functions: tuple[Callable[..., tuple[Tensor, Tensor, Tensor]], Callable[..., Tensor]],
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         normaliser, entropy, logprobs = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
-            logits = _logits(hidden[part], weight, bias, temperature)
-            if support is not None:
-                support.restrict(logits, start)
-            if unused is not None:
-                logits.index_fill_(1, unused, _LEFT_OUT)
-            highest = logits.amax(-1)
-            logits -= highest[:, None]  # which neither log-probabilities nor the entropy notice
-            weights = logits.exp()
-            total = weights.sum(-1)
-            log_total = total.log()
-            normaliser[part] = highest + log_total
-            logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - log_total
-            entropy[part] = log_total - weights.mul_(logits).sum(-1) / total
-            del logits, weights  # or they would stay while the next chunk's are made
+            logits = _logits(hidden[part], weight, bias)
+            left_out.mask(logits, start)
+            normaliser[part], logprobs[part], entropy[part] = functions[0](logits, targets[part], temperature)
+            del logits  # or they would stay while the next chunk's are made
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
-        ctx.temperature, ctx.chunk, ctx.support, ctx.unused = temperature, chunk, support, unused
+        ctx.temperature, ctx.chunk, ctx.left_out, ctx.slopes = temperature, chunk, left_out, functions[1]
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 
@@ -159,27 +237,14 @@ class _ChunkedHead(torch.autograd.Function):
             grad_logprobs = torch.zeros_like(normaliser)
         for start in range(0, len(hidden), ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            log_p = _logits(hidden[part], weight, bias, ctx.temperature)
-            if ctx.support is not None:
-                ctx.support.restrict(log_p, start)
-            if ctx.unused is not None:
-                log_p.index_fill_(1, ctx.unused, _LEFT_OUT)
-            log_p.sub_(normaliser[part, None])
-            slope = grad_logprobs[part, None]
-            if grad_entropy is None:
-                grad = log_p.exp_().mul_(-slope)
-            else:
-                grad = log_p.exp()
-                factor = log_p.add_(entropy[part, None]).mul_(grad_entropy[part, None]).add_(slope)
-                grad.mul_(factor.neg_())
-                del factor
-            del log_p
-            grad.scatter_add_(1, targets[part, None], slope)
-            if ctx.temperature != 1.0:
-                grad /= ctx.temperature
+            logits = _logits(hidden[part], weight, bias)
+            ctx.left_out.mask(logits, start)
+            of_entropy = None if grad_entropy is None else grad_entropy[part]
+            numbers = (normaliser[part], entropy[part], grad_logprobs[part], of_entropy)
+            grad = ctx.slopes(logits, targets[part], ctx.temperature, *numbers, hidden.dtype)
+            del logits
             if grad_bias is not None:
-                grad_bias += grad.sum(0)
-            grad = grad.to(hidden.dtype)
+                grad_bias += grad.sum(0, dtype=grad_bias.dtype)
             if grad_hidden is not None:
                 grad_hidden[part] = grad @ weight
             if grad_weight is not None:

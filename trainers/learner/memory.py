@@ -60,6 +60,20 @@ def empty_heap() -> None:
         trim(0)
 
 
+def free_bytes(device: torch.device) -> int | None:
+    """Return the bytes of a GPU that this process can still allocate; ``None`` on a CPU."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def give_back_gpu_memory(device: torch.device) -> None:
+    """Give back to the GPU what torch keeps of it and does not use."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def peak(device: torch.device) -> dict[str, float]:
     """Return ``peak_gib``, this process's peak memory: on a GPU as torch allocates; on CPUs only with Linux."""
     if device.type == "cuda":

@@ -10,10 +10,13 @@ Models stay in evaluation mode: with dropout, the ratio of new to old probabilit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -27,6 +30,7 @@ class Policy(nn.Module):
         super().__init__()
         self.lm = lm
         self.chunk_size = chunk_size
+        self.compiles = False  #: whether the arithmetic on logits is compiled
 
     def forward(
         self,
@@ -54,6 +58,7 @@ class Policy(nn.Module):
             chunk_size=self.chunk_size,
             support=support,
             unused=unused,
+            compiles=self.compiles,
         )
 
 
@@ -82,21 +87,24 @@ def _hidden(backbone: Any, input_ids: Tensor, positions: Tensor, attention: Mapp
 
 
 def checkpoint_gradients(model: PreTrainedModel, *, offload: bool = False) -> None:
-    """Keep only the inputs of each layer (with ``offload`` on the CPU) for the backward pass; changed in place."""
-    # transformers 5.2x gave it a new name and deprecated the old one.
-    (getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable)()
+    """Keep only the inputs of each layer (with ``offload`` on the CPU) for the backward pass; changed in place.
+
+    Not by transformers' own switch: whether that checkpoints inside of what is compiled, and of FSDP2's hooks, depends
+    on its version.
+    """
     layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for layer in layers:
-        layer.training = True  # the layer's own flag, which switches this on; its dropout stays off
-        if offload:
-            layer._gradient_checkpointing_func = _on_cpu(layer._gradient_checkpointing_func)
+        layer.forward = _checkpointed(layer.forward, offload)
 
 
-def _on_cpu(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a checkpointing function so that it keeps what it saves (a layer's inputs) on the CPU."""
-
-    def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
-            return checkpoint(function, *args, **kwargs)
+def _checkpointed(forward: Callable[..., Tensor], offload: bool) -> Callable[..., Tensor]:
+    def run(*args: Any, **kwargs: Any) -> Tensor:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        stored = torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()) if offload else nullcontext()
+        with stored:
+            # Nothing is drawn at random in a layer: there is no dropout.
+            out: Tensor = checkpoint(partial(forward, **kwargs), *args, use_reentrant=False, preserve_rng_state=False)
+            return out
 
     return run

@@ -36,13 +36,13 @@ def _mesh(tensor: Tensor) -> DeviceMesh | None:
     return tensor.device_mesh if isinstance(tensor, DTensor) else None
 
 
-def _norm(gradients: Sequence[Tensor]) -> float:
-    """Return the norm of all gradients together, each counted once, on whatever meshes they are."""
+def _norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the norm of all gradients together, each counted once, on whatever meshes they are; a scalar."""
     groups: dict[Any, list[Tensor]] = {}
     for gradient in gradients:
         groups.setdefault(_mesh(gradient), []).append(gradient)
-    norms = [float(whole(torch.nn.utils.get_total_norm(group))) for group in groups.values()]
-    return norms[0] if len(norms) == 1 else math.hypot(*norms)
+    norms = [whole(torch.nn.utils.get_total_norm(group)) for group in groups.values()]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
 class Optimizer:
@@ -82,6 +82,13 @@ class Optimizer:
         """Return the live state tensors by parameter name; writing into them is loading."""
         return {name: self._adamw.state[parameter] for name, parameter in self.names.items()}
 
+    def gradient_bytes(self, device: torch.device) -> int:
+        """Return the bytes that the gradients of this rank take on a device, where offloaded ones are not."""
+        parts = [
+            parameter.to_local() if isinstance(parameter, DTensor) else parameter for parameter in self.names.values()
+        ]
+        return sum(part.numel() * part.element_size() for part in parts if part.device.type == device.type)
+
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self._adamw.zero_grad()
@@ -93,7 +100,8 @@ class Optimizer:
         parameters and the optimizer's state are as before.
         """
         gradients = [parameter.grad for parameter in self.names.values() if parameter.grad is not None]
-        value, lr = _norm(gradients), lr_at(self.section, self.step_count, self.total_steps)
+        # The one time that the host waits for the update.
+        value, lr = float(_norm(gradients)), lr_at(self.section, self.step_count, self.total_steps)
         if not math.isfinite(value):
             self.zero_grad()
             raise FloatingPointError(
@@ -101,8 +109,8 @@ class Optimizer:
                 "lower the learning rate, or look at these episodes' rewards and log-probabilities"
             )
         if value > self.section.grad_clip:
-            for gradient in gradients:
-                gradient.mul_(self.section.grad_clip / value)
+            parts = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
+            torch._foreach_mul_(parts, self.section.grad_clip / value)
         for group in self._adamw.param_groups:
             group["lr"] = lr
         self.step_count += 1  # before it changes anything: concurrent readers see that

@@ -75,7 +75,7 @@ def make_meshes(model: ModelSection, run: RunSection, device: torch.device) -> M
     replicas, shards = shape_of(run, world)
     exact = model.precision == "float32"
     plain = world == 1 and (exact or device.type == "cpu")
-    again = not exact and (model.enable_gradient_checkpointing or run.use_torch_compile)
+    again = not exact and (model.enable_gradient_checkpointing or model.compile is True)
     needs = "offload" if run.offload else "bfloat16 with gradient checkpointing or torch.compile" if again else None
     if run.fsdp == "never" and not plain:
         raise ValueError(

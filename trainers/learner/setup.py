@@ -1,8 +1,8 @@
 """Preparation of a model for training: attention, adapters, cut matrices, checkpointing, compilation, shards.
 
 The order matters. Adapters come before anything that must see them; tensor parallelism before FSDP2, which shards what
-is left of a matrix; compilation before FSDP2, whose hooks stay outside. Until then a model has shapes alone: a rank
-reads what it keeps.
+is left of a matrix; compilation before checkpointing, which runs what is compiled again, and both before FSDP2, whose
+hooks stay outside. Until then a model has shapes alone: a rank reads what it keeps.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.learner.attention import OWN
+from trainers.learner.compiled import compile_blocks, pays
 from trainers.learner.cpu import compute_rounded, use_lean_layers, use_onednn
 from trainers.learner.flops import FLOPs, count
 from trainers.learner.fsdp import shard, transformer_layers
@@ -34,7 +35,8 @@ _LOG = logging.getLogger(__name__)
 class Setup:
     """Preparation of a learner's models; adapters and checkpointing are of trained ones only.
 
-    Without ``meshes`` modules are plain; without ``attention`` transformers chooses.
+    Without ``meshes`` modules are plain; without ``attention`` transformers chooses. ``updates`` are those to come, as
+    far as that is known.
     """
 
     model: ModelSection
@@ -42,16 +44,19 @@ class Setup:
     device: torch.device
     attention: str | None
     meshes: Meshes | None
+    updates: int | None = None
 
     @classmethod
-    def of(cls, model: ModelSection, run: RunSection, device: torch.device, config: Any) -> Setup:
+    def of(
+        cls, model: ModelSection, run: RunSection, device: torch.device, config: Any, updates: int | None = None
+    ) -> Setup:
         """Check what is configured against a model's own ``config``, then start the process group if one is needed.
 
         Raises ``ValueError``: the model cannot be trained as configured on this device, by so many ranks.
         """
         check_offload(model, run, device)
         check_model(config, run)
-        return cls(model, run, device, attention_of(model, run, config), make_meshes(model, run, device))
+        return cls(model, run, device, attention_of(model, run, config), make_meshes(model, run, device), updates)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,18 +90,19 @@ class Setup:
             round_frozen(model, self.dtype)
             head = model.value_head if isinstance(model, Critic) else outer.get_output_embeddings()
         flops = count(backbone, head)
-        eager_cpu = self.device.type == "cpu" and not self.run.use_torch_compile
+        compiles = pays(self.model, self.device, sum(weight.numel() for weight in outer.parameters()), self.updates)
+        eager_cpu = self.device.type == "cpu" and not compiles
         if self.meshes is not None and self.meshes.tensor is not None:
             cut_matrices(transformer_layers(model), self.meshes.tensor)
         elif eager_cpu and self.dtype == torch.float32 and is_faster():
             use_onednn(outer)
         if eager_cpu and self.dtype != torch.float32 and self.meshes is None:
             use_lean_layers(outer)
+        if compiles:
+            compile_blocks(transformer_layers(model))
+            model.compiles = True
         if self.model.enable_gradient_checkpointing and learns:
             checkpoint_gradients(outer, offload=self.model.enable_activation_offload)
-        if self.run.use_torch_compile:
-            for layer in transformer_layers(model):
-                layer.compile(dynamic=True)
         if self.meshes is not None:
             offload = CPUOffloadPolicy(pin_memory=True) if self.run.offload else OffloadPolicy()
             shard(model, self.meshes, self.dtype, offload)
@@ -142,12 +148,10 @@ def can_read_trees(config: Any) -> bool:
     return plain and config.rope_parameters["rope_type"] in _ROPE_TYPES
 
 
-def reads_trees(model: ModelSection, run: RunSection, config: Any) -> bool:
+def reads_trees(model: ModelSection, config: Any) -> bool:
     """Return whether a model reads token trees as configured; log why not."""
     if model.attn_implementation is not None:
         why = f"model.attn_implementation={model.attn_implementation}"
-    elif run.use_torch_compile:
-        why = "trainer.use_torch_compile"
     elif can_read_trees(config):
         return True
     else:

@@ -19,6 +19,7 @@ from trainers.command_line.load import ConfigError, resolve
 from trainers.config import PPOConfig
 from trainers.config.model import ModelSection
 from trainers.learner import Learner
+from trainers.models.memory import CPU_TOKENS
 from trainers.models.tiny import build_model
 
 SHAPE = ModelShape(
@@ -228,7 +229,7 @@ def test_memory_is_divided_as_the_learner_is_cut():
     assert halved["gathered layers"] == 2 * (outside + 2 * inside // 24 // 2)
     assert sharded["gathered layers"] == 2 * (outside + 2 * inside // 24)
     logits = 2 * 4 * (2**27 // SHAPE.vocab) * SHAPE.vocab
-    tokens = config().actor.max_tokens_per_micro_batch
+    tokens = 16384  # the maximum, where memory is plenty
     norms, cut = 16 * SHAPE.hidden, 8 * SHAPE.intermediate + 4 * SHAPE.hidden + 4 * SHAPE.kv_width
     assert sharded["activations"] - logits == 24 * tokens * (norms + cut)
     assert halved["activations"] - logits == 24 * tokens * (norms + cut // 2)
@@ -304,7 +305,7 @@ def test_activations_are_what_layers_keep(dtype, lean):
         shape = shape_of(config(*family).model)
         made = plan("model.device=cpu", f"model.dtype={dtype}", *ranks, machine=Machine(), shape=shape).memory
         rows.append(next(size for _, what, size in made if what == "activations"))
-    estimated = (rows[1] - rows[0]) / config().actor.max_tokens_per_micro_batch
+    estimated = (rows[1] - rows[0]) / CPU_TOKENS
     assert grows[1] - grows[0] == pytest.approx(estimated, rel=0.02)
 
 
@@ -329,7 +330,7 @@ def test_one_cpu_rank_in_bfloat16_has_rounded_copies():
     """Every model of the learner has copies; FSDP2 gathers instead."""
     cpu, half = ("model.device=cpu", "model.dtype=bfloat16"), 2 * SHAPE.parameters
     two = ("cluster.backend=ray", "cluster.learner_ranks=2")
-    again, compiled = ("model.enable_gradient_checkpointing=true",), ("trainer.use_torch_compile=true",)
+    again, compiled = ("model.enable_gradient_checkpointing=true",), ("model.compile=true",)
     sharded = ("trainer.fsdp=always",)
     for options in (again, compiled, sharded):  # FSDP2, on one rank as well
         rows = learner_memory(*cpu, *options)

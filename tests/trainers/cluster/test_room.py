@@ -126,13 +126,13 @@ def test_replicas_on_one_gpu_add_up_caches(share, cache, replicas, width, name):
     size = [] if cache is None else [f"engine.kv_cache_gib={cache}"]
     if name == "torch":
         options, on_gpu = ["model.device=cuda", "engine.max_slots=4000", "engine.max_context=2048"], replicas
-        options += ["actor.max_tokens_per_micro_batch=2048"]
         replica_bytes = 4 * SHAPE.parameters + (20 * GIB if cache is None else cache * GIB)
     else:
         options, on_gpu = [*SERVED, f"engine.vllm.gpu_memory_utilization={share}"], -(-replicas * width // 2)
         options += [f"engine.tensor_parallel_size={width}"]
         replica_bytes = max(int(share * 80 * GIB), 0 if cache is None else 4 * SHAPE.parameters // width + cache * GIB)
-    settings = resolve([*options, *size, f"engine.replicas={replicas}"])[0]
+    size += [f"engine.replicas={replicas}", "actor.max_tokens_per_micro_batch=2048"]
+    settings = resolve([*options, *size])[0]
     learner = [row for row in make_plan(settings, Machine(gpus=2), SHAPE).memory if row[0] == "learner"]
     certain = sum(row[2] for row in learner if row[:2] in CERTAIN)
     certain += on_gpu * (4 * SHAPE.parameters if name == "torch" else replica_bytes)

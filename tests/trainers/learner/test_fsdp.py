@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import assert_same, make_learner, measure, start
+from ranks import TRAJECTORIES, assert_same, make_learner, measure, start
+
+from trainers.learner import compiled
 
 pytestmark = pytest.mark.xdist_group("ranks")  # one forkserver for all
 
@@ -73,12 +75,16 @@ def test_rounded_copies_compute_what_fsdp_does(no_process_group, rank, tmp_path)
     assert_same(measure(learner), before, 0.0)
 
 
-@pytest.mark.parametrize("again", ["enable_gradient_checkpointing", "use_torch_compile"])
+@pytest.mark.parametrize("again", ["enable_gradient_checkpointing", "compile"])
 def test_recomputation_uses_fsdp(no_process_group, again):
     with pytest.raises(ValueError, match="is a part of FSDP2"):
         make_learner(fsdp="never", dtype="bfloat16", **{again: True})
     make_learner(dtype="bfloat16", **{again: True})
     assert dist.is_initialized()
+
+
+def _measure_few(**keys):
+    return measure(make_learner(critic=False, reference=False, shape={"layers": 1}, **keys), TRAJECTORIES[:2])
 
 
 def _work(rank, folder, port):
@@ -90,6 +96,8 @@ def _work(rank, folder, port):
     results["next"] = measure(learner)
     learner.load(f"{folder}/checkpoint")
     results["next again"] = measure(learner)
+    compiled.BACKEND = "eager"  # traced, without generating code
+    results["compiled"] = _measure_few(compile=True)
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -108,6 +116,12 @@ def test_two_ranks_are_one(plain, two_ranks):
     first, second = two_ranks
     assert_same(first["first"], plain)
     assert_same(second["first"], first["first"], 0.0)
+
+
+def test_two_compiled_ranks_are_one(two_ranks):
+    plain = _measure_few()
+    for results in two_ranks:
+        assert_same(results["compiled"], plain)
 
 
 def test_loading_while_parameters_are_gathered_takes_effect(two_ranks):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck
 
-from trainers.learner.logprobs import Support, positions_at_once, token_logprobs
+from trainers.learner.logprobs import Support, token_logprobs
+from trainers.models.memory import positions_at_once
 
 
 def inputs(n=13, width=6, vocab=11, dtype=torch.float32, seed=0, bias=True):
@@ -37,7 +39,7 @@ def some_kept(targets, vocab, seed=2):
         rest = [t for t in torch.randperm(vocab, generator=generator).tolist() if t != target]
         sets.append([] if i % 3 == 2 else sorted([target, *rest[: i % vocab]]))
     ids = torch.tensor([t for one in sets for t in one], dtype=torch.int64)
-    return sets, Support(ids, torch.tensor([len(one) for one in sets]))
+    return sets, Support(ids, np.array([len(one) for one in sets]))
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 13, 100])
@@ -137,7 +139,7 @@ def test_only_mask_gives_gradient_of_sampled_distribution():
     (truth,) = torch.autograd.grad((cut * rewards[allowed]).sum(), logits)
     hidden = torch.ones(2, 1, dtype=torch.float64)
     gradients = []
-    for mask in (Support(torch.tensor(allowed * 2), torch.tensor([2, 2])), None):
+    for mask in (Support(torch.tensor(allowed * 2), np.array([2, 2])), None):
         logprobs, _ = token_logprobs(hidden, logits[:, None], torch.tensor(allowed), support=mask)
         (gradient,) = torch.autograd.grad((cut.detach() * rewards[allowed] * logprobs).sum(), logits)
         gradients.append(gradient)

@@ -163,7 +163,7 @@ def test_unused_id_among_actions_is_refused():
 def test_sampling_mask_works_with_unused_ids():
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (2, 9))
-    support = Support(torch.tensor([1, 4]), torch.tensor([2, 0]))
+    support = Support(torch.tensor([1, 4]), np.array([2, 0]))
     logprobs, _ = token_logprobs(hidden, weight, torch.tensor([4, 0]), support=support, unused=torch.tensor([7, 8]))
     logits = hidden @ weight.T
     assert logprobs[0] == pytest.approx(float(logits[0, [1, 4]].log_softmax(0)[1]))

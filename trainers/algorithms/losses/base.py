@@ -194,9 +194,13 @@ def log_ratios(logprobs: Tensor, old_logprobs: Tensor, **columns: Tensor | None)
 
 def sequence_mean(x: Tensor, sequence: Tensor) -> Tensor:
     """Return each token's mean of ``x`` over its sequence, ``[n]``, differentiably."""
-    number = sequence.unique(return_inverse=True)[1]
-    count = number.bincount().to(x.dtype)
-    return (count.new_zeros(count.shape).index_add(0, number, x) / count)[number]
+    # Numbers from 0 on; not by `unique` or `bincount`, whose sizes a GPU would have to report first.
+    ordered, order = sequence.sort()
+    numbered = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
+    number = numbered.new_empty(numbered.shape).scatter(0, order, numbered)
+    nothing = x.new_zeros(x.shape)
+    count = nothing.index_add(0, number, x.new_ones(x.shape)).clamp(min=1)
+    return (nothing.index_add(0, number, x) / count)[number]
 
 
 def weighed(loss: Tensor, log_ratio: Tensor, importance: Tensor | None, **stats: Tensor) -> TokenLoss:
