@@ -19,10 +19,11 @@ from typing import Any
 
 from ...env import EnvironmentFailure
 from ...event_loop import submit
+from ...external import Answer, ExternalEnv, ExternalState
 from ...messages import Message, Messages, check_conversation, clean_messages, has_images, text_of, user
 from ...options import PositiveInt, Seconds, checked
 from ...task import Task
-from .base import Answer, Imported
+from .seeds import seed_of
 
 _MISSING = "this needs verifiers 0.4: pip install 'verifiers>=0.4'"
 
@@ -37,7 +38,7 @@ _CLOSING_S = 10.0  # that an environment may take to end when the process does
 _LARGEST_CALL = 2**28  # bytes of one call of the model
 
 
-class Verifiers(Imported):
+class Verifiers(ExternalEnv[ExternalState]):
     """A verifiers environment, with the policy in the place of its model.
 
     The environment, its harness and its scoring run as they are, on this machine. Only the model is missing: where the
@@ -86,8 +87,8 @@ class Verifiers(Imported):
         tasks = _Tasks(self.config, taskset, size)
         super().__init__(tasks, max_assistant_turns=max_assistant_turns, render_mode=render_mode)
 
-    def begin(self, seed: int) -> _Rollout:
-        return _Rollout(_engine(self.config), seed, self.timeout)
+    def begin(self, task: Task) -> _Rollout:
+        return _Rollout(_engine(self.config), seed_of(task), self.timeout)
 
 
 class _Tasks:
