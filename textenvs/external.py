@@ -98,7 +98,10 @@ class ExternalEnv(TextEnv[ExternalStateT]):
 
     def _conclude(self, turn: Turn) -> StepResult:
         if not isinstance(turn, Answer) or turn.cut is None:
-            return super()._conclude(turn)
+            result = super()._conclude(turn)
+            if self.state.done:  # a budget ran out
+                self._drop()
+            return result
         state = self.state
         state.return_so_far += turn.reward or 0.0
         state.messages = (*state.messages, *turn.messages)

@@ -86,6 +86,8 @@ class Gateway:
             web.post("/v1/chat/completions", self._handler(_CHAT)),
             web.post("/v1/responses", self._handler(_RESPONSES)),
             web.post("/v1/messages", self._handler(_ANTHROPIC)),
+            # Anthropic's client adds the version, and a program may be told the base URL of OpenAI's.
+            web.post("/v1/v1/messages", self._handler(_ANTHROPIC)),
             web.post("/v1/rewards", self._rewards),
             web.get("/v1/models", self._models),
             web.get("/v1/models/{name}", self._model),
