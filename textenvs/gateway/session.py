@@ -17,7 +17,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ..messages import Message, Messages, has_images
+from ..messages import Message, Messages, has_images, visible_text
 from ..text import plural, quoted
 from .model_call import ModelCall, ModelReply, RequestError, arguments_object
 
@@ -241,7 +241,7 @@ def message_key(message: Message) -> _Key:
     content = message["content"]
     if not isinstance(content, str):
         return message["role"], _canonical(content), (), message.get("tool_call_id")
-    text = content.strip() if message["role"] == "assistant" else content
+    text = visible_text(message) if message["role"] == "assistant" else content
     calls = tuple(
         (call["id"], call["function"]["name"], _arguments(call["function"]["arguments"]))
         for call in message.get("tool_calls", ())
