@@ -95,7 +95,12 @@ class Gateway:
         ])  # fmt: skip
         # A handler is cancelled when its client disconnects. Compressed bodies are refused: 10 KB may hold 10 MB.
         runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=0.1
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            auto_decompress=False,
+            shutdown_timeout=0.1,
+            keepalive_timeout=3600.0,  # a program may be busy for long between two calls
         )
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()

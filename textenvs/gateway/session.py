@@ -181,6 +181,9 @@ class Session:
         self._current = None
         context = self._contexts[current.context]
         context.seen = tuple(map(message_key, (*current.call.messages, reply.message)))
+        for ticket, earlier in list(self._open.items()):
+            if earlier.state == "answered" and not earlier.connected:
+                del self._open[ticket]  # its client goes on, and does not call again
         other = self._open.get(current.ticket)
         if other is not None:
             other.state, other.reply = "answered", reply

@@ -84,7 +84,7 @@ class Calls(RuleBasedStateMachine):
 
     @rule()
     def end(self):
-        if len(self.order) > 8:
+        if len(self.order) > 5:
             self.session.end()
 
     @invariant()
@@ -94,7 +94,7 @@ class Calls(RuleBasedStateMachine):
 
 
 TestCalls = Calls.TestCase
-TestCalls.settings = settings(max_examples=60, stateful_step_count=40)
+TestCalls.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def turn(session, call, reply):
@@ -113,7 +113,7 @@ replies = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(words, replies), min_size=1, max_size=5), st.booleans())
 def test_extending_calls_stay_in_their_context(turns, hidden):
     """A client may leave out the reasoning, strip the text, and write a call's JSON anew."""

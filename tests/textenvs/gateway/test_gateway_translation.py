@@ -31,7 +31,7 @@ def events_of(stream):
         yield lines.get("event"), lines["data"]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(replies)
 def test_chat_reply_survives_the_round_trip(message):
     call, reply = ModelCall("openai-chat", "m", (user("?"),)), ModelReply(message)
@@ -55,7 +55,7 @@ def test_chat_reply_survives_the_round_trip(message):
         assert message_key(read[1]) == message_key(message)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(replies)
 def test_response_survives_the_round_trip(message):
     call, reply = ModelCall("openai-responses", "m", (user("?"),)), ModelReply(message)
@@ -76,7 +76,7 @@ def test_response_survives_the_round_trip(message):
         assert tuple(map(message_key, read)) == tuple(map(message_key, (user("?"), message, user("And?"))))
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(replies)
 def test_anthropic_reply_survives_the_round_trip(message):
     message = anthropic_messages.served(message)
@@ -115,7 +115,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.dictionaries(names, json_values, max_size=6))
 def test_no_request_is_an_exception(body):
     for read in (

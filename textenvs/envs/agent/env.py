@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -157,8 +158,8 @@ class Agent(ExternalEnv[AgentState]):
         if self._command is not None:
             return CommandProgram(self._command, self._files, task_fields(task, with_answer=not scored), url, channel)
         assert self._agent is not None
-        given = replace(task, ground_truth=None) if scored else task
-        return FunctionProgram(self._agent, given, f"{url}/v1", channel)
+        own = copy.deepcopy(task)  # which the function may change
+        return FunctionProgram(self._agent, replace(own, ground_truth=None) if scored else own, f"{url}/v1", channel)
 
     def opening(self, task: Task) -> Sequence[Message]:
         opening = super().opening(task)

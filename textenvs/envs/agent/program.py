@@ -135,9 +135,13 @@ class CommandProgram:
         except (OSError, ValueError, shutil.Error) as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise ProgramError(f"it cannot be started: {error}") from error
-        _reaper.started(self._process.pid, channel.key, str(self.folder))
         _running.add(self)
         threading.Thread(target=self._watch, name="textenvs-agent", daemon=True).start()
+        try:
+            _reaper.started(self._process.pid, channel.key, str(self.folder))
+        except OSError as error:
+            self.stop()
+            raise ProgramError(f"the process that watches over it cannot be started: {error}") from error
 
     def stop(self) -> None:
         """Kill the process group, and remove the folder."""
@@ -212,31 +216,52 @@ def _environment(folder: Path, task: str, url: str, key: str) -> dict[str, str]:
 
 
 class _Reaper:
-    """The process that kills this one's programs if it dies; started with the first program."""
+    """The process that kills this one's programs if it dies; started with the first program, and again if it ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
+        self._programs: dict[int, Mapping[str, Any]] = {}
 
     def started(self, group: int, key: str, folder: str) -> None:
-        self._tell({"group": group, "key": key, "folder": folder})
+        with self._lock:
+            self._programs[group] = {"group": group, "key": key, "folder": folder}
+            self._tell(self._programs[group])
 
     def ended(self, group: int) -> None:
-        self._tell({"ended": group})
+        with self._lock:
+            self._programs.pop(group, None)
+            self._tell({"ended": group})
+
+    def close_pipe(self) -> None:
+        """Close this process's end of the pipe, in a forked child."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):
+                os.close(self._process.stdin.fileno())
 
     def _tell(self, entry: Mapping[str, Any]) -> None:
-        with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py"))],
-                    stdin=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,
-                    cwd="/",
-                )
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(entry) + "\n")
-            self._process.stdin.flush()
+        try:
+            if self._process is not None and self._process.poll() is None:
+                self._write([entry])
+                return
+        except BrokenPipeError:
+            pass
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            cwd="/",
+        )
+        self._write(list(self._programs.values()))
+
+    def _write(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write("".join(f"{json.dumps(entry)}\n" for entry in entries))
+        self._process.stdin.flush()
 
 
 _reaper = _Reaper()
@@ -246,9 +271,7 @@ _running: set[CommandProgram] = set()
 def _forget_after_fork() -> None:
     """Leave the parent's programs to the parent: a forked child holds no end of its reaper's pipe open."""
     global _reaper, _running
-    if _reaper._process is not None and _reaper._process.stdin is not None:
-        with suppress(OSError):
-            os.close(_reaper._process.stdin.fileno())
+    _reaper.close_pipe()
     _reaper, _running = _Reaper(), set()
 
 
