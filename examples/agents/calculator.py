@@ -41,8 +41,8 @@ TOOLS: Any = [
 def calculate(arguments: str) -> str:
     """Return the result of the operation, or what is wrong with it."""
     try:
-        given = json.loads(arguments)
-        return f"{OPERATORS[given['sign']](given['a'], given['b']):g}"
+        values = json.loads(arguments)
+        return f"{OPERATORS[values['sign']](values['a'], values['b']):g}"
     except Exception as error:
         return f"error: {error}"
 

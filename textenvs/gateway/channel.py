@@ -107,8 +107,8 @@ class Channel:
 
     def take_rewards(self) -> list[Mapping[str, float]]:
         with self._changed:
-            taken, self.rewards = self.rewards, []
-            return taken
+            rewards, self.rewards = self.rewards, []
+            return rewards
 
     def program_ended(self, ended: Ended) -> None:
         """Report the program's end, from any thread."""

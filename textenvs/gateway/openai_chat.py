@@ -106,8 +106,8 @@ def events(call: ModelCall, reply: ModelReply, number: int, created: int) -> Ite
     calls = message.pop("tool_calls", [])
     content = message.pop("content")
 
-    def chunk(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **more}
+    def chunk(delta: dict[str, Any], finish_reason: str | None = None, **fields: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **fields}
         return event({**head, "choices": [choice]})
 
     yield chunk({"role": "assistant", "content": ""})

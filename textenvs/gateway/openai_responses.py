@@ -43,8 +43,8 @@ class Responses:
     items: MutableMapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def remember(self, call: ModelCall, reply: ModelReply, number: int) -> None:
-        asked = call.messages[1:] if call.instructions else call.messages
-        self.conversations[_id(number)] = (*asked, reply.message)
+        messages = call.messages[1:] if call.instructions else call.messages
+        self.conversations[_id(number)] = (*messages, reply.message)
         for item in _output(reply.message, number):
             self.items[item["id"]] = item
 
@@ -64,9 +64,9 @@ def read(body: Any, earlier: Responses) -> ModelCall:
         if previous not in earlier.conversations:
             raise RequestError(f"previous_response_id: this session has no response {quoted(previous, 80)}", 404)
         messages += earlier.conversations[previous]
-    given = fields.get("input")
-    if isinstance(given, str):
-        messages.append({"role": "user", "content": given})
+    content = fields.get("input")
+    if isinstance(content, str):
+        messages.append({"role": "user", "content": content})
     else:
         messages += _messages(fields.items("input"), earlier)
     return ModelCall(
@@ -153,22 +153,22 @@ def events(call: ModelCall, reply: ModelReply, number: int, created: int) -> Ite
 def _messages(items: Any, earlier: Responses) -> Iterator[dict[str, Any]]:
     """Yield the messages of input items: a reply's text and its calls, which are items, are one message."""
     reply: dict[str, Any] = {}
-    for i, given in enumerate(items):
+    for i, item in enumerate(items):
         where = f"input[{i}]"
-        fields = Fields(given, where)
+        fields = Fields(item, where)
         if fields.get("type") == "item_reference":
             reference = fields.text("id")
             if reference not in earlier.items:
                 raise RequestError(f"{where}: this session has no item {quoted(reference, 80)}", 404)
             fields = Fields(earlier.items[reference], where)
         kind = fields.get("type") or "message"
-        mine = kind in ("function_call", "reasoning") or (kind == "message" and fields.get("role") == "assistant")
-        begins = not mine or (kind != "function_call" and ("content" in reply or "tool_calls" in reply))
+        replied = kind in ("function_call", "reasoning") or (kind == "message" and fields.get("role") == "assistant")
+        begins = not replied or (kind != "function_call" and ("content" in reply or "tool_calls" in reply))
         if begins and reply:
             yield _whole(reply)
             reply = {}
         match kind:
-            case "message" if mine:
+            case "message" if replied:
                 reply["content"] = _content(fields.get("content"), where)
             case "message":
                 yield {"role": fields.text("role", ""), "content": _content(fields.get("content"), where)}

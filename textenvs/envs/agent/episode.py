@@ -155,18 +155,18 @@ class Episode:
             for call in message.get("tool_calls", ())
         }
         names |= self._names
-        shown: list[Message] = []
+        visible: list[Message] = []
         results: list[ToolResult] = []
         for message in (*new, None):
             if message is not None and message["role"] == "tool" and not has_images(message):
                 key = message["tool_call_id"]
                 results.append(ToolResult(make_call(names.get(key, ""), "", key), text_of(message)))
                 continue
-            shown += self.format.answers(results)
+            visible += self.format.answers(results)
             results = []
             if message is not None:
-                shown.append(message)
-        return tuple(shown)
+                visible.append(message)
+        return tuple(visible)
 
     def _read(self, message: Message) -> ModelReply:
         """Return the policy's reply as the program gets it."""

@@ -18,11 +18,10 @@ def from_row(row: Mapping[str, Any], key: str, where: str, data_source: str) -> 
     column = next((name for name in _QUESTIONS if row.get(name) is not None), None)
     if column is None:
         raise TaskError(f"{where}: it has none of the columns {', '.join(_QUESTIONS)}; it has {sorted(map(str, row))}")
-    asked = row[column]
+    content = row[column]
     try:
-        prompt = (
-            (user(clean_text(asked)),) if isinstance(asked, str) else copy_messages(check_conversation(asked, column))
-        )
+        messages = [user(clean_text(content))] if isinstance(content, str) else content
+        prompt = copy_messages(check_conversation(messages, f"column {column!r}"))
     except (TypeError, ValueError) as error:
         raise TaskError(f"{where}: {error}") from error
     if not prompt:
