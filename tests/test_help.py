@@ -38,6 +38,7 @@ def programs():
     """Everything that ``python -m`` runs and that a person calls."""
     internal = {  # started by us, with pipes or sockets in the place of a person
         "textenvs.scoring.math_worker",
+        "textenvs.envs.agent.reaper",
         "textenvs.envs.reasoning_gym.worker",
         "trainers.engines.sglang.launcher",
         "trainers.rewards.function_worker",

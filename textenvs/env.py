@@ -143,6 +143,12 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         raise NotImplementedError(f"{type(self).__name__} has no scripted careless replies")
 
     @property
+    def scripts(self) -> frozenset[str]:
+        """The scripted hooks that this environment has: ``"demonstration"``, ``"careless_reply"``."""
+        names = ("demonstration", "careless_reply")
+        return frozenset(name for name in names if getattr(type(self), name) is not getattr(TextEnv, name))
+
+    @property
     def task(self) -> Task:
         """The running episode's task; ``RuntimeError`` before the first reset."""
         if self.state.task is None:

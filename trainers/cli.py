@@ -50,6 +50,8 @@ def run_command(
     ``exit_code``, or 1.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    for client in ("httpx", "httpx2"):  # of programs, users and judges: a line for each of their calls
+        logging.getLogger(client).setLevel(logging.WARNING)
     try:
         raise_on_interrupt()
         return work()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -53,21 +52,6 @@ def numbers_of(trajectories: Sequence[Trajectory], seed: int = 0) -> dict[str, N
 
 def update(learner: Learner, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return learner.update_actor(trajectories, numbers_of(trajectories), policy_gradient)
-
-
-def refuse_waiting(learner: Learner) -> None:
-    """Let a learner on CUDA raise where the host waits for the GPU inside a micro-batch; after an update to warm up."""
-    learn = learner._learn
-
-    def run(*args: Any) -> None:
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            learn(*args)
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-
-    learner._learn = run  # type: ignore[method-assign]
 
 
 def gradients(

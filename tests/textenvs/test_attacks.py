@@ -17,7 +17,8 @@ from textenvs.sandbox import SandboxUnavailable
 
 EPISODES = 200  # of `make test-slow`, at every level, and where an attack was lucky in few
 FEW = 30  # at the first level and at the last
-FEWER = {"textenv/collab-code": 10, "textenv/math-python": 10}  # at the first alone: each episode runs programs
+# At the first alone: each episode runs programs.
+FEWER = {"textenv/agent": 10, "textenv/collab-code": 10, "textenv/math-python": 10}
 every_id = pytest.mark.parametrize("env_id", PLAYABLE)
 
 

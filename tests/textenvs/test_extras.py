@@ -10,7 +10,10 @@ import textenvs
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-OPTIONAL = ("pyarrow", "datasets", "openai", "bm25s", "mcp", "math_verify", "reasoning_gym", "textarena", "textworld")
+OPTIONAL = (
+    *("pyarrow", "datasets", "openai", "bm25s", "mcp", "math_verify", "reasoning_gym", "textarena", "textworld"),
+    "aiohttp",
+)
 
 # Plays an episode of each expert while no optional package is there, neither to import nor to find.
 PLAY = """

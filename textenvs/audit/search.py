@@ -22,7 +22,7 @@ import numpy as np
 from ..attack import Attack, Cheater
 from ..evaluate.policies import AttackPolicy
 from ..evaluate.records import Record
-from ..integrations.importers.base import Imported
+from ..external import ExternalEnv
 from ..messages import Message, Messages, assistant, text_of
 from ..text import load_yaml
 from ..tools.formats import call
@@ -345,7 +345,7 @@ def _judge(subject: Subject, best: Composition, records: Sequence[Record], drawn
     )
     if not subject.expert:
         cause = "no scripted expert, so no ceiling: how near a cheap policy comes to it is not known; define"
-        status: Status = "warning" if isinstance(subject.env, Imported) else "fail"
+        status: Status = "warning" if isinstance(subject.env, ExternalEnv) else "fail"
         return Verdict("search", status, f"{cause} demonstration(rng)", summary, show(records))
     ceiling = mean(subject.expert)
     share = (earned - floor) / (ceiling - floor) if ceiling > floor else 1.0

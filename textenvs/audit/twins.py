@@ -12,7 +12,7 @@ import numpy as np
 from ..attack import COMMON, Attack
 from ..env import TextEnv, as_reply
 from ..evaluate.baselines import has_script
-from ..integrations.importers.base import Imported
+from ..external import ExternalEnv
 from ..messages import Message, Messages, transcript
 from ..task import Task
 from ..text import excerpt, plural, quoted
@@ -84,7 +84,7 @@ def _verdict(env: TextEnv[Any], counts: _PairCounts, pairs: int, speaks: bool) -
             f"{name} answers replies and offers no twin of a task, so whether its words tell what is right was not "
             "tried; define twin(task), which returns the task with another ground truth"
         )
-        return Verdict(_CHECK, "skipped" if isinstance(env, Imported) else "warning", cause)
+        return Verdict(_CHECK, "skipped" if isinstance(env, ExternalEnv) else "warning", cause)
     if counts.scripted and not counts.scored_apart:
         cause = f"a task and its twin reward the expert's replies alike; let twin(task) of {name} change what they earn"
         return Verdict(_CHECK, "fail", cause, plural(counts.scripted, "pair") + " of episodes")

@@ -88,18 +88,18 @@ def test_gymnasiums_checker():
 def test_abandoned_episode_leaves_nothing():
     env = own_taskset()
     env.reset(seed=0)
-    (engine,) = [engine for engine in _engines.values() if engine.calls]
-    under_way = len(engine.calls)
+    (engine,) = [engine for engine in _engines.values() if engine.sessions]
+    under_way = len(engine.sessions)
     env.reset(seed=1)
-    assert len(engine.calls) == under_way
+    assert len(engine.sessions) == under_way
     fork = env.fork()
     fork.step("hm")
-    assert len(engine.calls) == under_way + 1
+    assert len(engine.sessions) == under_way + 1
     del fork
     gc.collect()
-    assert len(engine.calls) == under_way
+    assert len(engine.sessions) == under_way
     env.close()
-    assert len(engine.calls) == under_way - 1
+    assert len(engine.sessions) == under_way - 1
 
 
 def test_refusals():

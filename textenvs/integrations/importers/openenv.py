@@ -12,16 +12,17 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...env import FAILURE_STOPS, EnvironmentFailure
+from ...external import Answer, ExternalEnv, ExternalState
 from ...messages import Message, Messages, check_conversation, text_of, user, visible_text
-from ...task import Split
-from .base import Answer, Imported, Seeds
+from ...task import Split, Task
+from .seeds import Seeds, seed_of
 
 # What our own server says where an episode failed; see textenvs.integrations.openenv.
 _FAILED = "leave this episode out, it failed ("
 _TEXT = ("text", "observation", "message", "response", "content", "prompt")
 
 
-class OpenEnv(Imported):
+class OpenEnv(ExternalEnv[ExternalState]):
     """Episodes on an OpenEnv server, one connection each.
 
     What the server says is read from its observation: ``messages``, where it has chat messages there; else the field
@@ -77,8 +78,8 @@ class OpenEnv(Imported):
         self.send_thinking = send_thinking
         self.timeout = float(timeout)
 
-    def begin(self, seed: int) -> _Remote:
-        return _Remote(self, seed)
+    def begin(self, task: Task) -> _Remote:
+        return _Remote(self, seed_of(task))
 
 
 class _Remote:

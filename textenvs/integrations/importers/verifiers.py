@@ -8,36 +8,36 @@ import itertools
 import json
 import logging
 import os
-import queue
 import threading
-import uuid
 import weakref
 from collections.abc import Iterator, Mapping
-from concurrent.futures import CancelledError, Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from ...env import EnvironmentFailure
 from ...event_loop import submit
-from ...messages import Message, Messages, check_conversation, clean_messages, has_images, text_of, user
+from ...external import Answer, ExternalEnv, ExternalState
+from ...gateway.channel import Ended
+from ...gateway.model_call import ModelReply
+from ...gateway.session import NewContext, Observation, Session
+from ...messages import Message, user
 from ...options import PositiveInt, Seconds, checked
 from ...task import Task
-from .base import Answer, Imported
+from .seeds import seed_of
 
 _MISSING = "this needs verifiers 0.4: pip install 'verifiers>=0.4'"
 
 try:
-    from aiohttp import web  # which verifiers requires
+    from ...gateway.server import gateway  # which needs aiohttp, as verifiers does
 except ImportError as error:
     raise ImportError(_MISSING) from error
 
 log = logging.getLogger("textenvs")
 
 _CLOSING_S = 10.0  # that an environment may take to end when the process does
-_LARGEST_CALL = 2**28  # bytes of one call of the model
 
 
-class Verifiers(Imported):
+class Verifiers(ExternalEnv[ExternalState]):
     """A verifiers environment, with the policy in the place of its model.
 
     The environment, its harness and its scoring run as they are, on this machine. Only the model is missing: where the
@@ -86,8 +86,8 @@ class Verifiers(Imported):
         tasks = _Tasks(self.config, taskset, size)
         super().__init__(tasks, max_assistant_turns=max_assistant_turns, render_mode=render_mode)
 
-    def begin(self, seed: int) -> _Rollout:
-        return _Rollout(_engine(self.config), seed, self.timeout)
+    def begin(self, task: Task) -> _Rollout:
+        return _Rollout(_engine(self.config), seed_of(task), self.timeout)
 
 
 class _Tasks:
@@ -107,9 +107,9 @@ class _Tasks:
 
 
 class _Engine:
-    """A verifiers environment that is being served, and the service that stands in for its model.
+    """A verifiers environment that is being served.
 
-    Both live in one task of the background event loop, because what it enters may have to be left where it was entered.
+    It lives in one task of the background event loop, because what it enters may have to be left where it was entered.
     """
 
     def __init__(self, config: str) -> None:
@@ -118,7 +118,8 @@ class _Engine:
         self._tasks: list[Any] = []
         self._more: Iterator[Any] = iter(self.env.taskset)
         self._lock = threading.Lock()
-        self.calls: dict[str, _Calls] = {}
+        #: Keys of the sessions of rollouts that are under way.
+        self.sessions: set[str] = set()
         begun: Future[None] = Future()
         self._served = submit(self._serve(begun))
         self._served.add_done_callback(lambda _: begun.cancel())
@@ -132,9 +133,9 @@ class _Engine:
             raise
 
     def close(self) -> None:
-        """End the environment's servers and the service; safe to call twice."""
-        for calls in list(self.calls.values()):
-            calls.answer(None)
+        """End the environment's servers and the rollouts; safe to call twice."""
+        for key in list(self.sessions):
+            gateway().close(key)
         try:
             self._loop.call_soon_threadsafe(self._end.set)
             self._served.result(_CLOSING_S)
@@ -142,33 +143,10 @@ class _Engine:
             log.warning("a verifiers environment did not end well: %s: %s", type(error).__name__, error)
 
     async def _serve(self, begun: Future[None]) -> None:
-        app = web.Application(client_max_size=_LARGEST_CALL)
-        app.router.add_post("/{token}/v1/chat/completions", self._answer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            async with self.env.serving():
-                self._port: int = runner.addresses[0][1]
-                self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-                begun.set_result(None)
-                await self._end.wait()
-        finally:
-            await runner.cleanup()
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        """Answer a call of the model with the policy's reply, by way of its rollout."""
-        body = await request.json()
-        calls = self.calls.get(request.match_info["token"])
-        reply = None if calls is None else await asyncio.wrap_future(calls.receive(body))
-        if reply is None:
-            error = {"message": "this episode is over", "type": "gone", "code": None}
-            return web.json_response({"error": error}, status=410)
-        message = {key: value for key, value in reply.items() if key != "name"}
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in reply else "stop"}
-        return web.json_response(
-            {"id": "0", "object": "chat.completion", "created": 0, "model": body["model"], "choices": [choice]}
-        )
+        async with self.env.serving():
+            self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+            begun.set_result(None)
+            await self._end.wait()
 
     def count(self, most: int) -> int:
         """Count the tasks, up to ``most`` where they are endless."""
@@ -187,34 +165,11 @@ class _Engine:
                 raise
             return self._tasks
 
-    def play(self, index: int, token: str) -> Future[Any]:
-        """Begin a rollout, with the service as its model."""
-        url = f"http://127.0.0.1:{self._port}/{token}/v1"
-        client = self._vf.EvalClientConfig(base_url=url, api_key_var="TEXTENVS_NO_KEY")
+    def play(self, index: int, key: str) -> Future[Any]:
+        """Begin a rollout, with the gateway as its model."""
+        url, headers = f"{gateway().url}/v1", {"x-api-key": key}
+        client = self._vf.EvalClientConfig(base_url=url, headers=headers, api_key_var="TEXTENVS_NO_KEY")
         return submit(self.env.run_episode(self.task(index), self._vf.ModelContext(model="policy", client=client)))
-
-
-class _Calls:
-    """A rollout's calls of the model and the policy's replies. It does not know the rollout, which may be collected."""
-
-    def __init__(self) -> None:
-        #: Calls of the model, and at last the rollout's end.
-        self.events: queue.Queue[Mapping[str, Any] | Future[Any]] = queue.Queue()
-        self._waiting: Future[Message | None] = Future()
-
-    def receive(self, body: Mapping[str, Any]) -> Future[Message | None]:
-        """In the service: a call of the model. Its answer is the policy's next reply; ``None``: it never comes."""
-        waiting = self._waiting
-        self.events.put(body)
-        return waiting
-
-    def answer(self, message: Message | None) -> None:
-        """Return the policy's reply; ``None``: there is none left."""
-        waiting = self._waiting
-        if message is not None:
-            self._waiting = Future()
-        with suppress(InvalidStateError):  # it was given up
-            waiting.set_result(message)
 
 
 class _Rollout:
@@ -222,53 +177,52 @@ class _Rollout:
 
     def __init__(self, engine: _Engine, index: int, timeout: float) -> None:
         self._timeout = timeout
-        token = uuid.uuid4().hex
-        self._calls = engine.calls[token] = _Calls()
-        episode = engine.play(index, token)
-        episode.add_done_callback(self._calls.events.put)
+        channel = self._channel = gateway().open(Session(images=True))
+        engine.sessions.add(channel.key)
+        episode = engine.play(index, channel.key)
+        # The channel does not know the rollout, which may be collected.
+        episode.add_done_callback(lambda ended: channel.program_ended(Ended(ended)))
         # Forks are seldom closed.
-        self._end = weakref.finalize(self, _forget, engine.calls, token, self._calls, episode)
+        self._end = weakref.finalize(self, _forget, engine.sessions, channel.key, episode)
         self._end.atexit = False
         try:
             opening = self._next()
-            if not isinstance(opening, tuple):
+            if not isinstance(opening, Observation):
                 raise _failure("the rollout ended before it called the model")
-            self._heard = self.opening = opening
+            self.opening = opening.new
         except BaseException:
             self.close()
             raise
 
     def reply(self, message: Message) -> Answer:
-        self._calls.answer(message)
-        messages, before = self._next(), (*self._heard, message)
-        if not isinstance(messages, tuple):
-            return _ended(messages)
-        if messages[: len(self._heard)] != self._heard or len(messages) <= len(before):
-            raise _failure("the harness has rewritten the conversation; nothing here can do that")
-        self._heard = messages
-        return Answer(messages=messages[len(before) :])
+        self._channel.answer(ModelReply(message, "tool_calls" if message.get("tool_calls") else "stop"))
+        following = self._next()
+        return Answer(messages=following.new) if isinstance(following, Observation) else _ended(following)
 
     def close(self) -> None:
         self._end()
 
-    def _next(self) -> Messages | Any:
-        """Return the conversation of the next call of the model, or the trace of the rollout that has ended."""
+    def _next(self) -> Observation | Any:
+        """Return the next call of the model, or the trace of the rollout that has ended."""
         try:
-            event = self._calls.events.get(timeout=self._timeout)
-        except queue.Empty:
-            reason = f"the environment neither called the model nor ended in {self._timeout:g} seconds"
-            raise _failure(reason) from None
-        return _trace(event) if isinstance(event, Future) else _messages(event)
+            following = self._channel.observe(self._timeout)
+        except NewContext as problem:
+            raise _failure(
+                f"the harness does not extend the conversation: {problem}; an episode has one conversation, so far"
+            ) from problem
+        if following is None:
+            raise _failure(f"the environment neither called the model nor ended in {self._timeout:g} seconds")
+        return following if isinstance(following, Observation) else _trace(following.result)
 
 
 def _failure(reason: str) -> EnvironmentFailure:
     return EnvironmentFailure("tool_failed", reason)
 
 
-def _forget(calls: dict[str, _Calls], token: str, own: _Calls, episode: Future[Any]) -> None:
+def _forget(sessions: set[str], key: str, episode: Future[Any]) -> None:
     """Give a rollout up, if it has not ended."""
-    calls.pop(token, None)
-    own.answer(None)
+    sessions.discard(key)
+    gateway().close(key)
     episode.cancel()
 
 
@@ -297,18 +251,6 @@ def _ended(trace: Any) -> Answer:
         terms={name: reward.value for name, reward in trace.rewards.items() if reward is not None},
         metrics={name: value for name, value in trace.metrics.items() if value is not None},
     )
-
-
-def _messages(body: Mapping[str, Any]) -> Messages:
-    """Return the conversation that a call of the model sends."""
-    if body.get("stream"):
-        raise _failure("the harness asks for a stream, which is not offered here")
-    try:
-        read = clean_messages(check_conversation(body["messages"], "a call of the model"))
-    except (KeyError, ValueError) as error:
-        raise _failure(f"the harness's messages cannot be read: {error}") from error
-    # A harness may send a text as parts; here every content without images is one text.
-    return tuple(message if has_images(message) else {**message, "content": text_of(message)} for message in read)
 
 
 def _verifiers() -> tuple[Any, Any]:

@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from textenvs.env import EnvironmentFailure
-from textenvs.integrations.importers.base import Answer, Imported, Seeds
+from textenvs.external import Answer, ExternalEnv
+from textenvs.integrations.importers.seeds import Seeds, seed_of
 from textenvs.messages import user
 from textenvs.task import Task, TaskError
 
@@ -47,12 +48,12 @@ class Episode:
         self.closed = True
 
 
-class Foreign(Imported):
+class Foreign(ExternalEnv):
     def __init__(self, **kwargs):
         super().__init__(Seeds("foreign"), **kwargs)
 
-    def begin(self, seed):
-        return Episode(seed)
+    def begin(self, task):
+        return Episode(seed_of(task))
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """The engine that serves a verifiers environment: made once and whole, ended with the process. With a fake one."""
 
 import contextlib
-import socket
 import subprocess
 import sys
 import textwrap
@@ -13,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 import textenvs.integrations.importers.verifiers as bridge
-from textenvs.env import EnvironmentFailure
+from textenvs.gateway.server import gateway
+from textenvs.gateway.session import Session
 
 
 class Served:
@@ -50,15 +50,6 @@ def fake(monkeypatch):
         engine.close()
 
 
-def answers(engine):
-    """Return whether the service of an engine takes connections."""
-    try:
-        socket.create_connection(("127.0.0.1", engine._port), timeout=60).close()
-    except ConnectionError:
-        return False
-    return True
-
-
 def test_environments_made_at_once_share_one_engine():
     together = threading.Barrier(8)
 
@@ -81,8 +72,7 @@ def test_unserved_engine_is_retried_cleanly():
     assert (Served.made, bridge._engines) == (2, {})
     Served.breaks = False
     bridge.Verifiers("anything")
-    (engine,) = bridge._engines.values()
-    assert (Served.open, answers(engine)) == (1, True)
+    assert Served.open == 1
 
 
 def test_a_taskset_that_broke_off_is_read_anew(monkeypatch):
@@ -105,21 +95,15 @@ def test_a_taskset_that_broke_off_is_read_anew(monkeypatch):
     assert bridge.Verifiers("anything").tasks.size == 2
 
 
-@pytest.mark.parametrize("messages", [["hello"], [{"role": "user", "content": ["hello"]}], [{"content": "hello"}]])
-def test_unreadable_call_is_a_failure(messages):
-    with pytest.raises(EnvironmentFailure, match="the harness's messages cannot be read"):
-        bridge._messages({"messages": messages})
-
-
 def test_closing_an_engine_ends_all_of_it():
     bridge.Verifiers("anything")
     (engine,) = bridge._engines.values()
-    calls = engine.calls["token"] = bridge._Calls()
-    waiting = calls.receive({})
+    channel = gateway().open(Session())
+    engine.sessions.add(channel.key)
     engine.close()
     engine.close()
-    assert (Served.open, Served.ends, answers(engine)) == (0, 1, False)
-    assert waiting.result(0) is None
+    assert (Served.open, Served.ends) == (0, 1)
+    assert channel.session.ended
 
 
 def test_engines_end_with_the_process():

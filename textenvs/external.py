@@ -1,25 +1,24 @@
-"""Environments of other libraries as text environments: what all bridges to a running episode have in common.
+"""Environments whose episodes run elsewhere: a program, a connection, a rollout of another library.
 
-The running episode (a connection, a rollout) is no part of the state: the state has the conversation and the
-task's seed. Where there is no running episode that has just come to the same point (after ``restore``, in a fork, in
-another process), one is begun from the seed and played again, and what it says is held against the conversation.
+The running episode is no part of the state: the state has the conversation and the task. Where there is no running
+episode that has just come to the same point (after ``restore``, in a fork, in another process), one is begun from the
+task and the replies are played again; its messages are compared with the conversation.
 """
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from ...env import EnvironmentFailure, EpisodeState, StepResult, TextEnv, Turn
-from ...messages import Message, Messages, clean_messages, user
-from ...task import SPLITS, Endless, Split, Task, TaskError
+from .env import EnvironmentFailure, EpisodeState, StepResult, TextEnv, Turn
+from .messages import Message, Messages, clean_messages
+from .task import Task
 
 
 class Answer(Turn):
-    """A foreign environment's answer to one reply: a turn that may also say which budget ran out there (``cut``)."""
+    """An episode's answer to one reply: a turn that may also say which budget ran out elsewhere (``cut``)."""
 
     cut: str | None
 
@@ -29,7 +28,7 @@ class Answer(Turn):
 
 
 class Running(Protocol):
-    """A foreign episode that runs; ``opening`` is what it said first. After an exception it is thrown away.
+    """An episode that runs; ``opening`` are its first messages. After an exception it is thrown away.
 
     ``reply`` raises ``EnvironmentFailure`` where the episode says nothing about the policy. ``close`` may come twice.
     """
@@ -42,29 +41,32 @@ class Running(Protocol):
 
 
 @dataclass
-class ImportedState(EpisodeState):
+class ExternalState(EpisodeState):
     """The number of messages before the first reply."""
 
     opened: int = 0
 
 
-class Imported(TextEnv[ImportedState]):
-    """Base class of the bridges: define :meth:`begin`, and have tasks with an ``extra["seed"]`` (:class:`Seeds`)."""
+ExternalStateT = TypeVar("ExternalStateT", bound=ExternalState)
 
-    state_type = ImportedState
+
+class ExternalEnv(TextEnv[ExternalStateT]):
+    """Base class of environments whose episodes run elsewhere: define :meth:`begin`."""
+
+    state_type: ClassVar[type[EpisodeState]] = ExternalState
     blocking = True  # it may run anything
     _live: tuple[Task, Messages, Running] | None = None
 
     @abstractmethod
-    def begin(self, seed: int) -> Running:
-        """Begin an episode: the same seed begins the same one, where that is possible."""
+    def begin(self, task: Task) -> Running:
+        """Begin an episode: the same task begins the same one, where that is possible."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_live": None}
 
     def opening(self, task: Task) -> Sequence[Message]:
         self._drop()
-        running = self.begin(_seed_of(task))
+        running = self.begin(task)
         self._live = (task, (), running)
         return running.opening
 
@@ -96,7 +98,10 @@ class Imported(TextEnv[ImportedState]):
 
     def _conclude(self, turn: Turn) -> StepResult:
         if not isinstance(turn, Answer) or turn.cut is None:
-            return super()._conclude(turn)
+            result = super()._conclude(turn)
+            if self.state.done:  # a budget ran out
+                self._drop()
+            return result
         state = self.state
         state.return_so_far += turn.reward or 0.0
         state.messages = (*state.messages, *turn.messages)
@@ -115,7 +120,7 @@ class Imported(TextEnv[ImportedState]):
                 self._live = None
                 return running, replies
             self._drop()
-        running = self.begin(_seed_of(self.task))
+        running = self.begin(self.task)
         try:
             opening = clean_messages(running.opening)
             self._compare("its opening", opening, state.messages[state.opened - len(opening) : state.opened])
@@ -130,51 +135,10 @@ class Imported(TextEnv[ImportedState]):
 
     def _compare(self, where: str, replayed: Messages, before: Messages) -> None:
         if replayed != before:
-            played = f"{self.tasks.name}: played again from its seed, it said something else ({where})"
+            played = f"{self.tasks.name}: played again, it said something else ({where})"
             raise EnvironmentFailure("tool_failed", f"{played}; it can neither be forked nor restored")
 
     def _drop(self) -> None:
         live, self._live = self._live, None
         if live is not None:
             live[2].close()
-
-
-@dataclass(frozen=True)
-class Seeds(Endless):
-    """The episodes of a foreign environment as an endless task set: one for every seed it may be begun with.
-
-    A task only names its seed: what is said first comes from the environment itself. Seeds are drawn by a hash of
-    ``seed`` and the task's index, the same on every machine, and are below 2**31, which every generator takes. Those of
-    training and test tasks differ (even and odd). Two tasks of a set may come to the same seed, one in 2**30 pairs.
-    """
-
-    source: str
-    seed: int = 0
-    split: Split = "train"
-
-    def __post_init__(self) -> None:
-        self.check_choices()
-        if self.seed < 0:
-            raise ValueError(f"seed must be an integer of at least 0, not {self.seed!r}")
-
-    @property
-    def name(self) -> str:
-        return f"{self.source} ({self.split}, seed {self.seed})"
-
-    def _generate(self, index: int) -> Task:
-        digest = hashlib.blake2b(f"{self.seed}/{index}".encode(), digest_size=4).digest()
-        drawn = int.from_bytes(digest, "big") >> 2
-        return Task(
-            key=f"{self.source}/{self.split}/{self.seed}/{index}",
-            data_source=self.source,
-            prompt=(user(f"{self.source}, number {index}"),),
-            ground_truth=None,
-            extra={"seed": 2 * drawn + SPLITS.index(self.split)},
-        )
-
-
-def _seed_of(task: Task) -> int:
-    seed = task.extra.get("seed")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise TaskError(f"task {task.key}: extra_info.seed must be an integer of at least 0, not {seed!r}")
-    return seed

@@ -1,0 +1,445 @@
+"""Programs in this process: turns, rewards, ends, contexts, forks."""
+
+import asyncio
+import gc
+import json
+import pickle
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from textenvs.env import EnvironmentFailure
+from textenvs.envs.agent import Agent
+from textenvs.gateway.server import gateway
+from textenvs.messages import assistant, user
+from textenvs.task import Task
+from textenvs.tools.call_format import call
+
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}}
+TOOL = {"type": "function", "function": {"name": "double", "description": "Double.", "parameters": PARAMETERS}}
+TASKS = [Task("a", "test", (user("Twice 2?"),), "4"), Task("b", "test", (user("Twice 3?"),), "6")]
+CALL = '<tool_call>\n{"name": "double", "arguments": {"a": 2}}\n</tool_call>'
+
+
+def post(url, key, path, body):
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
+
+
+def ask(url, key, *messages, **options):
+    """Call the model; return its message."""
+    return post(url, key, "chat/completions", {"messages": list(messages), **options})["choices"][0]["message"]
+
+
+def make(agent, **options):
+    env = Agent(agent, tasks=options.pop("tasks", TASKS), timeout=options.pop("timeout", 60.0), **options)
+    env.reset(seed=0, options={"task_index": 0})
+    return env
+
+
+def one_answer(task, url, key):
+    return task.ground_truth in ask(url, key, user(task.question))["content"]
+
+
+def talk(task, url, key):
+    """Ask until the model says stop."""
+    messages = [user(task.question)]
+    while True:
+        messages.append(ask(url, key, *messages))
+        if messages[-1]["content"] == "stop":
+            return 1.0
+        messages.append(user(f"You said {messages[-1]['content']}."))
+
+
+def with_openai(task, url, key):
+    """Call tools as the documentation of OpenAI's client does."""
+    import openai
+
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": task.question}]
+    with openai.OpenAI(base_url=url, api_key=key, max_retries=0) as client:
+        while True:
+            completion = client.chat.completions.create(model="any", messages=messages, tools=[TOOL])
+            reply = completion.choices[0].message
+            messages.append(reply)
+            if not reply.tool_calls:
+                return {"right": float(task.ground_truth in reply.content), "short": 0.5}
+            for made in reply.tool_calls:
+                value = str(2 * json.loads(made.function.arguments)["a"])
+                messages.append({"role": "tool", "tool_call_id": made.id, "content": value})
+
+
+async def with_anthropic(task, url, key):
+    import anthropic
+
+    declared = {"name": "double", "description": "Double.", "input_schema": PARAMETERS}
+    messages = [{"role": "user", "content": task.question}]
+    async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as client:
+        while True:
+            asked = {"model": "any", "max_tokens": 9, "system": "Be brief.", "messages": messages, "tools": [declared]}
+            async with client.messages.stream(**asked) as stream:
+                reply = await stream.get_final_message()
+            messages.append({"role": "assistant", "content": reply.content})
+            results = [
+                {"type": "tool_result", "tool_use_id": block.id, "content": str(2 * block.input["a"])}
+                for block in reply.content
+                if block.type == "tool_use"
+            ]
+            if not results:
+                return {"right": float(task.ground_truth in reply.content[0].text), "short": 0.5}
+            messages.append({"role": "user", "content": results})
+
+
+@pytest.mark.parametrize("agent", [with_openai, with_anthropic])
+def test_stock_client_plays_with_tools(agent):
+    if agent is with_anthropic:
+        pytest.importorskip("anthropic")
+    env = make(agent)
+    opening = env.state.messages
+    assert [message["role"] for message in opening] == ["system", "user"]
+    assert opening[0]["content"].startswith("Be brief.\n\nYou can call these tools:")
+    conversation, reward, *_, info = env.step(f"Let me see.\n{CALL}")
+    assert conversation[-1] == {"role": "tool", "content": "4", "tool_call_id": "call_0", "name": "double"}
+    assert (reward, info["stop"]) == (0.0, None)
+    _, reward, terminated, _, info = env.step("<think>Twice 2.</think>It is 4.")
+    assert (reward, terminated, info["stop"]) == (1.5, True, "solved")
+    assert info["terms"] == {"right": 1.0, "short": 0.5}
+
+
+# ------------------------------------------------------------------ rewards
+
+
+def posting(task, url, key):
+    first = ask(url, key, user("?"))
+    post(url, key, "rewards", {"reward": 0.25})
+    post(url, key, "rewards", {"terms": {"reward": 0.25, "style": -1}})
+    ask(url, key, user("?"), first, user("And?"))
+    post(url, key, "rewards", {"reward": 2})
+
+
+def test_posted_rewards_are_of_the_turn_before():
+    env = make(posting)
+    _, reward, *_, info = env.step("a")
+    assert (reward, info["terms"]) == (-0.5, {"reward": 0.5, "style": -1.0})
+    _, reward, terminated, _, info = env.step("b")
+    assert (reward, terminated, info["stop"]) == (2.0, True, "solved")
+
+
+def returning(value):
+    def agent(task, url, key):
+        ask(url, key, user("?"))
+        return value
+
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("value", "reward", "stop"),
+    [(True, 1.0, "solved"), (0, 0.0, "done"), (-0.5, -0.5, "done"), ({"a": 2}, 2.0, "solved")],
+)
+def test_returned_value_is_the_reward(value, reward, stop):
+    _, given, terminated, _, info = make(returning(value)).step("x")
+    assert (given, terminated, info["stop"]) == (reward, True, stop)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "gave no reward"),
+        ([1.0, 2.0], "post its reward to /v1/rewards"),
+        ("1", "neither a number nor named numbers"),
+        (float("nan"), "must be finite"),
+        ({"a": "b"}, "must be a number"),
+        ({}, "a reward is"),
+    ],
+)
+def test_other_values_fail_the_episode(value, words):
+    _, reward, terminated, truncated, info = make(returning(value)).step("x")
+    assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
+    assert words in info["failure"]
+
+
+def score(task, messages, files):
+    return {"right": float(messages[-1]["content"] == task.ground_truth), "length": -0.1 * len(messages)}
+
+
+async def broken_score(task, messages, files):
+    raise OSError("the judge is away")
+
+
+def no_answer_in_task(task, url, key):
+    assert task.ground_truth is None
+    talk(task, url, key)
+
+
+def test_scorer_judges_the_end_and_a_spent_budget():
+    env = make(no_answer_in_task, scorer=score, max_assistant_turns=2)
+    env.step("4")
+    _, reward, terminated, _, info = env.step("stop")
+    assert (terminated, info["terms"]) == (True, {"right": 0.0, "length": -0.4})
+    env.reset(options={"task_index": 0})
+    env.step("3")
+    _, reward, terminated, truncated, info = env.step("4")
+    assert (reward, terminated, truncated, info["stop"]) == (pytest.approx(0.6), False, True, "max_assistant_turns")
+    *_, info = make(returning(1), scorer=broken_score).step("x")
+    assert (info["stop"], "the judge is away" in info["failure"]) == ("judge_failed", True)
+
+
+# ------------------------------------------------------------------ ends
+
+
+def raising(task, url, key):
+    ask(url, key, user("?"))
+    raise LookupError("no such page")
+
+
+def exiting(task, url, key):
+    ask(url, key, user("?"))
+    raise SystemExit(3)
+
+
+def hanging(task, url, key):
+    ask(url, key, user("?"))
+    threading.Event().wait(60)
+
+
+def silent(task, url, key):
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        (raising, "LookupError: no such page"),
+        (exiting, "SystemExit: 3"),
+        (hanging, "nor ended within 0.3 s"),
+    ],
+)
+def test_broken_program_fails_the_episode(agent, words):
+    env = make(agent, timeout=0.3 if agent is hanging else 60.0)
+    _, reward, terminated, truncated, info = env.step("x")
+    assert (reward, terminated, truncated, info["stop"]) == (0.0, False, True, "tool_failed")
+    assert words in info["failure"]
+    assert f"{__name__}:{agent.__name__}" in info["failure"]
+
+
+def test_program_without_a_call_fails_reset():
+    with pytest.raises(EnvironmentFailure, match="ended before it called the model"):
+        make(silent)
+    with pytest.raises(EnvironmentFailure, match="within 0.2 s"):
+        make(lambda task, url, key: threading.Event().wait(2), timeout=0.2)
+
+
+def test_call_after_the_end_is_refused():
+    refused = []
+
+    def agent(task, url, key):
+        try:
+            talk(task, url, key)
+        except urllib.error.HTTPError as error:
+            refused.append((error.code, json.load(error)["error"]["message"]))
+        try:
+            ask(url, key, user("?"))
+        except urllib.error.HTTPError as error:
+            refused.append((error.code, json.load(error)["error"]["message"]))
+            ended.set()
+
+    ended = threading.Event()
+    env = make(agent, max_assistant_turns=1)
+    _, _, terminated, truncated, info = env.step("x")
+    assert (terminated, truncated, info["stop"]) == (False, True, "max_assistant_turns")
+    assert ended.wait(60)
+    assert refused[0] == (410, "this episode is over: its model gives no further reply")
+    assert refused[1][0] == 401
+
+
+# ------------------------------------------------------------------ contexts
+
+
+def beginning_anew(task, url, key):
+    ask(url, key, user("One?"))
+    ask(url, key, user("Two?"))
+    return 1.0
+
+
+def changing_tools(task, url, key):
+    reply = ask(url, key, user("One?"))
+    ask(url, key, user("One?"), reply, user("And?"), tools=[TOOL])
+    return 1.0
+
+
+async def parallel(task, url, key):
+    await asyncio.gather(*(asyncio.to_thread(ask, url, key, user(text)) for text in ("One?", "Two?")))
+    return 1.0
+
+
+@pytest.mark.parametrize("agent", [beginning_anew, changing_tools, parallel])
+def test_second_conversation_is_a_failure_in_words(agent):
+    *_, info = make(agent).step("x")
+    assert info["failed"]
+    assert "does not extend the conversation" in info["failure"]
+
+
+# ------------------------------------------------------------------ forks
+
+
+def test_forks_snapshots_and_copies_continue_alike():
+    env = make(talk)
+    env.step("a")
+    fork, saved, moved = env.fork(), env.snapshot(), pickle.loads(pickle.dumps(env))
+    results = [[one.step("b"), one.step("stop")] for one in (env, fork, moved)]
+    env.restore(saved)
+    assert results == [[env.step("b"), env.step("stop")]] * 3
+
+
+def fickle(task, url, key):
+    ask(url, key, user(f"{time.monotonic_ns()}?"))
+    return 1.0
+
+
+def test_program_that_varies_cannot_fork():
+    env = make(fickle)
+    *_, info = env.fork().step("x")
+    assert "can neither be forked nor restored" in info["failure"]
+    assert not env.step("x")[-1]["failed"]
+
+
+def test_abandoned_episodes_leave_no_session():
+    env = make(talk)
+    before = gateway().sessions
+    fork = env.fork()
+    fork.step("a")
+    assert gateway().sessions == before + 1
+    del fork
+    gc.collect()
+    assert gateway().sessions == before
+    env.close()
+    assert gateway().sessions == before - 1
+
+
+def test_blocking_coroutine_stops_no_other_program():
+    blocked, go = threading.Event(), threading.Event()
+
+    async def agent(task, url, key):
+        ask(url, key, user("?"))
+        blocked.set()
+        go.wait(60)  # which blocks its event loop
+        return 1.0
+
+    env = make(agent)
+    stepped = threading.Thread(target=env.step, args=("x",))
+    stepped.start()
+    assert blocked.wait(60)
+    assert make(one_answer).step("4")[1] == 1.0
+    go.set()
+    stepped.join(60)
+    assert env.state.terminated
+
+
+# ------------------------------------------------------------------ tools and formats
+
+
+def one_call(task, url, key, **options):
+    reply = ask(url, key, user("?"), tools=[TOOL], **options)
+    seen.append(reply)
+    if reply.get("tool_calls"):
+        results = [{"role": "tool", "tool_call_id": made["id"], "content": "4"} for made in reply["tool_calls"]]
+        ask(url, key, user("?"), reply, *results, tools=[TOOL])
+    return 1.0
+
+
+seen = []
+
+
+def test_react_gives_results_as_observations():
+    env = make(one_call, call_format="react")
+    conversation, *_ = env.step('Thought: Now.\nAction: double\nAction Input: {"a": 2}')
+    assert conversation[-1] == user("Observation: 4")
+
+
+def test_whole_messages_keep_their_calls():
+    env = make(one_call, call_format="native")
+    assert env.tools_not_in_prompt == [TOOL]
+    assert [message["role"] for message in env.state.messages] == ["user"]
+    conversation, *_ = env.step(assistant("", [call("double", a=2)]))
+    assert conversation[-1]["content"] == "4"
+
+
+def test_tools_are_known_before_the_first_reset():
+    env = Agent(one_call, tasks=TASKS, tools_in_prompt=False)
+    assert env.tools_not_in_prompt == env.tool_schemas == [TOOL]
+    assert [message["role"] for message in env.reset(seed=0)[0]] == ["user"]
+    assert Agent(one_call, tasks=TASKS).tools_not_in_prompt == []
+
+
+def test_unreadable_call_reaches_the_program_as_text():
+    env, broken = make(one_call), '<tool_call>\n{"name": "double", "argum'
+    env.step(broken)
+    assert seen[-1]["content"] == broken
+    assert "tool_calls" not in seen[-1]
+
+
+def test_wishes_on_the_reply_are_kept():
+    def no_call(task, url, key):
+        return one_call(task, url, key, tool_choice="none")
+
+    def single(task, url, key):
+        return one_call(task, url, key, parallel_tool_calls=False)
+
+    def stopped(task, url, key):
+        return one_call(task, url, key, stop=["\n", "END"])
+
+    make(no_call).step(CALL)
+    assert "tool_calls" not in seen[-1]
+    make(single).step(f"{CALL}\n{CALL}")
+    assert len(seen[-1]["tool_calls"]) == 1
+    make(stopped).step("It is 4. END of it.\nReally.")
+    assert seen[-1]["content"] == "It is 4. "
+
+
+# ------------------------------------------------------------------ options
+
+
+def test_tasks_are_rows_of_any_kind(tmp_path):
+    rows = [{"question": "Twice 2?", "answer": 4, "hint": "add"}, {"prompt": [user("Twice 3?")]}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tasks = Agent(one_answer, tasks=tmp_path / "rows.jsonl").tasks
+    assert [tasks[i].question for i in range(2)] == ["Twice 2?", "Twice 3?"]
+    assert [(tasks[i].ground_truth, tasks[i].extra) for i in range(2)] == [(4, {"hint": "add"}), (None, {})]
+    (tmp_path / "bad.jsonl").write_text('{"text": "?"}\n')
+    with pytest.raises(ValueError, match="none of the columns question, prompt"):
+        Agent(one_answer, tasks=tmp_path / "bad.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"agent": one_answer, "command": "true"}, "not both"),
+        ({"agent": "no.such:thing"}, "agent='no.such:thing': there is no module"),
+        ({"agent": f"{__name__}:nothing"}, "has no 'nothing'"),
+        ({"command": ""}, "command: it must be a command"),
+        ({"command": "true", "files": "/no/such"}, "files: /no/such is no folder"),
+        ({"files": "."}, "files are for a command"),
+        ({"call_format": "xml"}, "call_format must be one of"),
+        ({"timeout": 0}, "timeout"),
+        ({"scorer": "x"}, "scorer must be a callable"),
+    ],
+)
+def test_bad_options_are_refused_in_words(options, words):
+    with pytest.raises(ValueError, match=words):
+        Agent(**options)
+
+
+def test_program_without_scripts_has_no_expert():
+    env = make(talk)
+    assert env.scripts == frozenset()
+    with pytest.raises(NotImplementedError, match="expert="):
+        env.demonstration(None)
+    assert Agent().scripts == {"demonstration", "careless_reply"}
+    assert [attack.name for attack in env.attacks()] == [attack.name for attack in Agent().attacks()][
+        : len(env.attacks())
+    ]

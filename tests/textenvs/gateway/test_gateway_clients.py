@@ -1,0 +1,234 @@
+"""The stock clients of OpenAI and Anthropic against the gateway."""
+
+import asyncio
+import json
+
+import openai
+import pytest
+from gateway_kit import answering, echo
+
+from textenvs.gateway.model_call import ModelReply, TokenLogprob, Usage
+from textenvs.gateway.server import gateway
+from textenvs.messages import assistant, system, tool, user
+from textenvs.tools.call_format import call
+
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+CHAT_TOOL = {"type": "function", "function": {"name": "double", "description": "Double.", "parameters": PARAMETERS}}
+CALLS = (call("double", a=2), {**call("double", a=3), "id": "call_1"})
+
+
+def chat_client(channel, **options):
+    return openai.OpenAI(base_url=f"{gateway().url}/v1", api_key=channel.key, max_retries=0, **options)
+
+
+def messages_client(channel, **options):
+    anthropic = pytest.importorskip("anthropic")
+    return anthropic.Anthropic(base_url=gateway().url, api_key=channel.key, max_retries=0, **options)
+
+
+def play_tools(call):
+    """Call both tools, then answer."""
+    if call.messages[-1]["role"] == "tool":
+        return ModelReply(assistant("4 and 6"), usage=Usage(7, 5))
+    return ModelReply(assistant("Let me see.", CALLS), "tool_calls", usage=Usage(3, 2))
+
+
+EXPECTED = (system("Be brief."), user("Twice 2 and 3?"), assistant("Let me see.", CALLS))
+RESULTS = (tool("4", "call_0"), tool("6", "call_1"))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_completions_with_tools(stream):
+    with answering(play_tools) as channel:
+        client = chat_client(channel)
+        messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Twice 2 and 3?"}]
+        for _ in range(2):
+            if stream:
+                with client.chat.completions.stream(
+                    model="any", messages=messages, tools=[CHAT_TOOL], stream_options={"include_usage": True}
+                ) as events:
+                    completion = events.get_final_completion()
+            else:
+                completion = client.chat.completions.create(model="any", messages=messages, tools=[CHAT_TOOL])
+            choice = completion.choices[0]
+            messages.append(choice.message.to_dict())
+            for made in choice.message.tool_calls or ():
+                value = str(2 * json.loads(made.function.arguments)["a"])
+                messages.append({"role": "tool", "content": value, "tool_call_id": made.id})
+        assert (choice.message.content, choice.finish_reason) == ("4 and 6", "stop")
+        assert (completion.usage.prompt_tokens, completion.usage.total_tokens) == (7, 12)
+        first, second = channel.observations
+        assert (first.begins, second.begins, second.new) == (True, False, RESULTS)
+        assert second.call.messages == (*EXPECTED, *RESULTS)
+        assert second.call.tools == (CHAT_TOOL,)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("previous", [False, True])
+def test_responses_with_tools(stream, previous):
+    declared = {
+        "type": "function",
+        "name": "double",
+        "description": "Double.",
+        "parameters": PARAMETERS,
+        "strict": None,
+    }
+    with answering(play_tools) as channel:
+        client = chat_client(channel)
+        given, options = [{"role": "user", "content": "Twice 2 and 3?"}], {}
+        for _ in range(2):
+            asked = {"model": "any", "input": given, "instructions": "Be brief.", "tools": [declared], **options}
+            if stream:
+                with client.responses.stream(**asked) as events:
+                    response = events.get_final_response()
+            else:
+                response = client.responses.create(**asked)
+            made = [item for item in response.output if item.type == "function_call"]
+            values = [(one.call_id, str(2 * json.loads(one.arguments)["a"])) for one in made]
+            results = [{"type": "function_call_output", "call_id": key, "output": value} for key, value in values]
+            if previous:
+                given, options = results, {"previous_response_id": response.id}
+            else:
+                given = [*given, *(item.to_dict() for item in response.output), *results]
+        assert response.output_text == "4 and 6"
+        assert response.usage.total_tokens == 12
+        first, second = channel.observations
+        assert (first.begins, second.begins, second.new) == (True, False, RESULTS)
+        assert second.call.messages == (*EXPECTED, *RESULTS)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropic_messages_with_tools(stream):
+    declared = {"name": "double", "description": "Double.", "input_schema": PARAMETERS}
+    with answering(play_tools) as channel:
+        client = messages_client(channel)
+        messages = [{"role": "user", "content": "Twice 2 and 3?"}]
+        for _ in range(2):
+            asked = {"model": "any", "max_tokens": 9, "system": "Be brief.", "tools": [declared], "messages": messages}
+            if stream:
+                with client.messages.stream(**asked) as events:
+                    message = events.get_final_message()
+            else:
+                message = client.messages.create(**asked)
+            results = [
+                {"type": "tool_result", "tool_use_id": block.id, "content": str(2 * block.input["a"])}
+                for block in message.content
+                if block.type == "tool_use"
+            ]
+            said = [block.to_dict() for block in message.content]
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": results}]
+        assert (message.content[0].text, message.stop_reason) == ("4 and 6", "end_turn")
+        assert (message.usage.input_tokens, message.usage.output_tokens) == (7, 5)
+        first, second = channel.observations
+        assert (first.begins, second.begins, second.new) == (True, False, RESULTS)
+        assert second.call.messages[:2] == EXPECTED[:2]
+
+
+def test_logprobs_and_token_ids_reach_the_client():
+    logprobs = (TokenLogprob("Y", -0.5, (("Y", -0.5), ("N", -1.5))), TokenLogprob("es.", -0.25))
+    with answering(echo(logprobs=logprobs, token_ids=(5, 6))) as channel:
+        asked = {"model": "any", "messages": [user("?")], "logprobs": True, "top_logprobs": 1}
+        (choice,) = chat_client(channel).chat.completions.create(**asked).choices
+        assert [(one.token, one.logprob) for one in choice.logprobs.content] == [("Y", -0.5), ("es.", -0.25)]
+        assert [len(one.top_logprobs) for one in choice.logprobs.content] == [1, 0]
+        assert choice.token_ids == [5, 6]
+        chunks = list(chat_client(channel).chat.completions.create(**asked, stream=True))
+        assert sum(len(chunk.choices[0].logprobs.content) for chunk in chunks if chunk.choices[0].logprobs) == 2
+
+
+def test_models_are_listed():
+    with answering(echo()) as channel:
+        assert [model.id for model in chat_client(channel).models.list()] == ["policy"]
+        assert chat_client(channel).models.retrieve("anything").id == "anything"
+        assert [model.id for model in messages_client(channel).models.list()] == ["policy"]
+
+
+TRIPLE = {"type": "function", "function": {"name": "triple"}}
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]
+REFUSED = {
+    "n=2": {"n": 2},
+    "response_format": {"response_format": {"type": "json_object"}},
+    "the last one is the assistant's": {"messages": [user("?"), assistant("I")]},
+    "there is no message": {"messages": []},
+    "cannot be shown images": {"messages": [{"role": "user", "content": IMAGE}]},
+    "tool_choice names 'triple'": {"tools": [CHAT_TOOL], "tool_choice": TRIPLE},
+    "not of the type 'web_search'": {"tools": [{"type": "web_search"}]},
+    "there twice": {"tools": [CHAT_TOOL, CHAT_TOOL]},
+    "stop must be": {"stop": [""]},
+    "temperature must be": {"temperature": "hot"},
+    "audio": {"audio": {"voice": "x"}, "modalities": ["text", "audio"]},
+    "logit_bias": {"logit_bias": {"5": 100}},
+    "role is 'robot'": {"messages": [{"role": "robot", "content": "?"}]},
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_chat_refuses_in_words(words):
+    with answering(echo()) as channel:
+        asked = {"model": "any", "messages": [user("?")], **REFUSED[words]}
+        with pytest.raises(openai.BadRequestError, match=words) as caught:
+            chat_client(channel).chat.completions.create(**asked)
+        assert caught.value.body["type"] == "invalid_request_error"
+        assert channel.observations == []
+
+
+def test_other_protocols_refuse_in_words():
+    anthropic = pytest.importorskip("anthropic")
+    with answering(echo()) as channel:
+        with pytest.raises(openai.BadRequestError, match=r"text\.format: replies are not constrained"):
+            chat_client(channel).responses.create(model="any", input="?", text={"format": {"type": "json_object"}})
+        with pytest.raises(openai.NotFoundError, match="has no response 'resp_9'"):
+            chat_client(channel).responses.create(model="any", input="?", previous_response_id="resp_9")
+        with pytest.raises(anthropic.BadRequestError, match="would be run by the service") as caught:
+            messages_client(channel).messages.create(
+                model="any", max_tokens=1, messages=[user("?")], tools=[{"type": "bash_20250124", "name": "bash"}]
+            )
+        assert caught.value.body["error"]["type"] == "invalid_request_error"
+        with pytest.raises(anthropic.NotFoundError, match="is not offered"):
+            messages_client(channel).messages.count_tokens(model="any", messages=[user("?")])
+
+
+def test_wrong_key_and_ended_session_are_refused():
+    anthropic = pytest.importorskip("anthropic")
+    with answering(echo()) as channel:
+        url = gateway().url
+        stranger = openai.OpenAI(base_url=f"{url}/v1", api_key="sk-textenvs-guess", max_retries=0)
+        with pytest.raises(openai.AuthenticationError, match="is of no session that is open"):
+            stranger.chat.completions.create(model="any", messages=[user("?")])
+        with pytest.raises(anthropic.AuthenticationError):
+            anthropic.Anthropic(base_url=url, api_key="guess", max_retries=0).messages.create(
+                model="any", max_tokens=1, messages=[user("?")]
+            )
+        channel.end()
+        with pytest.raises(openai.APIStatusError, match="this episode is over") as caught:
+            chat_client(channel).chat.completions.create(model="any", messages=[user("?")])
+        assert caught.value.status_code == 410
+
+
+async def test_cancelled_call_is_the_same_turn_again():
+    """The reply is given while nobody waits; the client's retry gets it."""
+    asked, replied = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def policy(call):
+        loop.call_soon_threadsafe(asked.set)
+        asyncio.run_coroutine_threadsafe(replied.wait(), loop).result(60)
+        return ModelReply(assistant("Late."))
+
+    with answering(policy) as channel:
+        client = openai.AsyncOpenAI(base_url=f"{gateway().url}/v1", api_key=channel.key, max_retries=0)
+        request = {"model": "any", "messages": [user("?")]}
+        first = asyncio.create_task(client.chat.completions.create(**request))
+        await asked.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        while channel.session._open[0].connected:
+            await asyncio.sleep(0.001)
+        again = asyncio.create_task(client.chat.completions.create(**request))
+        replied.set()
+        assert (await again).choices[0].message.content == "Late."
+        assert len(channel.observations) == 1
+        assert (await client.chat.completions.create(**request)).choices[0].message.content == "Late."
+        assert [observation.begins for observation in channel.observations] == [True, True]
+        await client.close()

@@ -1,0 +1,274 @@
+"""An episode of a program: its calls of the model as observations, the policy's replies as their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ...env import EnvironmentFailure
+from ...external import Answer
+from ...gateway.channel import Channel, Ended
+from ...gateway.model_call import ModelCall, ModelReply, RequestError
+from ...gateway.server import gateway, read_terms
+from ...gateway.session import NewContext, Observation, Session
+from ...messages import Message, Messages, has_images, system, text_of
+from ...reasoning import split_reasoning
+from ...task import Task
+from ...text import excerpt, quoted
+from ...tools.call_format import CallFormat, make_call
+from ...tools.formats import make_format
+from ...tools.schema import Tool
+from ...tools.toolbox import ToolResult
+from .program import Program, ProgramError, last_words
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of an episode that are the environment's options of the same names."""
+
+    name: str
+    call_format: str
+    tools_in_prompt: bool
+    timeout: float
+    images: bool
+    success: float
+    max_assistant_turns: int | None
+    scorer: Callable[..., Any] | None
+
+
+def tools_of(schemas: Sequence[Mapping[str, Any]]) -> tuple[Tool[..., Any], ...]:
+    """Return a call's tools, as far as formats need them; ``ValueError`` for a name that cannot be written."""
+    return tuple(
+        Tool(
+            _run_by_the_program,
+            name=schema["function"]["name"],
+            description=schema["function"]["description"] or schema["function"]["name"],
+            parameters=schema["function"]["parameters"],
+        )
+        for schema in schemas
+    )
+
+
+def _run_by_the_program() -> None:
+    raise RuntimeError("tools of a program are run by the program")
+
+
+class Episode:
+    """A program under way, which waits for the policy in its call of the model."""
+
+    def __init__(self, start: Callable[[str, Channel], Program], task: Task, settings: Settings) -> None:
+        self._task, self._settings = task, settings
+        server = gateway()
+        self._channel = server.open(Session(images=settings.images))
+        try:
+            self._program = start(server.url, self._channel)
+        except ProgramError as error:
+            server.close(self._channel.key)
+            raise self._failure(str(error)) from error
+        # Forks are seldom closed.
+        self._end = weakref.finalize(self, _close, self._channel.key, self._program)
+        self._end.atexit = False
+        self._turns = self._calls = 0
+        self._names: dict[str, str] = {}  # of the last reply's calls, by id
+        self._rewarded = False
+        try:
+            observation = self._next()
+            if isinstance(observation, Ended):
+                raise self._failure("the program ended before it called the model")
+            self._call = observation.call
+            self.tools = self._call.tools
+            self.format = self._make_format()
+            self.opening = self._opening(observation.new)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._end()
+
+    def reply(self, message: Message) -> Answer:
+        """Answer the current call; return the turn up to the next call, or the end."""
+        reply = self._read(message)
+        self._turns += 1
+        self._channel.answer(reply)
+        following = self._next()
+        posted = self._channel.take_rewards()
+        self._rewarded |= bool(posted)
+        conversation = (*self._call.messages, reply.message)
+        if isinstance(following, Ended):
+            return self._last(following.result, posted, conversation)
+        new = self._shown(following.new)
+        self._call = following.call
+        if self._turns == self._settings.max_assistant_turns and self._settings.scorer is not None:
+            posted.append(self._score(conversation))  # this budget ends the episode
+        return Answer(messages=new, terms=_sum(posted))
+
+    # ------------------------------------------------------------------ calls
+
+    def _next(self) -> Observation | Ended:
+        """Wait for the program's next call, or its end."""
+        timeout = self._settings.timeout
+        try:
+            following = self._channel.observe(timeout)
+        except NewContext as problem:
+            raise self._failure(
+                f"call {self._channel.session.turns} does not extend the conversation: {problem}. An episode has one "
+                "conversation, so far: a program that begins another (compaction, sub-agents, edited history, calls at "
+                "the same time) cannot be played"
+            ) from problem
+        if following is None:
+            raise self._failure(
+                f"the program neither called the model nor ended within {timeout:g} s (the option timeout)"
+            )
+        if isinstance(following, Ended) and following.error is not None:
+            raise self._failure(last_words(following.error)) from following.error
+        return following
+
+    def _make_format(self) -> CallFormat:
+        try:
+            return make_format(self._settings.call_format, tools_of(self.tools))
+        except (TypeError, ValueError) as error:
+            raise self._failure(f"its tools cannot be offered: {error}") from error
+
+    def _opening(self, messages: Messages) -> Messages:
+        """Return the messages of the first call, with the description of its tools."""
+        if not self.tools or not self._settings.tools_in_prompt or not (tools := self.format.instructions()):
+            return messages
+        if messages[0]["role"] != "system":
+            return (system(tools), *messages)
+        return (system(f"{text_of(messages[0])}\n\n{tools}"), *messages[1:])
+
+    def _shown(self, new: Messages) -> Messages:
+        """Return new messages of the program as the policy's format has them: results of calls in its form."""
+        names = {
+            call["id"]: call["function"]["name"]
+            for message in self._call.messages
+            for call in message.get("tool_calls", ())
+        }
+        names |= self._names
+        visible: list[Message] = []
+        results: list[ToolResult] = []
+        for message in (*new, None):
+            if message is not None and message["role"] == "tool" and not has_images(message):
+                key = message["tool_call_id"]
+                results.append(ToolResult(make_call(names.get(key, ""), "", key), text_of(message)))
+                continue
+            visible += self.format.answers(results)
+            results = []
+            if message is not None:
+                visible.append(message)
+        return tuple(visible)
+
+    def _read(self, message: Message) -> ModelReply:
+        """Return the policy's reply as the program gets it."""
+        call, parsed = self._call, self.format.parse(message, first=self._calls)
+        calls, text = parsed.calls, parsed.text
+        reasoning = message.get("reasoning_content")
+        if reasoning is None:
+            reasoning, visible = split_reasoning(text_of(message), calls=self.format.spans)
+        else:
+            visible = text_of(message).strip()
+        if parsed.problems or call.tool_choice == "none":
+            calls, text = (), visible  # as it was written: a program's model does so, too
+        if not call.parallel_tool_calls:
+            calls = calls[:1]
+        self._calls += len(parsed.calls)
+        cut, sequence = _cut(text, call)
+        self._names = {made["id"]: made["function"]["name"] for made in calls}
+        reply: Message = {"role": "assistant", "content": cut}
+        if calls and sequence is None:
+            reply["tool_calls"] = calls
+        if reasoning:
+            reply["reasoning_content"] = reasoning
+        reason = "stop_sequence" if sequence is not None else "tool_calls" if "tool_calls" in reply else "stop"
+        return ModelReply(reply, reason, sequence)  # type: ignore[arg-type]
+
+    # ------------------------------------------------------------------ the end
+
+    def _last(self, result: Any, posted: list[Mapping[str, float]], conversation: Messages) -> Answer:
+        final = None if result is None else self._terms(result, "the program returned")
+        if self._settings.scorer is not None:
+            scored = self._score(conversation)
+            final = scored if final is None else _sum([final, scored])
+        if final is None and not self._rewarded:
+            raise self._failure(
+                "the program ended and gave no reward: return one, post one to /v1/rewards, or give the option scorer"
+            )
+        judged = _sum(posted) if final is None else final
+        solved = sum(judged.values()) >= self._settings.success - 1e-9
+        terms = _sum([*posted, *([] if final is None else [final])])
+        return Answer(terminated=True, stop="solved" if solved else "done", terms=terms)
+
+    def _score(self, conversation: Messages) -> dict[str, float]:
+        scorer = self._settings.scorer
+        assert scorer is not None
+        try:
+            result = scorer(self._task, conversation, self._program.folder)
+            if inspect.isawaitable(result):
+                result = asyncio.run(_awaited(result))
+        except Exception as error:
+            reason = f"{self._settings.name}: the scorer raised {type(error).__name__}: {excerpt(str(error))}"
+            raise EnvironmentFailure("judge_failed", reason) from error
+        return self._terms(result, "the scorer returned")
+
+    def _terms(self, result: Any, where: str) -> dict[str, float]:
+        if isinstance(result, (bool, np.bool_, Real)):
+            result = {"reward": float(result)}
+        if not isinstance(result, Mapping):
+            hint = ""
+            if isinstance(result, (list, tuple)):
+                hint = ": a turn is rewarded before the next one; post its reward to /v1/rewards when it has ended"
+            raise self._failure(f"{where} {quoted(result, 80)}, which is neither a number nor named numbers{hint}")
+        try:
+            return read_terms({name: _plain(value) for name, value in result.items()})
+        except RequestError as problem:
+            raise self._failure(f"{where} {quoted(result, 80)}: {problem}") from problem
+
+    def _failure(self, reason: str) -> EnvironmentFailure:
+        return EnvironmentFailure("tool_failed", f"{self._settings.name}: {reason}")
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, (bool, np.bool_, Real)) else value
+
+
+def _sum(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Add rewards, term by term."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
+def _cut(text: str, call: ModelCall) -> tuple[str, str | None]:
+    """Return the text before the first of the call's stop sequences, and that sequence."""
+    places = [(text.find(stop), stop) for stop in call.sampling.stop if stop in text]
+    if not places:
+        return text, None
+    place, stop = min(places)
+    return text[:place], stop
+
+
+def _close(key: str, program: Program) -> None:
+    gateway().close(key)
+    program.stop()
+
+
+@lru_cache(maxsize=64)
+def format_of(call_format: str, schemas: str) -> CallFormat:
+    """Return a format for tools whose schemas are this JSON text."""
+    return make_format(call_format, tools_of(json.loads(schemas)))

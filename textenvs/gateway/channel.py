@@ -1,0 +1,142 @@
+"""A session between its two sides: calls of a program on the event loop, and an episode in a thread that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from . import anthropic_messages
+from .model_call import ModelCall, ModelReply, RequestError
+from .openai_responses import Responses
+from .session import Observation, Session, SessionEnded
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a program: its result, or the error that it ended with."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass
+class Channel:
+    """One session.
+
+    ``key`` is the secret that the program shows. Methods of the event loop and of the episode's thread share a lock,
+    which nobody holds while waiting.
+    """
+
+    key: str
+    session: Session
+    loop: asyncio.AbstractEventLoop
+    responses: Responses = field(default_factory=Responses)
+    #: Rewards that the program posted, and that no turn has yet.
+    rewards: list[Mapping[str, float]] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _waiters: dict[int, list[asyncio.Future[ModelReply]]] = field(default_factory=dict)
+    _end: Ended | None = None
+
+    # ------------------------------------------------------------------ on the event loop
+
+    async def ask(self, call: ModelCall, body: bytes, key: str | None) -> tuple[int, ModelReply]:
+        """Return the ticket of a call and its reply, when it comes; cancelled, its client is gone."""
+        waiter: asyncio.Future[ModelReply] = self.loop.create_future()
+        with self._changed:
+            ticket = self.session.arrive(call, body, key)
+            if (reply := self.session.reply_to(ticket)) is not None:
+                return ticket, reply
+            self._waiters.setdefault(ticket, []).append(waiter)
+            self._changed.notify_all()
+        try:
+            return ticket, await waiter
+        except asyncio.CancelledError:
+            self.lose(ticket, waiter)
+            raise
+
+    def lose(self, ticket: int, waiter: asyncio.Future[ModelReply] | None = None) -> None:
+        """Note that a client is gone before it had its reply."""
+        with self._changed:
+            waiters = self._waiters.get(ticket, [])
+            if waiter in waiters:
+                waiters.remove(waiter)
+            if not waiters:
+                self._waiters.pop(ticket, None)
+                self.session.disconnect(ticket)
+
+    def deliver(self, ticket: int) -> None:
+        """Note that a client has its reply."""
+        with self._changed:
+            self.session.deliver(ticket)
+
+    def reward(self, terms: Mapping[str, float]) -> None:
+        """Add to the reward of the turn whose reply came last."""
+        with self._changed:
+            if self.session.ended:
+                raise SessionEnded
+            if len(self.rewards) >= 10_000:
+                raise RequestError("this turn has 10,000 rewards already", 429, "busy")
+            self.rewards.append(terms)
+
+    # ------------------------------------------------------------------ in the episode's thread
+
+    def observe(self, timeout: float) -> Observation | Ended | None:
+        """Wait for the next call, or the program's end; ``None``: neither came within ``timeout`` seconds.
+
+        Raises:
+            NewContext: The next call extends no context, and there may be no further one.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._end is not None or self.session.waits, timeout)
+            return self._end or self.session.observe()
+
+    def answer(self, reply: ModelReply) -> None:
+        """Give the current call its reply."""
+        with self._changed:
+            current = self.session.observe()
+            if current is None:
+                return  # the session has ended
+            if current.call.protocol == "anthropic":
+                reply = replace(reply, message=anthropic_messages.served(reply.message))
+            ticket = self.session.answer(reply)
+            waiters = self._waiters.pop(ticket, [])
+        self._resolve(waiters, reply)
+
+    def take_rewards(self) -> list[Mapping[str, float]]:
+        with self._changed:
+            rewards, self.rewards = self.rewards, []
+            return rewards
+
+    def program_ended(self, ended: Ended) -> None:
+        """Report the program's end, from any thread."""
+        with self._changed:
+            if self._end is None:
+                self._end = ended
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """End the session: calls that wait are refused, and so are all later ones."""
+        with self._changed:
+            self.session.end()
+            waiters = [waiter for listed in self._waiters.values() for waiter in listed]
+            self._waiters.clear()
+            self._end = self._end or Ended(error=SessionEnded())
+            self._changed.notify_all()
+        self._resolve(waiters, None)
+
+    def _resolve(self, waiters: list[asyncio.Future[ModelReply]], reply: ModelReply | None) -> None:
+        if waiters and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(_resolve_all, waiters, reply)
+
+
+def _resolve_all(waiters: list[asyncio.Future[ModelReply]], reply: ModelReply | None) -> None:
+    for waiter in waiters:
+        if waiter.done():
+            continue
+        if reply is None:
+            waiter.set_exception(SessionEnded())
+        else:
+            waiter.set_result(reply)

@@ -1,0 +1,294 @@
+"""OpenAI's responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..messages import Message, Messages, image_part, text_of, text_part
+from ..text import quoted
+from .model_call import (
+    Fields,
+    ModelCall,
+    ModelReply,
+    RequestError,
+    Sampling,
+    ToolSchemas,
+    checked_choice,
+    checked_tools,
+    conversation,
+    event,
+    function_schema,
+)
+from .openai_chat import error as error
+from .openai_chat import read_format
+
+_REFUSED = {
+    "background": "a reply is waited for",
+    "conversation": "give the messages as input, or previous_response_id",
+    "prompt": "give the messages as input",
+    "max_tool_calls": "tools are run by the program",
+    "context_management": "the conversation is compacted by the program",
+}
+
+
+@dataclass
+class Responses:
+    """The responses of one session: what ``previous_response_id`` and an ``item_reference`` stand for."""
+
+    #: By the response's id: the conversation with its reply, without the instructions.
+    conversations: MutableMapping[str, Messages] = field(default_factory=dict)
+    #: By the item's id: an item of a reply, as an item of an input.
+    items: MutableMapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def remember(self, call: ModelCall, reply: ModelReply, number: int) -> None:
+        messages = call.messages[1:] if call.instructions else call.messages
+        self.conversations[_id(number)] = (*messages, reply.message)
+        for item in _output(reply.message, number):
+            self.items[item["id"]] = item
+
+
+def read(body: Any, earlier: Responses) -> ModelCall:
+    """Read a request; :class:`RequestError` for what it asks for and does not get."""
+    fields = Fields(body)
+    fields.refuse(_REFUSED)
+    text = Fields(fields.get("text") or {}, "text")
+    read_format(text.get("format"), "text.format")
+    tools = checked_tools(_tool(tool, f"tools[{i}]") for i, tool in enumerate(fields.items("tools")))
+    messages: list[Any] = []
+    if instructions := fields.text("instructions", ""):
+        messages.append({"role": "system", "content": instructions})
+    if "previous_response_id" in fields:
+        previous = fields.text("previous_response_id")
+        if previous not in earlier.conversations:
+            raise RequestError(f"previous_response_id: this session has no response {quoted(previous, 80)}", 404)
+        messages += earlier.conversations[previous]
+    content = fields.get("input")
+    if isinstance(content, str):
+        messages.append({"role": "user", "content": content})
+    else:
+        messages += _messages(fields.items("input"), earlier)
+    return ModelCall(
+        protocol="openai-responses",
+        model=fields.text("model", "policy"),
+        messages=conversation(messages),
+        tools=tools,
+        tool_choice=_choice(fields.get("tool_choice"), tools),
+        parallel_tool_calls=fields.flag("parallel_tool_calls", True),
+        sampling=Sampling(
+            temperature=fields.number("temperature", 0, 100),
+            top_p=fields.number("top_p", 0, 1),
+            max_tokens=fields.integer("max_output_tokens", 1),
+            logprobs="message.output_text.logprobs" in fields.items("include"),
+            top_logprobs=fields.integer("top_logprobs") or 0,
+        ),
+        stream=fields.flag("stream"),
+        instructions=bool(instructions),
+        reasoning=bool(fields.get("reasoning")),
+    )
+
+
+def response(call: ModelCall, reply: ModelReply, number: int, created: int) -> dict[str, Any]:
+    """Return the body of a response; ``number`` makes its ids, ``created`` is in seconds."""
+    usage = None
+    if reply.usage is not None:
+        counts = {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens}
+        usage = {
+            **counts,
+            "total_tokens": sum(counts.values()),
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        }
+    cut = reply.finish_reason == "length"
+    return {
+        **_head(call, number, created, "incomplete" if cut else "completed"),
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": _output(reply.message, number, _logprobs(call, reply)),
+        "usage": usage,
+    }
+
+
+def events(call: ModelCall, reply: ModelReply, number: int, created: int) -> Iterator[bytes]:
+    """Yield the events of a streamed response."""
+    sequence = 0
+
+    def named(name: str, /, **data: Any) -> bytes:
+        nonlocal sequence
+        sequence += 1
+        return event({"type": name, "sequence_number": sequence - 1, **data}, name)
+
+    beginning = {**_head(call, number, created, "in_progress"), "incomplete_details": None, "output": [], "usage": None}
+    yield named("response.created", response=beginning)
+    yield named("response.in_progress", response=beginning)
+    whole = response(call, reply, number, created)
+    for place, item in enumerate(whole["output"]):
+        at = {"output_index": place, "item_id": item["id"]}
+        match item["type"]:
+            case "message":
+                empty, (part,) = {**item, "status": "in_progress", "content": []}, item["content"]
+                within = {**at, "content_index": 0}
+                yield named("response.output_item.added", output_index=place, item=empty)
+                start = {**part, "text": "", "logprobs": []}
+                yield named("response.content_part.added", **within, part=start)
+                text = {"logprobs": part["logprobs"]}
+                yield named("response.output_text.delta", **within, delta=part["text"], **text)
+                yield named("response.output_text.done", **within, text=part["text"], **text)
+                yield named("response.content_part.done", **within, part=part)
+            case "function_call":
+                empty = {**item, "status": "in_progress", "arguments": ""}
+                yield named("response.output_item.added", output_index=place, item=empty)
+                yield named("response.function_call_arguments.delta", **at, delta=item["arguments"])
+                done = {"name": item["name"], "arguments": item["arguments"]}
+                yield named("response.function_call_arguments.done", **at, **done)
+            case _:
+                yield named("response.output_item.added", output_index=place, item={**item, "summary": []})
+        yield named("response.output_item.done", output_index=place, item=item)
+    yield named(f"response.{whole['status']}", response=whole)
+
+
+# ------------------------------------------------------------------ requests
+
+
+def _messages(items: Any, earlier: Responses) -> Iterator[dict[str, Any]]:
+    """Yield the messages of input items: a reply's text and its calls, which are items, are one message."""
+    reply: dict[str, Any] = {}
+    for i, item in enumerate(items):
+        where = f"input[{i}]"
+        fields = Fields(item, where)
+        if fields.get("type") == "item_reference":
+            reference = fields.text("id")
+            if reference not in earlier.items:
+                raise RequestError(f"{where}: this session has no item {quoted(reference, 80)}", 404)
+            fields = Fields(earlier.items[reference], where)
+        kind = fields.get("type") or "message"
+        replied = kind in ("function_call", "reasoning") or (kind == "message" and fields.get("role") == "assistant")
+        begins = not replied or (kind != "function_call" and ("content" in reply or "tool_calls" in reply))
+        if begins and reply:
+            yield _whole(reply)
+            reply = {}
+        match kind:
+            case "message" if replied:
+                reply["content"] = _content(fields.get("content"), where)
+            case "message":
+                yield {"role": fields.text("role", ""), "content": _content(fields.get("content"), where)}
+            case "function_call":
+                function = {"name": fields.text("name"), "arguments": fields.text("arguments", "{}")}
+                made = {"id": fields.text("call_id"), "type": "function", "function": function}
+                reply.setdefault("tool_calls", []).append(made)
+            case "function_call_output":
+                content = _content(fields.get("output"), where)
+                yield {"role": "tool", "content": content, "tool_call_id": fields.text("call_id")}
+            case "reasoning":
+                parts = [*fields.items("summary"), *fields.items("content")]
+                texts = [Fields(part, where).text("text", "") for part in parts]
+                if any(texts):
+                    reply["reasoning_content"] = "\n".join(texts)
+            case _:
+                raise RequestError(f"{where}: an item of the type {quoted(kind, 60)} is not offered")
+    if reply:
+        yield _whole(reply)
+
+
+def _whole(reply: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", **reply}
+
+
+def _content(content: Any, where: str) -> Any:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RequestError(f"{where}: content must be a text or a list of parts, not {quoted(content, 60)}")
+    return [_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)] or ""
+
+
+def _part(part: Any, where: str) -> Any:
+    fields = Fields(part, where)
+    match fields.get("type"):
+        case "input_text" | "output_text" | "text":
+            return text_part(fields.text("text"))
+        case "refusal":
+            return text_part(fields.text("refusal"))
+        case "input_image" if isinstance(fields.get("image_url"), str):
+            return image_part(fields.text("image_url"))
+    raise RequestError(f"{where}: a part is a text or an image's URL, not {quoted(fields.get('type'), 60)}")
+
+
+def _tool(tool: Any, where: str) -> dict[str, Any]:
+    fields = Fields(tool, where)
+    if fields.get("type") != "function":
+        raise RequestError(
+            f"{where}: a tool is a function, and {quoted(fields.get('type'), 60)} would be run by the service",
+            code="unsupported_parameter",
+        )
+    return function_schema(fields.get("name"), fields.get("description"), fields.get("parameters"), where)
+
+
+def _choice(value: Any, tools: ToolSchemas) -> str:
+    if value is None or value in ("auto", "none", "required"):
+        return checked_choice(value or "auto", tools)
+    if not isinstance(value, Mapping) or value.get("type") != "function" or not isinstance(value.get("name"), str):
+        raise RequestError(f"tool_choice must be auto, none, required or a function, not {quoted(value, 80)}")
+    return checked_choice(f"function:{value['name']}", tools)
+
+
+# ------------------------------------------------------------------ responses
+
+
+def _id(number: int) -> str:
+    return f"resp_{number}"
+
+
+def _head(call: ModelCall, number: int, created: int, status: str) -> dict[str, Any]:
+    kind, _, name = call.tool_choice.partition(":")
+    tools = [{"type": "function", "strict": False, **tool["function"]} for tool in call.tools]
+    return {
+        "id": _id(number),
+        "object": "response",
+        "created_at": created,
+        "status": status,
+        "error": None,
+        "instructions": text_of(call.messages[0]) if call.instructions else None,
+        "max_output_tokens": call.sampling.max_tokens,
+        "metadata": {},
+        "model": call.model,
+        "parallel_tool_calls": call.parallel_tool_calls,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "temperature": call.sampling.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": {"type": "function", "name": name} if kind == "function" else call.tool_choice,
+        "tools": tools,
+        "top_p": call.sampling.top_p,
+        "truncation": "disabled",
+    }
+
+
+def _output(message: Message, number: int, logprobs: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    if message.get("reasoning_content"):
+        summary = [{"type": "summary_text", "text": message["reasoning_content"]}]
+        items.append({"id": f"rs_{number}", "type": "reasoning", "summary": summary})
+    calls = message.get("tool_calls", ())
+    if (text := text_of(message)) or not calls:
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+        head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed"}
+        items.append({**head, "content": [part]})
+    for place, made in enumerate(calls):
+        head = {"id": f"fc_{number}_{place}", "type": "function_call", "call_id": made["id"], "status": "completed"}
+        items.append({**head, **made["function"]})
+    return items
+
+
+def _logprobs(call: ModelCall, reply: ModelReply) -> list[dict[str, Any]] | None:
+    if not call.sampling.logprobs or reply.logprobs is None:
+        return None
+
+    def entry(token: str, logprob: float) -> dict[str, Any]:
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
+
+    most = call.sampling.top_logprobs
+    return [
+        {**entry(one.token, one.logprob), "top_logprobs": [entry(*top) for top in one.top[:most]]}
+        for one in reply.logprobs
+    ]

@@ -1,0 +1,258 @@
+"""The HTTP server in front of the sessions: one a process, on this machine alone, in the background event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from ..event_loop import submit
+from ..text import quoted
+from ..turn import check_numbers
+from . import anthropic_messages, openai_chat, openai_responses
+from .channel import Channel
+from .model_call import Fields, ModelCall, RequestError
+from .session import Session
+
+try:
+    from aiohttp import web
+except ImportError as error:
+    raise ImportError("programs that call a model need aiohttp: pip install 'textenvs[serve]'") from error
+
+#: The largest request, in bytes.
+MAX_BYTES = 10_000_000
+#: The name of the policy among ``/models``; requests may name any other.
+MODEL = "policy"
+#: Bodies above this size, in bytes, are parsed in a thread: the event loop serves every session.
+_LARGE = 200_000
+
+
+@dataclass(frozen=True)
+class _Protocol:
+    """A protocol: how its requests are read, and the module that writes its responses."""
+
+    read: Callable[[Any, Channel], ModelCall]
+    writer: ModuleType
+
+
+_CHAT = _Protocol(lambda body, channel: openai_chat.read(body), openai_chat)
+_RESPONSES = _Protocol(lambda body, channel: openai_responses.read(body, channel.responses), openai_responses)
+_ANTHROPIC = _Protocol(lambda body, channel: anthropic_messages.read(body), anthropic_messages)
+
+
+class Gateway:
+    """A server and its sessions. :func:`gateway` returns the one of this process."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop
+        self.port = 0
+        self._channels: dict[str, Channel] = {}
+        self._numbers = 0
+        submit(self._start()).result()
+
+    @property
+    def url(self) -> str:
+        """The base URL of Anthropic's clients; those of OpenAI take ``url + "/v1"``."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def sessions(self) -> int:
+        """The number of sessions that are open."""
+        return len(self._channels)
+
+    def open(self, session: Session) -> Channel:
+        """Open a session with a key of its own; :meth:`close` ends it."""
+        channel = Channel(f"sk-textenvs-{secrets.token_urlsafe(24)}", session, self.loop)
+        self._channels[channel.key] = channel
+        return channel
+
+    def close(self, key: str) -> None:
+        """End a session; safe to call twice, and from a finalizer."""
+        if (channel := self._channels.pop(key, None)) is not None:
+            channel.end()
+
+    async def _start(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        app = web.Application(client_max_size=MAX_BYTES)
+        app.add_routes([
+            web.post("/v1/chat/completions", self._handler(_CHAT)),
+            web.post("/v1/responses", self._handler(_RESPONSES)),
+            web.post("/v1/messages", self._handler(_ANTHROPIC)),
+            # Anthropic's client adds the version, and a program may be told the base URL of OpenAI's.
+            web.post("/v1/v1/messages", self._handler(_ANTHROPIC)),
+            web.post("/v1/rewards", self._rewards),
+            web.get("/v1/models", self._models),
+            web.get("/v1/models/{name}", self._model),
+            web.route("*", "/{path:.*}", self._unknown),
+        ])  # fmt: skip
+        # A handler is cancelled when its client disconnects. Compressed bodies are refused: 10 KB may hold 10 MB.
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            auto_decompress=False,
+            shutdown_timeout=0.1,
+            keepalive_timeout=3600.0,  # a program may be busy for long between two calls
+        )
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+        self._runner = runner  # which would be collected, and the server with it
+        self.port = runner.addresses[0][1]
+
+    # ------------------------------------------------------------------ requests
+
+    def _handler(self, protocol: _Protocol) -> Any:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                channel = self._channel(request)
+                body = await _body(request)
+                call = protocol.read(await _parsed(body), channel)
+                digest = hashlib.sha256(request.path.encode() + b"\0" + body).digest()
+                ticket, reply = await channel.ask(call, digest, request.headers.get("Idempotency-Key"))
+            except RequestError as problem:
+                return _refusal(protocol.writer, problem)
+            if protocol is _RESPONSES:
+                channel.responses.remember(call, reply, ticket)
+            created, writer = int(time.time()), protocol.writer
+            if call.stream:
+                text = b"".join(writer.events(call, reply, ticket, created))
+                response = web.Response(
+                    body=text, content_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+                )
+            else:
+                response = web.json_response(writer.response(call, reply, ticket, created))
+            try:
+                await response.prepare(request)
+                await response.write_eof()
+            except (ConnectionError, asyncio.CancelledError):
+                channel.lose(ticket)
+                raise
+            channel.deliver(ticket)
+            return response
+
+        return handle
+
+    def _channel(self, request: web.Request) -> Channel:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        key = request.headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
+        channel = self._channels.get(key)
+        if channel is None:
+            problem = "is of no session that is open" if key else "is missing"
+            raise RequestError(
+                f"the session's key {problem}; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+                401,
+                "invalid_api_key",
+            )
+        return channel
+
+    async def _rewards(self, request: web.Request) -> web.Response:
+        """Add to the reward of the turn whose reply came last: ``{"reward": 0.5}`` or ``{"terms": {...}}``."""
+        try:
+            channel = self._channel(request)
+            fields = Fields(await _parsed(await _body(request)))
+            terms = fields.get("terms") if "terms" in fields else {"reward": fields.get("reward")}
+            channel.reward(read_terms(terms))
+        except RequestError as problem:
+            return _refusal(openai_chat, problem)
+        return web.json_response({"object": "reward"})
+
+    async def _models(self, request: web.Request) -> web.Response:
+        try:
+            self._channel(request)
+        except RequestError as problem:
+            return _refusal(openai_chat, problem)
+        listed = {"object": "list", "data": [_described(MODEL)], "has_more": False}
+        return web.json_response({**listed, "first_id": MODEL, "last_id": MODEL})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        try:
+            self._channel(request)
+        except RequestError as problem:
+            return _refusal(openai_chat, problem)
+        return web.json_response(_described(request.match_info["name"]))
+
+    async def _unknown(self, request: web.Request) -> web.Response:
+        offered = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/rewards; GET /v1/models"
+        problem = RequestError(f"{request.method} {quoted(request.path, 80)} is not offered; there are {offered}", 404)
+        writer = anthropic_messages if request.path.startswith("/v1/messages") else openai_chat
+        return _refusal(writer, problem)
+
+
+def read_terms(terms: Any) -> dict[str, float]:
+    """Return the terms of a reward as numbers, or raise :class:`RequestError`."""
+    if not isinstance(terms, Mapping) or not terms:
+        raise RequestError("a reward is {'reward': number} or {'terms': {name: number}}")
+    for name, value in terms.items():
+        if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise RequestError(f"the reward's term {quoted(name, 60)} must be a number, not {quoted(value, 60)}")
+    try:
+        check_numbers("a reward's terms", terms)
+    except (ValueError, OverflowError) as error:
+        raise RequestError(str(error)) from error
+    return {name: float(value) for name, value in terms.items()}
+
+
+def _refusal(writer: Any, problem: RequestError) -> web.Response:
+    return web.json_response(writer.error(problem), status=problem.status)
+
+
+def _described(name: str) -> dict[str, Any]:
+    created = {"created": 0, "created_at": "1970-01-01T00:00:00Z", "display_name": name, "type": "model"}
+    return {"id": name, "object": "model", "owned_by": "textenvs", **created}
+
+
+async def _body(request: web.Request) -> bytes:
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise RequestError("a body is not compressed", 415, "compressed")
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise RequestError(f"a request has at most {MAX_BYTES} bytes", 413, "too_large") from None
+
+
+async def _parsed(body: bytes) -> Any:
+    return await asyncio.to_thread(_parse, body) if len(body) > _LARGE else _parse(body)
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return json.loads(body, parse_constant=_no_constant)
+    except RecursionError:
+        raise RequestError("the body is nested too deeply") from None
+    except ValueError as error:
+        raise RequestError(f"the body is no JSON: {error}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+_gateway: Gateway | None = None
+_lock = threading.Lock()
+
+
+def gateway() -> Gateway:
+    """Return the gateway of this process, started when it is first needed."""
+    global _gateway
+    with _lock:
+        if _gateway is None:
+            _gateway = Gateway()
+        return _gateway
+
+
+def _forget_after_fork() -> None:
+    """Forget the parent's gateway, which a forked child cannot serve."""
+    global _gateway, _lock
+    _gateway, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

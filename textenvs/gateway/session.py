@@ -1,0 +1,261 @@
+"""The state machine of a session: a program's calls of the model in order, retries, and the contexts they continue.
+
+Invariants:
+
+1. **Order.** Calls become turns in the order in which they came. One call at a time is the *current* one.
+2. **Once.** A call becomes one turn at most. A client that was disconnected and calls again (the same body, and the
+   same idempotency key where there is one) gets the turn of its first call, answered or not. A call whose client is
+   gone before its turn came is no turn.
+3. **End.** After the end nothing becomes a turn, and no answer is given.
+
+It does no I/O and reads no clock; :mod:`.server` is the HTTP server around it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ..messages import Message, Messages, has_images, visible_text
+from ..text import plural, quoted
+from .model_call import ModelCall, ModelReply, RequestError, arguments_object
+
+#: What of a message counts in comparisons: its role, its content, its calls, and the call that it answers.
+_Key: TypeAlias = tuple[Any, ...]
+
+_State = Literal["waiting", "current", "answered"]
+
+
+class SessionEnded(RequestError):
+    """The episode is over: no further reply comes."""
+
+    def __init__(self) -> None:
+        super().__init__("this episode is over: its model gives no further reply", 410, "episode_over")
+
+
+class NewContext(Exception):
+    """A call does not extend the session's context; the message says where it differs."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The call whose turn it is.
+
+    Args:
+        ticket: Its number.
+        call: The call.
+        context: The context that it continues or begins, counted from 0.
+        begins: Whether it begins that context.
+        new: The messages that this context has not seen: all of them, or those after its last reply.
+    """
+
+    ticket: int
+    call: ModelCall
+    context: int
+    begins: bool
+    new: Messages
+
+
+@dataclass
+class _Open:
+    """A call whose answer was not received yet."""
+
+    call: ModelCall
+    body: bytes
+    key: str | None
+    connected: bool = True
+    state: _State = "waiting"
+    reply: ModelReply | None = None
+
+
+@dataclass
+class _Context:
+    """A conversation: keys of the messages that were shown and sampled so far, and its tools."""
+
+    tools: str
+    seen: tuple[_Key, ...] = ()
+
+
+@dataclass
+class Session:
+    """The calls and contexts of one program.
+
+    Args:
+        contexts: How many contexts an episode may have; ``None`` for no limit.
+        images: Whether the policy can be shown images.
+        most_open: How many calls may be open at a time.
+    """
+
+    contexts: int | None = 1
+    images: bool = False
+    most_open: int = 64
+    ended: bool = False
+    _open: dict[int, _Open] = field(default_factory=dict)  # in the order in which they came
+    _arrived: int = 0
+    _current: Observation | None = None
+    _contexts: list[_Context] = field(default_factory=list)
+
+    # ------------------------------------------------------------------ the client's side
+
+    def arrive(self, call: ModelCall, body: bytes, key: str | None = None) -> int:
+        """Take a call, or recognise a retry; return its ticket.
+
+        Args:
+            call: The call.
+            body: What equal calls have in common, such as a digest of the request.
+            key: The client's idempotency key, where it gives one.
+
+        Raises:
+            SessionEnded: The episode is over.
+            RequestError: Too many calls are open, or it has images that the policy cannot be shown.
+        """
+        if self.ended:
+            raise SessionEnded
+        for ticket, other in self._open.items():
+            same = other.body == body and other.key == key
+            # With a key, a client says itself that it asks again; without, an equal call of a client that still waits
+            # is another call.
+            if same and (key is not None or not other.connected):
+                other.connected = True
+                return ticket
+        if len(self._open) >= self.most_open:
+            raise RequestError(
+                f"{plural(self.most_open, 'call')} of this session are open already; wait for replies", 429, "busy"
+            )
+        if not self.images and any(has_images(message) for message in call.messages):
+            raise RequestError("the policy cannot be shown images; send texts", code="unsupported_content")
+        self._open[self._arrived] = _Open(call, body, key)
+        self._arrived += 1
+        return self._arrived - 1
+
+    def disconnect(self, ticket: int) -> None:
+        """Note that nobody waits for a call's answer any more."""
+        other = self._open.get(ticket)
+        if other is None:
+            return
+        other.connected = False
+        if other.state == "waiting":
+            del self._open[ticket]
+
+    def reply_to(self, ticket: int) -> ModelReply | None:
+        """Return the reply to a call, once it is there; :class:`SessionEnded` where it never comes."""
+        other = self._open.get(ticket)
+        if other is not None and other.reply is not None:
+            return other.reply
+        if self.ended or other is None:
+            raise SessionEnded
+        return None
+
+    def deliver(self, ticket: int) -> None:
+        """Note that the client has its reply: an equal call is another one from now on."""
+        self._open.pop(ticket, None)
+
+    # ------------------------------------------------------------------ the policy's side
+
+    def observe(self) -> Observation | None:
+        """Return the current call, making the next one current where there is none; ``None``: no call waits.
+
+        Raises:
+            NewContext: The call extends no context, and there may be no further one.
+        """
+        if self._current is not None or self.ended:
+            return self._current
+        for ticket, other in self._open.items():
+            if other.state == "waiting":
+                self._current = self._placed(ticket, other.call)
+                other.state = "current"
+                return self._current
+        return None
+
+    @property
+    def waits(self) -> bool:
+        """True if there is a call for :meth:`observe`."""
+        return self._current is not None or any(other.state == "waiting" for other in self._open.values())
+
+    def answer(self, reply: ModelReply) -> int:
+        """Give the current call its reply, as its client can read it; return the ticket."""
+        current = self._current
+        if current is None or self.ended:
+            raise RuntimeError("no call of this session waits for a reply")
+        self._current = None
+        context = self._contexts[current.context]
+        context.seen = tuple(map(message_key, (*current.call.messages, reply.message)))
+        for ticket, earlier in list(self._open.items()):
+            if earlier.state == "answered" and not earlier.connected:
+                del self._open[ticket]  # its client goes on, and does not call again
+        other = self._open.get(current.ticket)
+        if other is not None:
+            other.state, other.reply = "answered", reply
+        return current.ticket
+
+    def end(self) -> None:
+        """End the session; replies that were given can still be received."""
+        self.ended = True
+        self._current = None
+
+    @property
+    def turns(self) -> int:
+        """The number of calls that came, retries not counted."""
+        return self._arrived
+
+    # ------------------------------------------------------------------ contexts
+
+    def _placed(self, ticket: int, call: ModelCall) -> Observation:
+        keys, tools = tuple(map(message_key, call.messages)), _canonical(call.tools)
+        longest = max(
+            (place for place, context in enumerate(self._contexts) if _extends(keys, tools, call.messages, context)),
+            key=lambda place: len(self._contexts[place].seen),
+            default=None,
+        )
+        if longest is not None:
+            return Observation(ticket, call, longest, False, call.messages[len(self._contexts[longest].seen) :])
+        if self.contexts is not None and len(self._contexts) >= self.contexts:
+            raise NewContext(_difference(keys, tools, call.messages, self._contexts[-1]))
+        self._contexts.append(_Context(tools))
+        return Observation(ticket, call, len(self._contexts) - 1, True, call.messages)
+
+
+def _extends(keys: tuple[_Key, ...], tools: str, messages: Messages, context: _Context) -> bool:
+    count = len(context.seen)
+    follows = len(keys) > count and keys[:count] == context.seen and tools == context.tools
+    return follows and all(message["role"] in ("user", "tool") for message in messages[count:])
+
+
+def _difference(keys: tuple[_Key, ...], tools: str, messages: Messages, context: _Context) -> str:
+    """Say where a call differs from one that extends the context."""
+    place = next((i for i, pair in enumerate(zip(keys, context.seen, strict=False)) if pair[0] != pair[1]), None)
+    if place is not None:
+        role, before = messages[place]["role"], context.seen[place]
+        return (
+            f"message {place} ({role}) was {quoted(before[1] or before[2], 80)} ({before[0]}) and is "
+            f"{quoted(keys[place][1] or keys[place][2], 80)} now"
+        )
+    if len(keys) <= len(context.seen):
+        return f"it ends after message {len(keys) - 1} of {len(context.seen)}"
+    if tools != context.tools:
+        return "its tools are not those of the call before"
+    role = next(m["role"] for m in messages[len(context.seen) :] if m["role"] not in ("user", "tool"))
+    return f"it adds a message of the role {role!r}"
+
+
+def message_key(message: Message) -> _Key:
+    """Return what a client sends back of a message: reasoning may be left out, JSON written anew, a text stripped."""
+    content = message["content"]
+    if not isinstance(content, str):
+        return message["role"], _canonical(content), (), message.get("tool_call_id")
+    text = visible_text(message) if message["role"] == "assistant" else content
+    calls = tuple(
+        (call["id"], call["function"]["name"], _arguments(call["function"]["arguments"]))
+        for call in message.get("tool_calls", ())
+    )
+    return message["role"], text, calls, message.get("tool_call_id")
+
+
+def _arguments(text: str) -> str:
+    value = arguments_object(text)
+    return text if value is None else _canonical(value)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
