@@ -24,7 +24,7 @@ from ..cluster.shape import shape_of, this_machine
 from ..config.engine import ServedEngineSection, TorchEngineSection, VLLMEngineSection
 from ..config.model import ModelSection, multiplies_bfloat16, native_dtype, planned_bfloat16
 from ..config.schema import PPOConfig
-from ..config.sizes import slots
+from ..config.sizes import sleep_level, slots
 from ..engines.base import Engine, EngineError, default_kv_bytes
 from ..engines.remote import RemoteEngine
 from ..engines.replica import Limits
@@ -170,10 +170,7 @@ async def _actor_engine(config: PPOConfig, policy: Policy, version: int, replica
 
 def sleeps(config: PPOConfig) -> bool:
     """Return whether the engine frees memory while the learner learns on the same GPUs, or on this machine's CPUs."""
-    if config.engine.name == "torch":  # with staleness, episodes continue while it learns
-        spanned = config.cluster.colocate or any(model.spans for model in config.reward_models.values())
-        return (spanned or resolve_device(config.model.device).type == "cpu") and not config.rollout.staleness
-    return config.cluster.colocate and config.engine.sleeps
+    return sleep_level(config, resolve_device(config.model.device).type) > 0
 
 
 def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int) -> TorchEngine:

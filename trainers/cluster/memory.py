@@ -1,7 +1,6 @@
-"""Memory estimates of a run, compared with the memory available: in bytes per GPU (or per process on CPUs). Pure.
+"""Memory estimates of a run's parts, in bytes per GPU (or per process on CPUs). Pure.
 
-What is certain (:data:`CERTAIN`) must fit. The whole estimate, of which activations and idle KV slots are the uncertain
-part, may be a fifth above what there is. Conventions:
+:mod:`.timeline` says when each part is there, and compares their sums with the memory available. Conventions:
 
 * parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter), sharded evenly over the ranks
   or ``trainer.fsdp_size`` of them; tensor parallelism cuts the blocks' matrices first, and embeddings and head are
@@ -22,8 +21,10 @@ part, may be a fifth above what there is. Conventions:
   its requests can fill (:func:`trainers.config.sizes.slots`). On a GPU, vLLM wants the share free that
   ``engine.vllm.gpu_memory_utilization`` says, and holds it, or its weights and ``engine.kv_cache_gib`` where that is
   given; SGLang holds that of ``--mem-fraction-static`` in its ``server_args``, else what its requests can fill.
-  Replicas that share a place add up;
-* weights reach a server on the learner's devices in two buckets, each of ``bucket_mib`` or the embeddings;
+  Replicas that share a place add up. An engine in a process of its own has a CUDA context, and vLLM's CUDA graphs stay
+  when it sleeps: 1 GiB, an assumption that was not measured;
+* weights reach a server on the learner's devices by ``ipc`` in two buckets, each of ``bucket_mib`` or the embeddings;
+  a process group has one on each side. Before, one whole parameter is gathered from the ranks, or cast;
 * a user or judge whose model is a folder has an embedded engine of its own, in the driver.
 """
 
@@ -32,9 +33,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from trainers.config.engine import ServedEngineSection, SGLangEngineSection, VLLMEngineSection
 from trainers.config.sizes import slots
@@ -123,9 +124,14 @@ def _read(path: Path) -> str:
 
 _GIB = 2**30
 #: Resident memory of a process with torch and transformers, before there is a model.
-_ON_THEIR_WAY, _BUCKETS = "weights on their way", "buckets of weights"
+ON_THEIR_WAY, GATHERED = "weights on their way", "gathered parameter"
+BUCKETS, BUCKET = "buckets of weights", "bucket of weights"  #: of ``ipc``, and of a process group
+RESERVED = "reserved keys and values"  #: by a server, whatever its requests need
+CONTEXT = "CUDA context and graphs"  #: of an engine's own process
+_CONTEXT_BYTES = 2**30
 _LIBRARIES = 400 * 2**20
 SERVED = "users and judges"  #: whose models are folders
+Rows = Sequence[tuple[str, str, int]]  #: ``(who, what, bytes)``
 #: The rows of :func:`estimate` that no chunking and no luck makes smaller, as ``(who, what)``.
 CERTAIN = frozenset(
     [
@@ -133,7 +139,7 @@ CERTAIN = frozenset(
             ("learner", what)
             for what in ("parameters", "gradients", "optimizer", "weights as loaded", "rounded parameters")
         ),
-        *(("engine", what) for what in ("weights", "weights, keys and values")),
+        *(("engine", what) for what in ("weights", RESERVED)),
         (SERVED, "weights"),
     ]
 )
@@ -210,10 +216,12 @@ def _of_learner(
         yield "learner", "weights as loaded", 4 * shape.parameters
         copied = config.cluster.backend == "ray" if config.engine.name == "torch" else config.rollout.staleness
         if copied:
-            yield "learner", _ON_THEIR_WAY, size * shape.parameters
+            yield "learner", ON_THEIR_WAY, size * shape.parameters
         yield "learner", "Python and its libraries", _LIBRARIES
-    if buckets := _buckets(config, shape, device):
-        yield "learner", _BUCKETS, buckets
+    yield from (row for row in _buckets(config, shape, device) if row[0] == "learner")
+    casts = size == 2 and config.engine.name != "torch"
+    if device == "cuda" and not config.trainer.offload and (ranks > 1 or casts):
+        yield "learner", GATHERED, _largest_parameter(config, shape)
     if _rounds(config, device, ranks):
         rounded = adapters if config.model.lora_rank else shape.parameters
         yield "learner", "rounded parameters", size * (trained + frozen) * rounded
@@ -252,21 +260,23 @@ def _of_engine(
     config: PPOConfig, shape: ModelShape, device: str, gpus: int, gpu_bytes: int | None
 ) -> Iterator[tuple[str, str, int]]:
     engine, size = config.engine, _number_size(config)
-    if isinstance(engine, VLLMEngineSection) and device == "cuda":
-        if gpu_bytes is not None:
-            reserved = int(engine.vllm.gpu_memory_utilization * gpu_bytes)
-            if engine.kv_cache_bytes is not None:
-                reserved = max(reserved, size * shape.parameters // gpus + engine.kv_cache_bytes)
-            yield "engine", "weights, keys and values", reserved
-        return
-    if isinstance(engine, SGLangEngineSection) and device == "cuda" and gpu_bytes is not None:
-        share = _sglang_share(engine.sglang.server_args)
-        if share is not None:
-            yield "engine", "weights, keys and values", int(share * gpu_bytes)
-            return
-    yield "engine", "weights", size * shape.parameters // gpus
+    weights = size * shape.parameters // gpus
+    yield "engine", "weights", weights
+    if device == "cuda" and (engine.name != "torch" or config.cluster.backend == "ray"):
+        yield "engine", CONTEXT, _CONTEXT_BYTES
+    yield from (row for row in _buckets(config, shape, device) if row[0] == "engine")
     context = engine.max_context * max(shape.layers, 1) * 2 * shape.kv_width * size // gpus
     room = engine.kv_cache_bytes or default_kv_bytes(gpu_bytes if device == "cuda" else None)
+    if device == "cuda" and (share := _share(config)) is not None:
+        if gpu_bytes is not None:
+            reserved, key = int(share[0] * gpu_bytes) - weights, share[1]
+            if reserved < 0 and engine.kv_cache_bytes is None:
+                raise PlanError(
+                    f"{key} gives the engine {share[0] * gpu_bytes / _GIB:.1f} GiB on a GPU, and its weights alone are "
+                    f"{weights / _GIB:.1f}: raise it, or engine.tensor_parallel_size (now {gpus})"
+                )
+            yield "engine", RESERVED, max(reserved, engine.kv_cache_bytes or 0)
+        return
     needed = slots(config) * context
     if engine.name == "vllm":  # which takes it at once
         needed = room
@@ -275,16 +285,44 @@ def _of_engine(
     yield "engine", "keys and values", needed
 
 
-def _buckets(config: PPOConfig, shape: ModelShape, device: str) -> int:
-    """Return the bytes of the two buckets that a server on the learner's devices maps: those of ``ipc``."""
+def _share(config: PPOConfig) -> tuple[float, str] | None:
+    """Return the share of a GPU's memory that a server takes for weights, keys and values, and its key."""
     engine = config.engine
-    if not isinstance(engine, ServedEngineSection) or engine.weight_transport not in ("auto", "ipc"):
-        return 0
-    if engine.base_urls or not (device == "cpu" or config.cluster.colocate):
-        return 0
-    size = _number_size(config)
-    largest = size * shape.vocab * shape.hidden  # the embeddings: a parameter travels whole
-    return 2 * min(max(engine.server.bucket_mib * 2**20, largest), size * shape.parameters)
+    if isinstance(engine, VLLMEngineSection):
+        share = engine.vllm.gpu_memory_utilization
+        return share, f"engine.vllm.gpu_memory_utilization={share:g}"
+    if isinstance(engine, SGLangEngineSection) and (share_of := _sglang_share(engine.sglang.server_args)) is not None:
+        return share_of, f"--mem-fraction-static {share_of:g} in engine.sglang.server_args"
+    return None
+
+
+def _largest_parameter(config: PPOConfig, shape: ModelShape) -> int:
+    """Return the bytes of the embeddings: a parameter travels whole."""
+    return _number_size(config) * shape.vocab * shape.hidden
+
+
+def _buckets(config: PPOConfig, shape: ModelShape, device: str) -> Iterator[tuple[str, str, int]]:
+    """Yield rows of the buckets on their way to one server, on the learner's and on the server's device.
+
+    A server in ``base_url`` with an address of this machine counts as one on the learner's devices.
+    """
+    engine, size = config.engine, _number_size(config)
+    if not isinstance(engine, ServedEngineSection) or engine.weight_transport not in ("auto", "ipc", "process_group"):
+        return
+    bucket = min(max(engine.server.bucket_mib * 2**20, _largest_parameter(config, shape)), size * shape.parameters)
+    shares = bool(local_servers(config)) if engine.base_urls else device == "cpu" or config.cluster.colocate
+    if engine.weight_transport == "ipc" or (engine.weight_transport == "auto" and shares):
+        yield "learner", BUCKETS, 2 * bucket
+    elif device == "cuda":
+        yield "learner", BUCKET, bucket
+        if not shares:  # otherwise it goes by gloo, from the CPU
+            yield "engine", BUCKET, bucket
+
+
+def local_servers(config: PPOConfig) -> int:
+    """Count the servers in ``base_url`` on this machine, by their addresses."""
+    hosts = [urlsplit(url).hostname for url in config.engine.base_urls]
+    return sum(host in ("127.0.0.1", "localhost", "::1") for host in hosts)
 
 
 def _sglang_share(words: Sequence[str]) -> float | None:
@@ -316,125 +354,3 @@ def _adapter_parameters(model: ModelSection, shape: ModelShape) -> int:
     every = isinstance(model.target_modules, str)
     targets = {name for name, _ in shape.linear} if every else set(model.target_modules)
     return model.lora_rank * sum(size for name, size in shape.linear if name in targets - set(model.exclude_modules))
-
-
-# ------------------ comparison with the memory available
-
-#: Tolerance of the estimate.
-MARGIN = 1.2
-_LISTED = 3  # parts that are named
-
-Rows = Sequence[tuple[str, str, int]]
-
-
-def shortages(rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine) -> Iterator[str]:
-    """Yield a message for each place whose needs do not fit, with the largest needs and the keys that lower them.
-
-    ``rows`` are ``(who, what, bytes)``, on one GPU or in one process; ``ranks`` are the learner's on this ``machine``.
-    """
-    for place, capacity, needs in _places(rows, config, device, ranks, machine):
-        if capacity is None:
-            continue
-        certain = sum(size for who, what, size in needs if (who, what) in CERTAIN)
-        most = sum(size for _, _, size in needs)
-        if certain > capacity or most > MARGIN * capacity:
-            least = f"at least {certain / _GIB:.1f} GiB" if certain > capacity else f"about {most / _GIB:.1f} GiB"
-            yield (
-                f"{' and '.join(dict.fromkeys(who for who, _, _ in needs))} need {least} {place} "
-                f"{capacity / _GIB:.1f}{_largest(needs, config, device, machine)}"
-            )
-
-
-def tight(rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine) -> Iterator[str]:
-    """Yield a note for each place where the estimate fits by less than its tolerance."""
-    for place, capacity, needs in _places(rows, config, device, ranks, machine):
-        most = sum(size for _, _, size in needs)
-        if capacity is not None and most > capacity / MARGIN:
-            yield f"memory may run short: {most / _GIB:.1f} GiB are estimated {place} {capacity / _GIB:.1f}"
-
-
-def _places(
-    rows: Rows, config: PPOConfig, device: str, ranks: int, machine: Machine
-) -> Iterator[tuple[str, int | None, Rows]]:
-    """Yield each place whose memory is shared: a phrase, its capacity in bytes, and the rows that need it."""
-    local = config.cluster.nnodes == 1 and config.ray_init.address is None  # or Ray may have other machines
-    engines = _engines_at_once(config, device, machine)
-    pairs = 1 if config.cluster.backend == "ray" else engines  # a rank has one for all servers, this process one each
-    if device == "cpu":
-        if local:
-            counts = {"learner": ranks, "engine": engines, SERVED: 1}
-            once = ("weights as loaded", _ON_THEIR_WAY)
-            times = dict.fromkeys(once, 1) | {_BUCKETS: pairs}
-            whole = [(who, what, size * times.get(what, counts[who])) for who, what, size in rows]
-            yield "of memory, and what this machine has available is", machine.ram_bytes, whole
-        return
-    capacity = machine.gpu_free if local and machine.gpu_free is not None else machine.gpu_bytes
-    phrase = "on each GPU, whose free memory is" if local and machine.gpu_free is not None else "on each GPU, which has"
-    times = {_BUCKETS: pairs}
-    rows = [(who, what, size * times.get(what, engines if who == "engine" else 1)) for who, what, size in rows]
-    together = config.cluster.colocate and not config.engine.sleeps
-    if together:
-        yield phrase, capacity, rows
-        return
-    for name in dict.fromkeys(who for who, _, _ in rows if who != SERVED):
-        also = SERVED if name == "learner" or config.cluster.colocate else name  # the driver's GPU has these as well
-        yield phrase, capacity, [row for row in rows if row[0] in (name, also)]
-
-
-def _engines_at_once(config: PPOConfig, device: str, machine: Machine) -> int:
-    """Return the replicas at the fullest place: in this machine's memory, or on one GPU."""
-    engine, cluster = config.engine, config.cluster
-    if device == "cpu":
-        return engine.engines
-    if cluster.backend != "local" or not cluster.colocate:  # each has its own
-        return 1
-    if engine.name == "torch":  # where the learner is
-        return engine.engines
-    return ceil(engine.engines * engine.gpus / max(machine.gpus, 1))  # servers take GPUs in turn
-
-
-def _largest(needs: Rows, config: PPOConfig, device: str, machine: Machine) -> str:
-    several = _engines_at_once(config, device, machine) > 1
-    fewer = {"engine": f", or fewer engine.replicas (now {config.engine.engines})"} if several else {}
-    parts = [
-        f"{who}: {what} {size / _GIB:.1f} GiB ({_less(who, what, config, device)}{fewer.get(who, '')})"
-        for who, what, size in sorted(needs, key=lambda row: -row[2])[:_LISTED]
-    ]
-    return f". The largest parts: {'; '.join(parts)}"
-
-
-def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
-    engine, actor = config.engine, config.actor
-    if who == SERVED:
-        return (
-            "less with smaller models of users and judges (user and judge in kwargs and val_kwargs of env or "
-            "env.mixture.NAME, and env.assistant), or where they are served elsewhere (base_url)"
-        )
-    gib = None if engine.kv_cache_bytes is None else engine.kv_cache_bytes / _GIB
-    if what == "keys and values":
-        return (
-            f"less with a smaller engine.kv_cache_gib (now {gib or 'null'}), engine.max_slots (now "
-            f"{slots(config)}), or engine.max_context (now {engine.max_context})"
-        )
-    if what == "weights, keys and values" and engine.name == "sglang":
-        return "less with a smaller --mem-fraction-static in engine.sglang.server_args"
-    if what == "weights, keys and values":
-        assert isinstance(engine, VLLMEngineSection)
-        also = "" if gib is None else f" and engine.kv_cache_gib (now {gib:g})"
-        share = engine.vllm.gpu_memory_utilization
-        return f"less with a smaller engine.vllm.gpu_memory_utilization (now {share:g}){also}"
-    if what == "activations":
-        tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch})"
-        also = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"
-        return f"less with a smaller {tokens}{also}"
-    if what == _BUCKETS:
-        assert isinstance(engine, ServedEngineSection)
-        return f"less with a smaller engine.{engine.name}.bucket_mib (now {engine.server.bucket_mib})"
-    if who == "engine" or what in ("weights as loaded", _ON_THEIR_WAY, "rounded parameters"):
-        half = "model.dtype=bfloat16, or " if config.model.dtype == "float32" else ""
-        return f"less with {half}a smaller model.path"
-    fewer = [] if config.model.lora_rank else ["model.lora_rank=16, which trains adapters alone"]
-    if device == "cuda":
-        fewer += [f"more cluster.learner_ranks (now {config.cluster.learner_ranks})", "trainer.offload=true"]
-        fewer += ["cluster.colocate=false, which gives engines GPUs of their own"] if config.cluster.colocate else []
-    return f"less with {', or '.join([*fewer, 'a smaller model.path'])}"

@@ -4,7 +4,7 @@ A *place* is the resources of actors or processes on one machine (Ray's bundle);
 With ``cluster.colocate`` learner and engines share the places of one pool, otherwise each has its own; counted
 environments on Ray always have one. The workers of a reward model share the learner's places, have a pool of their own,
 or (``reward_model.learner_spans_pool``) the last of the learner's places, and leave the others to the engines. Memory
-is an estimate, and what does not fit is refused (:mod:`trainers.cluster.memory`).
+is an estimate, and what does not fit at some moment is refused (:mod:`trainers.cluster.timeline`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from textenvs.text import plural
-from trainers.cluster.memory import SERVED, Machine, ModelShape, PlanError, estimate, shortages, tight
+from trainers.cluster.memory import SERVED, Machine, ModelShape, PlanError, estimate
+from trainers.cluster.timeline import Timeline, shortages, table, tight, timelines
 from trainers.config.reward_model import ClassifierModelSection, RewardModelSection, sections_of
 from trainers.config.sizes import episodes, episodes_per_batch, futures
 
@@ -79,6 +80,7 @@ class Plan:
     environments: tuple[Seat, ...] = ()  #: counted ones
     rewards: tuple[Workers, ...] = ()  #: of each reward model that this run computes
     memory: tuple[tuple[str, str, int], ...] = ()  #: rows ``(who, what, bytes)``, on one GPU or in one process
+    timelines: tuple[Timeline, ...] = ()  #: of their sums at each moment of an iteration, by kind of place
     notes: tuple[str, ...] = ()
 
     @property
@@ -125,6 +127,7 @@ def make_plan(
     if shape is not None:
         sizes = {"ranks": local_ranks, "shards": shards, "engine_gpus": engine.gpus}
         memory = tuple(estimate(config, shape, device=device, gpu_bytes=machine.gpu_bytes, served=served, **sizes))
+    lines = timelines(memory, config, device, local_ranks, machine) if memory else ()
     plan = Plan(
         "ray" if on_ray else "local",
         device,
@@ -137,10 +140,11 @@ def make_plan(
         environments=environments,
         rewards=rewards,
         memory=memory,
-        notes=() if serving else (*_notes(config, engine_gpus), *tight(memory, config, device, local_ranks, machine)),
+        timelines=lines,
+        notes=() if serving else (*_notes(config, engine_gpus), *tight(lines)),
     )
     _check_cpus(plan, config.ray_init.num_cpus)
-    for shortage in shortages(memory, config, device, local_ranks, machine):
+    for shortage in shortages(lines, config, device, machine):
         raise PlanError(shortage)
     return plan
 
@@ -453,12 +457,12 @@ def describe(plan: Plan) -> str:
             + (f", on the GPUs of ranks {', '.join('+'.join(map(str, g)) for g in plan.engine_gpus)}" if shared else "")
         )
     lines += [_rewards_in_words(workers, plan) for workers in plan.rewards]
-    unit = "GPU" if plan.device == "cuda" else "process"
-    for who in dict.fromkeys(who for who, _, _ in plan.memory):
+    for who in dict.fromkeys(who for who, _, _ in plan.memory if plan.device == "cpu"):
         rows = [(what, size) for w, what, size in plan.memory if w == who]
         parts = ", ".join(f"{what} {_bytes(size)}" for what, size in rows)
-        where = "in this process" if who == SERVED else f"each {unit}"
+        where = "in this process" if who == SERVED else "each process"
         lines.append(f"memory of the {who}, {where}, estimated: {_bytes(sum(s for _, s in rows))} ({parts})")
+    lines += [text for line in plan.timelines for text in table(line)]
     return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
 
 

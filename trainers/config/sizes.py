@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from trainers.algorithms.estimators.base import Need
@@ -70,3 +70,14 @@ def slots(config: PPOConfig) -> int:
         return config.engine.max_slots
     requests, engines = episodes(config) + futures(config), config.engine.engines
     return requests if engines == 1 else min(requests, ceil(_UNEVEN * requests / engines))
+
+
+def sleep_level(config: PPOConfig, device: str) -> Literal[0, 2]:
+    """Return how deeply engines sleep while the learner learns on the same ``device``.
+
+    2: weights, keys and values are freed; 0: nothing is, and they may generate.
+    """
+    if config.engine.name == "torch":  # with staleness, episodes continue while it learns
+        spanned = config.cluster.colocate or any(model.spans for model in config.reward_models.values())
+        return 2 if (spanned or device == "cpu") and not config.rollout.staleness else 0
+    return 2 if config.cluster.colocate and config.engine.sleeps else 0
