@@ -194,10 +194,14 @@ async def publish(run: Run, batch: Batch) -> int:
     """Give the engine the new weights; return the bytes that the learner sent."""
     await published(run)  # one update at a time
     weights, size = await run.learning(run.publisher.take)
+    if run.sleepers:
+        await run.learning(run.learner.free_cache)  # the engine takes memory for its weights
     update = run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
     run.publishing = asyncio.ensure_future(update)
     if run.sleepers or not run.config.rollout.staleness:  # the engine reads the parameters, or has no room for more
         await published(run)
+    if run.sleepers:
+        await run.learning(run.learner.free_cache)  # and for keys and values
     await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))  # also keys and values: there is room now
     return size
 

@@ -262,6 +262,11 @@ class LearnerGroup:
         specs = self._do("publication", number, which, dtype, snapshot, self.stall)
         return RankSource(self, number, specs, snapshot=snapshot)
 
+    def free_cache(self) -> None:
+        """See :meth:`trainers.learner.learner.Learner.free_cache`; with it go the buffers of sent weights."""
+        if any(not place.startswith("cpu:") for place in self.places):
+            self._do("free_cache")
+
     def weights(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         """See :meth:`trainers.learner.learner.Learner.weights`; rank 0 sends them to this process."""
         source = self.publication("weights", dtype)

@@ -260,6 +260,11 @@ class RankHost:
         self._streams[which] = number, stream
         return stream.specs
 
+    def free_cache(self) -> None:
+        """See :meth:`trainers.learner.learner.Learner.free_cache`; with it go the buffers of sent weights."""
+        self._sender.free()
+        self.learner.free_cache()
+
     def open_group(self, address: str | None, size: int, backend: str, timeout_s: float) -> Any:
         """Open a process group for the workers of an engine; on rank 0, in any thread."""
         return self._sender.open(address or self.address, size, backend, timeout_s)

@@ -72,6 +72,7 @@ class Timeline:
     kind: str  #: of the GPU, by who uses it
     phrase: str  #: before the capacity
     capacity: int | None  #: bytes, where they are known
+    rows: Rows  #: of all moments
     moments: tuple[Moment, ...]
 
     @property
@@ -89,7 +90,7 @@ def timelines(
     """
     level = sleep_level(config, device) if level is None else level
     return tuple(
-        Timeline(kind, phrase, capacity, tuple(_moments(needs, config, device, level)))
+        Timeline(kind, phrase, capacity, tuple(needs), tuple(_moments(needs, config, device, level)))
         for kind, phrase, capacity, needs in _places(rows, config, device, ranks, machine)
     )
 
@@ -106,11 +107,13 @@ def shortages(lines: Sequence[Timeline], config: PPOConfig, device: str, machine
         certain, most = moment.certain, moment.total
         if certain > line.capacity or most > MARGIN * line.capacity:
             least = f"at least {certain / _GIB:.1f} GiB" if certain > line.capacity else f"about {most / _GIB:.1f} GiB"
-            users = list(dict.fromkeys(who for who, _, _ in moment.rows))
-            need = f"{' and '.join(users)} {'need' if users[1:] else 'needs'} {least} {_when(moment)}"
-            largest = _largest(moment.rows, config, device, machine)
-            shown = "".join(f"\n{text}" for text in table(line))
-            yield f"{need}{line.phrase} {line.capacity / _GIB:.1f}{largest}{shown}"
+            who = list(dict.fromkeys(who for who, _, _ in moment.rows))
+            verb = "need" if len(who) > 1 or who == [SERVED] else "needs"
+            yield (
+                f"{' and '.join(who)} {verb} {least} {_when(moment)}{line.phrase} "
+                f"{line.capacity / _GIB:.1f}{_largest(moment.rows, config, device, machine)}"
+                + "".join(f"\n{text}" for text in table(line))
+            )
 
 
 def tight(lines: Sequence[Timeline]) -> Iterator[str]:
@@ -128,7 +131,7 @@ def table(line: Timeline) -> list[str]:
     """Return the lines of a table: a row for each part, a column for each moment; none for main memory."""
     if line.kind == MACHINE:
         return []
-    peak, parts = line.peak, list(dict.fromkeys(row[:2] for moment in line.moments for row in moment.rows))
+    peak, parts = line.peak, list(dict.fromkeys((who, what) for who, what, _ in line.rows))
     unit, size_of = ("GiB", _GIB) if peak.total >= _GIB else ("MiB", 2**20)
 
     def row(label: str, cells: Sequence[str]) -> str:
@@ -137,8 +140,9 @@ def table(line: Timeline) -> list[str]:
     def cell(size: int) -> str:
         return f"{size / size_of:.1f}" if size else "-"
 
-    of = "" if line.capacity is None else f", {line.phrase.partition(', ')[2]} {line.capacity / size_of:.1f}"
-    lines = [f"memory of a GPU of the {line.kind} in an iteration, estimated in {unit}{of}:"]
+    free = "free" in line.phrase
+    has = "" if line.capacity is None else f"; {'free are' if free else 'it has'} {line.capacity / size_of:.1f}"
+    lines = [f"memory of each GPU of {line.kind} in an iteration, estimated, in {unit}{has}:"]
     lines.append(row("", [moment.name for moment in line.moments]))
     for who, what in parts:
         sizes = [sum(size for *part, size in moment.rows if part == [who, what]) for moment in line.moments]
@@ -183,7 +187,7 @@ def _places(
     phrase = "on each GPU, whose free memory is" if local and machine.gpu_free is not None else "on each GPU, which has"
     if config.cluster.colocate:
         names = [name for name in dict.fromkeys(who for who, _, _ in rows) if name != SERVED]
-        yield " and the ".join(names), phrase, capacity, rows
+        yield " and ".join(names), phrase, capacity, rows
         return
     for name in dict.fromkeys(who for who, _, _ in rows if who != SERVED):
         also = SERVED if name == "learner" else name  # the driver's GPU has these as well
@@ -226,12 +230,12 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
             f"{slots(config)}), or engine.max_context (now {engine.max_context})"
         )
     if what == RESERVED and engine.name == "sglang":
-        return "less with a smaller --mem-fraction-static in engine.sglang.server_args"
+        return f"less with a smaller --mem-fraction-static in engine.sglang.server_args{_asleep(config, device)}"
     if what == RESERVED:
         assert isinstance(engine, VLLMEngineSection)
         also = "" if gib is None else f" and engine.kv_cache_gib (now {gib:g})"
         share = engine.vllm.gpu_memory_utilization
-        return f"less with a smaller engine.vllm.gpu_memory_utilization (now {share:g}){also}"
+        return f"less with a smaller engine.vllm.gpu_memory_utilization (now {share:g}){also}{_asleep(config, device)}"
     if what == "activations":
         tokens = f"actor.max_tokens_per_micro_batch (now {actor.max_tokens_per_micro_batch or 'null'})"
         also = "" if config.model.enable_gradient_checkpointing else ", or model.enable_gradient_checkpointing=true"
@@ -247,3 +251,10 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
         fewer += [f"more cluster.learner_ranks (now {config.cluster.learner_ranks})", "trainer.offload=true"]
         fewer += ["cluster.colocate=false, which gives engines GPUs of their own"] if config.cluster.colocate else []
     return f"less with {', or '.join([*fewer, 'a smaller model.path'])}"
+
+
+def _asleep(config: PPOConfig, device: str) -> str:
+    """Return the advice that lets a server give this back while the learner learns; nothing if it does already."""
+    if sleep_level(config, device) or not config.cluster.colocate or config.rollout.staleness:
+        return ""
+    return f", or engine.{config.engine.name}.sleep_mode=true, which frees it while the learner learns"

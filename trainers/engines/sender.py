@@ -144,6 +144,19 @@ class Sender:
         finally:
             self._settle(in_round=False)
 
+    def free(self) -> None:
+        """Free the buffers on GPUs, whose last round's workers have read all; the next round makes others.
+
+        A buffer on a CPU stays: what a killed reader has mapped would not be free.
+        """
+        with self._state:
+            if not self._in_round and not any(link.error for link in list(self._links.values())):
+                freed = [key for key in self._buffers if key[1].type == "cuda"]
+                for key in freed:
+                    del self._buffers[key]
+                if freed:
+                    torch.cuda.empty_cache()  # for the engine's process
+
     def _settle(self, *, in_round: bool | None = None) -> None:
         """Give the buffers back if nothing is written to them, and no group's workers map them."""
         with self._state:

@@ -169,6 +169,7 @@ class WeightUpdater(Receiver):
         if self._weights != "whole":
             raise EngineError(f"the {self.server} server has no weights: it gave their memory back, and no update came")
         if self.asleep:
+            self.sender.free()
             await self._wake()
             self.asleep = False
 

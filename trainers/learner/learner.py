@@ -375,6 +375,11 @@ class Learner:
         lm, optimizer = self.actor.lm, self.actor_optimizer
         return WeightStream(lm, self.ranks, which, dtype, snapshot=snapshot, finite=finite, optimizer=optimizer)
 
+    def free_cache(self) -> None:
+        """Give a GPU's memory that PyTorch keeps for later back to the driver, so that an engine can take it."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def weights(self, *, which: Which = "weights") -> dict[str, Tensor]:
         """Copy whole tensors to the CPU, by all their names. All ranks call this together; the first has them.
 

@@ -1,156 +1,167 @@
-"""Memory of a GPU at each moment of an iteration."""
+"""The memory of a GPU at each moment of an iteration."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.cluster.memory import Machine, ModelShape, PlanError
-from trainers.cluster.plan import Plan, describe, make_plan
-from trainers.cluster.timeline import MOMENTS, Timeline, timelines
+from trainers.cluster.plan import describe, make_plan
+from trainers.cluster.timeline import timelines
 from trainers.command_line.load import resolve
-from trainers.config import PPOConfig
+from trainers.ppo import publish
 
-GIB = 2**30
-#: 7 numbers of blocks and 1 outside, in units of 128 Mi numbers.
+GIB, MIB = 2**30, 2**20
+#: Of Qwen2.5-3B.
 SHAPE = ModelShape(
-    parameters=2**30, layers=16, hidden=2048, kv_width=256, vocab=65_536, heads=16, kv_heads=2, intermediate=8192,
-    outside=2**27,
-)  # fmt: skip
-SERVER = ("engine.name=vllm", "engine.vllm.sleep_mode=true", "engine.vllm.gpu_memory_utilization=0.5")
-COMMON = ("model.device=cuda", "model.dtype=bfloat16", "cluster.backend=ray", "engine.max_context=1024")
-
-
-def planned(*options: str, gpus: int = 4, gib: float = 80.0) -> Plan:
-    config = resolve([*COMMON, *options], PPOConfig)[0]
-    return make_plan(config, Machine.described(f"{gpus}@{gib:g}"), SHAPE)
-
-
-def moments(line: Timeline) -> dict[str, dict[tuple[str, str], int]]:
-    return {moment.name: {(who, what): size for who, what, size in moment.rows} for moment in line.moments}
-
-
-def test_moments_of_sleeping_server_by_hand() -> None:
-    """Four ranks, tensor parallelism of 2: 1 Gi parameters are 1 GiB of float32 a rank, 1 GiB of bfloat16 an engine."""
-    made = planned(*SERVER, "cluster.learner_ranks=4", "engine.tensor_parallel_size=2", "engine.vllm.bucket_mib=512")
-    (line,) = made.timelines
-    rolling, learning, updating, waking = (moments(line)[name] for name in MOMENTS)
-    resting = {("learner", "parameters"): GIB, ("learner", "optimizer"): 2 * GIB}
-    context = {("engine", "CUDA context and graphs"): GIB}
-    serving = {("engine", "weights"): GIB, ("engine", "reserved keys and values"): 39 * GIB} | context
-    assert rolling == resting | serving
-    assert waking == rolling
-    on_their_way = {("learner", "buckets of weights"): GIB, ("learner", "gathered parameter"): GIB // 4}
-    assert updating == resting | context | {("engine", "weights"): GIB} | on_their_way
-    activations = learning.pop(("learner", "activations"))
-    assert activations > 0
-    outside, a_layer = 2**27, 7 * 2**27 // 16
-    gathered = 2 * (outside + 2 * a_layer)
-    assert learning == resting | context | {
-        ("learner", "gradients"): GIB,
-        ("learner", "gathered layers"): gathered,
-    }
-    assert line.peak.name == "rolling out"
-
-
-@settings(max_examples=30)
-@given(
-    ranks=st.sampled_from([1, 2, 4]),
-    engine=st.sampled_from(["torch", "vllm", "sglang"]),
-    sleeps=st.booleans(),
-    bucket=st.sampled_from([64, 1024]),
-    offload=st.booleans(),
-    colocate=st.booleans(),
+    parameters=3_085_938_688,
+    layers=36,
+    hidden=2048,
+    kv_width=256,
+    vocab=151_936,
+    heads=16,
+    kv_heads=2,
+    intermediate=11_008,
+    outside=151_936 * 2048 + 2048,
 )
-def test_moments_are_sums_and_peaks_are_largest(
-    ranks: int, engine: str, sleeps: bool, bucket: int, offload: bool, colocate: bool
-) -> None:
-    options = [f"engine.name={engine}", f"cluster.learner_ranks={ranks}", f"trainer.offload={str(offload).lower()}"]
-    options += [f"cluster.colocate={str(colocate).lower()}"]
-    if engine != "torch":
-        options += [f"engine.{engine}.sleep_mode={str(sleeps and colocate).lower()}"]
-        options += [f"engine.{engine}.bucket_mib={bucket}"]
-    made = planned(*options, gpus=8, gib=400.0)
-    assert len(made.timelines) == 1 if colocate else 2
-    parts = {row[:2] for row in made.memory}
+COMMON = (
+    "model.device=cuda",
+    "model.dtype=bfloat16",
+    "actor.mini_batches=1",
+    "model.enable_gradient_checkpointing=true",
+)
+VLLM = (*COMMON, "engine.name=vllm")
+SGLANG = (*COMMON, "engine.name=sglang")
+SLEEPING = (*VLLM, "engine.vllm.sleep_mode=true")
+RANKS = ("cluster.learner_ranks=4", "engine.tensor_parallel_size=2")
+MACHINE = Machine.described("8@1000")
+
+
+def plan(*options: str, machine: Machine = MACHINE) -> Any:
+    return make_plan(resolve(list(options))[0], machine, SHAPE)
+
+
+def totals(*options: str, machine: Machine = MACHINE) -> dict[str, int]:
+    (line,) = plan(*options, machine=machine).timelines
+    return {moment.name: moment.total for moment in line.moments}
+
+
+def test_moments_are_sums_by_hand() -> None:
+    """Four ranks with vLLM across two GPUs, which sleeps; 80 GiB of which vLLM takes half."""
+    n, embeddings = SHAPE.parameters, 2 * 151_936 * 2048
+    parameters, moments, context = 4 * n // 4, 8 * n // 4, GIB
+    inside = n - SHAPE.outside
+    learned = 4 * n // 4 + 2 * (SHAPE.outside + 2 * inside // 36)  # gradients, gathered layers
+    tokens = 2048
+    layer = tokens * (2 * 8 * 2048 + 2 * (4 * 11_008 + 2 * 2048 + 2 * 256))
+    learned += layer + 2 * tokens * 2048 * 36 + 2 * 4 * (2**27 // 151_936) * 151_936
+    options = (*SLEEPING, *RANKS, f"actor.max_tokens_per_micro_batch={tokens}")
+    assert totals(*options, machine=Machine.described("4@80")) == {
+        "rolling out": parameters + moments + context + 40 * GIB,
+        "learning": parameters + moments + context + learned,
+        # The embeddings are above bucket_mib, so each bucket has their size; and they are gathered before.
+        "updating": parameters + moments + context + 2 * n // 2 + 3 * embeddings,
+        "waking": parameters + moments + context + 40 * GIB,
+    }
+
+
+OPTIONS = st.sampled_from([COMMON, VLLM, SLEEPING, SGLANG, (*SGLANG, "engine.sglang.sleep_mode=true")])
+EXTRAS = st.lists(
+    st.sampled_from(
+        [
+            *("trainer.offload=true", "model.lora_rank=16", "actor.use_kl_loss=true"),
+            "engine.weight_transport=process_group",
+        ]
+    ),
+    unique=True,
+)
+
+
+@given(options=OPTIONS, extras=EXTRAS, apart=st.booleans(), ranks=st.sampled_from([1, 2, 4]))
+def test_moments_are_sums_and_peak_is_their_maximum(options: Any, extras: Any, apart: bool, ranks: int) -> None:
+    extras = [extra for extra in extras if "transport" not in extra or "engine.name" in " ".join(options)]
+    where = ["cluster.colocate=false"] if apart else []
+    sleeps = any("sleep_mode" in option for option in options)
+    if apart and sleeps:
+        return
+    made = plan(*options, *extras, *where, "cluster.backend=ray", f"cluster.learner_ranks={ranks}")
+    assert [line.kind for line in made.timelines] == (["learner", "engine"] if apart else ["learner and engine"])
     for line in made.timelines:
-        assert line.peak.total == max(sum(size for *_, size in moment.rows) for moment in line.moments)
-        assert {row[:2] for moment in line.moments for row in moment.rows} <= parts
-    assert {row[:2] for line in made.timelines for moment in line.moments for row in moment.rows} == parts
+        for moment in line.moments:
+            assert moment.total == sum(size for _, _, size in moment.rows)
+            assert set(moment.rows) <= set(line.rows)
+        assert {row for moment in line.moments for row in moment.rows} == set(line.rows)
+        assert line.peak.total == max(moment.total for moment in line.moments)
+    if apart:
+        assert not any(who == "engine" for who, _, _ in made.timelines[0].rows)
+    assert all(len(text) <= 98 for text in describe(made).splitlines() if text.startswith("  "))
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_larger_bucket_raises_updating_alone(engine: str) -> None:
-    def totals(mib: int) -> list[int]:
-        options = (f"engine.name={engine}", f"engine.{engine}.sleep_mode=true", f"engine.{engine}.bucket_mib={mib}")
-        (line,) = planned(*options, "cluster.learner_ranks=4").timelines
-        return [moment.total for moment in line.moments]
-
-    small, large = totals(512), totals(768)
-    raised = [b - a for a, b in zip(small, large, strict=True)]
-    assert raised == [0, 0, 2 * 256 * 2**20, 0]
+@pytest.mark.parametrize("options", [COMMON, (*VLLM, "engine.kv_cache_gib=2"), SLEEPING])
+def test_more_ranks_need_no_more_memory(options: Any) -> None:
+    last: dict[str, int] = {}
+    for ranks in (2, 4, 8):
+        needs = totals(*options, f"cluster.learner_ranks={ranks}")
+        assert all(needs[name] <= size for name, size in last.items())
+        last = needs
 
 
-@given(st.sampled_from([1, 2]), st.sampled_from(["torch", "vllm"]))
-@settings(max_examples=4)
-def test_more_gpus_never_need_more_per_gpu(ranks: int, engine: str) -> None:
-    """But for gathering: one rank holds whole parameters as it is."""
-    few, many = (
-        planned(f"engine.name={engine}", f"cluster.learner_ranks={count}", gpus=8, gib=400.0).timelines[0]
-        for count in (2 * ranks, 4 * ranks)
+def test_bucket_size_counts_while_updating_alone() -> None:
+    few, many = (totals(*SLEEPING, *RANKS, f"engine.vllm.bucket_mib={mib}") for mib in (1024, 2048))
+    assert many.pop("updating") - few.pop("updating") == 2 * 1024 * MIB
+    assert few == many
+
+
+def test_deeper_sleep_frees_more() -> None:
+    config = resolve([*SLEEPING])[0]
+    rows = make_plan(config, MACHINE, SHAPE).memory
+    learning = []
+    for level in (0, 1, 2):
+        (line,) = timelines(rows, config, "cuda", 1, MACHINE, level)
+        learning.append(next(moment.total for moment in line.moments if moment.name == "learning"))
+    assert learning[0] > learning[1] == learning[2] + 2 * SHAPE.parameters
+
+
+def test_engine_that_stays_awake_counts_while_learning() -> None:
+    asleep, awake = totals(*SLEEPING), totals(*VLLM)
+    assert awake["learning"] > asleep["learning"] + 400 * GIB
+    with_staleness = totals(*VLLM, "rollout.staleness=1")
+    assert with_staleness == {"at once": max(with_staleness.values())}
+    assert with_staleness["at once"] > awake["learning"]
+
+
+def test_moment_that_does_not_fit_is_named() -> None:
+    with pytest.raises(PlanError, match=r"while learning on each GPU.*sleep_mode=true, which frees(.|\n)*peak"):
+        plan(*VLLM, machine=Machine.described("1@48"))
+    with pytest.raises(PlanError, match=r"utilization=0.01 gives the engine 0.8 GiB .* alone are 5.7: raise it"):
+        plan(*VLLM, "engine.vllm.gpu_memory_utilization=0.01", machine=Machine.described("1@80"))
+
+
+async def test_memory_is_freed_before_the_engine_takes_it() -> None:
+    """The moments' order: the learner's kept memory goes before each of the two times that the engine wakes."""
+    order: list[str] = []
+
+    async def called(name: str, result: Any = None) -> Any:
+        order.append(name)
+        return result
+
+    run = SimpleNamespace(
+        config=resolve([*SLEEPING])[0],
+        publishing=None,
+        failure=None,
+        learner=SimpleNamespace(free_cache=lambda: order.append("free")),
+        publisher=SimpleNamespace(take=lambda: ({}, 7)),
+        collector=SimpleNamespace(update_weights=lambda *arguments: called("update")),
+        sleepers=[SimpleNamespace(wake=lambda: called("wake"))],
     )
-    for one, other in zip(few.moments, many.moments, strict=True):
-        assert other.total <= one.total
 
+    async def learning(call: Any) -> Any:
+        return call()
 
-def test_apart_the_engine_is_on_its_own_gpus() -> None:
-    made = planned("engine.name=vllm", "cluster.colocate=false", "cluster.learner_ranks=2")
-    learner, engine = made.timelines
-    assert (learner.kind, engine.kind) == ("learner", "engine")
-    assert {who for moment in learner.moments for who, *_ in moment.rows} == {"learner"}
-    assert {who for moment in engine.moments for who, *_ in moment.rows} == {"engine"}
-    updating = moments(engine)["updating"]
-    assert updating["engine", "bucket of weights"] == 256 * 2**20
-
-
-def test_staleness_counts_everything_at_once() -> None:
-    made = planned("engine.name=vllm", "cluster.colocate=false", "cluster.learner_ranks=2", "rollout.staleness=1")
-    assert [moment.name for line in made.timelines for moment in line.moments] == ["at once", "at once"]
-
-
-def test_moment_that_does_not_fit_is_named_with_keys() -> None:
-    with pytest.raises(PlanError) as refusal:
-        planned("engine.name=torch", "cluster.learner_ranks=1", gpus=1, gib=12.0)
-    first, *table = str(refusal.value).splitlines()
-    assert "while learning on each GPU, which has 12.0" in first
-    assert "actor.max_tokens_per_micro_batch" in first
-    assert any("learning" in line for line in table)
-
-
-def test_server_share_below_its_weights_is_refused() -> None:
-    with pytest.raises(
-        PlanError, match=r"gpu_memory_utilization=0.02 gives the engine 1.6 GiB .* weights alone are 2.0"
-    ):
-        planned("engine.name=vllm", "engine.vllm.gpu_memory_utilization=0.02")
-
-
-def test_description_shows_the_timeline() -> None:
-    text = describe(planned(*SERVER, "cluster.learner_ranks=4", "engine.tensor_parallel_size=2"))
-    lines = text.splitlines()
-    head = next(line for line in lines if "rolling out" in line)
-    assert head.split() == ["rolling", "out", "learning", "updating", "waking"]
-    assert max(map(len, lines[lines.index(head) :])) <= 100
-    (together,) = [line.split()[1:] for line in lines if line.strip().startswith("together")]
-    assert len(together) == 4
-
-
-def test_sleep_frees_weights_at_level_two_alone() -> None:
-    config = resolve([*COMMON, *SERVER, "cluster.learner_ranks=4"], PPOConfig)[0]
-    made = planned(*SERVER, "cluster.learner_ranks=4")
-    awake, light, deep = (
-        timelines(made.memory, config, "cuda", 4, Machine.described("4@80"), level=level)[0] for level in (0, 1, 2)
-    )
-    learning = [next(m for m in line.moments if m.name == "learning").total for line in (awake, light, deep)]
-    assert learning == sorted(learning, reverse=True)
-    assert learning[1] - learning[2] == 2 * GIB, "the engine's weights"
+    run.learning = learning
+    assert await publish(run, SimpleNamespace(version=0)) == 7  # type: ignore[arg-type]
+    assert order == ["free", "update", "free", "wake"]

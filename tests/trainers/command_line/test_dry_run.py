@@ -262,13 +262,13 @@ def test_page_on_gpus_says_what_plan_says(tmp_path):
     sizes = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sizes)
     page = (ROOT / "docs" / "gpu-sizes.md").read_text(encoding="utf-8")
-    for model, machines in (("0.6B", ("1@16", "2x8@80")), ("8B", ("1@80", "8@80"))):
+    for model, counts in (("0.5B", (1, 8)), ("7B", (4,))):
         rows = re.findall(rf"^\| {re.escape(model)} \| (.*) \|$", page, re.MULTILINE)
         folder = sizes.write_config(tmp_path / model, *sizes.MODELS[model])
         for setting, row in zip(sizes.SETTINGS, rows, strict=True):
-            printed = dict(zip(sizes.MACHINES, row.split(" | "), strict=True))
-            assert {name: printed[name] for name in machines} == {
-                name: sizes.cell(folder, name, setting) for name in machines
+            printed = dict(zip(sizes.GPUS, row.split(" | "), strict=True))
+            assert {gpus: printed[gpus] for gpus in counts} == {
+                gpus: sizes.cell(folder, gpus, setting) for gpus in counts
             }
 
 

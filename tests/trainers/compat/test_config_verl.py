@@ -117,8 +117,11 @@ def test_multi_turn_command_plans_for_remote_machines(inside, capsys):
         ppo.main([*command, "4@80"])
     output = capsys.readouterr().out
     assert "# The plan: cluster.backend=ray, 1 x 4 GPUs." in output
-    (together,) = [line.split()[2:] for line in output.splitlines() if line.startswith("#   together")]
-    assert together == ["53.7", "75.3", "54.2"], "GiB on a GPU: rolling out, learning, updating"
+    assert "# memory of each GPU of learner and engine in an iteration, estimated, in GiB; it has 80.0:" in output
+    table = output[output.index("rolling out") :]
+    assert re.search(r"engine: reserved keys and values( +37\.1){3}\n", table), "SGLang's half, less its weights"
+    assert "peak" in table
+    assert all(len(line) <= 100 for line in output.splitlines() if line.startswith("#   "))
     for machine, problem in (
         ("1@16", "cluster.n_gpus_per_node=4, but each machine of --plan-for has 1; at most that many do"),
         ("4@16", "learner and engine need at least 2"),

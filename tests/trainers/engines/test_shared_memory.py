@@ -170,3 +170,23 @@ def test_places_name_devices() -> None:
     assert place_of("cpu") == HERE
     assert device_at(HERE) == CPU
     assert device_at("cuda:GPU-that-is-not-here") is None
+
+
+def test_freed_buffers_are_those_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between rounds, and only where no group has failed: its workers may still read."""
+    emptied: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
+    sender, gpu, pair = Sender(), torch.device("cuda", 0), [Buffer(1000, CPU) for _ in range(2)]
+    group = sender.open("127.0.0.1", 2, "ipc", 60.0)
+    sender._buffers = {(None, CPU): list(pair), (None, gpu): list(pair)}
+    with sender.round():
+        sender.free()
+        assert len(sender._buffers) == 2
+    sender._links[group["name"]].error = "late"
+    sender.free()
+    assert len(sender._buffers) == 2
+    sender._links[group["name"]].error = None
+    sender.free()
+    assert list(sender._buffers) == [(None, CPU)]
+    assert emptied == [1]
+    sender.leave(group["name"])

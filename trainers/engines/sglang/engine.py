@@ -112,6 +112,8 @@ class SGLangUpdater(WeightUpdater):
 
     async def _flush(self) -> None:
         """Flush the cache; the server refuses while it is busy, so retry."""
+        if self.asleep and self.device == "cuda" and not self.verify:
+            await self._checksums()  # its ranks then have read the buckets, which are freed before it wakes
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._health_timeout_s
         while True:
