@@ -196,14 +196,17 @@ def _trees(units: Sequence[Sequence[Row]], max_tokens: int, ranks: int) -> list[
     first unit reads and what each of the others adds, and some tokens more for being one; the sum of that is the least
     possible (dynamic programming over the place of the last cut).
     """
-    paths = iter(merge([row.tokens for unit in units for row in unit]).paths)
+    forest = merge([row.tokens for unit in units for row in unit])
+    paths = iter(forest.paths)
     ordered = [(unit, [next(paths) for _ in unit]) for unit in units]
     ordered.sort(key=lambda pair: int(pair[1][0][-1]))
-    nodes = [np.unique(np.concatenate(paths)) for _, paths in ordered]
-    whole = [len(unit_nodes) for unit_nodes in nodes]
-    added = [
-        len(np.setdiff1d(unit_nodes, before, True)) for before, unit_nodes in zip([_NONE, *nodes], nodes, strict=False)
-    ]
+    whole, added = [], []
+    last = np.full(len(forest.tokens), -1)  # the last unit that has each node
+    for number, (_, inside) in enumerate(ordered):
+        nodes = inside[0] if len(inside) == 1 else np.unique(np.concatenate(inside))
+        whole.append(len(nodes))
+        added.append(int((last[nodes] != number - 1).sum()) if number else len(nodes))
+        last[nodes] = number
     cuts = _cuts(whole, added, max_tokens, max_tokens // _MICRO_BATCH)
     if ranks > 1:  # as many for each, of about the same size
         count = -(-(len(cuts) - 1) // ranks) * ranks
