@@ -233,6 +233,8 @@ class Scheduler:
         self._decoder.free_cache()
         if weights:
             self._decoder.free_weights()
+        if self._decoder.device.type == "cuda":
+            torch.cuda.empty_cache()  # for other processes: PyTorch would keep it
 
     def _forget(self) -> None:
         for row in self._running:
@@ -464,10 +466,10 @@ class Scheduler:
         columns = Draws(*(self._put(np.ascontiguousarray(draws[name])) for name in Draws._fields))
         uniform = self._put(uniforms(draws["seed"], self._length[rows]))
         cut = self._put(np.flatnonzero(cuts(draws)))
-        *drawn, weights = sample(logits, columns, uniform, Kind.of(draws), cut)
+        tokens, logprobs, sampled, weights = sample(logits, columns, uniform, Kind.of(draws), cut)
         if self._static is not None:
-            self._static.remember(rows, drawn[0])
-        return [self._launched(rows, Drawn(*drawn, left_by_cuts(weights, draws)))]
+            self._static.remember(rows, tokens)
+        return [self._launched(rows, Drawn(tokens, logprobs, sampled, left_by_cuts(weights, draws)))]
 
     def _put(self, array: NDArray[Any]) -> Tensor:
         return to_device(array, self._decoder.device)

@@ -151,8 +151,14 @@ class TorchEngine:
 
     async def sleep(self) -> None:
         """Release memory (see ``sleep_level``); the next step allocates it again, and requests recompute their KV."""
-        with contextlib.suppress(EngineDeadError):
-            self._mailbox.post(lambda scheduler: scheduler.free_memory(weights=self._sleep_level == 2))
+        mailbox, weights, item = self._mailbox, self._sleep_level == 2, _Sleep()
+
+        def free(scheduler: Scheduler) -> None:
+            scheduler.free_memory(weights=weights)
+            mailbox.settle([(item, None)])
+
+        with contextlib.suppress(EngineDeadError):  # nothing is kept any more
+            await asyncio.wrap_future(mailbox.post(free, item))
 
     async def wake(self) -> None:
         """Undo :meth:`sleep`: nothing to do."""
@@ -173,16 +179,23 @@ class TorchEngine:
             raise
 
 
+class _Sleep:
+    """One call of ``sleep``, by identity."""
+
+
+_Item = Request | Update | _Sleep
+
+
 class _Mailbox:
     """The queue between event loops and the engine's thread: commands in, outcomes out."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._commands: list[Callable[[Scheduler], None]] = []
-        self._futures: dict[Request | Update, Future[Any]] = {}
+        self._futures: dict[_Item, Future[Any]] = {}
         self._end: EngineDeadError | None = None
 
-    def post(self, command: Callable[[Scheduler], None], item: Request | Update | None = None) -> Future[Any]:
+    def post(self, command: Callable[[Scheduler], None], item: _Item | None = None) -> Future[Any]:
         """Queue a command for the thread; the future has ``item``'s outcome. EngineDeadError when closed or dead."""
         future: Future[Any] = Future()
         with self._changed:
@@ -210,7 +223,7 @@ class _Mailbox:
             commands, self._commands = self._commands, []
             return commands
 
-    def settle(self, outcomes: Sequence[tuple[Request | Update, Generation | BaseException | None]]) -> None:
+    def settle(self, outcomes: Sequence[tuple[_Item, Generation | BaseException | None]]) -> None:
         with self._changed:
             settled = [(self._futures.pop(item, None), outcome) for item, outcome in outcomes]
         for future, outcome in settled:
