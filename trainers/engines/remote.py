@@ -50,6 +50,10 @@ _TRIES = 3  # of a request whose connection broke while the server lives
 _TICK_S = 0.25  # between two checks of the process
 
 
+class UnavailableError(EngineError):
+    """The server answers 503: it takes no request now."""
+
+
 @dataclass(eq=False)
 class Flight:
     """A request in flight."""
@@ -363,7 +367,8 @@ class RemoteEngine(ABC):
         if answer.status in (400, 422):
             raise RequestError(f"the {self.kind} server refuses the request: {error_text(answer.body)}")
         if answer.status != 200:
-            failure = EngineError(f"the {self.kind} server answered {answer.status}: {error_text(answer.body)}")
+            error = UnavailableError if answer.status == 503 else EngineError
+            failure = error(f"the {self.kind} server answered {answer.status}: {error_text(answer.body)}")
             await self._suspect(failure)
             raise failure
         return answer.body

@@ -78,12 +78,11 @@ def _murmur_hash32(seed: Any, positions: Any, columns: Any) -> Any:
 
 def _allow_seeds() -> None:
     """Let SGLang honour seeds on the CPU: its deterministic mode, for GPUs alone, replaces kernels of theirs."""
-    from sglang.srt import batch_invariant_ops  # type: ignore[import-not-found]
-    from sglang.srt.arg_groups import choices  # type: ignore[import-not-found]
+    from sglang.srt import batch_invariant_ops, server_args  # type: ignore[import-not-found]
 
     batch_invariant_ops.enable_batch_invariant_mode = lambda: None
-    choices.add_deterministic_attention_backend_choices(["torch_native"])
-    choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
+    server_args.add_deterministic_attention_backend_choices(["torch_native"])
+    server_args.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
 
 
 _alive: list[Any] = []
