@@ -33,7 +33,7 @@ REQUIREMENTS = ROOT / "requirements"
 
 
 class Install(NamedTuple):
-    """What makes an environment: by uv, by uv without requirements of its own, and by pip."""
+    """Requirements of an environment: for uv, for pip without requirements of their own, and PyTorch for pip."""
 
     whole: list[str]
     alone: list[str]

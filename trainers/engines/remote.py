@@ -367,8 +367,8 @@ class RemoteEngine(ABC):
         if answer.status in (400, 422):
             raise RequestError(f"the {self.kind} server refuses the request: {error_text(answer.body)}")
         if answer.status != 200:
-            error = UnavailableError if answer.status == 503 else EngineError
-            failure = error(f"the {self.kind} server answered {answer.status}: {error_text(answer.body)}")
+            kind = UnavailableError if answer.status == 503 else EngineError
+            failure = kind(f"the {self.kind} server answered {answer.status}: {error_text(answer.body)}")
             await self._suspect(failure)
             raise failure
         return answer.body

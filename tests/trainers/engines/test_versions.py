@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_engines import LONG, serving, started
 
+from scripts.engine_versions import REQUIREMENTS, pins, sglang_install, vllm_install
 from trainers.engines.base import EngineDeadError, EngineError, Sampling
 from trainers.engines.sglang.versions import RELEASES as SGLANG
 from trainers.engines.versions import Releases, UnsupportedVersionError
@@ -130,3 +131,16 @@ async def test_request_refused_while_paused_is_aborted(folder: Path, mode: Any) 
         else:
             with pytest.raises(EngineError, match="answered 503: Generation is paused"):
                 await running
+
+
+def test_environment_of_a_release_has_its_pins() -> None:
+    """A wheel's exact versions replace those of the locked release; a marker that does not hold is ignored."""
+    install = sglang_install(
+        "0.5.99",
+        ["torch==2.99.1", "transformers==5.12.1", "xgrammar==0.2.1", "numpy", 'openai==9.9; sys_platform == "win32"'],
+    )
+    locked = pins(REQUIREMENTS / "sglang-cpu.in")
+    assert {"transformers==5.12.1", f"openai=={locked['openai']}", f"numpy=={locked['numpy']}"} <= {*install.whole}
+    assert {"sglang==0.5.99", "xgrammar==0.2.1"} <= {*install.alone}
+    assert install.torch == f"torch=={locked['torch']}"
+    assert vllm_install("0.26.0", ["torch==2.11.0+cpu", "torchvision"]).torch == "torch==2.11.0"

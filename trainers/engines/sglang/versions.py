@@ -9,7 +9,7 @@ from trainers.engines.versions import Releases
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a client does differently."""
+    """Properties of a version that the client adapts to."""
 
     #: Whether tensors come between ``/begin_weight_update`` and ``/end_weight_update``, which older versions lack
     has_sessions: bool

@@ -12,7 +12,7 @@ from trainers.engines.versions import Releases
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a client and the workers do differently."""
+    """Properties of a version that the client and the workers adapt to."""
 
     #: Whether answers have ``weight_versions``. Else the workers' sampler adds to each token how many updates they had
     reports_weights: bool
@@ -21,7 +21,7 @@ class Protocol:
 
     @property
     def logprobs(self) -> int:
-        """How many log-probabilities a request must ask for; the second one carries the number of updates."""
+        """Number of log-probabilities to request; where it is 2, the second one carries the number of updates."""
         return 0 if self.reports_weights else 2
 
 
