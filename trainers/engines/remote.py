@@ -65,6 +65,7 @@ class Flight:
     begun: bool = False  # whether the server may have received it
     cancelled: bool = False
     may_abort: bool = False  # an update in mode abort ends it
+    interrupted: bool = False  # an update, or sleep, has paused the server meanwhile
     task: asyncio.Task[Generation] | None = None
 
 
@@ -278,6 +279,8 @@ class RemoteEngine(ABC):
             raise EngineError(f"{self.kind} on a CPU gives no memory back; sleep(release=False) stops it computing")
         async with self._updating:
             if not self._updater.asleep:
+                for flight in self._flights:
+                    flight.interrupted = True
                 await self._updater.sleep(release=release)
                 self._pending_updates += 1
 
@@ -377,6 +380,7 @@ class RemoteEngine(ABC):
         """Apply the part of an update that must not be interrupted."""
         for flight in self._flights:
             flight.may_abort |= mode == "abort"
+            flight.interrupted = True
         try:
             await self._updater.apply(weights, version, abort=mode == "abort")
         except MixedWeightsError as error:

@@ -34,7 +34,7 @@ class FakeSGLang(FakeServer):
         max_req_input_len: Of prompts.
         outside: New requests wait where an abort does not find them.
         device: Of its workers, as it says.
-        version: Of SGLang. Before 0.5.21 updates have no sessions.
+        version: Of SGLang. Before 0.5.21 updates have no sessions, and waiting requests keep the cache.
     """
 
     deterministic: bool = True
@@ -159,7 +159,9 @@ class FakeSGLang(FakeServer):
         self.label = body["weight_version"]
         return {**SUCCESS, "num_paused_requests": 0}
 
-    async def _flush_cache(self, _: Any) -> str:
+    async def _flush_cache(self, _: Any) -> Any:
+        if not self._sessions and self.live:
+            return web.Response(status=400, text="Flush cache failed.")
         return "Cache flushed.\n"
 
     async def _weights_checker(self, _: Any) -> Any:

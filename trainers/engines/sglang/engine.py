@@ -67,8 +67,9 @@ class SGLangUpdater(WeightUpdater):
 
     async def _pause(self, *, abort: bool) -> None:
         # "retract" gives up the KV of what runs, which is then computed again with the new weights; "in_place" would
-        # continue from KV of the old ones.
-        await self.control("/pause_generation", {"mode": "abort" if abort else "retract"})
+        # continue from KV of the old ones. What is aborted without ``abort`` is asked for again, from where it ended.
+        retract = not abort and self.protocol.flushes_while_waiting
+        await self.control("/pause_generation", {"mode": "retract" if retract else "abort"})
 
     async def _resume(self) -> None:
         await self.control("/continue_generation", {})
@@ -429,6 +430,9 @@ class SGLangEngine(RemoteEngine):
         if flight.cancelled:
             return "abort"
         if reply.finish_reason == "abort":
+            if flight.interrupted and not (flight.may_abort or self._updater.protocol.flushes_while_waiting):
+                flight.interrupted = False
+                return "stop" if stopped else "length" if room <= 0 else None
             if not flight.may_abort:
                 raise EngineError(f"the SGLang server aborted the request: {reply.message}")
             return "abort"

@@ -13,11 +13,16 @@ class Protocol:
 
     #: Whether tensors come between ``/begin_weight_update`` and ``/end_weight_update``, which older versions lack
     has_sessions: bool
+    #: Whether the cache can be flushed while retracted requests wait. Else running requests are aborted and go on anew
+    flushes_while_waiting: bool
 
 
 RELEASES = Releases(
     "SGLang",
     "sglang",
-    {"0.5.19": Protocol(has_sessions=False), "0.5.21": Protocol(has_sessions=True)},
+    {
+        "0.5.19": Protocol(has_sessions=False, flushes_while_waiting=False),
+        "0.5.21": Protocol(has_sessions=True, flushes_while_waiting=True),
+    },
     newest="0.5.23",
 )
