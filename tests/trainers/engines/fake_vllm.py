@@ -125,7 +125,7 @@ class FakeVLLM(FakeServer):
             return {"results": [self._updates[self.label]] * self.ranks}
         if body["method"] == "weight_checksums":
             return {"results": [self._checksums(rank) for rank in range(self.ranks)]}
-        return {"results": [{**DESCRIBED, "updates": self._updates[self.label], **self.described}] * self.ranks}
+        return {"results": [{**DESCRIBED, "updates": self._updates.get(self.label, 0), **self.described}] * self.ranks}
 
     def _checksums(self, rank: int) -> dict[str, int]:
         sums: dict[str, int] = {}
