@@ -5,6 +5,8 @@
 #   make test     the whole test suite; installs vLLM and SGLang for CPUs first, each in an environment of its own
 #   make test-light   without them, and without the tests that run them
 #   make test-slow    the tests that both leave out: long ones, of what others show in another way
+#   make test-versions  the oldest and the newest vLLM and SGLang, an environment each, removed afterwards: docs/versions.md;
+#                 VLLM="0.28.0 0.30.0" SGLANG= runs others
 #   make test-viewer  the page of `textenvs view` in a real Chromium; installs Playwright, and Chromium with apt where there is none
 #   make test-site    the site of the documentation, built and opened there
 #   make lint     style, types and layers
@@ -39,7 +41,7 @@ PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help model venv bytecode venv-vllm venv-sglang venv-verl venv-hosts planner dev train train-lm test test-light test-slow test-viewer test-site viewer lint bench lock docs docs-pages doctor release-check clean
+.PHONY: help model venv bytecode venv-vllm venv-sglang venv-verl venv-hosts planner dev train train-lm test test-light test-slow test-versions test-viewer test-site viewer lint bench lock docs docs-pages doctor release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -134,8 +136,8 @@ train-lm: venv model
 
 # Tests are offline and many, and some wait for processes that they start: twice as many workers as the two cores of a small
 # machine, one thread each. Tests of one server stay in one process.
-test test-light test-slow: export HF_HUB_OFFLINE = 1
-test test-light test-slow: export OMP_NUM_THREADS = 1
+test test-light test-slow test-versions: export HF_HUB_OFFLINE = 1
+test test-light test-slow test-versions: export OMP_NUM_THREADS = 1
 test:
 	+$(MAKE) --no-print-directory --jobs=4 bytecode venv-vllm venv-sglang venv-verl venv-hosts
 	-+$(MAKE) --no-print-directory model  # its tests are skipped, and say why, where it cannot be had
@@ -148,6 +150,10 @@ test-slow: dev venv-vllm venv-sglang planner
 
 test-light: bytecode
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not engines and not hosts and not slow" $(PYTEST)
+
+# uv, for what pip cannot leave out of a wheel's requirements (requirements/overrides.txt).
+test-versions: bytecode build/lock/bin/uv
+	$(BIN)/python scripts/engine_versions.py $(if $(VLLM)$(SGLANG),--vllm $(VLLM) --sglang $(SGLANG)) $(ARGS)
 
 # Playwright brings no package that others pin, and is installed over the development environment.
 test-viewer: dev
@@ -172,9 +178,11 @@ lint: dev
 bench: venv
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
-lock:
+build/lock/bin/uv:
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install $(PIP_OPTIONS) uv==0.13.9
+
+lock: build/lock/bin/uv
 	PATH=$(CURDIR)/build/lock/bin:$$PATH scripts/lock.sh
 
 # Zensical, and the environments whose episodes are shown; the pages are put together in build/site.
@@ -201,5 +209,5 @@ release-check: dev
 	$(BIN)/python scripts/release_check.py $(if $(TRAIN),--train) $(PYTHONS)
 
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-sglang .venv-verl .venv-hosts .venv-docs build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venvs .venv-vllm .venv-sglang .venv-verl .venv-hosts .venv-docs build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -67,7 +67,9 @@ def smoke(python: str, package: Path, folder: Path, *, train: bool) -> None:
     empty.mkdir(parents=True)
     _run(python, "-m", "venv", str(place), cwd=folder)
     pip = (str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    _run(*pip, f"{package}[train]" if train else str(package), cwd=empty)
+    # The version of PyTorch that has a build for CPUs here; a newer one may bring gigabytes of CUDA's libraries.
+    torch = ("--constraint", str(ROOT / "requirements" / "torch.txt"))
+    _run(*pip, *((*torch, f"{package}[train]") if train else (str(package),)), cwd=empty)
     for program, *words in (*SMOKE, TRAIN) if train else SMOKE:
         _run(str(place / "bin" / program), *words, cwd=empty)
 

@@ -50,6 +50,10 @@ _TRIES = 3  # of a request whose connection broke while the server lives
 _TICK_S = 0.25  # between two checks of the process
 
 
+class UnavailableError(EngineError):
+    """The server answers 503: it takes no request now."""
+
+
 @dataclass(eq=False)
 class Flight:
     """A request in flight."""
@@ -61,6 +65,7 @@ class Flight:
     begun: bool = False  # whether the server may have received it
     cancelled: bool = False
     may_abort: bool = False  # an update in mode abort ends it
+    interrupted: bool = False  # an update, or sleep, has paused the server meanwhile
     task: asyncio.Task[Generation] | None = None
 
 
@@ -274,6 +279,8 @@ class RemoteEngine(ABC):
             raise EngineError(f"{self.kind} on a CPU gives no memory back; sleep(release=False) stops it computing")
         async with self._updating:
             if not self._updater.asleep:
+                for flight in self._flights:
+                    flight.interrupted = True
                 await self._updater.sleep(release=release)
                 self._pending_updates += 1
 
@@ -363,7 +370,8 @@ class RemoteEngine(ABC):
         if answer.status in (400, 422):
             raise RequestError(f"the {self.kind} server refuses the request: {error_text(answer.body)}")
         if answer.status != 200:
-            failure = EngineError(f"the {self.kind} server answered {answer.status}: {error_text(answer.body)}")
+            kind = UnavailableError if answer.status == 503 else EngineError
+            failure = kind(f"the {self.kind} server answered {answer.status}: {error_text(answer.body)}")
             await self._suspect(failure)
             raise failure
         return answer.body
@@ -372,6 +380,7 @@ class RemoteEngine(ABC):
         """Apply the part of an update that must not be interrupted."""
         for flight in self._flights:
             flight.may_abort |= mode == "abort"
+            flight.interrupted = True
         try:
             await self._updater.apply(weights, version, abort=mode == "abort")
         except MixedWeightsError as error:

@@ -18,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 from fake_server import FakeServer
+from packaging.version import Version
 
 SUCCESS = {"success": True, "message": "Success"}
 
@@ -33,6 +34,7 @@ class FakeSGLang(FakeServer):
         max_req_input_len: Of prompts.
         outside: New requests wait where an abort does not find them.
         device: Of its workers, as it says.
+        version: Of SGLang. Before 0.5.21 updates have no sessions, and waiting requests keep the cache.
     """
 
     deterministic: bool = True
@@ -41,6 +43,7 @@ class FakeSGLang(FakeServer):
     max_req_input_len: int = 1000
     outside: bool = False
     device: str = "cpu"
+    version: str = "0.5.23"
 
     generate = "/generate"
     health = "/model_info"
@@ -55,6 +58,12 @@ class FakeSGLang(FakeServer):
     }
     cancels = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._sessions = Version(self.version) >= Version("0.5.21")
+        if not self._sessions:
+            self.missing = (*self.missing, "/begin_weight_update", "/end_weight_update")
+
     def failure(self, message: str) -> tuple[int, Any]:
         return 400, {"success": False, "message": message}
 
@@ -63,7 +72,7 @@ class FakeSGLang(FakeServer):
 
     async def _server_info(self, _: Any) -> Any:
         return {
-            "version": "0.5.23",
+            "version": self.version,
             "max_req_input_len": self.max_req_input_len,
             "enable_deterministic_inference": self.deterministic,
             "tp_size": 1,
@@ -135,7 +144,7 @@ class FakeSGLang(FakeServer):
         return SUCCESS
 
     async def _update_weights_from_tensor(self, body: dict[str, Any]) -> Any:
-        if not self.in_session:
+        if self._sessions and not self.in_session:
             raise RuntimeError("no session")
         for name, value in pickle.loads(base64.b64decode(body["serialized_named_tensors"][0])):
             if name not in self.lose:
@@ -150,7 +159,9 @@ class FakeSGLang(FakeServer):
         self.label = body["weight_version"]
         return {**SUCCESS, "num_paused_requests": 0}
 
-    async def _flush_cache(self, _: Any) -> str:
+    async def _flush_cache(self, _: Any) -> Any:
+        if not self._sessions and self.live:
+            return web.Response(status=400, text="Flush cache failed.")
         return "Cache flushed.\n"
 
     async def _weights_checker(self, _: Any) -> Any:

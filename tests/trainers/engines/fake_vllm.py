@@ -1,20 +1,21 @@
-"""A small vLLM without a model: the HTTP endpoints that the engine uses, as 0.32 answers them."""
+"""A small vLLM without a model: the HTTP endpoints that the engine uses, as a version of it answers them."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 from fake_server import VOCAB, FakeServer
+from packaging.version import Version
 from safetensors.torch import load, load_file
 
 from trainers.engines.shared_memory import place_of, tensors_of
 from trainers.engines.weights import FUSED, bits
 
 DESCRIBED = {
-    "vllm": "0.32.0",
     "vocab_size": VOCAB,
     "max_context": 768,
     "dtype": "float32",
@@ -36,6 +37,8 @@ class FakeVLLM(FakeServer):
         details: Whether answers say what was cached.
         fused: Modules that it has under other names.
         ranks: Workers that share the model.
+        version: Of vLLM. Before 0.32 the workers' sampler counts updates, and answers have no ``weight_versions``.
+        late: The status and body for requests for tokens, once the server was paused.
     """
 
     described: dict[str, Any] = field(default_factory=dict)
@@ -43,6 +46,8 @@ class FakeVLLM(FakeServer):
     details: bool = True
     fused: dict[str, str] = field(default_factory=dict)
     ranks: int = 1
+    version: str = "0.32.0"
+    late: tuple[int, Any] | None = None
 
     generate = "/inference/v1/generate"
     health = "/health"
@@ -63,6 +68,10 @@ class FakeVLLM(FakeServer):
         self.left_out: list[list[int]] | None = None  # spans of ids
         self.kinds: list[str] = []  # of the buckets that came
         self._requests = 0
+        self._old = Version(self.version) < Version("0.32")
+        self._updates: dict[str, int] = {self.label: 0}  # how many there were, by label
+        if self._old:
+            self.missing = (*self.missing, "/weight_info")
 
     def _planned(self, fault: Any) -> tuple[int, Any]:
         self.in_session &= not isinstance(fault, str)  # a failed update is over
@@ -81,6 +90,11 @@ class FakeVLLM(FakeServer):
         return f'# HELP x\nvllm:generation_tokens_total{{engine="0"}} {self.made}.0\nother 3\n'
 
     async def _inference_v1_generate(self, body: dict[str, Any]) -> Any:
+        if self.late is not None:
+            while not self.paused:
+                await asyncio.sleep(0.001)
+            status, answer = self.late
+            return web.json_response(answer, status=status)
         self._requests += 1
         size, room = len(body["token_ids"]), body["sampling_params"]["max_tokens"]
         request = await self.compute(str(self._requests), size, room)
@@ -90,6 +104,13 @@ class FakeVLLM(FakeServer):
             "weight_versions": request.spans,
             "logprobs": {"content": [{"logprob": logprob} for logprob in request.logprobs]},
         }
+        if self._old:
+            labels = [
+                span["version"] for span in choice.pop("weight_versions") for _ in range(span["start"], span["end"])
+            ]
+            for entry, label in zip(choice["logprobs"]["content"], labels, strict=True):
+                counts = [{"logprob": float(self._updates[label])}][: body["sampling_params"]["logprobs"] // 2]
+                entry["top_logprobs"] = [dict(entry), *counts]
         details = {"cached_tokens": 0} if self.details else None
         return {"choices": [choice], "usage": {"prompt_tokens_details": details}}
 
@@ -99,9 +120,12 @@ class FakeVLLM(FakeServer):
         if body["method"] == "leave_out":
             (self.left_out,) = body["args"]
             return {"results": [None]}
+        if body["method"] == "count_update":
+            self._updates[self.label] = len(self._updates)
+            return {"results": [self._updates[self.label]] * self.ranks}
         if body["method"] == "weight_checksums":
             return {"results": [self._checksums(rank) for rank in range(self.ranks)]}
-        return {"results": [{**DESCRIBED, **self.described}] * self.ranks}
+        return {"results": [{**DESCRIBED, "updates": self._updates.get(self.label, 0), **self.described}] * self.ranks}
 
     def _checksums(self, rank: int) -> dict[str, int]:
         sums: dict[str, int] = {}
@@ -118,6 +142,9 @@ class FakeVLLM(FakeServer):
             whole = next((whole for whole, parts in FUSED.items() if last in parts), self.fused.get(last, last))
             fused.setdefault(f"{parent}.{whole}.{name.rpartition('.')[2]}", []).append(value)
         return fused
+
+    async def _version(self, body: Any) -> Any:
+        return {"version": self.version}
 
     async def _get_world_size(self, body: Any) -> Any:
         return {"world_size": self.ranks}

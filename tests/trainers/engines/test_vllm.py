@@ -16,6 +16,7 @@ from some_adapters import adapted, adapter_of
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
 from trainers.engines.vllm.command import server_command
 from trainers.engines.vllm.engine import read_metrics, read_reply
+from trainers.engines.vllm.versions import RELEASES
 
 NAME = "model.layers.1.mlp.down_proj.weight"
 
@@ -109,7 +110,7 @@ def span(version: str, start: int, end: int) -> dict[str, Any]:
 
 
 def test_answer_is_read_with_token_labels() -> None:
-    made = read_reply(body_of([span("a:4", 0, 1), span("a:7", 1, 3)]))
+    made = read_reply(body_of([span("a:4", 0, 1), span("a:7", 1, 3)]), RELEASES.choose("0.32"))
     assert made.token_ids == [0, 1, 2]
     assert made.logprobs == [0.0, -0.5, -1.0]
     assert made.labels == ["a:4", "a:7", "a:7"]
@@ -129,7 +130,7 @@ def test_answer_is_read_with_token_labels() -> None:
 )
 def test_invalid_answer_is_an_error(body: Any, message: str) -> None:
     with pytest.raises(EngineError, match=message):
-        read_reply(body)
+        read_reply(body, RELEASES.choose("0.32"))
 
 
 def test_counters_are_read_from_metrics() -> None:

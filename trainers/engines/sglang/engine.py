@@ -1,4 +1,4 @@
-"""SGLang (0.5.23 and later) as an engine: its requests and answers, and its weights."""
+"""SGLang as an engine: its requests and answers, and its weights."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from trainers.engines.process_group import Group
 from trainers.engines.remote import Flight, RemoteEngine, Reply
 from trainers.engines.server import UnreachableError, error_text
 from trainers.engines.sglang.command import server_command
+from trainers.engines.sglang.versions import RELEASES, Protocol
 from trainers.engines.shared_memory import place_of
 from trainers.engines.transport import Bucket
+from trainers.engines.versions import UnsupportedVersionError
 from trainers.engines.weight_update import WeightUpdater
 from trainers.engines.weights import Sums
 
@@ -41,6 +43,7 @@ class SGLangUpdater(WeightUpdater):
     """See :class:`trainers.engines.weight_update.WeightUpdater`."""
 
     server = "SGLang"
+    protocol: Protocol  #: of the server's version; set before the first update
 
     @property
     def answers_early(self) -> bool:  # type: ignore[override]
@@ -60,12 +63,13 @@ class SGLangUpdater(WeightUpdater):
         return list(sent) != list(stored)
 
     def _without(self, path: str) -> str:
-        return "it must be version 0.5.23 or newer"
+        return f"the oldest supported version is {RELEASES.oldest}"
 
     async def _pause(self, *, abort: bool) -> None:
         # "retract" gives up the KV of what runs, which is then computed again with the new weights; "in_place" would
-        # continue from KV of the old ones.
-        await self.control("/pause_generation", {"mode": "abort" if abort else "retract"})
+        # continue from KV of the old ones. What is aborted without ``abort`` is asked for again, from where it ended.
+        retract = not abort and self.protocol.flushes_while_waiting
+        await self.control("/pause_generation", {"mode": "retract" if retract else "abort"})
 
     async def _resume(self) -> None:
         await self.control("/continue_generation", {})
@@ -92,7 +96,7 @@ class SGLangUpdater(WeightUpdater):
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[None]:
-        if self.transport == "disk":  # whose update is a session of its own
+        if self.transport == "disk" or not self.protocol.has_sessions:  # an update from disk is one of its own
             yield
             return
         try:
@@ -358,6 +362,7 @@ class SGLangEngine(RemoteEngine):
     health_path = "/model_info"
     server_command = staticmethod(server_command)
     updater_class = SGLangUpdater
+    _updater: SGLangUpdater
     _section: SGLangEngineSection
     _info: ServerInfo | None = None
 
@@ -376,6 +381,10 @@ class SGLangEngine(RemoteEngine):
 
     async def _meet(self, answer: Any) -> None:
         info = read(ServerInfo, (await self._client.request("GET", "/server_info", timeout=_INFO_S)).body)
+        try:
+            self._updater.protocol = RELEASES.choose(info.version)
+        except UnsupportedVersionError as error:
+            raise EngineError(str(error)) from None
         info.check(self.max_context)
         label, dtype = str(answer["weight_version"]), getattr(torch, info.dtype, None)  # "auto" says nothing
         places = places_of(info, self._client.base_url, self._gpu, started=self._server is not None)
@@ -423,6 +432,9 @@ class SGLangEngine(RemoteEngine):
         if flight.cancelled:
             return "abort"
         if reply.finish_reason == "abort":
+            if flight.interrupted and not (flight.may_abort or self._updater.protocol.flushes_while_waiting):
+                flight.interrupted = False
+                return "stop" if stopped else "length" if room <= 0 else None
             if not flight.may_abort:
                 raise EngineError(f"the SGLang server aborted the request: {reply.message}")
             return "abort"

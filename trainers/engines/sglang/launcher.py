@@ -41,11 +41,9 @@ def _prepare_cpu() -> list[Any]:
     vision = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         vision.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    # The one kernel that is called: what sampling with a seed draws its noise from.
-    noise = torch.library.Library("sgl_kernel", "DEF")
-    noise.define("murmur_hash32_cpu(Tensor seed, Tensor positions, Tensor col_indices) -> Tensor")
-    noise.impl("murmur_hash32_cpu", _murmur_hash32, "CPU")
-    return [vision, noise]
+    # Checksums of 0.5.19 wait for the GPU first, also where there is none.
+    torch.cuda.synchronize = lambda device=None: None  # type: ignore[assignment]
+    return [vision]
 
 
 def _murmur_hash32(seed: Any, positions: Any, columns: Any) -> Any:
@@ -78,12 +76,15 @@ def _murmur_hash32(seed: Any, positions: Any, columns: Any) -> Any:
 
 def _allow_seeds() -> None:
     """Let SGLang honour seeds on the CPU: its deterministic mode, for GPUs alone, replaces kernels of theirs."""
-    from sglang.srt import batch_invariant_ops  # type: ignore[import-not-found]
-    from sglang.srt.arg_groups import choices  # type: ignore[import-not-found]
+    # Sampling with a seed draws its noise from it: Triton's in 0.5.19, later one of sgl_kernel. The sampler imports it.
+    from sglang.kernels.ops.sampling import murmur_hash  # type: ignore[import-not-found]
+
+    murmur_hash.murmur_hash32 = _murmur_hash32
+    from sglang.srt import batch_invariant_ops, server_args  # type: ignore[import-not-found]
 
     batch_invariant_ops.enable_batch_invariant_mode = lambda: None
-    choices.add_deterministic_attention_backend_choices(["torch_native"])
-    choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
+    server_args.add_deterministic_attention_backend_choices(["torch_native"])
+    server_args.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
 
 
 _alive: list[Any] = []

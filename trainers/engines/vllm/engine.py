@@ -1,4 +1,4 @@
-"""vLLM as an engine: its requests and answers, its weights, its sleep and its counters (0.32)."""
+"""vLLM as an engine: its requests and answers, its weights, its sleep and its counters."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from textenvs.text import excerpt
 from trainers.config.engine import VLLM_MIN_TEMPERATURE, VLLMEngineSection
 from trainers.engines.base import EngineError, FinishReason, RequestError, Sampling
 from trainers.engines.process_group import Group
-from trainers.engines.remote import Flight, RemoteEngine, Reply
+from trainers.engines.remote import Flight, RemoteEngine, Reply, UnavailableError
 from trainers.engines.server import Answer, UnreachableError, error_text
 from trainers.engines.transport import AdapterSource, Bucket, Weights
+from trainers.engines.versions import UnsupportedVersionError
 from trainers.engines.vllm.command import EXTENSION, server_command
+from trainers.engines.vllm.versions import RELEASES, Protocol
 from trainers.engines.weight_update import WeightUpdater
 from trainers.engines.weights import Sums, differing
 
@@ -34,6 +36,7 @@ class VLLMUpdater(WeightUpdater):
 
     server = "vLLM"
     checksum_kind = "bits"
+    protocol: Protocol  #: of the server's version; set before the first update
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -108,6 +111,9 @@ class VLLMUpdater(WeightUpdater):
             await self.control("/start_weight_update")
         yield
         await self.control("/finish_weight_update", {"weight_version": self._label})
+        if not self.protocol.reports_weights:
+            counts = await self.control("/collective_rpc", {"method": "count_update"})
+            self._versions[str(counts["results"][0])] = self._versions[self._label]
 
     async def _flush(self) -> None:
         """Do nothing: pausing has dropped it."""
@@ -151,7 +157,13 @@ _METRICS = {
 
 
 def generate_body(
-    token_ids: Sequence[int], sampling: Sampling, *, stops: Sequence[int], room: int, vocab_size: int
+    token_ids: Sequence[int],
+    sampling: Sampling,
+    *,
+    stops: Sequence[int],
+    room: int,
+    vocab_size: int,
+    protocol: Protocol,
 ) -> dict[str, Any]:
     """Build the body of ``POST /inference/v1/generate`` for at most ``room`` tokens up to one of ``stops``."""
     parameters: dict[str, Any] = {
@@ -161,7 +173,7 @@ def generate_body(
         "min_p": float(sampling.min_p),
         "max_tokens": int(room),
         "stop_token_ids": sorted(map(int, stops)),
-        "logprobs": 0,  # that of the sampled token alone
+        "logprobs": protocol.logprobs,
         "detokenize": False,
         "ignore_eos": True,  # stop tokens are those that the request names
     }
@@ -170,16 +182,20 @@ def generate_body(
     return {"token_ids": list(token_ids), "sampling_params": parameters}
 
 
-def read_reply(body: Any) -> Reply:
+def read_reply(body: Any, protocol: Protocol) -> Reply:
     """Parse the answer to ``POST /inference/v1/generate``; EngineError if parts are missing or contradictory."""
     try:
         (choice,) = body["choices"]
         tokens = [int(token) for token in choice["token_ids"]]
-        logprobs = [float(entry["logprob"]) for entry in choice["logprobs"]["content"] or []]
-        spans = choice["weight_versions"] or ()
-        labels = [str(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
+        entries = choice["logprobs"]["content"] or []
+        logprobs = [float(entry["logprob"]) for entry in entries]
+        if protocol.reports_weights:
+            spans = choice["weight_versions"] or ()
+            labels = [str(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
+        else:  # the sampler's second "log-probability" is the number of updates
+            labels = [str(int(entry["top_logprobs"][1]["logprob"])) for entry in entries]
         reason, details = choice["finish_reason"], body["usage"]["prompt_tokens_details"]
-    except (KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, TypeError, ValueError):
         raise EngineError(f"vLLM's answer cannot be read: {excerpt(str(body))}") from None
     if details is None:
         raise EngineError("vLLM does not say what it found in its cache; start it with --enable-prompt-tokens-details")
@@ -252,7 +268,9 @@ class VLLMEngine(RemoteEngine):
     health_path = "/health"
     server_command = staticmethod(server_command)
     updater_class = VLLMUpdater
+    _updater: VLLMUpdater
     _section: VLLMEngineSection
+    _protocol: Protocol
     _server_stats: Mapping[str, float] = {}  # the server's counters, and its gauges
     _before: Mapping[str, float] = {}  # its counters when this began
 
@@ -275,6 +293,10 @@ class VLLMEngine(RemoteEngine):
 
     async def _meet(self, answer: Any) -> None:
         updater = self._updater
+        try:
+            self._protocol = updater.protocol = RELEASES.choose(str(await self._get("/version", "version")))
+        except UnsupportedVersionError as error:
+            raise EngineError(str(error)) from None
         if await self._get("/is_sleeping", "is_sleeping"):  # left so by a client that died
             await updater.control("/wake_up")
         answer = await self._client.request("POST", "/collective_rpc", {"method": "describe_to_the_trainer"})
@@ -285,17 +307,21 @@ class VLLMEngine(RemoteEngine):
             device=described["device"],
             ranks=await self._get("/get_world_size", "world_size"),
             dtype=getattr(torch, described["dtype"]),
-            label=str(await self._get("/weight_info", "weight_version")),
+            label=str(
+                await self._get("/weight_info", "weight_version")
+                if self._protocol.reports_weights
+                else described["updates"]
+            ),
             version=self.version,
             places=[worker["place"] for worker in answer.body["results"]],
         )
         await updater.control("/resume")
         # Some models that vLLM loads it cannot compute (on a CPU, heads of 8 dimensions): that ends the server, so now.
-        first = generate_body([0], Sampling(temperature=0.0), stops=(), room=1, vocab_size=self._vocab_size)
+        first = self._body([0], Sampling(temperature=0.0), stops=(), room=1)
         answer = await self._client.request("POST", _GENERATE, first)
         if answer.status == 401:
             raise EngineError("it wants a key, and this is not the one it has; set VLLM_API_KEY")
-        read_reply(answer.body)
+        read_reply(answer.body, self._protocol)
         self._before = {**await self._metrics(), "waiting": 0.0, "kv_use": 0.0}
         self._spawn(self._look_at_metrics())
 
@@ -313,9 +339,17 @@ class VLLMEngine(RemoteEngine):
             )
 
     async def _ask(self, flight: Flight, made: Sequence[int], stops: Sequence[int], room: int) -> Reply:
-        prompt, vocab_size = flight.prompt.tolist(), self._vocab_size
-        body = generate_body(prompt, flight.sampling, stops=stops, room=room, vocab_size=vocab_size)
-        return read_reply(await self._post(_GENERATE, lambda: body, flight))
+        body = self._body(flight.prompt.tolist(), flight.sampling, stops=stops, room=room)
+        try:
+            answer = await self._post(_GENERATE, lambda: body, flight)
+        except UnavailableError:
+            if self._protocol.refuses_while_paused and flight.may_abort:  # the update came before this request
+                return Reply((), (), (), "abort", 0)
+            raise
+        return read_reply(answer, self._protocol)
+
+    def _body(self, prompt: Sequence[int], sampling: Sampling, **limits: Any) -> dict[str, Any]:
+        return generate_body(prompt, sampling, **limits, vocab_size=self._vocab_size, protocol=self._protocol)
 
     def _over(self, flight: Flight, reply: Reply, stopped: bool, room: int) -> FinishReason:
         return reply.finish_reason

@@ -37,7 +37,8 @@ class WorkerExtension:
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "device": worker.device.type,
             "place": place_of(worker.device),
-            "sampler": isinstance(getattr(worker.model_runner, "sampler", None), Sampler),
+            "sampler": isinstance(sampler := getattr(worker.model_runner, "sampler", None), Sampler),
+            "updates": getattr(sampler, "updates", 0),
             "transfer": isinstance(worker.weight_transfer_engine, Transfer),
             # What is sampled after a part of a prompt is thrown away, and a seed's generator set back, which vLLM 0.32
             # cannot do on a CPU: that would end the engine.
@@ -49,6 +50,12 @@ class WorkerExtension:
         worker: Any = self
         ids = [token for start, end in spans for token in range(start, end)]
         worker.model_runner.sampler.unused = torch.tensor(ids, device=worker.device) if ids else None
+
+    def count_update(self) -> int:
+        """Add one to the number of updates that the sampler reports with each token, and return it."""
+        worker: Any = self
+        worker.model_runner.sampler.updates += 1
+        return int(worker.model_runner.sampler.updates)
 
     def weight_checksums(self) -> dict[str, int]:
         """Return the checksum of each parameter of this worker; see :func:`trainers.engines.weights.bits`."""

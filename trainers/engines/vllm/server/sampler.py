@@ -5,6 +5,9 @@ protocol wants ``log_softmax(logits / T)`` over the full vocabulary (:mod:`train
 logits divided by the temperature. Ids without a token are left out first of all; vLLM's ``logit_bias`` would not reach
 raw log-probs. The cuts come in the protocol's order too: vLLM applies min-p first, here it is last. No rank is
 computed, for which vLLM would compile a kernel.
+
+Versions of vLLM whose answers do not say which weights computed a token (:mod:`..versions`) get it from here: a request
+for two log-probabilities or more gets that of the sampled token and, as the second, the number of updates so far.
 """
 
 from __future__ import annotations
@@ -13,17 +16,24 @@ import math
 from typing import Any
 
 import torch
+import vllm
 from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.sample import sampler as vllm_sampler
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
+from trainers.engines.vllm.versions import RELEASES
+
+#: A request for so many log-probabilities, or more, gets the number of updates as the second.
+_COUNTED = RELEASES.choose(vllm.__version__).logprobs or math.inf
+
 
 class Sampler(vllm_sampler.Sampler):
     """See the module. Of the model runner "V1"; the server sets ``VLLM_USE_V2_MODEL_RUNNER=0``."""
 
     unused: Tensor | None = None  #: int64 ``[u]``; ids that are never sampled
+    updates = 0  #: of the weights, as far as the client has counted them
     _temperature: Tensor | None = None  # of the rows that are being sampled; prompts have none
 
     def forward(self, logits: Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any) -> Any:
@@ -45,10 +55,15 @@ class Sampler(vllm_sampler.Sampler):
     def gather_logprobs(  # type: ignore[override]
         self, logprobs: Tensor, num_logprobs: int, token_ids: Tensor
     ) -> LogprobsTensors:
-        if num_logprobs:
-            return super().gather_logprobs(logprobs, num_logprobs, token_ids)
         ids = token_ids.unsqueeze(1)
-        return LogprobsTensors(ids.to(torch.int32), logprobs.gather(1, ids), torch.zeros_like(token_ids))
+        values = logprobs.gather(1, ids)
+        if num_logprobs and num_logprobs >= _COUNTED:
+            # Under another id than the sampled one; float32 is exact up to 2**24 updates.
+            ids = torch.cat([ids, (ids + 1) % logprobs.shape[1]], dim=1)
+            values = torch.cat([values, torch.full_like(values, self.updates)], dim=1)
+        elif num_logprobs:
+            return super().gather_logprobs(logprobs, num_logprobs, token_ids)
+        return LogprobsTensors(ids.to(torch.int32), values, torch.zeros_like(token_ids))
 
     def sample(
         self, logits: Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any

@@ -102,6 +102,11 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._reloading = False
             finalize_layerwise_reload(self.model, self.model_config)
 
+    @staticmethod
+    def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
+        """Refuse: the trainer sends by itself. vLLM before 0.28 has this as an abstract method."""
+        raise NotImplementedError
+
     def shutdown(self) -> None:
         group, self._group = self._group, None
         if group is not None:
