@@ -1,4 +1,4 @@
-"""Updates of token trees against the same episodes packed row by row, in bfloat16: FlexAttention on CUDA.
+"""Updates of token trees against the same episodes packed row by row, in bfloat16: the Triton kernel on CUDA.
 
 Episodes are forks of one conversation after each of its turns, which share 50, 75 or 90 % of their tokens
 (:func:`benchmarks.gpu.shapes.forked`), so the ideal update takes ``unique / total`` of the time. *of ideal* is that

@@ -6,8 +6,8 @@ call say what it attends over:
 * nothing: every row is a sequence, and padding stands on the right, where no token sees it;
 * ``cu_seq_lens_q``: one row of packed sequences, on CUDA in 16 bits: torch's own variable-length flash attention, which
   needs no other package;
-* ``tree``: one row of token trees (:mod:`trainers.learner.trees`), or of packed sequences: FlexAttention on CUDA, and
-  on a CPU batches of branches with a plain mask;
+* ``tree``: one row of token trees (:mod:`trainers.learner.trees`), or of packed sequences: on CUDA a kernel of its own
+  (:mod:`trainers.learner.tree_attention`), and on a CPU batches of branches with a plain mask;
 * ``sequence_group``, with any of these: each row is cut into pieces on different ranks (Ulysses, arXiv
   2309.14509). An all-to-all gives each rank all pieces of its share of the heads, attention runs as on one rank, and
   another all-to-all brings the pieces back.
@@ -16,26 +16,21 @@ call say what it attends over:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface
 
-from trainers.learner.trees import Forest, blocks, tiles
+from trainers.learner.tree_attention import Plan, tree_attention
+from trainers.learner.trees import Forest, blocks
 from trainers.models.varlen import varlen_attention
 
 OWN = "trainers"
-_TILE = 128  #: of FlexAttention's block mask
-_LEAST_HEAD = 16  #: numbers of a head that FlexAttention's kernels take, at least
-_COMPILED_AT_MOST = 64  #: variants of FlexAttention: types, with and without gradient, rows of one tile and of more
 
 
 def _packed(
@@ -92,60 +87,21 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
 class Tree:
     """Attention of every node of a forest to those above it and itself, in a row of ``size >= T``.
 
-    Positions behind the ``T`` nodes see nothing. On CUDA it is FlexAttention.
+    Positions behind the ``T`` nodes see nothing, and nothing sees them: their outputs and gradients are 0.
     """
 
     def __init__(self, forest: Forest, size: int, device: torch.device) -> None:
-        self._mask = _block_mask(forest, size, device) if device.type == "cuda" else None
-        self._blocks = [] if self._mask is not None else _blocks(forest, device)
+        self._plan = Plan.of(forest.ends, size, device) if device.type == "cuda" else None
+        self._blocks = [] if self._plan is not None else _blocks(forest, device)
 
     @torch.compiler.disable
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """Return ``[1, L, H, D]``; queries ``[1, H, L, D]``, keys and values ``[1, K, L, D]``, ``K`` dividing ``H``."""
-        if self._mask is not None:
-            return _by_blocks(query, key, value, self._mask, scale).transpose(1, 2)
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+        if self._plan is not None:
+            return tree_attention(q, k, v, self._plan, scale)[None]
         attended: Tensor = _Branches.apply(q, k, v, self._blocks, scale)
         return attended[None]
-
-
-@cache
-def _flex() -> Any:
-    # Beyond torch's own limit, 8, the scores would be computed in full.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILED_AT_MOST)
-    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
-
-
-def _by_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float | None) -> Tensor:
-    """Attend with FlexAttention; ``[1, H, L, D]``."""
-    size = query.shape[-1]
-    if size < _LEAST_HEAD:
-        query, key, value = (functional.pad(tensor, (0, _LEAST_HEAD - size)) for tensor in (query, key, value))
-    # The scale goes into the queries: an argument would be a symbol when compiled, and the kernel wants a constant.
-    factor = (size**-0.5 if scale is None else scale) * query.shape[-1] ** 0.5
-    if abs(factor - 1.0) > 1e-6:
-        query = query * factor
-    grouped = query.shape[1] != key.shape[1]
-    out: Tensor = _flex()(query, key, value, block_mask=mask, enable_gqa=grouped)
-    return out[..., :size]
-
-
-def _block_mask(forest: Forest, size: int, device: torch.device) -> BlockMask:
-    """Build FlexAttention's mask: tiles whose keys are all ancestors of all of their queries are not compared."""
-    ends = np.append(forest.ends, np.arange(len(forest.ends), size) + 1)  # padding sees itself
-    some, every = tiles(ends, _TILE)
-    at = torch.from_numpy(ends).to(device)
-
-    def above(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (key <= query) & (query < at[key])
-
-    def listed(which: NDArray[np.bool_]) -> tuple[Tensor, Tensor]:
-        counts = which.sum(1).astype(np.int32)
-        indices = np.argsort(~which, axis=1, kind="stable").astype(np.int32)  # those that count first, in order
-        return torch.from_numpy(counts[None, None]).to(device), torch.from_numpy(indices[None, None]).to(device)
-
-    compared, whole = listed(some & ~every), listed(every)
-    return BlockMask.from_kv_blocks(*compared, *whole, _TILE, above, (size, size))
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,18 +118,53 @@ def _block(pieces: Sequence[tuple[Ints, int]]) -> Block:
     return Block(queries, keys, np.array([at for _, at in pieces], np.int64), real)
 
 
-def tiles(ends: Ints, size: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which square tiles of the attention matrix have any ancestor, and which have only ancestors.
+def tiles(ends: Ints, queries: int, keys: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which tiles of the attention matrix have any ancestor, and which have ancestors only.
 
-    ``ends`` are as in :class:`Forest`. Returns bool ``[N, N]`` each, queries by keys.
+    ``ends`` are as in :class:`Forest`, 0 for padding behind the nodes, which nothing sees. A tile is ``queries`` by
+    ``keys``; returns bool ``[Q, K]`` each, of tiles of queries by tiles of keys. A tile that is cut off by the end of
+    the row, or whose keys do not all stand before its queries, never counts as one of ancestors only.
     """
-    count = -(-len(ends) // size)
-    at = np.arange(count) * size
-    last = np.minimum(at + size, len(ends))
-    padded = np.append(ends, np.full(count * size - len(ends), -1))  # what is not there has no descendant
-    most = padded.reshape(count, size).max(1)
-    padded[len(ends) :] = len(ends) + 1
-    least = padded.reshape(count, size).min(1)
-    some = (at[:, None] >= at) & (most > at[:, None])
-    every = (at[:, None] > at) & (least >= last[:, None])
+    rows, columns = (np.arange(0, len(ends), size)[:, None] for size in (queries, keys))
+    padded = np.append(ends, np.zeros(-len(ends) % keys, ends.dtype)).reshape(len(columns), keys)
+    some = (rows + queries > columns.T) & (padded.max(1) > rows)
+    every = (rows >= columns.T + keys) & (padded.min(1) >= rows + queries)
     return some, every
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """The tiles that meet each tile of queries, or of keys, all int32.
+
+    ``tiles[begin:middle]`` have ancestors only, those of ``tiles[middle:end]`` have to be compared.
+    """
+
+    tiles: NDArray[np.int32]  #: ``[M + 1]``; one more ends the array, so that a reader may look one tile ahead
+    rows: NDArray[np.int32]  #: ``[P, 5]``: tile, begin, middle, end, part; the longest rows first
+    sums: NDArray[np.int32]  #: ``[S, 3]``: a tile that has several rows, its first part, how many; parts are numbered
+
+
+def visits(some: NDArray[np.bool_], every: NDArray[np.bool_], most: int | None = None) -> Visits:
+    """List the tiles of each row of ``some``; ``every`` is what of them needs no comparison.
+
+    Rows of more than ``most`` tiles are cut into parts of about equal length. A row that is not cut has the part -1.
+    """
+    count = len(some)
+    row, tile = np.nonzero(some)
+    order = np.argsort(2 * row + ~every[row, tile], kind="stable")
+    lengths, wholes = some.sum(1), every.sum(1)
+    begin = np.cumsum(lengths) - lengths
+    parts = np.ones(count, np.int64) if most is None else np.maximum(1, -(-lengths // most))
+    of = np.repeat(np.arange(count), parts)
+    part = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)
+    first, last = (begin[of] + at * lengths[of] // parts[of] for at in (part, part + 1))
+    middle = np.clip(begin[of] + wholes[of], first, last)
+    cut = parts[of] > 1
+    rows = np.stack([of, first, middle, last, np.where(cut, np.cumsum(cut) - 1, -1)], 1)
+    several = np.flatnonzero(parts > 1)
+    sums = np.stack([several, np.cumsum(parts[several]) - parts[several], parts[several]], 1)
+    return Visits(
+        np.append(tile[order], 0).astype(np.int32),
+        rows[np.argsort(first - last, kind="stable")].astype(np.int32),
+        sums.astype(np.int32),
+    )

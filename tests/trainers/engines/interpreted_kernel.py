@@ -1,7 +1,6 @@
 """The paged attention kernel, run by Triton's interpreter: tests of a process with ``TRITON_INTERPRET=1``.
 
-``test_paged_attention.py`` starts it. The interpreter replaces Triton's functions when they are defined, so one process
-has either it or the compiler.
+``test_paged_attention.py`` starts it.
 """
 
 from dataclasses import replace
@@ -9,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _convert_float
+from triton_tools import bfloat16_products
 
 from trainers.engines.decoder import SIZE, Decoder
 from trainers.engines.paged_attention import Tuning, launch, paged_attention, paged_attention_reference, plan
@@ -22,20 +20,8 @@ TILE = 16  #: keys; with 2 tiles a split, a row of 64 keys has 2 splits
 
 
 @pytest.fixture(autouse=True, scope="module")
-def interpreted_products():
-    """The interpreter keeps bfloat16 as integers, and multiplies these: give it the numbers in float32."""
-    original = InterpreterBuilder.create_dot
-
-    def create_dot(self, a, b, *rest):
-        def exact(handle):
-            if handle.dtype.scalar != tl.bfloat16:
-                return handle
-            return TensorHandle(_convert_float(handle.data, tl.bfloat16, tl.float32, None).view(np.float32), tl.float32)
-
-        return original(self, exact(a), exact(b), *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InterpreterBuilder, "create_dot", create_dot)
+def _bfloat16_products():
+    with bfloat16_products():
         yield
 
 

@@ -1,15 +1,13 @@
 """Attention to blocks in place: softmax(q k * scale) v over the visible positions of each row."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from triton_tools import compiled_kernels, run_interpreted
 
 from trainers.engines import paged_attention
 from trainers.engines.decoder import SIZE
@@ -47,51 +45,13 @@ def test_reference_follows_the_formula(data):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is there for Linux alone")
 def test_interpreted_kernel_passes_its_tests():
-    cases = Path(__file__).with_name("interpreted_kernel.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(cases)]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
-
-
-class Hopper:
-    """A driver of Triton for a GPU that is not there: enough to compile."""
-
-    def get_current_target(self):
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
+    run_interpreted(Path(__file__).with_name("interpreted_kernel.py"))
 
 
 @pytest.fixture
-def compiled(monkeypatch, tmp_path):
-    """Compiled kernels, by name: launches compile for a Hopper GPU, and do not run."""
-    driver = pytest.importorskip("triton").runtime.driver
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    made = {}
-
-    class Kernel:
-        def __init__(self, function):
-            self.function = function
-
-        def __getitem__(self, grid):
-            def compile(*arguments, **constants):
-                made[self.function.__name__] = self.function.warmup(*arguments, grid=grid, **constants)
-
-            return compile
-
-    kernel = load_kernel()
-    proxy = SimpleNamespace(attend=Kernel(kernel.attend), combine=Kernel(kernel.combine))
-    monkeypatch.setattr(paged_attention, "load_kernel", lambda: proxy)
-    monkeypatch.setattr(driver, "_active", Hopper())
-    yield made
-    for function in (kernel.attend, kernel.combine):  # they keep what was compiled, by the number of the device
-        function.device_caches.clear()
+def compiled(tmp_path):
+    with compiled_kernels(paged_attention, ("attend", "combine"), tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize(

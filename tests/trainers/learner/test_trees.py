@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learner_helpers import VOCAB, masked, sections, trajectory
@@ -92,19 +91,19 @@ def test_blocks_attend_to_exactly_ancestors(some, queries):
     np.testing.assert_array_equal(matrix, ancestors(forest))
 
 
-@given(rows, st.integers(1, 4))
-def test_tiles_have_some_ancestor_or_nothing_else(some, size):
+@given(rows, st.integers(1, 4), st.integers(1, 4), st.integers(0, 5))
+def test_tiles_have_some_ancestor_or_nothing_else(some, queries, keys, padding):
     forest = merge(some)
     total = len(forest.tokens)
-    count = -(-total // size)
-    some_above, all_above = tiles(forest.ends, size)
-    above = ancestors(forest)
-    for query in range(count):
-        for key in range(count):
-            tile = above[query * size : (query + 1) * size, key * size : (key + 1) * size]
-            assert some_above[query, key] == tile.any()
-            assert not all_above[query, key] or tile.all()
-            assert all_above[query, key] or query == key or not tile.all()
+    some_above, all_above = tiles(np.append(forest.ends, np.zeros(padding, np.int64)), queries, keys)
+    above = np.pad(ancestors(forest), (0, padding))
+    assert some_above.shape == all_above.shape == (-(-len(above) // queries), -(-len(above) // keys))
+    for query, key in np.ndindex(some_above.shape):
+        tile = above[query * queries : (query + 1) * queries, key * keys : (key + 1) * keys]
+        assert some_above[query, key] == tile.any()
+        whole = tile.shape == (queries, keys) and tile.all() and query * queries >= (key + 1) * keys
+        assert all_above[query, key] == whole
+    assert not some_above[-(-total // queries) :].any()
 
 
 # ------------------ micro-batches
@@ -282,24 +281,3 @@ def test_on_cuda_trees_that_share_little_are_rows():
     assert all(batch.forest is None for batch in learner._cut(action_rows(strangers)))
     assert all(batch.forest is not None for batch in learner._cut(action_rows(group(rng, 9, [9] * 8))))
     assert learner._cut([]) == []
-
-
-def test_flex_attention_has_mask_of_blocks():
-    """Compare masks as they would run on CUDA, without compilation."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    from trainers.learner.attention import Tree, _block_mask
-
-    rng = np.random.default_rng(0)
-    base = rng.integers(0, 9, 300).astype(np.int32)
-    some = [np.append(base[:at], rng.integers(0, 9, 80)).astype(np.int32) for at in (0, 40, 128, 130, 299)]
-    forest = merge([base, *some])
-    size = len(forest.tokens) + 5
-    torch.manual_seed(0)
-    query, key, value = torch.randn(1, 4, size, 16), torch.randn(1, 2, size, 16), torch.randn(1, 2, size, 16)
-    expected = Tree(forest, size, torch.device("cpu")).attend(query, key, value, 0.3)
-    mask = _block_mask(forest, size, torch.device("cpu"))
-    got = flex_attention(query, key, value, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
-    real = len(forest.tokens)
-    torch.testing.assert_close(got[:, :real], expected[:, :real], atol=1e-5, rtol=1e-5)
-    assert mask.sparsity() > 30

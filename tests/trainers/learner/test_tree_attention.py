@@ -1,0 +1,113 @@
+"""Tree attention on CUDA, without a GPU: its kernels interpreted and compiled, and the order of their work."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from triton_tools import compiled_kernels, run_interpreted
+
+from trainers.learner import tree_attention as module
+from trainers.learner.tree_attention import Plan, tree_attention, tuning_of
+from trainers.learner.trees import merge, visits
+
+CPU = torch.device("cpu")
+KERNELS = ("forward", "backward_queries", "backward_keys", "add_parts")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is there for Linux alone")
+def test_interpreted_kernels_pass_their_tests():
+    run_interpreted(Path(__file__).with_name("interpreted_tree_kernel.py"))
+
+
+def _launched(dtype, heads, key_heads, dim):
+    """Launch all kernels for a tree whose trunk is seen by many."""
+    base = np.arange(2000, dtype=np.int32)
+    forest = merge([base, base[:100]])
+    query, key = (torch.zeros(2000, count, dim, dtype=dtype) for count in (heads, key_heads))
+    plan = Plan.of(forest.ends, 2000, CPU)
+    out, log_norms = module._forward(query, key, key, plan, 0.1)
+    module._backward(out, query, key, key, out, log_norms, plan, 0.1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is there for Linux alone")
+def test_kernels_compile_for_a_gpu(tmp_path):
+    with compiled_kernels(module, KERNELS, tmp_path) as compiled:
+        _launched(torch.bfloat16, 14, 2, 64)  # Qwen2.5-0.5B
+    assert set(compiled) == set(KERNELS)
+    for name in KERNELS[:3]:
+        ptx = compiled[name].asm["ptx"]
+        assert "wgmma" in ptx  # Hopper's products
+        assert "cp.async" in ptx  # tiles are read ahead
+        assert compiled[name].metadata.shared <= 99 * 1024  # what an RTX GPU has; a data centre's has more
+
+
+@st.composite
+def matrices(draw):
+    """Draw the tiles that are visited, and those that need no comparison."""
+    rows, columns = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+    cells = draw(st.lists(st.integers(0, 2), min_size=rows * columns, max_size=rows * columns))
+    kinds = np.array(cells).reshape(rows, columns)
+    return kinds > 0, kinds > 1
+
+
+@given(matrices(), st.none() | st.integers(1, 4))
+def test_visits_name_each_tile_once(matrix, most):
+    some, every = matrix
+    listed = visits(some, every, most)
+    visited, whole, parts = np.zeros(some.shape, int), np.zeros(some.shape, bool), {}
+    lengths = []
+    for row, begin, middle, end, part in listed.rows.tolist():
+        assert begin <= middle <= end < len(listed.tiles)
+        np.add.at(visited, (row, listed.tiles[begin:end]), 1)
+        whole[row, listed.tiles[begin:middle]] = True
+        lengths.append(end - begin)
+        assert most is None or end - begin <= most
+        if part >= 0:
+            parts[part] = row
+    np.testing.assert_array_equal(visited, some)
+    np.testing.assert_array_equal(whole, every)
+    assert lengths == sorted(lengths, reverse=True)
+    assert {row for row, *_ in listed.rows.tolist()} == set(range(len(some)))  # each writes its result, or zeros
+    assert parts == {first + n: row for row, first, count in listed.sums.tolist() for n in range(count)}
+    assert all(count > 1 for _, _, count in listed.sums.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_tilings_divide_the_tiles_of_plans(dtype):
+    for size in (8, 64, 80, 128, 256):
+        tuning = tuning_of(dtype, size)
+        for tiles in (tuning.forward, tuning.queries):
+            assert module._LONG % tiles.queries == 0 == module._SHORT % tiles.keys
+        assert module._LONG % tuning.keys.keys == 0 == module._SHORT % tuning.keys.queries
+    with pytest.raises(ValueError, match="at most 256 numbers, not 257: set model"):
+        tuning_of(dtype, 257)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"key": torch.zeros(3, 2, 8)}, "no tree attention of"),
+        ({"query": torch.zeros(4, 3, 8)}, "no tree attention of"),
+        ({"query": torch.zeros(4, 2, 8, dtype=torch.float64)}, "takes bfloat16, float16 or float32, not"),
+        ({"scale": 0.0}, "a scale above 0, not 0"),
+        ({"plan": Plan.of(np.array([5, 5, 5, 5, 5]), 5, CPU)}, "the plan is of 5 positions, and the queries have 4"),
+    ],
+)
+def test_unfit_inputs_are_refused(change, message):
+    tensor = torch.zeros(4, 2, 8)
+    plan = Plan.of(np.array([4, 4, 4, 4]), 4, CPU)
+    with pytest.raises(ValueError, match=message):
+        tree_attention(**({"query": tensor, "key": tensor, "value": tensor, "plan": plan} | change))
+
+
+def test_missing_triton_is_an_error_that_helps(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "trainers.learner.tree_kernel", raising=False)
+    monkeypatch.delattr("trainers.learner.tree_kernel", raising=False)
+    module.load_kernel.cache_clear()
+    with pytest.raises(ModuleNotFoundError, match=r"pip install triton, or set model\.attn_implementation=sdpa"):
+        module.load_kernel()
