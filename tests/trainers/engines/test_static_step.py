@@ -183,7 +183,8 @@ def check(both: Both, *, versions: bool) -> None:
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_static_steps_change_no_reply(seed: int) -> None:
     """With rows and blocks for all, each token is drawn in the same step, so also by the same weights."""
-    both = Both([make(True), make(False)])
+    budget = (1, 2, 7, 30, 1024)[seed % 5]
+    both = Both([make(static, prefill_budget=budget) for static in (True, False)])
     play(both, np.random.default_rng(seed), operations=50, roomy=True)
     check(both, versions=True)
 
@@ -191,7 +192,8 @@ def test_static_steps_change_no_reply(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_static_steps_survive_scarcity(seed: int) -> None:
     """Requests wait for rows and lose blocks; a row that ends is known one step later, so steps may differ."""
-    both = Both([make(static, rows=3, blocks=9) for static in (True, False)])
+    budget = (1024, 5, 1)[seed % 3]
+    both = Both([make(static, rows=3, blocks=9, prefill_budget=budget) for static in (True, False)])
     play(both, np.random.default_rng([1, seed]), operations=60, roomy=False)
     check(both, versions=False)
     for scheduler in both.schedulers:
