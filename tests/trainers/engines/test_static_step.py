@@ -251,8 +251,9 @@ class Watch(TorchDispatchMode):
 def test_steps_never_wait_for_the_device() -> None:
     """Neither prompts nor decoding, nor cuts that are reported; only the draws that were copied are read."""
     scheduler = make(True, recorded=False, prefill_budget=24)
-    cut = {"temperature": 0.7, "top_p": 0.6, "return_kept": True}
-    for number, options in enumerate([{}, {"temperature": 0.0}, {"top_k": 5}, cut]):
+    cut: dict[str, Any] = {"temperature": 0.7, "top_p": 0.6, "return_kept": True}
+    kinds: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_k": 5}, cut]
+    for number, options in enumerate(kinds):
         prompt = np.arange(8, 28 + 3 * number).astype(np.int32)
         scheduler.add(Request(prompt, Sampling(max_new_tokens=20, ignore_stop=True, **options)))
     ended = []
