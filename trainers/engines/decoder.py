@@ -226,10 +226,14 @@ class Decoder:
     @property
     def _kv(self) -> list[Tensor]:
         """Keys and values of each layer, ``[cells, keys and values of all heads, head_dim]``."""
+        self.allocate_cache()
+        return self._cache
+
+    def allocate_cache(self) -> None:
+        """Allocate the memory of keys and values, if there is none; the first step does so too."""
         if not self._cache:
             cells = (self._kv_cells, 2 * self._kv_heads, self._head_dim)
             self._cache = [_zeros(cells, self.device, self.dtype) for _ in range(self._num_layers)]
-        return self._cache
 
     def free_cache(self) -> None:
         """Release the memory of all keys and values; the next step allocates it again, with zeros."""

@@ -223,5 +223,5 @@ def _cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     mass = ordered.sum(-1, dtype=torch.float64, keepdim=True)
     drop = (before >= top_p[:, None].double() * mass) & (top_p < 1)[:, None]
     drop |= ordered < min_p[:, None] * ordered[:, :1]
-    drop[:, :1] = False
+    drop[:, :1].fill_(False)
     return torch.zeros_like(probs).scatter_(1, ids, ordered.masked_fill_(drop, 0.0))

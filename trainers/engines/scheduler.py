@@ -416,13 +416,15 @@ class Scheduler:
         rows = self._ready_rows()
         rows = rows[self._length[rows] < self._limit[rows]]  # the last token of the others was launched
         counts = self._length[rows] - self._computed[rows]
+        # Not the chunks of one token that the budget may cut a prompt into: nothing is drawn behind them.
+        decoding = counts == 1 if self._static is not None else np.zeros(len(rows), np.bool_)
+        if decoding.any() and not self._can_decode(rows[decoding]):
+            return self._launch()  # of all that is still running
         if (long := counts > 1).any():  # first come, first served
             counts[long] = np.diff(np.minimum(counts[long].cumsum(), self._budget), prepend=0)
             self.counters["prefill_tokens"] += int(counts[long].sum())
-            rows, counts = rows[counts > 0], counts[counts > 0]
-        decoding = counts == 1 if self._static is not None else np.zeros(len(rows), np.bool_)
-        if (decode := rows[decoding]).size and not self._can_decode(decode):
-            return self._launch()  # of all that is still running
+            rows, counts, decoding = rows[counts > 0], counts[counts > 0], decoding[counts > 0]
+        decode = rows[decoding]
         launches = []
         self.counters["steps"] += bool(len(rows))
         if len(decode):

@@ -14,6 +14,7 @@ On a CPU the same functions run one by one; the tests do that.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -36,6 +37,9 @@ _KINDS = (Kind(False, True, False, False, False), Kind(True, True, True, False, 
 _INTEGERS = ("row", "given", "position", "cell", "seed", "top_k")
 _FLOATS = ("temperature", "top_p", "min_p", "filler")  # two of them take the place of an integer
 _TABLE_STEP = 8  # columns of the table are copied in multiples of it
+
+
+_CAPTURING = threading.Lock()  # a capture begins by synchronising the device, so only one engine captures at a time
 
 
 @dataclass(eq=False)
@@ -83,6 +87,7 @@ class StaticStep:
         if kind in buffers.steps:
             return True
         self._fill(buffers, {}, np.zeros((0, 0), np.int64))  # the step is run before it is captured: on padding alone
+        self._decoder.allocate_cache()  # not while capturing: it must neither be the graphs' memory nor their stream's
         try:
             buffers.steps[kind] = self._capture(lambda: self._compute(buffers, kind))
         except Exception as error:
@@ -127,10 +132,10 @@ class StaticStep:
         self.last.index_copy_(0, to_device(rows, self._device), tokens)
 
     def free(self) -> None:
-        """Release the memory of all graphs."""
+        """Release the memory of all graphs, none of which may be running."""
         self._buffers.clear()
         if isinstance(self._capture, _Graphs):
-            self._capture = _Graphs(self._device)
+            self._capture.free()
 
     def _buffers_for(self, count: int) -> _Buffers:
         size = min(1 << (count - 1).bit_length(), self._most)
@@ -184,20 +189,29 @@ class _Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)  # one for all: libraries keep memory for every stream
+        self._stream = torch.cuda.Stream(device)  # one for all, for good: cuBLAS keeps memory for every stream
 
     def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
-        with torch.cuda.device(self._device):
+        with _CAPTURING, torch.cuda.device(self._device):
             stream, current = self._stream, torch.cuda.current_stream()
             stream.wait_stream(current)
             with torch.cuda.stream(stream):  # kernels are compiled, and libraries make their plans, before the capture
                 step()
             current.wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            # Other threads may use the GPU meanwhile: a learner does.
-            with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-                step()
+            try:
+                # Other threads may use the GPU meanwhile: a learner does.
+                with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+                    step()
+            finally:  # torch leaves the thread on the other stream if the capture fails
+                torch.cuda.set_stream(current)
         return graph.replay
+
+    def free(self) -> None:
+        """Return the memory of the graphs, which no longer exist, to the device: other allocations cannot use it."""
+        self._pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.device(self._device):
+            torch.cuda.empty_cache()
 
 
 def _run_again(step: Callable[[], None]) -> Callable[[], None]:

@@ -117,7 +117,7 @@ class TorchEngine:
         self._sleep_level = sleep_level
         self._mailbox = _Mailbox()
         self._thread = threading.Thread(
-            target=_serve, args=(self._scheduler, self._mailbox, threads), name="torch-engine", daemon=True
+            target=_serve, args=(self._scheduler, self._mailbox, threads, where), name="torch-engine", daemon=True
         )
         self._thread.start()
         # The thread must not outlive the engine, nor be in a step when the interpreter exits.
@@ -273,9 +273,11 @@ def _cuda_graphs(decoder: Decoder, rows: int, unused: Tensor | None) -> StaticSt
         return None
 
 
-def _serve(scheduler: Scheduler, mailbox: _Mailbox, threads: int | None) -> None:
+def _serve(scheduler: Scheduler, mailbox: _Mailbox, threads: int | None, device: torch.device) -> None:
     """Run the engine's thread: take commands, step, deliver outcomes; sleep without work."""
     try:
+        if device.type == "cuda" and device.index is not None:  # else pinned memory takes a context on the first GPU
+            torch.cuda.set_device(device)
         if threads is not None:
             torch.set_num_threads(threads)
         with torch.inference_mode():

@@ -7,15 +7,19 @@ plays 10,000.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, MistralConfig, PreTrainedModel
 
 from tests.trainers.engines.engine_kits import VOCAB, enliven, lively_model
@@ -29,7 +33,7 @@ from trainers.engines.scheduler import Request, Scheduler, Update
 from trainers.engines.static_step import StaticStep
 
 CONTEXT, STOP = 96, 7
-SCHEDULES = int(os.environ.get("TEXTENVS_SCHEDULES", "10"))
+SCHEDULES = int(os.environ.get("TEXTENVS_SCHEDULES", "6"))
 
 
 @cache
@@ -46,31 +50,60 @@ def model(windows: bool = False, seed: int = 0) -> PreTrainedModel:
     return enliven(AutoModelForCausalLM.from_config(config), seed)
 
 
-class Repeated:
-    """Stands in for CUDA graphs: what was captured must find its memory where it was, whenever it runs again."""
+class Recorded(TorchDispatchMode):
+    """Records operations as a CUDA graph does: shapes, numbers, and the addresses of memory that was there before."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder, self.captures = decoder, 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.record: list[Any] = []
+        self._own: list[Tensor] = []  # kept, so that no address is used twice
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        arguments, own = (
+            tree_leaves((args, kwargs or {})),
+            {tensor.untyped_storage().data_ptr() for tensor in self._own},
+        )
+        self.record.append((call.name(), [self._describe(value, own) for value in arguments]))
+        result = call(*args, **(kwargs or {}))
+        before = {value.untyped_storage().data_ptr() for value in arguments if isinstance(value, Tensor)}
+        made = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
+        self._own += [tensor for tensor in made if tensor.untyped_storage().data_ptr() not in before]
+        return result
+
+    def _describe(self, value: Any, own: set[int]) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        address = 0 if value.untyped_storage().data_ptr() in own else value.data_ptr()
+        return address, value.shape, value.stride(), value.dtype
+
+
+class Repeated:
+    """Stands in for CUDA graphs: what was captured must do the same on the same memory, whenever it runs again."""
+
+    def __init__(self) -> None:
+        self.captures = 0
 
     def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
         step()
         self.captures += 1
-        before = self._addresses()
+        with Recorded() as captured:
+            step()
+        captured._own.clear()
 
         def replay() -> None:
-            assert self._addresses() == before, "a graph would use memory that is no longer there"
-            step()
+            with Recorded() as now:
+                step()
+            assert now.record == captured.record, "a graph would do something else, or use memory that is gone"
 
         return replay
 
-    def _addresses(self) -> list[int]:
-        return [tensor.data_ptr() for tensor in (*self._decoder.parameters.values(), *self._decoder._kv)]
 
-
-def make(static: bool, *, rows: int = 8, blocks: int = 60, of: type[Decoder] = Decoder, **more: Any) -> Scheduler:
+def make(
+    static: bool, *, rows: int = 8, blocks: int = 60, of: type[Decoder] = Decoder, recorded: bool = True, **more: Any
+) -> Scheduler:
     """Make a scheduler in float64, so that other orders of a sum do not show in the float32 log-probs."""
     decoder = of(model(of is ModuleDecoder), blocks, CONTEXT, dtype=torch.float64, threads=1)
-    steps = partial(StaticStep, capture=Repeated(decoder)) if static else None
+    steps = partial(StaticStep, capture=Repeated() if recorded else None) if static else None
     return Scheduler(decoder, rows, stop_token_ids=(STOP,), unused_token_ids=(3, 5), seed=3, static=steps, **more)
 
 
@@ -183,7 +216,8 @@ def check(both: Both, *, versions: bool) -> None:
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_static_steps_change_no_reply(seed: int) -> None:
     """With rows and blocks for all, each token is drawn in the same step, so also by the same weights."""
-    both = Both([make(True), make(False)])
+    budget = (1024, 2, 30, 7, 1)[seed % 5]
+    both = Both([make(static, prefill_budget=budget) for static in (True, False)])
     play(both, np.random.default_rng(seed), operations=50, roomy=True)
     check(both, versions=True)
 
@@ -191,7 +225,8 @@ def test_static_steps_change_no_reply(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_static_steps_survive_scarcity(seed: int) -> None:
     """Requests wait for rows and lose blocks; a row that ends is known one step later, so steps may differ."""
-    both = Both([make(static, rows=3, blocks=9) for static in (True, False)])
+    budget = (1024, 30, 5)[seed % 3]
+    both = Both([make(static, rows=3, blocks=9, recorded=False, prefill_budget=budget) for static in (True, False)])
     play(both, np.random.default_rng([1, seed]), operations=60, roomy=False)
     check(both, versions=False)
     for scheduler in both.schedulers:
@@ -199,32 +234,115 @@ def test_static_steps_survive_scarcity(seed: int) -> None:
         assert scheduler._pool.free == scheduler._pool.total, "all blocks came back"
 
 
-def test_static_step_never_waits_for_the_device() -> None:
-    """Neither a step nor its launch asks for a value that is computed, nor copies one to the host."""
-    waits = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal", "aten::unique2"}
+class Watch(TorchDispatchMode):
+    """Refuses what would make the host wait for a GPU: values that the host asks for, and masks as an index."""
 
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            assert call.name().split(".")[0] not in waits, f"{call.name()} would wait for the GPU"
-            return call(*args, **(kwargs or {}))
+    WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "unique2", "masked_select")
 
-    decoder = Decoder(model(), 20, CONTEXT, threads=1)
-    steps, at = StaticStep(decoder, 4, torch.tensor([3])), np.zeros(3, np.int64)
-    draws = np.zeros(3, ROW)
-    draws["temperature"], draws["top_p"], draws["top_k"] = (0, 1, 0.7), (1, 0.5, 1), (0, 0, 5)
-    rows, table = np.arange(3), np.arange(3)[:, None]
-    assert steps.prepare(3, Kind.of(draws))
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = call.name().split(".")[0].removeprefix("aten::")
+        assert name not in self.WAITS, f"{name} would wait for the GPU"
+        if name in ("index", "index_put", "index_put_"):
+            assert all(index.dtype != torch.bool for index in args[1] if index is not None), "its size is a value"
+        return call(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+def test_steps_never_wait_for_the_device() -> None:
+    """Neither prompts nor decoding, nor cuts that are reported; only the draws that were copied are read."""
+    scheduler = make(True, recorded=False, prefill_budget=24)
+    cut: dict[str, Any] = {"temperature": 0.7, "top_p": 0.6, "return_kept": True}
+    kinds: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_k": 5}, cut]
+    for number, options in enumerate(kinds):
+        prompt = np.arange(8, 28 + 3 * number).astype(np.int32)
+        scheduler.add(Request(prompt, Sampling(max_new_tokens=20, ignore_stop=True, **options)))
+    ended = []
     with Watch():
-        steps.launch(rows, rows + 9, at, table[:, 0] * SIZE, table, draws)
-        drawn = steps.launch(rows, at - 1, at + 1, table[:, 0] * SIZE + 1, table, draws)
-    tokens, logprobs, _, _ = drawn.read()
-    assert len(tokens) == 3
-    assert np.isfinite(logprobs).all()
+        while scheduler.has_work:
+            ended += scheduler.step()
+    assert len(ended) == 4
+    assert 0 < scheduler.counters["static_steps"] < scheduler.counters["steps"]
+
+
+class FakeCuda:
+    """The part of ``torch.cuda`` that captures; like the real one, it leaves the stream as it is when that fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        self.current, self.streams, self.pools = self.stream_of("main"), 0, 0
+        for name in ("Stream", "CUDAGraph", "graph_pool_handle", "current_stream", "set_stream", "stream", "graph"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: self.log.append("empty cache"))
+
+    def stream_of(self, name: str) -> Any:
+        return SimpleNamespace(name=name, wait_stream=lambda other: self.log.append(f"{name} waits for {other.name}"))
+
+    def Stream(self, _: torch.device) -> Any:  # noqa: N802
+        self.streams += 1
+        return self.stream_of(f"side {self.streams}")
+
+    def CUDAGraph(self) -> Any:  # noqa: N802
+        return SimpleNamespace(replay=lambda: self.log.append(f"replay on {self.current.name}"))
+
+    def graph_pool_handle(self) -> int:
+        self.pools += 1
+        return self.pools
+
+    def current_stream(self) -> Any:
+        return self.current
+
+    def set_stream(self, stream: Any) -> None:
+        self.current = stream
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    @contextmanager
+    def graph(self, graph: Any, *, pool: int, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"
+        self.log.append(f"capture into pool {pool}")
+        with self.stream(stream):
+            yield
+
+
+def test_graphs_are_captured_on_one_side_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda(monkeypatch)
+    graphs = static_step._Graphs(torch.device("cpu"))
+    for pool in (1, 2):
+        fake.log.clear()
+        replay = graphs(lambda: fake.log.append(f"step on {fake.current.name}"))
+        replay()
+        assert fake.log == [
+            "side 1 waits for main",
+            "step on side 1",
+            "main waits for side 1",
+            f"capture into pool {pool}",
+            "step on side 1",
+            "replay on main",
+        ]
+        graphs.free()
+        assert fake.log[-1] == "empty cache"
+
+
+def test_failing_capture_restores_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, runs = FakeCuda(monkeypatch), iter(range(2))
+
+    def step() -> None:
+        if next(runs) == 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="capturing"):
+        static_step._Graphs(torch.device("cpu"))(step)
+    assert fake.current.name == "main"
 
 
 def test_steps_are_captured_again_in_new_memory() -> None:
     decoder = Decoder(model(), 20, CONTEXT, threads=1)
-    capture = Repeated(decoder)
+    capture = Repeated()
     steps = StaticStep(decoder, 4, capture=capture)
     for count, captures in ((1, 1), (1, 1), (3, 2), (4, 2)):
         assert steps.prepare(count, Kind.of(np.zeros(1, ROW)))
