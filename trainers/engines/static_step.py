@@ -13,6 +13,7 @@ On a CPU the same functions run one by one; the tests do that.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -32,8 +33,14 @@ log = logging.getLogger("textenvs")
 #: Captures a function that reads and writes the same memory every time, and returns what runs it again.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
-# A graph for each would be too many: all greedy; without cuts; all that there is. Other parts change no row.
-_KINDS = (Kind(False, True, False, False, False), Kind(True, True, True, False, False), Kind())
+# A graph for each would be too many: all greedy; without cuts; with cuts; and all that there is, which keeps a number
+# for each row and token. Other parts change no row.
+_GREEDY, _PLAIN, _CUT, _WHOLE = (
+    Kind(False, True, False, False, False),
+    Kind(True, True, True, False, False),
+    Kind(True, True, True, True, False),
+    Kind(),
+)
 _INTEGERS = ("row", "given", "position", "cell", "seed", "top_k")
 _FLOATS = ("temperature", "top_p", "min_p", "filler")  # two of them take the place of an integer
 _TABLE_STEP = 8  # columns of the table are copied in multiples of it
@@ -193,19 +200,31 @@ class _Graphs:
 
     def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
         with _CAPTURING, torch.cuda.device(self._device):
-            stream, current = self._stream, torch.cuda.current_stream()
+            stream, current, graph = self._stream, torch.cuda.current_stream(), torch.cuda.CUDAGraph()
             stream.wait_stream(current)
-            with torch.cuda.stream(stream):  # kernels are compiled, and libraries make their plans, before the capture
-                step()
-            current.wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            try:
+            # Not torch.cuda.graph: it waits for all that runs on the GPU, and empties the caches of other threads.
+            with torch.cuda.stream(stream):
+                step()  # kernels are compiled, and libraries make their plans, before the capture
                 # Other threads may use the GPU meanwhile: a learner does.
-                with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
                     step()
-            finally:  # torch leaves the thread on the other stream if the capture fails
-                torch.cuda.set_stream(current)
+                except BaseException:
+                    self._give_up(graph)
+                    raise
+                graph.capture_end()
+            current.wait_stream(stream)
         return graph.replay
+
+    def _give_up(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture that failed, also for the allocator: in torch 2.11 it would go on there."""
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+        index = torch.cuda.current_device()
+        for end in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            with contextlib.suppress(RuntimeError):  # newer ones have done it
+                getattr(torch._C, end)(index, self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
     def free(self) -> None:
         """Return the memory of the graphs, which no longer exist, to the device: other allocations cannot use it."""
@@ -222,8 +241,8 @@ def _run_again(step: Callable[[], None]) -> Callable[[], None]:
 def _rounded(kind: Kind) -> Kind:
     """Return the first kind of steps that has all these parts."""
     if kind.cut:
-        return _KINDS[2]
-    return _KINDS[1] if kind.random else _KINDS[0]
+        return _WHOLE if kind.kept else _CUT
+    return _PLAIN if kind.random else _GREEDY
 
 
 def _check_kernel(dtype: torch.dtype) -> None:

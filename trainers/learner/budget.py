@@ -65,7 +65,9 @@ class TokenBudget:
         while True:
             try:
                 return compute()
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
                 problem = str(error).partition("\n")[0]
             # Outside of the handler: the exception holds the frames of the pass, and these its tensors.
             self._halve(problem, largest)
@@ -85,3 +87,9 @@ class TokenBudget:
             "max_tokens_per_micro_batch=%d",
             *(tokens, self._tokens, self._tokens),
         )
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether a GPU's memory ran out, also where a library or the driver found it first."""
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "ALLOC_FAILED" in text

@@ -9,6 +9,7 @@ gradients, trained and frozen, one row and several.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -26,6 +27,7 @@ BACKEND = "inductor"  #: torch.compile's; tests take one that generates no code
 _COMPILATIONS = 64
 #: Parameters and updates below which the minute that it takes is not won back.
 _SMALL, _SHORT = 50_000_000, 20
+_TAKES_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters
 _CAPABILITY = (7, 0)  #: of the oldest GPUs that triton generates code for
 
 
@@ -55,6 +57,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compile(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILATIONS)
-    made: Callable[..., Any] = torch.compile(function, dynamic=dynamic, backend=BACKEND)
+    # From torch 2.12 on, a thread does not see what another has set in the configuration; autograd has its own threads.
+    limit: dict[str, Any] = {"recompile_limit": _COMPILATIONS} if _TAKES_LIMIT else {}
+    if not _TAKES_LIMIT:
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _COMPILATIONS)
+    made: Callable[..., Any] = torch.compile(function, dynamic=dynamic, backend=BACKEND, **limit)
     return made

@@ -324,7 +324,8 @@ class Learner:
         result["padding"] = 1.0 - result.pop("real") / result["padding"]
         result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({some_names(trajectories)})")
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # the optimizer's step counts too
+            # The optimizer's step counts, too. Not the whole device: an engine may be capturing a graph there.
+            torch.cuda.current_stream(self.device).synchronize()
         seconds = time.perf_counter() - started
         result["tokens_per_s"] = result["tokens"] / seconds
         result["tflops"] = flops / seconds / self.ranks.world / 1e12

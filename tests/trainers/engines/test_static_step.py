@@ -265,13 +265,16 @@ def test_steps_never_wait_for_the_device() -> None:
 
 
 class FakeCuda:
-    """The part of ``torch.cuda`` that captures; like the real one, it leaves the stream as it is when that fails."""
+    """The part of ``torch.cuda`` that captures."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.log: list[str] = []
+        self.log: list[Any] = []
         self.current, self.streams, self.pools = self.stream_of("main"), 0, 0
-        for name in ("Stream", "CUDAGraph", "graph_pool_handle", "current_stream", "set_stream", "stream", "graph"):
+        for name in ("Stream", "CUDAGraph", "graph_pool_handle", "current_stream", "stream"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+            monkeypatch.setattr(torch._C, name, lambda *call, name=name: self.log.append((name, *call)), raising=False)
         monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: self.log.append("empty cache"))
 
@@ -283,7 +286,15 @@ class FakeCuda:
         return self.stream_of(f"side {self.streams}")
 
     def CUDAGraph(self) -> Any:  # noqa: N802
-        return SimpleNamespace(replay=lambda: self.log.append(f"replay on {self.current.name}"))
+        return SimpleNamespace(
+            capture_begin=self.capture_begin,
+            capture_end=lambda: self.log.append("end"),
+            replay=lambda: self.log.append(f"replay on {self.current.name}"),
+        )
+
+    def capture_begin(self, pool: int, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        self.log.append(f"capture into pool {pool} on {self.current.name}")
 
     def graph_pool_handle(self) -> int:
         self.pools += 1
@@ -292,21 +303,13 @@ class FakeCuda:
     def current_stream(self) -> Any:
         return self.current
 
-    def set_stream(self, stream: Any) -> None:
-        self.current = stream
-
     @contextmanager
     def stream(self, stream: Any) -> Iterator[None]:
         before, self.current = self.current, stream
-        yield
-        self.current = before
-
-    @contextmanager
-    def graph(self, graph: Any, *, pool: int, stream: Any, capture_error_mode: str) -> Iterator[None]:
-        assert capture_error_mode == "thread_local"
-        self.log.append(f"capture into pool {pool}")
-        with self.stream(stream):
+        try:
             yield
+        finally:
+            self.current = before
 
 
 def test_graphs_are_captured_on_one_side_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,9 +322,10 @@ def test_graphs_are_captured_on_one_side_stream(monkeypatch: pytest.MonkeyPatch)
         assert fake.log == [
             "side 1 waits for main",
             "step on side 1",
-            "main waits for side 1",
-            f"capture into pool {pool}",
+            f"capture into pool {pool} on side 1",
             "step on side 1",
+            "end",
+            "main waits for side 1",
             "replay on main",
         ]
         graphs.free()
@@ -338,6 +342,8 @@ def test_failing_capture_restores_the_stream(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(RuntimeError, match="capturing"):
         static_step._Graphs(torch.device("cpu"))(step)
     assert fake.current.name == "main"
+    assert fake.log[-3:] == ["end", ("_cuda_endAllocateToPool", 0, 1), ("_cuda_releasePool", 0, 1)]
+    assert fake.pools == 2, "the next capture has memory of its own"
 
 
 def test_steps_are_captured_again_in_new_memory() -> None:

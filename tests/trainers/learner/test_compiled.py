@@ -5,6 +5,8 @@ Without code generation, which takes a compiler many seconds: what torch traces,
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -153,3 +155,21 @@ def test_missing_compiler_is_reported(monkeypatch, caplog, triton, capability):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert not compiled.pays(ModelSection(), torch.device("cuda"), 10**9, None)
     assert "needs triton" in caplog.text
+
+
+def test_every_thread_compiles_as_often(monkeypatch):
+    """Autograd computes again in threads of its own, which do not see what another thread has configured."""
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(compiled, "BACKEND", backend)
+    torch._dynamo.reset()
+    function = compiled._compile(lambda tensor: tensor * 2, dynamic=False)
+    thread = threading.Thread(target=lambda: [function(torch.ones(size)) for size in range(2, 22)])
+    thread.start()
+    thread.join()
+    torch._dynamo.reset()
+    assert len(graphs) == 20, "one for each shape: more than torch's own limit, 8"
