@@ -42,7 +42,8 @@ def calculate(arguments: str) -> str:
     """Return the result of the operation, or what is wrong with it."""
     try:
         values = json.loads(arguments)
-        return f"{OPERATORS[values['sign']](values['a'], values['b']):g}"
+        a, b = float(values["a"]), float(values["b"])  # a model may write anything: a text times 10**9 fills the memory
+        return f"{OPERATORS[values['sign']](a, b):g}"
     except Exception as error:
         return f"error: {error}"
 

@@ -39,6 +39,7 @@ class Channel:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _waiters: dict[int, list[asyncio.Future[ModelReply]]] = field(default_factory=dict)
     _end: Ended | None = None
+    _answered: bool = False  # whether a call has had its reply
 
     # ------------------------------------------------------------------ on the event loop
 
@@ -77,6 +78,8 @@ class Channel:
         with self._changed:
             if self.session.ended:
                 raise SessionEnded
+            if not self._answered:
+                raise RequestError("no call has a reply yet, so there is no turn to reward", 409, "no_turn")
             if len(self.rewards) >= 10_000:
                 raise RequestError("this turn has 10,000 rewards already", 429, "busy")
             self.rewards.append(terms)
@@ -101,7 +104,7 @@ class Channel:
                 return  # the session has ended
             if current.call.protocol == "anthropic":
                 reply = replace(reply, message=anthropic_messages.served(reply.message))
-            ticket = self.session.answer(reply)
+            ticket, self._answered = self.session.answer(reply), True
             waiters = self._waiters.pop(ticket, [])
         self._resolve(waiters, reply)
 

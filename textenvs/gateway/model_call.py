@@ -12,6 +12,7 @@ from ..text import quoted
 
 FinishReason = Literal["stop", "tool_calls", "length", "stop_sequence"]
 Protocol = Literal["openai-chat", "openai-responses", "anthropic"]
+_MOST_LEVELS = 100  #: of a tool's schema: what writes it for the policy calls itself for each
 ToolSchemas = tuple[Mapping[str, Any], ...]
 
 
@@ -197,8 +198,24 @@ def function_schema(name: Any, description: Any, parameters: Any, where: str) ->
         raise RequestError(f"{where}: description must be a string, not {quoted(description, 60)}")
     if parameters is not None and not isinstance(parameters, Mapping):
         raise RequestError(f"{where}: the arguments' schema must be a JSON object, not {quoted(parameters, 60)}")
+    if _is_deeper(parameters, _MOST_LEVELS):
+        raise RequestError(f"{where}: the arguments' schema has more than {_MOST_LEVELS} levels")
     schema = {"type": "object", "properties": {}} if not parameters else dict(parameters)
     return {"type": "function", "function": {"name": name, "description": description or "", "parameters": schema}}
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels):
+        layer = [
+            inner
+            for outer in layer
+            if isinstance(outer, (Mapping, list))
+            for inner in (outer.values() if isinstance(outer, Mapping) else outer)
+        ]
+        if not layer:
+            return False
+    return any(isinstance(inner, (Mapping, list)) for inner in layer)
 
 
 def checked_tools(schemas: Iterable[dict[str, Any]]) -> ToolSchemas:

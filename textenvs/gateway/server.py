@@ -9,6 +9,7 @@ import os
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -20,7 +21,7 @@ from ..turn import check_numbers
 from . import anthropic_messages, openai_chat, openai_responses
 from .channel import Channel
 from .model_call import Fields, ModelCall, RequestError
-from .session import Session
+from .session import Session, SessionEnded
 
 try:
     from aiohttp import web
@@ -55,6 +56,7 @@ class Gateway:
         self.loop: asyncio.AbstractEventLoop
         self.port = 0
         self._channels: dict[str, Channel] = {}
+        self._closed: deque[str] = deque(maxlen=1000)
         self._numbers = 0
         submit(self._start()).result()
 
@@ -77,6 +79,7 @@ class Gateway:
     def close(self, key: str) -> None:
         """End a session; safe to call twice, and from a finalizer."""
         if (channel := self._channels.pop(key, None)) is not None:
+            self._closed.append(key)
             channel.end()
 
     async def _start(self) -> None:
@@ -145,6 +148,8 @@ class Gateway:
         key = request.headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
         channel = self._channels.get(key)
         if channel is None:
+            if key in self._closed:
+                raise SessionEnded
             problem = "is of no session that is open" if key else "is missing"
             raise RequestError(
                 f"the session's key {problem}; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",

@@ -92,6 +92,7 @@ class Session:
     most_open: int = 64
     ended: bool = False
     _open: dict[int, _Open] = field(default_factory=dict)  # in the order in which they came
+    _delivered: tuple[int, _Open] | None = None  # the last call with an idempotency key whose reply was sent
     _arrived: int = 0
     _current: Observation | None = None
     _contexts: list[_Context] = field(default_factory=list)
@@ -118,6 +119,11 @@ class Session:
             # is another call.
             if same and (key is not None or not other.connected):
                 other.connected = True
+                return ticket
+        if key is not None and self._delivered is not None:
+            ticket, other = self._delivered
+            if other.key == key and other.body == body:
+                self._open[ticket] = other
                 return ticket
         if len(self._open) >= self.most_open:
             raise RequestError(
@@ -148,8 +154,13 @@ class Session:
         return None
 
     def deliver(self, ticket: int) -> None:
-        """Note that the client has its reply: an equal call is another one from now on."""
-        self._open.pop(ticket, None)
+        """Note that the client has its reply, as far as the server knows: an equal call is another one from now on.
+
+        With an idempotency key, the reply is kept until another is delivered, because it may be lost on its way.
+        """
+        other = self._open.pop(ticket, None)
+        if other is not None and other.key is not None:
+            self._delivered = (ticket, other)
 
     # ------------------------------------------------------------------ the policy's side
 

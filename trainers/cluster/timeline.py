@@ -172,8 +172,7 @@ def _places(
     local = config.cluster.nnodes == 1 and config.ray_init.address is None  # or Ray may have other machines
     engines = _engines_at_once(config, device, machine)
     pairs = 1 if config.cluster.backend == "ray" else engines  # a rank has one for all servers, this process one each
-    if config.cluster.backend == "local" and config.engine.base_urls:
-        assert isinstance(config.engine, ServedEngineSection)
+    if config.cluster.backend == "local" and config.engine.base_urls and isinstance(config.engine, ServedEngineSection):
         pairs = local_servers(config) if config.engine.weight_transport == "auto" else engines
         pairs = max(pairs, 1)
     counts = {"learner": ranks if device == "cpu" else 1, "engine": engines, SERVED: 1}

@@ -98,7 +98,7 @@ class TorchEngine:
         if where.type == "cpu":
             keep_few_kernels()
         blocks = _blocks(model.config, section, max_slots, where, dtype or model.dtype)
-        if static is None and where.type == "cuda" and section.cuda_graphs:
+        if section.cuda_graphs and where.type == "cuda" and static is None:
             static = _cuda_graphs
         kind = Decoder if is_fused(model.config, max_context) else ModuleDecoder
         decoder = kind(model, blocks, max_context, where, dtype, threads)

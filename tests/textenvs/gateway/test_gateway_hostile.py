@@ -127,5 +127,5 @@ def test_rewards_must_be_numbers(body):
     with answering(echo()) as channel:
         status, answer = post(json.dumps(body).encode(), channel.key, "/v1/rewards")
         assert (status, bool(words(answer))) == (400, True)
-        assert post(b'{"reward": 0.5}', channel.key, "/v1/rewards")[0] == 200
-        assert channel.take_rewards() == [{"reward": 0.5}]
+        assert post(b'{"reward": 0.5}', channel.key, "/v1/rewards")[0] == 409, "there is no turn yet"
+        assert channel.take_rewards() == []

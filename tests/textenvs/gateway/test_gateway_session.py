@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from textenvs.gateway.model_call import ModelCall, ModelReply, RequestError
+from textenvs.gateway.model_call import ModelCall, ModelReply, RequestError, function_schema
 from textenvs.gateway.session import NewContext, Session, SessionEnded
 from textenvs.messages import assistant, system, tool, user
 from textenvs.tools.call_format import make_call
@@ -174,3 +174,30 @@ def test_parallel_calls_are_turns_in_order():
         order.append(observation.ticket)
         session.answer(ModelReply(assistant("ok")))
     assert order == [tickets[0], tickets[2]]
+
+
+def test_lost_reply_is_given_again_to_its_key():
+    """A reply that was sent may not have arrived; the client's key says that it asks for the same."""
+    session, call = Session(), model_call(user("?"))
+    first = session.arrive(call, b"body", "k")
+    session.observe()
+    reply = ModelReply(assistant("Yes."))
+    session.answer(reply)
+    session.deliver(first)
+    again = session.arrive(call, b"body", "k")
+    assert (again, session.reply_to(again)) == (first, reply)
+    session.deliver(again)
+    assert session.arrive(call, b"body", "other") != first
+    assert session.arrive(call, b"body", None) != first
+
+
+@pytest.mark.parametrize("levels", [99, 900])
+def test_deep_schema_is_refused(levels):
+    schema = {}
+    for _ in range(levels):
+        schema = {"a": schema}
+    if levels < 100:
+        assert function_schema("f", "", schema, "tools[0]")["function"]["parameters"] == schema
+        return
+    with pytest.raises(RequestError, match="more than 100 levels"):
+        function_schema("f", "", schema, "tools[0]")

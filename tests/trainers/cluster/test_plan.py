@@ -399,7 +399,7 @@ def test_plan_beyond_memory_needs_more_ranks():
     small = Machine(gpus=8, gpu_bytes=9 * 2**30)
     message = r"GiB while learning on each GPU, which has 9\.0\..* more cluster.learner_ranks \(now 1\)"
     with pytest.raises(PlanError, match=message):
-        plan(*RAY, machine=small, shape=SHAPE)
+        plan(*RAY, "actor.max_tokens_per_micro_batch=2048", machine=small, shape=SHAPE)
     few = ("engine.max_slots=64", "model.dtype=bfloat16")
     plan(*RAY, *few, "cluster.learner_ranks=8", machine=small, shape=SHAPE)
     plan(*RAY, *few, "cluster.colocate=false", "cluster.learner_ranks=2", machine=small, shape=SHAPE)

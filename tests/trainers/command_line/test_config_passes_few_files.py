@@ -20,6 +20,7 @@ CONFIG = ("config", "command_line", "compat", "section.py")
 MANY = frozenset(
     [
         "cluster.backend",
+        "cluster.colocate",
         "cluster.learner_ranks",
         "data.chat_template_kwargs",
         "engine.max_context",
@@ -27,9 +28,11 @@ MANY = frozenset(
         "env.curriculum.reverse_share",
         "env.mixture",
         "model.device",
+        "model.dtype",
+        "model.enable_gradient_checkpointing",
+        "model.lora_rank",
         "model.path",
         "multiturn_reward.enable",
-        "reward_models",
         "rollout.max_response_length",
         "rollout.staleness",
         "trainer.seed",

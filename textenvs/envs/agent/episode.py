@@ -215,14 +215,14 @@ class Episode:
             result = scorer(self._task, conversation, self._program.folder)
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = f"{self._settings.name}: the scorer raised {type(error).__name__}: {excerpt(str(error))}"
             raise EnvironmentFailure("judge_failed", reason) from error
         return self._terms(result, "the scorer returned")
 
     def _terms(self, result: Any, where: str) -> dict[str, float]:
         if isinstance(result, (bool, np.bool_, Real)):
-            result = {"reward": float(result)}
+            result = {"reward": result}
         if not isinstance(result, Mapping):
             hint = ""
             if isinstance(result, (list, tuple)):
@@ -230,7 +230,7 @@ class Episode:
             raise self._failure(f"{where} {quoted(result, 80)}, which is neither a number nor named numbers{hint}")
         try:
             return read_terms({name: _plain(value) for name, value in result.items()})
-        except RequestError as problem:
+        except (RequestError, OverflowError, TypeError, ValueError) as problem:
             raise self._failure(f"{where} {quoted(result, 80)}: {problem}") from problem
 
     def _failure(self, reason: str) -> EnvironmentFailure:

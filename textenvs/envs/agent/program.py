@@ -63,7 +63,11 @@ def last_words(error: BaseException) -> str:
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"it raised {type(error).__name__}: {excerpt(str(error), LAST_WORDS)}{place}"
+    try:
+        text = str(error)
+    except Exception:
+        text = "it cannot be written"
+    return f"it raised {type(error).__name__}: {excerpt(text, LAST_WORDS)}{place}"
 
 
 # ------------------------------------------------------------------ functions

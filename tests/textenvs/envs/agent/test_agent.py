@@ -155,6 +155,8 @@ def test_returned_value_is_the_reward(value, reward, stop):
         (float("nan"), "must be finite"),
         ({"a": "b"}, "must be a number"),
         ({}, "a reward is"),
+        (10**400, "too large"),
+        ({"a": 10**400}, "too large"),
     ],
 )
 def test_other_values_fail_the_episode(value, words):
@@ -187,6 +189,8 @@ def test_scorer_judges_the_end_and_a_spent_budget():
     assert (reward, terminated, truncated, info["stop"]) == (pytest.approx(0.6), False, True, "max_assistant_turns")
     *_, info = make(returning(1), scorer=broken_score).step("x")
     assert (info["stop"], "the judge is away" in info["failure"]) == ("judge_failed", True)
+    *_, info = make(returning(1), scorer=exiting_score).step("x")
+    assert (info["stop"], "SystemExit: 3" in info["failure"]) == ("judge_failed", True)
 
 
 # ------------------------------------------------------------------ ends
@@ -211,11 +215,39 @@ def silent(task, url, key):
     return 1.0
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def mute(task, url, key):
+    ask(url, key, user("?"))
+    raise Mute
+
+
+def exiting_score(task, messages, files):
+    raise SystemExit(3)
+
+
+def test_reward_before_the_first_reply_is_refused():
+    def eager(task, url, key):
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            post(url, key, "rewards", {"reward": 5.0})
+        refused.append(json.load(refusal.value)["error"]["message"])
+        ask(url, key, user("?"))
+        return 0.5
+
+    refused = []
+    assert make(eager).step("x")[1] == 0.5
+    assert refused == ["no call has a reply yet, so there is no turn to reward"]
+
+
 @pytest.mark.parametrize(
     ("agent", "words"),
     [
         (raising, "LookupError: no such page"),
         (exiting, "SystemExit: 3"),
+        (mute, "Mute: it cannot be written"),
         (hanging, "nor ended within 0.3 s"),
     ],
 )
@@ -254,7 +286,7 @@ def test_call_after_the_end_is_refused():
     assert (terminated, truncated, info["stop"]) == (False, True, "max_assistant_turns")
     assert ended.wait(60)
     assert refused[0] == (410, "this episode is over: its model gives no further reply")
-    assert refused[1][0] == 401
+    assert refused[1] == refused[0]
 
 
 # ------------------------------------------------------------------ contexts
