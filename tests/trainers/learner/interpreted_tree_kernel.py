@@ -6,7 +6,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from triton_tools import bfloat16_products
 
@@ -82,7 +82,7 @@ class Case:
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 8e-3), (torch.float16, 1e-3)])
-@settings(max_examples=3)
+@settings(max_examples=3, phases=(Phase.generate,))  # to shrink a failure would take minutes
 @given(data=st.data())
 def test_results_and_gradients_are_those_of_the_formula(dtype, bound, data):
     case = Case(data.draw, dtype)
