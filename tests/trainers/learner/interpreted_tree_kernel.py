@@ -8,9 +8,11 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from triton.runtime.interpreter import InterpretedFunction
 from triton_tools import bfloat16_products
 
 from trainers.learner import tree_attention as module
+from trainers.learner import tree_kernel
 from trainers.learner.attention import Tree
 from trainers.learner.tree_attention import Plan, Tiles, Tuning, tree_attention
 from trainers.learner.trees import merge
@@ -20,8 +22,20 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True, scope="module")
 def small_tiles():
-    """Tiles of 16 and 32, so that small trees have many; programs take halves of the plan's tiles."""
+    """Tiles of 16 and 32, so that small trees have many; programs take halves of the plan's tiles.
+
+    A kernel's call of another function replaces Triton's functions again, which takes most of the time: do it once.
+    """
+    slow, replaced = InterpretedFunction.__call__, {tree_kernel.__name__}  # by the launch, for the whole module
+
+    def call(self, *rest, **named):
+        if self.fn.__module__ in replaced:
+            return self.rewrite()(*rest, **named)
+        replaced.add(self.fn.__module__)
+        return slow(self, *rest, **named)
+
     with bfloat16_products(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterpretedFunction, "__call__", call)
         patch.setattr(module, "_LONG", 32)
         patch.setattr(module, "_SHORT", 32)
         patch.setattr(module, "_SUMMED", 16)
