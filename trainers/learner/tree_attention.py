@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from trainers.learner.transfer import to_device
 from trainers.learner.trees import Ints, tiles, visits
 
 _LONG = 128  #: rows of a tile of the side that a program keeps, in a plan's lists
@@ -62,21 +63,17 @@ class Plan:
 
     @classmethod
     def of(cls, ends: Ints, size: int, device: torch.device) -> Plan:
-        """Build the plan of a forest with these ``ends``, in a row of ``size`` positions; one copy to the device.
-
-        The copy is asynchronous: the host does not wait for the device.
-        """
+        """Build the plan of a forest with these ``ends``, in a row of ``size`` positions; one copy to the device."""
         padded = np.append(ends, np.zeros(size - len(ends), np.int64))
         by_query = visits(*tiles(padded, _LONG, _SHORT))
         some, every = (which.T for which in tiles(padded, _SHORT, _LONG))
         by_key = visits(some, every, max(_SHORTEST, -(-int(some.sum()) // _PARTS)))
         arrays: list[NDArray[Any]] = [padded, by_query.rows, by_query.tiles, by_key.rows, by_key.tiles, by_key.sums]
         at = np.cumsum([0, *(array.size + -array.size % _ALIGNED for array in arrays)])
-        packed = torch.empty(int(at[-1]), dtype=torch.int32, pin_memory=device.type == "cuda")
-        view = packed.numpy()
+        packed = np.zeros(at[-1], np.int32)
         for start, array in zip(at, arrays, strict=False):
-            view[start : start + array.size] = array.ravel()
-        sent = packed.to(device, non_blocking=True)  # the pinned memory is reused only after the copy
+            packed[start : start + array.size] = array.ravel()
+        sent = to_device(packed, device)
         return cls(
             *(
                 sent[start : start + array.size].view(array.shape)
