@@ -54,7 +54,7 @@ def learned(folder: Path, *overrides: str, iterations: int = 50) -> tuple[float,
     [
         pytest.param("turn_gae critic.lr=0.003", marks=pytest.mark.slow),
         pytest.param("gae critic.lr=0.003", marks=pytest.mark.slow),
-        "turn_grpo actor.lr=0.004 trainer.total_iterations=40",
+        "turn_grpo actor.lr=0.004 trainer.total_iterations=60",
         pytest.param("turn_grpo actor.policy_loss=cispo actor.clip_ratio_low=1.0", marks=pytest.mark.slow),
     ],
 )
