@@ -20,6 +20,31 @@ from trainers.engines.process_group import Group
 from trainers.engines.shared_memory import Buffer, borrowed, give_back, room_of
 
 
+class Packing:
+    """Tensors as some groups take them: as ``dtype`` if given, and in the first of two buffers if they share memory.
+
+    They come one by one, so that there is never a second bucket of gathered or cast ones beside the buffers.
+    """
+
+    def __init__(self, dtype: torch.dtype | None, pair: list[Buffer] | None = None) -> None:
+        self._dtype, self._pair = dtype, pair
+        self.tensors: list[Tensor] = []
+        if pair is not None:
+            pair[0].empty()
+
+    def add(self, value: Tensor) -> None:
+        if self._pair is None:
+            self.tensors.append(value.to(self._dtype or value.dtype).contiguous())
+        else:
+            self.tensors.append(self._pair[0].place(value, self._dtype))
+
+    def finish(self) -> None:
+        """Wait until the tensors are there for other processes; the next bucket goes to the other buffer."""
+        if self._pair is not None:
+            self._pair[0].finish()
+            self._pair.reverse()  # the workers may read this one
+
+
 class Sender:
     """Sends to any number of groups, each with the workers of one engine.
 
@@ -70,16 +95,14 @@ class Sender:
         for _, link in self._present(names):
             link.wait(link.has_joined, "join")
 
-    def cast(
-        self, tensors: Sequence[Tensor], dtype: torch.dtype | None, names: Iterable[str], nbytes: int
-    ) -> list[Tensor]:
-        """Return tensors as the groups of these ``names`` take them: as ``dtype``, and in a buffer if it is shared.
+    def packing(self, dtype: torch.dtype | None, names: Iterable[str], nbytes: int) -> Packing:
+        """Begin to pack a bucket for the groups of these ``names``, which have one backend and one ``dtype``.
 
-        The groups have one backend and one ``dtype``; ``nbytes`` is the room of the largest bucket.
+        ``nbytes`` is the room of the largest bucket.
         """
         links = [link for _, link in self._present(names) if isinstance(link, SharedLink) and link.workers]
         if not links:
-            return [value.to(dtype or value.dtype).contiguous() for value in tensors]
+            return Packing(dtype)
         device = links[0].device
         assert device is not None
         pair = self._buffers.setdefault((dtype, device), [])
@@ -87,10 +110,9 @@ class Sender:
             give_back(pair)
         while len(pair) < 2:
             pair.append(_borrowed(nbytes, device))
-        pair.reverse()  # the workers may read the last one
         for link in links:
             link.buffer = pair[0]
-        return pair[0].fill(tensors, dtype)
+        return Packing(dtype, pair)
 
     def send(
         self, names: Sequence[str], tensors: Mapping[str, Sequence[Tensor]], meanwhile: Callable[[], None]

@@ -78,7 +78,7 @@ class Buffer:
     """
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        self.nbytes, self.device = nbytes, device
+        self.nbytes, self.device, self._start = nbytes, device, 0
         self._cuda: tuple[Any, ...] | None = None  # arguments of `rebuild_cuda_tensor` for all of it
         if device.type == "cuda":
             self._memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
@@ -88,17 +88,22 @@ class Buffer:
             storage = torch.UntypedStorage._new_using_filename_cpu(nbytes)
             self._memory = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
 
-    def fill(self, tensors: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
-        """Copy tensors into the buffer, as ``dtype`` if given, and return them there, ready for other processes."""
-        placed, start = [], 0
-        for tensor in tensors:
-            kind = dtype or tensor.dtype
-            piece = self._memory[start : start + tensor.numel() * kind.itemsize].view(kind).view(tensor.shape)
-            placed.append(piece.copy_(tensor))
-            start += room_of(tensor.numel() * kind.itemsize)
+    def empty(self) -> None:
+        """Begin a new bucket, at the beginning of the memory."""
+        self._start = 0
+
+    def place(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """Copy a tensor behind those of this bucket, as ``dtype`` if given, and return it there."""
+        kind = dtype or tensor.dtype
+        nbytes = tensor.numel() * kind.itemsize
+        piece = self._memory[self._start : self._start + nbytes].view(kind).view(tensor.shape)
+        self._start += room_of(nbytes)
+        return piece.copy_(tensor)
+
+    def finish(self) -> None:
+        """Wait until the bucket is there for other processes."""
         if self._cuda is not None:
             torch.cuda.current_stream(self._memory.device).synchronize()
-        return placed
 
     def references(self, named: Sequence[tuple[str, Tensor]]) -> References:
         """Return references to tensors that :meth:`fill` has placed, for one reader."""

@@ -384,10 +384,17 @@ def send(
     with sender.round():
         sender.join(to)
         for bucket in plan:
-            values = [next(tensors)[1] for _ in bucket]
+            made = {form: sender.packing(form[0], names, room[form]) for form, names in forms.items()}
+            for _ in bucket:
+                value = next(tensors)[1]
+                for part in made.values():
+                    part.add(value)
+                del value
             cast: dict[str, list[Tensor]] = {}
             for form, names in forms.items():
-                cast |= dict.fromkeys(names, sender.cast(values, form[0], names, room[form]))
+                made[form].finish()
+                cast |= dict.fromkeys(names, made[form].tensors)
+            del made
             of_type = {to[name][0].dtype: tensors_cast for name, tensors_cast in cast.items()}
 
             def count(bucket: Sequence[TensorSpec] = bucket, of_type: Mapping[Any, list[Tensor]] = of_type) -> None:
@@ -395,12 +402,11 @@ def send(
                     for spec, value in zip(bucket, of_type[dtype], strict=True):
                         checksums.add(spec.names[0], value)
 
-            del values
             sender.send([spec.names[0] for spec in bucket], cast, meanwhile=count)
             del cast, of_type, count
         sender.finish(to)
-    made: dict[Any, Sums] = {key: checksums.result() for key, checksums in sums.items()}
-    return {name: sender.failed(name) or made.get((wants.rule, wants.dtype), {}) for name, (wants, _) in to.items()}
+    results: dict[Any, Sums] = {key: checksums.result() for key, checksums in sums.items()}
+    return {name: sender.failed(name) or results.get((wants.rule, wants.dtype), {}) for name, (wants, _) in to.items()}
 
 
 def serving(to: Mapping[str, Wants], places: Sequence[str]) -> dict[str, dict[int, list[int]]]:

@@ -8,6 +8,8 @@ import pickle
 import subprocess
 import sys
 import threading
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +35,18 @@ DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.in
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
 
 
+def filled(buffer: Buffer, values: list[torch.Tensor], dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    buffer.empty()
+    placed = [buffer.place(value, dtype) for value in values]
+    buffer.finish()
+    return placed
+
+
 @given(st.lists(st.tuples(SHAPES, DTYPES), max_size=6), st.sampled_from([None, torch.float32, torch.bfloat16]))
 def test_references_give_the_placed_tensors(shapes: Any, dtype: Any) -> None:
     values = [torch.randint(0, 100, shape).to(kind) for shape, kind in shapes]
     buffer = Buffer(10_000, CPU)
-    placed = buffer.fill(values, dtype)
+    placed = filled(buffer, values, dtype)
     named = [(str(number), value) for number, value in enumerate(placed)]
     read = [tensors_of(buffer.references(named)) for _ in range(2)]
     for tensors in read:
@@ -49,9 +58,9 @@ def test_references_give_the_placed_tensors(shapes: Any, dtype: Any) -> None:
 
 def test_readers_see_the_same_memory() -> None:
     buffer = Buffer(1000, CPU)
-    named = [("x", buffer.fill([torch.zeros(3)], None)[0])]
+    named = [("x", filled(buffer, [torch.zeros(3)])[0])]
     ((_, value),) = tensors_of(buffer.references(named))
-    buffer.fill([torch.ones(3)], None)
+    filled(buffer, [torch.ones(3)])
     assert torch.equal(value, torch.ones(3))
 
 
@@ -114,6 +123,36 @@ def test_each_rank_serves_the_workers_in_its_place() -> None:
         inlet.references()
 
 
+def test_no_bucket_is_gathered_beside_the_buffers() -> None:
+    """A tensor that the learner has gathered or cast is freed before the next one is made."""
+    specs = [TensorSpec((f"layer {number}",), torch.float32, (50, 3)) for number in range(9)]
+    wants = Wants(workers=1, backend="ipc", places=(HERE,), dtype=torch.bfloat16, rule=ChecksumRule())
+    plan, sender = plan_of(specs, 1500), Sender()
+    assert len(plan) < len(specs), "a bucket has several"
+    group = sender.open("127.0.0.1", 2, "ipc", 60.0)
+    gathered: list[weakref.ref[torch.Tensor]] = []
+    alive = []
+
+    def tensors() -> Iterator[Any]:
+        for spec in specs:
+            value = torch.randn(spec.shape)
+            gathered.append(weakref.ref(value))
+            yield spec.names, value
+            del value
+            alive.append(sum(reference() is not None for reference in gathered))
+
+    thread = threading.Thread(
+        target=send, args=(sender, {group["name"]: (wants, group)}, plan, tensors(), [HERE]), daemon=True
+    )
+    thread.start()
+    inlet = Inlet(group)
+    for _ in plan:
+        inlet.references()
+        inlet.done()
+    thread.join(60)
+    assert alive == [0] * (len(specs) - 1)
+
+
 def segments() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if name.startswith(f"torch_{os.getpid()}_")}
 
@@ -143,7 +182,7 @@ HOLDS = """
 import os, sys, torch
 from trainers.engines.shared_memory import Buffer
 buffer = Buffer(10_000, torch.device("cpu"))
-buffer.references([("x", buffer.fill([torch.ones(3)], None)[0])])
+buffer.references([("x", buffer.place(torch.ones(3), None))])
 print(buffer._memory.untyped_storage()._share_filename_cpu_()[1].decode(), flush=True)
 sys.stdin.read()
 """
