@@ -445,10 +445,10 @@ class Scheduler:
     def _launch_static(self, rows: NDArray[np.int64]) -> _Launch:
         assert self._static is not None
         at = self._computed[rows]
-        given = np.where(self._known[rows] > at, self._ids[rows, at], -1).astype(np.int64)
+        known = np.where(self._known[rows] > at, self._ids[rows, at], -1).astype(np.int64)
         table = self._table[rows, : int(self._held[rows].max())]
         cells = self._table[rows, at // SIZE] * SIZE + at % SIZE
-        drawn = self._static.launch(rows, given, at, cells, table, self._draws[rows])
+        drawn = self._static.launch(rows, known, at, cells, table, self._draws[rows])
         self.counters["static_steps"] += 1
         self._computed[rows] += 1
         self._publish(rows)

@@ -41,7 +41,7 @@ _GREEDY, _PLAIN, _CUT, _WHOLE = (
     Kind(True, True, True, True, False),
     Kind(),
 )
-_INTEGERS = ("row", "given", "position", "cell", "seed", "top_k")
+_INTEGERS = ("row", "known", "position", "cell", "seed", "top_k")
 _FLOATS = ("temperature", "top_p", "min_p", "filler")  # two of them take the place of an integer
 _TABLE_STEP = 8  # columns of the table are copied in multiples of it
 
@@ -110,7 +110,7 @@ class StaticStep:
     def launch(
         self,
         rows: NDArray[np.int64],
-        given: NDArray[np.int64],
+        known: NDArray[np.int64],
         positions: NDArray[np.int64],
         cells: NDArray[np.int64],
         table: NDArray[np.int64],
@@ -120,7 +120,7 @@ class StaticStep:
 
         Args:
             rows: ``[n]``, each row once.
-            given: ``[n]``, the token to compute; -1 is the one that the row drew last.
+            known: ``[n]``, the token to compute; -1 is the one that the row drew last.
             positions: ``[n]``, where it stands.
             cells: ``[n]``, where its keys and values go.
             table: ``[n, blocks]``, the blocks of each row, as many as the longest needs.
@@ -128,7 +128,7 @@ class StaticStep:
         """
         count, kind = len(rows), _rounded(Kind.of(draws))
         buffers = self._buffers_for(count)
-        columns = {"row": rows, "given": given, "position": positions, "cell": cells}
+        columns = {"row": rows, "known": known, "position": positions, "cell": cells}
         self._fill(buffers, columns | {name: draws[name] for name in draws.dtype.names or ()}, table)
         buffers.steps[kind]()
         left = left_by_cuts(buffers.weights.get(kind), draws)
@@ -175,9 +175,9 @@ class StaticStep:
             buffers.table[: len(table), :width].copy_(staged(part, self._device), non_blocking=True)
 
     def _compute(self, buffers: _Buffers, kind: Kind) -> None:
-        row, given, position, cell, seed, top_k = buffers.numbers[: len(_INTEGERS)].unbind()
+        row, known, position, cell, seed, top_k = buffers.numbers[: len(_INTEGERS)].unbind()
         floats = buffers.numbers[len(_INTEGERS) :].view(torch.float32).view(len(_FLOATS), -1)
-        tokens = torch.where(given < 0, self.last.index_select(0, row), given)
+        tokens = torch.where(known < 0, self.last.index_select(0, row), known)
         attention = Paged(self._attention, buffers.table, position)
         logits = self._decoder.row_logits(tokens, position, cell, attention)
         if self._unused is not None:
@@ -196,7 +196,7 @@ class _Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)  # one for all, for good: cuBLAS keeps memory for every stream
+        self._stream = torch.cuda.Stream(device)  # one stream for all captures: cuBLAS keeps a workspace per stream
 
     def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
         with _CAPTURING, torch.cuda.device(self._device):
