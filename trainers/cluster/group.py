@@ -431,6 +431,9 @@ class RankSource(WeightSource):
             waiting, self._waiting = self._waiting, {}
             self._round = asyncio.get_running_loop().create_task(self._play(waiting))
 
+    def forget(self, group: Group) -> None:
+        self._give_up(group["name"], "its receiver has left")
+
     async def _play(self, waiting: Mapping[asyncio.Future[Sums], Receiver]) -> None:
         try:
             wants = {done: receiver.wants for done, receiver in waiting.items()}

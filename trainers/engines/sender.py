@@ -7,8 +7,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,9 @@ from trainers.engines.base import SourceLostError
 from trainers.engines.links import SHARED, GroupLink, Link, SharedLink
 from trainers.engines.process_group import Group
 from trainers.engines.shared_memory import Buffer, borrowed, give_back, room_of
+
+#: Of weights: the type in which they travel, if it is not their own, and the device of the buffers.
+_Form: TypeAlias = tuple[torch.dtype | None, torch.device]
 
 
 class Packing:
@@ -45,18 +49,27 @@ class Packing:
             self._pair.reverse()  # the workers may read this one
 
 
+@dataclass(eq=False)
+class Round:
+    """A round of a :class:`Sender`, to groups with these ``names``; no other round writes to its buffers."""
+
+    names: frozenset[str]
+    pairs: dict[_Form, list[Buffer]] = field(default_factory=dict)  #: two buffers for each form of the weights
+
+
 class Sender:
     """Sends to any number of groups, each with the workers of one engine.
 
     A failed group is given up and does not affect the others. A group that was given up (:meth:`give_up`, from any
-    thread) or that is late is no longer waited for, whatever state its backend is in.
+    thread) or that is late is no longer waited for, whatever state its backend is in. Rounds may run at the same time,
+    in several threads, if they have no group in common.
     """
 
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
-        self._buffers: dict[Any, list[Buffer]] = {}  # two for each form of the weights
         self._state = threading.Lock()
-        self._in_round = False
+        self._rounds: list[Round] = []
+        self._past: list[Round] = []  # whose buffers some workers may map
 
     def __contains__(self, name: str) -> bool:
         return name in self._links
@@ -88,24 +101,26 @@ class Sender:
     def give_up(self, name: str, why: str) -> None:
         if (link := self._links.get(name)) is not None:
             link.give_up(why)
-            if not self._in_round:
+            with self._state:
+                waited_for = any(name in round_.names for round_ in self._rounds)
+            if not waited_for:
                 self.leave(name)
 
     def join(self, names: Iterable[str]) -> None:
         for _, link in self._present(names):
             link.wait(link.has_joined, "join")
 
-    def packing(self, dtype: torch.dtype | None, names: Iterable[str], nbytes: int) -> Packing:
+    def packing(self, round_: Round, dtype: torch.dtype | None, names: Iterable[str], nbytes: int) -> Packing:
         """Begin to pack a bucket for the groups of these ``names``, which have one backend and one ``dtype``.
 
-        ``nbytes`` is the room of the largest bucket.
+        ``nbytes`` is the room of the round's largest bucket.
         """
         links = [link for _, link in self._present(names) if isinstance(link, SharedLink) and link.workers]
         if not links:
             return Packing(dtype)
         device = links[0].device
         assert device is not None
-        pair = self._buffers.setdefault((dtype, device), [])
+        pair = self._pair(round_, (dtype, device))
         if pair and pair[0].nbytes < nbytes:
             give_back(pair)
         while len(pair) < 2:
@@ -158,13 +173,18 @@ class Sender:
             self._settle()
 
     @contextlib.contextmanager
-    def round(self) -> Iterator[None]:
-        """Return a context manager around a round of sending: its buffers are its own until it has ended."""
-        self._settle(in_round=True)
+    def round(self, names: Iterable[str]) -> Iterator[Round]:
+        """Return a context manager around a round of sending to these groups."""
+        round_ = Round(frozenset(names))
+        with self._state:
+            self._rounds.append(round_)
         try:
-            yield
+            yield round_
         finally:
-            self._settle(in_round=False)
+            with self._state:
+                self._rounds.remove(round_)
+                self._past.append(round_)
+            self._settle()
 
     def free(self) -> None:
         """Free the buffers on GPUs, whose last round's workers have read all; the next round makes others.
@@ -172,20 +192,32 @@ class Sender:
         A buffer on a CPU stays: what a killed reader has mapped would not be free.
         """
         with self._state:
-            if not self._in_round and not any(link.error for link in list(self._links.values())):
-                freed = [key for key in self._buffers if key[1].type == "cuda"]
-                for key in freed:
-                    del self._buffers[key]
+            if not self._rounds and not any(link.error for link in list(self._links.values())):
+                freed = [(past, form) for past in self._past for form in past.pairs if form[1].type == "cuda"]
+                for past, form in freed:
+                    del past.pairs[form]
                 if freed:
                     torch.cuda.empty_cache()  # for the engine's process
 
-    def _settle(self, *, in_round: bool | None = None) -> None:
-        """Give the buffers back if nothing is written to them, and no group's workers map them."""
+    def _pair(self, round_: Round, form: _Form) -> list[Buffer]:
+        """Return the round's buffers for a form of the weights: at first those of a past round, if there are any."""
         with self._state:
-            self._in_round = self._in_round if in_round is None else in_round
-            if not self._in_round and not any(isinstance(link, SharedLink) for link in list(self._links.values())):
-                for pair in self._buffers.values():
-                    give_back(pair)
+            if form not in round_.pairs:
+                past = next((past for past in self._past if form in past.pairs), None)
+                round_.pairs[form] = [] if past is None else past.pairs.pop(form)
+            return round_.pairs[form]
+
+    def _settle(self) -> None:
+        """Give back the buffers of past rounds whose groups' workers map them no more."""
+        with self._state:
+            links = list(self._links.items())
+            mapping = {name for name, link in links if isinstance(link, SharedLink)}
+            for past in self._past:
+                if not past.names & mapping:
+                    for pair in past.pairs.values():
+                        give_back(pair)
+                    past.pairs.clear()
+            self._past = [past for past in self._past if past.pairs]
 
 
 def _borrowed(nbytes: int, device: torch.device) -> Buffer:

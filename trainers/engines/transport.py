@@ -209,7 +209,13 @@ class WeightSource(ABC):
         try:
             return await self.broadcast(inbox.ready(wants, take, shared=place_of("cpu") in self.places))
         finally:
+            group = inbox.group
             await inbox.abandon()
+            if group is not None:
+                self.forget(group)
+
+    def forget(self, group: Group) -> None:  # noqa: B027
+        """Leave a group whose only receiver has left it."""
 
 
 class LocalSource(WeightSource):
@@ -381,10 +387,10 @@ def send(
         form: max((bytes_of([(spec.shape, form[0] or spec.dtype) for spec in specs]) for specs in plan), default=0)
         for form in forms
     }
-    with sender.round():
+    with sender.round(to) as round_:
         sender.join(to)
         for bucket in plan:
-            made = {form: sender.packing(form[0], names, room[form]) for form, names in forms.items()}
+            made = {form: sender.packing(round_, form[0], names, room[form]) for form, names in forms.items()}
             for _ in bucket:
                 value = next(tensors)[1]
                 for part in made.values():

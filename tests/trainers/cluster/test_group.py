@@ -167,6 +167,35 @@ def test_concurrent_receivers_share_a_round_but_not_failures(two):
             worker.close()
 
 
+def test_weights_are_collected_beside_a_snapshot(two):
+    """Twice, in the form of the snapshot, while the engine's worker has not read its bucket."""
+    receiver = Workers(backend="ipc", places=(place_of("cpu"),), bucket_bytes=10**9)
+
+    def learn_and_collect():
+        update(two, helpers.policy_loss)
+        return [two.weights() for _ in range(2)]
+
+    async def broadcast():
+        read = receiver.read
+
+        async def read_late(references):
+            collected.extend(await asyncio.to_thread(learn_and_collect))
+            await read(references)
+
+        receiver.read = read_late
+        return await two.publication("weights", snapshot=True).broadcast(receiver), await receiver.checksums()
+
+    collected = []
+    try:
+        sent, received = asyncio.run(broadcast())
+        assert sent == received
+        expected = two.weights()
+        for weights in collected:
+            assert all(torch.equal(value, expected[name]) for name, value in weights.items())
+    finally:
+        receiver.close()
+
+
 def test_writer_reports_an_unusable_folder(two, tmp_path):
     (tmp_path / "x").write_text("in the way")
     write = two.prepare_save()

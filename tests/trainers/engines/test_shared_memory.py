@@ -153,6 +153,47 @@ def test_no_bucket_is_gathered_beside_the_buffers() -> None:
     assert alive == [0] * (len(specs) - 1)
 
 
+def test_concurrent_rounds_share_no_buffer() -> None:
+    """A second round, of the same form, is sent whole before the workers of the first one have read anything."""
+    specs = [TensorSpec((f"layer {number}",), torch.float32, (50, 3)) for number in range(4)]
+    wants = Wants(workers=1, backend="ipc", places=(HERE,))
+    plan, sender, groups = plan_of(specs, 1500), Sender(), []
+
+    def begin(value: float) -> tuple[threading.Thread, Inlet]:
+        group = sender.open("127.0.0.1", 2, "ipc", 60.0)
+        groups.append(group["name"])
+        tensors = ((spec.names, torch.full(spec.shape, value)) for spec in specs)
+        order = (sender, {group["name"]: (wants, group)}, plan, tensors, [HERE])
+        thread = threading.Thread(target=send, args=order, daemon=True)
+        thread.start()
+        return thread, Inlet(group)
+
+    def read(inlet: Inlet) -> set[float]:
+        values: set[float] = set()
+        for _ in plan:
+            for _, tensor in tensors_of(inlet.references()[0]):
+                values.update(tensor.flatten().tolist())
+            inlet.done()
+        return values
+
+    first, slow = begin(1.0)
+    (references,) = slow.references()  # the first bucket is there
+    second, fast = begin(2.0)
+    assert read(fast) == {2.0}
+    second.join(60)
+    assert {value for _, tensor in tensors_of(references) for value in tensor.flatten().tolist()} == {1.0}
+    slow.done()
+    slow.references()
+    slow.done()
+    first.join(60)
+    assert not first.is_alive()
+    sender.leave(groups[1])
+    third, slow = begin(3.0)
+    assert read(slow) == {3.0}
+    third.join(60)
+    assert [len(pair) for past in sender._past for pair in past.pairs.values()] == [2], "rounds in turn have one pair"
+
+
 def segments() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if name.startswith(f"torch_{os.getpid()}_")}
 
@@ -217,15 +258,16 @@ def test_freed_buffers_are_those_on_gpus(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
     sender, gpu, pair = Sender(), torch.device("cuda", 0), [Buffer(1000, CPU) for _ in range(2)]
     group = sender.open("127.0.0.1", 2, "ipc", 60.0)
-    sender._buffers = {(None, CPU): list(pair), (None, gpu): list(pair)}
-    with sender.round():
+    with sender.round([group["name"]]) as past:
+        past.pairs = {(None, CPU): list(pair), (None, gpu): list(pair)}
+    with sender.round([]):
         sender.free()
-        assert len(sender._buffers) == 2
+        assert len(past.pairs) == 2
     sender._links[group["name"]].error = "late"
     sender.free()
-    assert len(sender._buffers) == 2
+    assert len(past.pairs) == 2
     sender._links[group["name"]].error = None
     sender.free()
-    assert list(sender._buffers) == [(None, CPU)]
+    assert list(past.pairs) == [(None, CPU)]
     assert emptied == [1]
     sender.leave(group["name"])
