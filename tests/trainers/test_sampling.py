@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainers.engines import sampling
 from trainers.engines.base import Sampling
-from trainers.engines.sampling import ROW, Draws, Kind, cuts, device_uniforms, sample, uniforms
+from trainers.engines.sampling import ROW, Draws, Kind, Report, cuts, device_uniforms, sample, uniforms
 
 
 def rows(count: int, **values: Any) -> np.ndarray:
@@ -27,12 +28,16 @@ def drawn_at(logits: torch.Tensor, uniform: Any, **values: Any) -> tuple[torch.T
     draws = Draws(*(torch.from_numpy(np.ascontiguousarray(table[name])) for name in Draws._fields))
     at = torch.from_numpy(np.broadcast_to(uniform, count).astype(np.float64))
     cut = torch.from_numpy(np.flatnonzero(cuts(table)))
-    *drawn, weights = sample(logits, draws, at, Kind.of(table), cut)
-    for one, two in zip(drawn, sample(logits, draws, at, Kind())[:3], strict=True):
+    *drawn, survivors = sample(logits.clone(), draws, at, Kind.of(table), cut)
+    *again, static = sample(logits.clone(), draws, at, Kind())
+    for one, two in zip(drawn, again, strict=True):
         assert torch.equal(one.nan_to_num(), two.nan_to_num()), "a part changes no row that does not need it"
-    left = torch.zeros_like(logits, dtype=torch.bool) if weights is None else weights > 0
-    reported = torch.from_numpy(table["return_kept"] & cuts(table))
-    return *drawn, (left & reported[:, None]).nonzero()
+    reports = [Report(survivors, table, cut_only=True), Report(static, table, cut_only=False)]
+    ids, others = (list(report.read()) for report in reports)
+    for left, right in zip(ids, others, strict=True):
+        np.testing.assert_array_equal(left, right)
+    rows_of = np.repeat(np.flatnonzero(table["return_kept"]), [len(part) for part in ids])
+    return *drawn, torch.from_numpy(np.stack([rows_of, np.concatenate([*ids, np.zeros(0, np.int32)])], 1))
 
 
 def oracle(logits: list[float], row: dict[str, float]) -> tuple[int, float, float]:
@@ -103,6 +108,54 @@ def test_mixed_batch_rows_equal_the_oracle(parameters: list[dict[str, float]], s
             continue
         assert logprob == pytest.approx(expected[1], abs=1e-4)
         assert sampled == pytest.approx(expected[2], abs=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parameters=st.lists(
+        row_strategy | st.just({"temperature": 1.0, "top_k": 20, "top_p": 1.0, "min_p": 0.0}), min_size=1
+    ),
+    listed=st.integers(1, 30),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_reports_equal_the_mask(parameters: list[dict[str, float]], listed: int, seed: int) -> None:
+    """Whether a row's tokens fit in the list, or its mask is read; ties and rows that do not report included."""
+    rng, count = np.random.default_rng(seed), len(parameters)
+    table = rows(
+        count,
+        return_kept=rng.random(count) < 0.8,
+        **{name: np.array([row[name] for row in parameters]) for name in ("temperature", "top_k", "top_p", "min_p")},
+    )
+    logits = torch.from_numpy(rng.normal(0, 2, (count, 24)).round(1).astype(np.float32))
+    draws = Draws(*(torch.from_numpy(np.ascontiguousarray(table[name])) for name in Draws._fields))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "LISTED", listed)
+        drawn = sample(logits.clone(), draws, torch.zeros(count, dtype=torch.float64), Kind())
+        ids = list(Report(drawn.survivors, table, cut_only=False).read())
+    assert drawn.survivors is not None
+    expected = drawn.survivors.mask & torch.from_numpy(cuts(table))[:, None]
+    assert [part.tolist() for part in ids] == [np.flatnonzero(row).tolist() for row in expected[table["return_kept"]]]
+    assert all(part.dtype == np.int32 for part in ids)
+
+
+@pytest.mark.parametrize(("cut", "width"), [({"top_k": 20}, 20), ({"top_p": 0.9}, sampling.LISTED)])
+def test_reports_copy_no_mask(cut: dict[str, Any], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the host go counts and at most so many ids a row, unless more tokens survive."""
+    copied: list[torch.Size] = []
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        copied.append(tensor.shape)
+        return tensor
+
+    monkeypatch.setattr(sampling, "_to_host", copy)
+    table = rows(3, return_kept=True, **cut)
+    draws = Draws(*(torch.from_numpy(np.ascontiguousarray(table[name])) for name in Draws._fields))
+    logits = torch.linspace(0, 50, 4000).repeat(3, 1)
+    drawn = sample(logits, draws, torch.zeros(3, dtype=torch.float64), Kind())
+    report = Report(drawn.survivors, table, cut_only=False)
+    assert copied == [(3,), (3, width)]
+    report._mask = None
+    assert all(len(ids) for ids in report.read()), "no mask was needed"
 
 
 def test_draws_follow_probabilities() -> None:

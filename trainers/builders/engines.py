@@ -31,6 +31,7 @@ from ..engines.replica import Limits
 from ..engines.replicas import Replicas
 from ..engines.server import server_python
 from ..engines.sglang import SGLangEngine
+from ..engines.step_memory import engine_bytes
 from ..engines.torch_engine import TorchEngine
 from ..engines.vllm.engine import VLLMEngine
 from ..engines.weight_update import UPDATE_TIMEOUT_S
@@ -234,15 +235,17 @@ def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool 
     return make_plan(config, machine, shape_of(config.model), served=[size for size in served if size is not None])
 
 
-def _served_bytes(folder: str, machine: Machine) -> tuple[int, int] | None:
-    """Return the bytes of weights, and of keys and values, of a :class:`~trainers.serving.chat_server.ChatServer`."""
+def _served_bytes(folder: str, machine: Machine) -> tuple[int, int, int] | None:
+    """Return the bytes of a :class:`~trainers.serving.chat_server.ChatServer`: weights, keys and values, and steps."""
     if (shape := shape_of(ModelSection(path=folder))) is None:
         return None
     bfloat16 = multiplies_bfloat16 if machine.nodes is None else planned_bfloat16
     size = 2 if native_dtype(folder, "auto", bfloat16) == "bfloat16" else 4
     tokens = SLOTS * min(shape.positions, MOST_CONTEXT)
-    room = default_kv_bytes(machine.gpu_bytes if machine.gpus else None)
-    return size * shape.parameters, min(room, tokens * shape.layers * 2 * shape.kv_width * size)
+    # Users and judges sample without cuts, unless their options say otherwise.
+    steps = engine_bytes(SLOTS, shape.vocab, "plain", graphs=True) if machine.gpus else 0
+    room = default_kv_bytes(machine.gpu_bytes if machine.gpus else None, steps)
+    return size * shape.parameters, min(room, tokens * shape.layers * 2 * shape.kv_width * size), steps
 
 
 @contextmanager

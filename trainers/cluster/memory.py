@@ -21,6 +21,8 @@
   its requests can fill (:func:`trainers.config.sizes.slots`). On a GPU, vLLM wants the share free that
   ``engine.vllm.gpu_memory_utilization`` says, and holds it, or its weights and ``engine.kv_cache_gib`` where that is
   given; SGLang holds that of ``--mem-fraction-static`` in its ``server_args``, else what its requests can fill.
+  The embedded engine's decoding steps take what :mod:`trainers.engines.step_memory` says, also in the CUDA graphs that
+  hold them, for the kind of sampling of this run; it frees that when it sleeps.
   Replicas that share a place add up. An engine in a process of its own has a CUDA context, and vLLM's CUDA graphs stay
   when it sleeps: 1 GiB, an assumption that was not measured;
 * weights reach a server on the learner's devices by ``ipc`` in two buckets, each of ``bucket_mib`` or the embeddings;
@@ -37,9 +39,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from trainers.config.engine import ServedEngineSection, SGLangEngineSection, VLLMEngineSection
+from trainers.config.engine import ServedEngineSection, SGLangEngineSection, TorchEngineSection, VLLMEngineSection
 from trainers.config.sizes import sleep_level, slots
 from trainers.engines.base import default_kv_bytes
+from trainers.engines.step_memory import StepKind, engine_bytes
 from trainers.models.memory import CPU_TOKENS, Computation, ModelShape
 
 if TYPE_CHECKING:
@@ -129,6 +132,7 @@ ON_THEIR_WAY, GATHERED = "weights on their way", "gathered parameter"
 BUCKETS, BUCKET = "buckets of weights", "bucket of weights"  #: of ``ipc``, and of a process group
 RESERVED = "reserved keys and values"  #: by a server, whatever its requests need
 CONTEXT = "CUDA context and graphs"  #: of an engine's own process
+STEPS = "decoding steps"  #: of the embedded engine, on a GPU
 _CONTEXT_BYTES = 2**30
 _LIBRARIES = 400 * 2**20
 SERVED = "users and judges"  #: whose models are folders
@@ -161,20 +165,21 @@ def estimate(
     engine_gpus: int,
     gpu_bytes: int | None,
     gpu_free: int | None = None,
-    served: Sequence[tuple[int, int]] = (),
+    served: Sequence[tuple[int, int, int]] = (),
 ) -> Iterator[tuple[str, str, int]]:
     """Yield rows ``(who, what, bytes)``; ``shards`` ranks share the learner's parameters, beside tensor parallelism.
 
     ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, ``gpu_free`` what is free of it, where they are
-    known; ``served`` are the bytes of each user's and judge's weights, and of its keys and values, where its model is
-    a folder.
+    known; ``served`` are the bytes of each user's and judge's weights, of its keys and values, and of its decoding
+    steps, where its model is a folder.
     """
     learner, rows = list(_of_learner(config, shape, device, ranks, shards)), list[tuple[str, str, int]]()
     if not config.engine.base_urls:  # those servers have their memory already
         rows += _of_engine(config, shape, device, engine_gpus, gpu_bytes)
     if served:
-        rows.append((SERVED, "weights", sum(weights for weights, _ in served)))
-        rows.append((SERVED, "keys and values", sum(cache for _, cache in served)))
+        for what, sizes in zip(("weights", "keys and values", STEPS), zip(*served, strict=True), strict=True):
+            if sum(sizes):
+                rows.append((SERVED, what, sum(sizes)))
     yield from learner
     free = gpu_bytes if gpu_free is None else gpu_free
     yield "learner", "activations", _activations(config, shape, device, ranks, [*learner, *rows], free)
@@ -266,7 +271,11 @@ def _of_engine(
         yield "engine", CONTEXT, _CONTEXT_BYTES
     yield from (row for row in _buckets(config, shape, device) if row[0] == "engine")
     context = engine.max_context * max(shape.layers, 1) * 2 * shape.kv_width * size // gpus
-    room = engine.kv_cache_bytes or default_kv_bytes(gpu_bytes if device == "cuda" else None)
+    steps = 0
+    if device == "cuda" and isinstance(engine, TorchEngineSection):
+        steps = engine_bytes(slots(config), shape.vocab, _kind_of(config), graphs=engine.cuda_graphs)
+        yield "engine", STEPS, steps
+    room = engine.kv_cache_bytes or default_kv_bytes(gpu_bytes if device == "cuda" else None, steps)
     if device == "cuda" and (share := _share(config)) is not None:
         if gpu_bytes is not None:
             reserved, key = int(share[0] * gpu_bytes) - weights, share[1]
@@ -283,6 +292,15 @@ def _of_engine(
     elif engine.name == "torch":
         needed = min(needed, max(room, context))
     yield "engine", "keys and values", needed
+
+
+def _kind_of(config: PPOConfig) -> StepKind:
+    """Return the largest kind of decoding step that this run's sampling needs."""
+    rollout = config.rollout
+    if rollout.keep_sampling_mask:
+        return "whole"
+    cut = rollout.top_k > 0 or rollout.min_p > 0 or min(rollout.top_p, config.validation.top_p) < 1
+    return "cut" if cut else "plain"
 
 
 def _share(config: PPOConfig) -> tuple[float, str] | None:

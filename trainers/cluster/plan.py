@@ -97,7 +97,7 @@ def make_plan(
     machine: Machine,
     shape: ModelShape | None = None,
     *,
-    served: Sequence[tuple[int, int]] = (),
+    served: Sequence[tuple[int, int, int]] = (),
     serving: bool = False,
 ) -> Plan:
     """Place the parts of a run; PlanError where that cannot be. Without a ``shape`` no memory is estimated.

@@ -29,13 +29,14 @@ from trainers.cluster.memory import (
     ON_THEIR_WAY,
     RESERVED,
     SERVED,
+    STEPS,
     Machine,
     MomentName,
     Rows,
     is_there,
     local_servers,
 )
-from trainers.config.engine import ServedEngineSection, VLLMEngineSection
+from trainers.config.engine import ServedEngineSection, TorchEngineSection, VLLMEngineSection
 from trainers.config.sizes import sleep_level, slots
 
 if TYPE_CHECKING:
@@ -228,6 +229,9 @@ def _less(who: str, what: str, config: PPOConfig, device: str) -> str:
             f"less with a smaller engine.kv_cache_gib (now {gib or 'null'}), engine.max_slots (now "
             f"{slots(config)}), or engine.max_context (now {engine.max_context})"
         )
+    if what == STEPS:
+        graphs = isinstance(engine, TorchEngineSection) and engine.cuda_graphs
+        return f"less with a smaller engine.max_slots (now {slots(config)}){', or engine.cuda_graphs=false' * graphs}"
     if what == RESERVED and engine.name == "sglang":
         return f"less with a smaller --mem-fraction-static in engine.sglang.server_args{_asleep(config, device)}"
     if what == RESERVED:

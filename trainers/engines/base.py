@@ -182,9 +182,13 @@ async def probe(engine: Engine) -> int:
     return len(reply.token_ids)
 
 
-def default_kv_bytes(gpu: int | None) -> int:
-    """Return the default memory for keys and values: a quarter of a GPU's (free) memory, and 1 GiB on a CPU."""
-    return 2**30 if gpu is None else gpu // 4
+def default_kv_bytes(gpu: int | None, steps: int = 0) -> int:
+    """Return the default memory for keys and values: 1 GiB on a CPU (``None``).
+
+    On a GPU it is a quarter of the (free) memory that an embedded engine's ``steps`` leave
+    (:func:`trainers.engines.step_memory.engine_bytes`).
+    """
+    return 2**30 if gpu is None else max(gpu - steps, 0) // 4
 
 
 def check_mode(mode: str) -> None:

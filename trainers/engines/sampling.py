@@ -7,6 +7,7 @@ that hash in NumPy, :func:`device_uniforms` the same on a device.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +30,9 @@ ROW = np.dtype(
     ],
     align=True,
 )
+
+#: Ids that a row reports at most without a mask; more survive only where the model is quite uncertain.
+LISTED = 1024
 
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64
 _UNIT = 2.0**-52
@@ -111,44 +115,57 @@ def _signed(bits: int) -> int:
     return bits - 2**64 if bits >= 2**63 else bits
 
 
-def sample(
-    logits: Tensor, draws: Draws, uniform: Tensor, kind: Kind, cut_rows: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+class Survivors(NamedTuple):
+    """What the cuts left of ``n`` rows, compact: nearly always the listed ids are all."""
+
+    counts: Tensor  #: int64 ``[n]``, how many tokens
+    ids: Tensor  #: int32 ``[n, at most LISTED]``: the likeliest tokens, and -1 where a cut removed one
+    mask: Tensor  #: bool ``[n, vocab]``, for the rows with more
+
+
+class Sampled(NamedTuple):
+    """The draws of ``n`` rows. Where the logits are not finite, neither are the log-probs."""
+
+    tokens: Tensor  #: int64 ``[n]``
+    logprobs: Tensor  #: float32 ``[n]``, at the temperature over the full vocabulary
+    cut_logprobs: Tensor  #: float32 ``[n]``, after the cuts; 0 for greedy rows
+    survivors: Survivors | None  #: of the rows with cuts, or of all where these were not named; only with ``kind.kept``
+
+
+def sample(logits: Tensor, draws: Draws, uniform: Tensor, kind: Kind, cut_rows: Tensor | None = None) -> Sampled:
     """Draw a token for each row, by inverting the cumulative distribution at a uniform number in ``[0, 1)``.
 
-    Nothing that it computes depends on values that only a device knows, so a CUDA graph can hold it.
+    Nothing that it computes depends on values that only a device knows, so a CUDA graph can hold it. Its memory is
+    :func:`trainers.engines.step_memory.step_bytes`.
 
     Args:
-        logits: float32 ``[n, vocab]``.
+        logits: float32 ``[n, vocab]``; overwritten.
         draws: The rows' parameters.
         uniform: float64 ``[n]``.
         kind: The parts that the rows need, or more.
         cut_rows: int64, the rows with cuts; ``None`` sorts all rows, and leaves those without cuts as they are.
-
-    Returns:
-        int64 tokens ``[n]``; float32 log-probs ``[n]`` at the temperature over the full vocabulary, and after the cuts
-        (0 for greedy rows); the weights of the draw, float32 ``[n, vocab]``, which are 0 where a cut removed a token
-        (``None`` if all rows are greedy). Where the logits are not finite, neither are the log-probs.
     """
     greedy = draws.temperature == 0
     if kind.scaled:
-        logits = logits / draws.temperature.masked_fill(greedy, 1.0)[:, None]
+        logits.div_(draws.temperature.masked_fill(greedy, 1.0)[:, None])
     logprobs = logits.log_softmax(-1)
     if not kind.random:
         tokens = logprobs.argmax(-1)
         logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)
-        return tokens, logprob, torch.zeros_like(logprob), None
+        return Sampled(tokens, logprob, torch.zeros_like(logprob), None)
 
-    weights = logprobs.exp()  # of the draw: probabilities, 0 where cut
+    weights, survivors = logprobs.exp(), None  # of the draw: probabilities, 0 where cut
     cut = (draws.top_k > 0) | (draws.top_p < 1) | (draws.min_p > 0)
     if kind.cut:
         if cut_rows is None:
-            remaining = _cut(weights, draws.top_k, draws.top_p, draws.min_p)
+            remaining, survivors = _cut(weights, draws.top_k, draws.top_p, draws.min_p, report=kind.kept)
             weights = torch.where((cut & ~greedy)[:, None], remaining, weights)
         else:
             chosen = (column.index_select(0, cut_rows) for column in (weights, draws.top_k, draws.top_p, draws.min_p))
-            weights = weights.index_copy(0, cut_rows, _cut(*chosen))
-    cumulative = weights.cumsum(-1, dtype=torch.float64)
+            remaining, survivors = _cut(*chosen, report=kind.kept)
+            weights.index_copy_(0, cut_rows, remaining)
+        del remaining
+    cumulative = weights.double().cumsum_(-1)
     total = cumulative[:, -1:]
     # The first token whose cumulative weight exceeds the draw, so never one of weight 0; with NaN there is none.
     tokens = torch.searchsorted(cumulative, uniform[:, None] * total, right=True).squeeze(1)
@@ -161,33 +178,69 @@ def sample(
         sampled = torch.where(cut, logprob - total.squeeze(1).log().float(), sampled)
     if kind.greedy:
         sampled = sampled.masked_fill(greedy, 0.0)
-    return tokens, logprob, sampled, weights
+    return Sampled(tokens, logprob, sampled, survivors)
 
 
-def left_by_cuts(weights: Tensor | None, rows: NDArray[np.void]) -> Tensor | None:
-    """Return what the cuts left in the :data:`ROW` that report it, bool ``[k, vocab]`` and nothing in rows without cut.
+class Report:
+    """What the cuts left in the rows that report it, on its way to the host.
 
-    ``weights`` are of :func:`sample`, of these rows first. ``None``: no row reports.
+    A GPU copies counts and ids. The mask stays there, for the rows with more tokens than ids, which are read from it
+    afterwards; where ``top_k`` excludes that, there is none.
+
+    Args:
+        survivors: Of these rows first, or with ``cut_only`` of those among them that have cuts; ``None`` if none has.
+        rows: :data:`ROW` ``[n]``.
     """
-    reports = np.flatnonzero(rows["return_kept"])
-    if not len(reports):
-        return None
-    if weights is None or not (cut := cuts(rows)[reports]).any():
-        return torch.zeros((len(reports), 1), dtype=torch.bool)
-    chosen = weights.index_select(0, to_device(reports, weights.device))
-    return (chosen > 0) & to_device(cut, weights.device)[:, None]
+
+    def __init__(self, survivors: Survivors | None, rows: NDArray[np.void], *, cut_only: bool) -> None:
+        reports = rows["return_kept"]
+        cut = cuts(rows) if reports.any() else reports
+        self._cut = cut[reports]  # of each row that reports, whether it has a cut
+        self._counts = self._ids = self._mask = None
+        if survivors is None or not self._cut.any():
+            return
+        places = cut.cumsum() - 1 if cut_only else np.arange(len(rows))
+        chosen = to_device(places[cut & reports], survivors.ids.device)
+        top_k = rows["top_k"][cut & reports]
+        bounded = bool((top_k > 0).all()) and int(top_k.max()) <= survivors.ids.shape[1]
+        ids = survivors.ids[:, : int(top_k.max())] if bounded else survivors.ids
+        self._counts, self._ids = (_to_host(part.index_select(0, chosen)) for part in (survivors.counts, ids))
+        if not bounded and ids.shape[1] < survivors.mask.shape[1]:
+            self._mask = survivors.mask.index_select(0, chosen)  # the next step overwrites the original
+
+    def read(self) -> Iterator[NDArray[np.int32]]:
+        """Yield the ids of each row, ascending; none for a row without a cut. The copies must have arrived."""
+        if self._counts is None or self._ids is None:
+            yield from (np.zeros(0, np.int32) for _ in self._cut)
+            return
+        ids, counts = self._ids.numpy(), self._counts.numpy()
+        more = np.flatnonzero((ids >= 0).sum(1) < counts)
+        masks = {}
+        if len(more):
+            assert self._mask is not None
+            rows = self._mask.index_select(0, to_device(more, self._mask.device)).cpu().numpy()
+            masks = dict(zip(more.tolist(), rows, strict=True))
+        place = -1
+        for cut in self._cut:
+            place += cut
+            if not cut:
+                yield np.zeros(0, np.int32)
+            elif place in masks:
+                yield np.flatnonzero(masks[place]).astype(np.int32)
+            else:
+                yield np.sort(ids[place][ids[place] >= 0])
 
 
 class Drawn:
     """The draws of a step, on their way to the host: a GPU copies them behind the step, ``read`` waits for that alone.
 
-    ``tokens``, ``logprobs`` and ``sampled`` ``[n]`` are of :func:`sample`; ``left`` is bool ``[k, vocab]``, what the
-    cuts left in the rows that report it. None of these may be read later: the next step may write there.
+    ``tokens``, ``logprobs`` and ``cut_logprobs`` ``[n]`` are of :func:`sample`, and so is what ``report`` was made of.
+    None of these may be read later: the next step may write there.
     """
 
-    def __init__(self, tokens: Tensor, logprobs: Tensor, sampled: Tensor, left: Tensor | None = None) -> None:
-        self._tensors = [_to_host(tensor) for tensor in (tokens, logprobs, sampled)]
-        self._left = None if left is None else _to_host(left)
+    def __init__(self, tokens: Tensor, logprobs: Tensor, cut_logprobs: Tensor, report: Report | None = None) -> None:
+        self._tensors = [_to_host(tensor) for tensor in (tokens, logprobs, cut_logprobs)]
+        self._report = report
         self._copied: torch.cuda.Event | None = None
         if tokens.is_cuda:
             self._copied = torch.cuda.Event()
@@ -198,8 +251,7 @@ class Drawn:
         if self._copied is not None:
             self._copied.synchronize()
         tokens, logprobs, sampled = (tensor.numpy() for tensor in self._tensors)
-        left = () if self._left is None else self._left.numpy()
-        return tokens, logprobs, sampled, [np.flatnonzero(row).astype(np.int32) for row in left]
+        return tokens, logprobs, sampled, [] if self._report is None else list(self._report.read())
 
 
 def _to_host(tensor: Tensor) -> Tensor:
@@ -208,8 +260,10 @@ def _to_host(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
-def _cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Set to 0 what the cuts remove; ``probs [n, vocab]``, parameters ``[n]``.
+def _cut(
+    probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, *, report: bool
+) -> tuple[Tensor, Survivors | None]:
+    """Set to 0 what the cuts remove; ``probs [n, vocab]``, parameters ``[n]``. Also says what is left, if ``report``.
 
     In this order: the ``k`` most likely; of those, renormalised, the smallest set that reaches ``top_p``; of those, the
     ones of at least ``min_p`` times the most likely. Ties go to the smaller id. The most likely token always stays.
@@ -218,10 +272,18 @@ def _cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(vocab, device=probs.device)
     limit = torch.where(top_k > 0, top_k, vocab)[:, None]
-    ordered = ordered.masked_fill(rank >= limit, 0.0)
-    before = ordered.double().cumsum(-1) - ordered
+    ordered.masked_fill_(rank >= limit, 0.0)
+    before = ordered.double().cumsum_(-1).sub_(ordered)
     mass = ordered.sum(-1, dtype=torch.float64, keepdim=True)
-    drop = (before >= top_p[:, None].double() * mass) & (top_p < 1)[:, None]
+    drop = (before >= top_p[:, None].double() * mass).logical_and_((top_p < 1)[:, None])
+    del before
     drop |= ordered < min_p[:, None] * ordered[:, :1]
     drop[:, :1].fill_(False)
-    return torch.zeros_like(probs).scatter_(1, ids, ordered.masked_fill_(drop, 0.0))
+    ordered.masked_fill_(drop, 0.0)
+    del drop
+    remaining = torch.empty_like(probs).scatter_(1, ids, ordered)  # ``ids`` are all
+    if not report:
+        return remaining, None
+    listed = ids[:, :LISTED].int().masked_fill_((ordered[:, :LISTED] > 0).logical_not_(), -1)
+    mask = remaining > 0
+    return remaining, Survivors(mask.sum(-1), listed, mask)

@@ -33,7 +33,7 @@ from torch import Tensor
 from trainers.engines.base import EngineError, FinishReason, Generation, Sampling, SupersededError, UpdateMode
 from trainers.engines.block_pool import ROOT, BlockPool, Name
 from trainers.engines.decoder import SIZE, Decoder, blocks_for, to_device
-from trainers.engines.sampling import ROW, Drawn, Draws, Kind, cuts, left_by_cuts, sample, uniforms
+from trainers.engines.sampling import ROW, Drawn, Draws, Kind, Report, cuts, sample, uniforms
 from trainers.engines.static_step import StaticStep
 from trainers.engines.transport import Weights
 
@@ -468,10 +468,11 @@ class Scheduler:
         columns = Draws(*(self._put(np.ascontiguousarray(draws[name])) for name in Draws._fields))
         uniform = self._put(uniforms(draws["seed"], self._length[rows]))
         cut = self._put(np.flatnonzero(cuts(draws)))
-        tokens, logprobs, sampled, weights = sample(logits, columns, uniform, Kind.of(draws), cut)
+        sampled = sample(logits, columns, uniform, Kind.of(draws), cut)
         if self._static is not None:
-            self._static.remember(rows, tokens)
-        return [self._launched(rows, Drawn(tokens, logprobs, sampled, left_by_cuts(weights, draws)))]
+            self._static.remember(rows, sampled.tokens)
+        report = Report(sampled.survivors, draws, cut_only=True)
+        return [self._launched(rows, Drawn(sampled.tokens, sampled.logprobs, sampled.cut_logprobs, report))]
 
     def _put(self, array: NDArray[Any]) -> Tensor:
         return to_device(array, self._decoder.device)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from trainers.engines.decoder import Decoder, Paged, blocks_for, staged, to_device
 from trainers.engines.paged_attention import load_kernel, paged_attention, paged_attention_reference
-from trainers.engines.sampling import Drawn, Draws, Kind, device_uniforms, left_by_cuts, sample
+from trainers.engines.sampling import Drawn, Draws, Kind, Report, Survivors, device_uniforms, sample
 
 log = logging.getLogger("textenvs")
 
@@ -58,7 +58,7 @@ class _Buffers:
     table: Tensor  # int32 [size, blocks of a row]
     tokens: Tensor  # int64 [size]
     logprobs: Tensor  # float32 [2, size]: over the full vocabulary, and as sampled
-    weights: dict[Kind, Tensor] = field(default_factory=dict)  # of the draw, where rows may report what was left
+    survivors: Survivors | None = None  # of the steps that report
     steps: dict[Kind, Callable[[], None]] = field(default_factory=dict)
 
 
@@ -131,8 +131,8 @@ class StaticStep:
         columns = {"row": rows, "known": known, "position": positions, "cell": cells}
         self._fill(buffers, columns | {name: draws[name] for name in draws.dtype.names or ()}, table)
         buffers.steps[kind]()
-        left = left_by_cuts(buffers.weights.get(kind), draws)
-        return Drawn(buffers.tokens[:count], buffers.logprobs[0, :count], buffers.logprobs[1, :count], left)
+        report = Report(buffers.survivors if kind.kept else None, draws, cut_only=False)
+        return Drawn(buffers.tokens[:count], buffers.logprobs[0, :count], buffers.logprobs[1, :count], report)
 
     def remember(self, rows: NDArray[np.int64], tokens: Tensor) -> None:
         """Take over tokens that other steps drew for these rows; int64 ``[n]`` on the device."""
@@ -183,12 +183,12 @@ class StaticStep:
         if self._unused is not None:
             logits.index_fill_(1, self._unused, -torch.inf)
         uniform = device_uniforms(seed, position + 1)
-        drawn, *logprobs, weights = sample(logits, Draws(floats[0], floats[1], floats[2], top_k), uniform, kind)
-        self.last.index_copy_(0, row, drawn)
-        buffers.tokens.copy_(drawn)
-        torch.stack(logprobs, out=buffers.logprobs)
-        if weights is not None and kind.kept:
-            buffers.weights[kind] = weights
+        sampled = sample(logits, Draws(floats[0], floats[1], floats[2], top_k), uniform, kind)
+        self.last.index_copy_(0, row, sampled.tokens)
+        buffers.tokens.copy_(sampled.tokens)
+        torch.stack([sampled.logprobs, sampled.cut_logprobs], out=buffers.logprobs)
+        if sampled.survivors is not None:
+            buffers.survivors = sampled.survivors
 
 
 class _Graphs:

@@ -39,6 +39,7 @@ from trainers.engines.kernels import keep_few_kernels
 from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.scheduler import MakeStatic, Request, Scheduler, Update
 from trainers.engines.static_step import StaticStep
+from trainers.engines.step_memory import engine_bytes
 from trainers.engines.transport import AdapterSource, LocalSource, Weights
 
 log = logging.getLogger("textenvs")
@@ -254,7 +255,8 @@ def _blocks(config: Any, section: TorchEngineSection, slots: int, device: torch.
     size, least = position_bytes(config, dtype) * SIZE, blocks_for(section.max_context)
     if section.kv_cache_bytes is None:
         gpu = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-        room = max(default_kv_bytes(gpu) // size, least)
+        steps = engine_bytes(slots, config.vocab_size, "whole", graphs=section.cuda_graphs)  # requests may ask for any
+        room = max(default_kv_bytes(gpu, steps) // size, least)
     else:
         room = section.kv_cache_bytes // size
     if room < least:

@@ -14,6 +14,7 @@ from trainers.cluster.plan import describe, make_plan
 from trainers.command_line import resolve
 from trainers.config import PPOConfig
 from trainers.config.model import native_dtype
+from trainers.engines.step_memory import engine_bytes
 from trainers.models import tiny
 
 GIB = 2**30
@@ -105,9 +106,9 @@ def test_users_and_judges_share_the_learners_place(options):
     """Also while one of these sleeps."""
     engine = () if "model.device=cpu" in options else SERVED
     machine = Machine(gpus=1, gpu_bytes=48 * GIB, ram_bytes=48 * GIB)
-    make_plan(config(*engine, *options), machine, SHAPE, served=[(GIB // 2, GIB // 2)])
+    make_plan(config(*engine, *options), machine, SHAPE, served=[(GIB // 2, GIB // 2, 0)])
     with pytest.raises(PlanError, match=r"users and judges: weights 50\.0 GiB \(less with smaller models of users"):
-        make_plan(config(*engine, *options), machine, SHAPE, served=[(25 * GIB, GIB), (25 * GIB, 7 * GIB)])
+        make_plan(config(*engine, *options), machine, SHAPE, served=[(25 * GIB, GIB, 0), (25 * GIB, 7 * GIB, 0)])
 
 
 SERVED = ("model.device=cuda", "engine.name=vllm", "engine.vllm.python=python3")
@@ -126,7 +127,8 @@ def test_replicas_on_one_gpu_add_up_caches(share, cache, replicas, width, name):
     size = [] if cache is None else [f"engine.kv_cache_gib={cache}"]
     if name == "torch":
         options, on_gpu = ["model.device=cuda", "engine.max_slots=4000", "engine.max_context=2048"], replicas
-        replica_bytes = 4 * SHAPE.parameters + (20 * GIB if cache is None else cache * GIB)
+        steps = engine_bytes(4000, SHAPE.vocab, "plain", graphs=True)
+        replica_bytes = 4 * SHAPE.parameters + steps + ((80 * GIB - steps) // 4 if cache is None else cache * GIB)
     else:
         options, on_gpu = [*SERVED, f"engine.vllm.gpu_memory_utilization={share}"], -(-replicas * width // 2)
         options += [f"engine.tensor_parallel_size={width}"]

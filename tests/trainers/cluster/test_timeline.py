@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.cluster.memory import Machine, ModelShape, PlanError
+from trainers.cluster.memory import STEPS, Machine, ModelShape, PlanError
 from trainers.cluster.plan import describe, make_plan
 from trainers.cluster.timeline import timelines
 from trainers.command_line.load import resolve
@@ -108,6 +108,22 @@ def test_more_ranks_need_no_more_memory(options: Any) -> None:
         needs = totals(*options, f"cluster.learner_ranks={ranks}")
         assert all(needs[name] <= size for name, size in last.items())
         last = needs
+
+
+def test_decoding_steps_count_while_rolling_out() -> None:
+    """Sorting takes 44 bytes for each of 200 rows and tokens, drawing without cuts 20; graphs as much again."""
+    slots, number = (*COMMON, "engine.max_slots=200"), 1.05 * 200 * SHAPE.vocab
+    plain, none = totals(*slots), totals(*slots, "engine.cuda_graphs=false")
+    assert plain.pop("rolling out") - none.pop("rolling out") == int(20 * number)
+    assert plain == none
+    for cut in ("rollout.top_k=50", "rollout.top_p=0.9", "rollout.min_p=0.1", "validation.top_p=0.9"):
+        more = totals(*slots, cut)["rolling out"] - totals(*slots)["rolling out"]
+        assert more == 2 * int(44 * number) - 2 * int(20 * number)
+    assert not any(what == STEPS for _, what, _ in plan(*VLLM).memory)
+    with pytest.raises(
+        PlanError, match=r"engine: decoding steps .* smaller engine.max_slots .*, or engine.cuda_graphs"
+    ):
+        plan(*COMMON, "engine.max_slots=4000", "engine.kv_cache_gib=1", machine=Machine.described("1@24"))
 
 
 def test_bucket_size_counts_while_updating_alone() -> None:
