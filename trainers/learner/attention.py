@@ -94,14 +94,12 @@ class Tree:
         self._plan = Plan.of(forest.ends, size, device) if device.type == "cuda" else None
         self._blocks = [] if self._plan is not None else _blocks(forest, device)
 
-    @torch.compiler.disable
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """Return ``[1, L, H, D]``; queries ``[1, H, L, D]``, keys and values ``[1, K, L, D]``, ``K`` dividing ``H``."""
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
         if self._plan is not None:
             return tree_attention(q, k, v, self._plan, scale)[None]
-        attended: Tensor = _Branches.apply(q, k, v, self._blocks, scale)
-        return attended[None]
+        return _by_branches(q, k, v, self._blocks, scale)[None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +171,12 @@ class _Branches(torch.autograd.Function):
             for total, part in zip(grads[1:], (key, value), strict=True):
                 total.index_add_(0, block.keys, part.transpose(1, 2).flatten(0, 1))
         return (*(exact.to(tensor.dtype) for exact, tensor in zip(grads, inputs, strict=True)), None, None)
+
+
+@torch.compiler.disable  # a graph for each number of blocks
+def _by_branches(query: Tensor, key: Tensor, value: Tensor, made: list[_Block], scale: float | None) -> Tensor:
+    attended: Tensor = _Branches.apply(query, key, value, made, scale)
+    return attended
 
 
 def _put(out: Tensor, block: _Block, values: Tensor) -> None:

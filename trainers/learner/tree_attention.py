@@ -16,8 +16,9 @@ of each query. The backward pass uses no atomic operations, so equal inputs give
 * ``add_parts`` adds up the float32 sums of the parts, in order.
 
 Programs with the longest lists start first. Nothing at compile time depends on the number of nodes: a kernel is
-compiled once for each type, head size, number of query heads a key head, and layout of its inputs. The kernels never
-ran on a GPU. The tests run them in Triton's interpreter and compile them for compute capabilities 8.0 and 9.0.
+compiled once for each type, head size, number of query heads a key head, and layout of its inputs. Each pass is an
+operator of :mod:`torch.library`, so that a compiled block is one graph for all forests. The kernels never ran on a GPU.
+The tests run them in Triton's interpreter and compile them for compute capabilities 8.0 and 9.0.
 """
 
 from __future__ import annotations
@@ -26,13 +27,12 @@ import contextlib
 import math
 from dataclasses import dataclass
 from functools import cache as cached
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from trainers.learner.transfer import to_device
 from trainers.learner.trees import Ints, tiles, visits
@@ -50,9 +50,8 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # ------------------ the plan
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """The mask of a row of ``L`` positions, and the order of the work; int32 tensors on the device."""
+class Lists(NamedTuple):
+    """The mask of a row of ``L`` positions, and the order of the work; int32 on the device."""
 
     ends: Tensor  #: ``[L]``; see :class:`trainers.learner.trees.Forest`; 0 where nothing sees the position
     query_rows: Tensor  #: ``[P, 5]``; the rows of :class:`trainers.learner.trees.Visits`, of tiles of queries
@@ -60,6 +59,18 @@ class Plan:
     key_rows: Tensor  #: ``[R, 5]``; the same for tiles of keys
     key_tiles: Tensor  #: ``[N + 1]``; the tiles of queries that see them
     key_sums: Tensor  #: ``[S, 3]``
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The lists of a row of positions, as two tensors.
+
+    torch.compile compiles again where two sizes of its inputs become equal, or one becomes 0 or 1. So it does not see
+    the sizes of the lists.
+    """
+
+    numbers: Tensor  #: int32 on the device: all lists, one after another
+    shapes: Tensor  #: int64 ``[6, 3]`` on the CPU: where each list starts in ``numbers``, its rows and columns
 
     @classmethod
     def of(cls, ends: Ints, size: int, device: torch.device) -> Plan:
@@ -69,17 +80,23 @@ class Plan:
         some, every = (which.T for which in tiles(padded, _SHORT, _LONG))
         by_key = visits(some, every, max(_SHORTEST, -(-int(some.sum()) // _PARTS)))
         arrays: list[NDArray[Any]] = [padded, by_query.rows, by_query.tiles, by_key.rows, by_key.tiles, by_key.sums]
-        at = np.cumsum([0, *(array.size + -array.size % _ALIGNED for array in arrays)])
-        packed = np.zeros(at[-1], np.int32)
-        for start, array in zip(at, arrays, strict=False):
-            packed[start : start + array.size] = array.ravel()
-        sent = to_device(packed, device)
-        return cls(
-            *(
-                sent[start : start + array.size].view(array.shape)
-                for start, array in zip(at.tolist(), arrays, strict=False)
-            )
-        )
+        starts = np.cumsum([0, *(array.size + -array.size % _ALIGNED for array in arrays)])
+        numbers = np.zeros(starts[-1], np.int32)
+        for start, array in zip(starts, arrays, strict=False):
+            numbers[start : start + array.size] = array.ravel()
+        shapes = [[int(start), *array.shape, 1][:3] for start, array in zip(starts, arrays, strict=False)]
+        return cls(to_device(numbers, device), torch.tensor(shapes))
+
+    def lists(self) -> Lists:
+        """Return the lists: views of ``numbers``."""
+        return _lists(self.numbers, self.shapes)
+
+
+def _lists(numbers: Tensor, shapes: Tensor) -> Lists:
+    ends, query_rows, query_tiles, key_rows, key_tiles, key_sums = (
+        numbers[start : start + rows * columns].view(rows, columns) for start, rows, columns in shapes.tolist()
+    )
+    return Lists(ends[:, 0], query_rows, query_tiles[:, 0], key_rows, key_tiles[:, 0], key_sums)
 
 
 def tree_attention(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float | None = None) -> Tensor:
@@ -99,8 +116,6 @@ def tree_attention(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale:
     (length, heads, size), key_heads = query.shape, key.shape[1]
     if key.shape != value.shape or key.shape != (length, key_heads, size) or heads % key_heads:
         raise ValueError(f"no tree attention of {[*query.shape]} to keys {[*key.shape]} and values {[*value.shape]}")
-    if len(plan.ends) != length:
-        raise ValueError(f"the plan is of {len(plan.ends)} positions, and the queries have {length}")
     if query.dtype not in _DTYPES or not query.dtype == key.dtype == value.dtype:
         raise ValueError(
             f"tree attention takes bfloat16, float16 or float32, not {query.dtype}, {key.dtype}, {value.dtype}"
@@ -108,25 +123,59 @@ def tree_attention(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale:
     scale = size**-0.5 if scale is None else scale
     if not scale > 0:
         raise ValueError(f"tree attention takes a scale above 0, not {scale}")
-    out: Tensor = _TreeAttention.apply(query, key, value, plan, scale)
+    out: Tensor = _attend(query, key, value, plan.numbers, plan.shapes, scale)[0]
     return out
 
 
-class _TreeAttention(torch.autograd.Function):
-    """Attention with the kernels; inputs, outputs and log-sum-exps are kept for the backward pass."""
+# ------------------ operators
 
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float) -> Tensor:
-        out, log_norms = _forward(query, key, value, plan, scale)
-        ctx.save_for_backward(query, key, value, out, log_norms)
-        ctx.plan, ctx.scale = plan, scale
-        return out
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, log_norms = ctx.saved_tensors
-        return (*_backward(grad, query, key, value, out, log_norms, ctx.plan, ctx.scale), None, None)
+@torch.library.custom_op("textenvs::tree_attention", mutates_args=())
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, numbers: Tensor, shapes: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    return _forward(query, key, value, _lists(numbers, shapes), scale)
+
+
+@_attend.register_fake
+def _(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _results(query)
+
+
+@torch.library.custom_op("textenvs::tree_attention_backward", mutates_args=())
+def _differentiate(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    log_norms: Tensor,
+    numbers: Tensor,
+    shapes: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _backward(grad, query, key, value, out, log_norms, _lists(numbers, shapes), scale)
+
+
+@_differentiate.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _gradients(query, key, value)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """Keep inputs, outputs and log-sum-exps for the backward pass."""
+    query, key, value, numbers, shapes, ctx.scale = inputs
+    ctx.save_for_backward(query, key, value, *output, numbers, shapes)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # or log-sum-exps get a gradient of zeros
+
+
+def _backpropagate(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    grads = (None, None, None) if grad is None else _differentiate(grad, *ctx.saved_tensors, ctx.scale)
+    return (*grads, None, None, None)
+
+
+_attend.register_autograd(_backpropagate, setup_context=_keep)
 
 
 # ------------------ launches
@@ -182,15 +231,27 @@ def _padded(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def _forward(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float) -> tuple[Tensor, Tensor]:
-    """Return the output ``[L, H, D]`` and the base-2 log-sum-exps, float32 ``[H, L]``."""
+def _results(query: Tensor) -> tuple[Tensor, Tensor]:
+    """Allocate the output ``[L, H, D]`` and the base-2 log-sum-exps, float32 ``[H, L]``."""
+    length, heads, _ = query.shape
+    return query.new_empty(query.shape), query.new_empty((heads, length), dtype=torch.float32)
+
+
+def _gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Allocate the gradients of queries, keys and values, contiguous."""
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+def _forward(query: Tensor, key: Tensor, value: Tensor, lists: Lists, scale: float) -> tuple[Tensor, Tensor]:
+    """Return what :func:`_results` allocates."""
     length, heads, size = query.shape
-    out = query.new_empty(query.shape)
-    log_norms = torch.empty((heads, length), dtype=torch.float32, device=query.device)
+    if len(lists.ends) != length:
+        raise ValueError(f"the plan is of {len(lists.ends)} positions, and the queries have {length}")
+    out, log_norms = _results(query)
     tuning = tuning_of(query.dtype, size).forward
     with _current(query.device):
-        load_kernel().forward[heads, len(plan.query_rows) * (_LONG // tuning.queries)](
-            *(query, key, value, out, log_norms, plan.ends, plan.query_rows, plan.query_tiles, length),
+        load_kernel().forward[heads, len(lists.query_rows) * (_LONG // tuning.queries)](
+            *(query, key, value, out, log_norms, lists.ends, lists.query_rows, lists.query_tiles, length),
             *(scale * _LOG2_E, *query.stride(), *key.stride(), *value.stride()),
             **_constants(query, key, tuning),
         )
@@ -198,33 +259,33 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, plan: Plan, scale: float
 
 
 def _backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_norms: Tensor, plan: Plan, scale: float
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, log_norms: Tensor, lists: Lists, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of queries, keys and values, contiguous."""
+    """Return what :func:`_gradients` allocates."""
     length, heads, size = query.shape
     key_heads = key.shape[1]
-    grad_q, grad_k, grad_v = (tensor.new_empty(tensor.shape) for tensor in (query, key, value))
+    grad_q, grad_k, grad_v = _gradients(query, key, value)
     deltas = torch.empty_like(log_norms)
     # A tile that is cut has a row for each of its parts, and others have one.
-    parts = len(plan.key_rows) - -(-length // _LONG) + len(plan.key_sums)
+    parts = len(lists.key_rows) - -(-length // _LONG) + len(lists.key_sums)
     parts_k, parts_v = torch.empty((2, parts, key_heads, _LONG, size), dtype=torch.float32, device=query.device)
     tuning = tuning_of(query.dtype, size)
     numbers = [length, scale, scale * _LOG2_E, *query.stride(), *key.stride(), *value.stride(), *grad.stride()]
     kernel = load_kernel()
     with _current(query.device):
-        kernel.backward_queries[heads, len(plan.query_rows) * (_LONG // tuning.queries.queries)](
+        kernel.backward_queries[heads, len(lists.query_rows) * (_LONG // tuning.queries.queries)](
             *(query, key, value, out, grad, log_norms, deltas, grad_q),
-            *(plan.ends, plan.query_rows, plan.query_tiles, *numbers),
+            *(lists.ends, lists.query_rows, lists.query_tiles, *numbers),
             **_constants(query, key, tuning.queries),
         )
-        kernel.backward_keys[key_heads, len(plan.key_rows) * (_LONG // tuning.keys.keys)](
+        kernel.backward_keys[key_heads, len(lists.key_rows) * (_LONG // tuning.keys.keys)](
             *(query, key, value, grad, log_norms, deltas, grad_k, grad_v, parts_k, parts_v),
-            *(plan.ends, plan.key_rows, plan.key_tiles, *numbers),
+            *(lists.ends, lists.key_rows, lists.key_tiles, *numbers),
             **_constants(query, key, tuning.keys),
         )
         if parts:
-            kernel.add_parts[key_heads, len(plan.key_sums), _LONG // _SUMMED](
-                *(parts_k, parts_v, grad_k, grad_v, plan.key_sums, length),
+            kernel.add_parts[key_heads, len(lists.key_sums), _LONG // _SUMMED](
+                *(parts_k, parts_v, grad_k, grad_v, lists.key_sums, length),
                 SIZE=size,
                 PADDED=_padded(size),
                 ROWS=_SUMMED,

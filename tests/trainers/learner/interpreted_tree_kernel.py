@@ -115,8 +115,9 @@ def test_tree_attends_alike_with_kernels_and_branches():
     inputs = [torch.randn(1, heads, size, 16).requires_grad_() for heads in (2, 1, 1)]
     grad = torch.randn(1, size, 2, 16)
     tree, results, plan = Tree(forest, size, CPU), [], Plan.of(forest.ends, size, CPU)
-    assert len(plan.key_sums)
-    for rows in (plan.query_rows, plan.key_rows):
+    lists = plan.lists()
+    assert len(lists.key_sums)
+    for rows in (lists.query_rows, lists.key_rows):
         assert (rows[:, 2] > rows[:, 1]).any()  # tiles that need no comparison
     for tree._plan in (None, plan, plan):
         out = tree.attend(*inputs, None)
@@ -124,3 +125,14 @@ def test_tree_attends_alike_with_kernels_and_branches():
     for branches, kernels, again in zip(*results, strict=True):
         torch.testing.assert_close(kernels, branches, atol=1e-5, rtol=1e-5)
         assert torch.equal(kernels, again)  # bit for bit
+
+
+def test_operators_keep_their_contract():
+    """Shapes, types and strides of traces are those of kernels, and so are outputs and gradients of a graph."""
+    plan = Plan.of(np.array([3, 2, 3]), 4, CPU)
+    query, key = (torch.randn(4, heads, 8).requires_grad_() for heads in (2, 1))
+    inputs = (query, key, key, plan.numbers, plan.shapes, 0.3)
+    torch.library.opcheck(module._attend, inputs)
+    out, log_norms = (tensor.detach() for tensor in module._attend(*inputs))
+    tensors = (tensor.detach() for tensor in (query, key, key))
+    torch.library.opcheck(module._differentiate, (out, *tensors, out, log_norms, *inputs[3:]))
