@@ -186,7 +186,8 @@ def main() -> int:
     head = commit()
     successes = {(row["engine"], row["version"]) for row in rows if is_success(row) and row["commit"] == head}
     failures = 0
-    for engine, version in ((engine, version) for engine in ENGINES for version in getattr(options, engine)):
+    targets = [(engine, version) for engine in ENGINES for version in getattr(options, engine)]
+    for engine, version in targets:
         name = f"{engine} {version}"
         if (engine, version) in successes and not options.again:
             print(f"{name}: has passed at {head}", flush=True)
