@@ -21,6 +21,7 @@ from .model_call import (
     conversation,
     event,
     function_schema,
+    read_content,
     read_stop,
 )
 
@@ -53,7 +54,7 @@ def read(body: Any) -> ModelCall:
         raise RequestError("max_tokens: it must be there, an integer of at least 1")
     messages: list[Any] = []
     if "system" in fields:
-        messages.append({"role": "system", "content": _texts(fields.get("system"), "system")})
+        messages.append({"role": "system", "content": read_content(fields.get("system"), "system", _text)})
     for i, message in enumerate(fields.items("messages")):
         messages += _message(message, f"messages[{i}]")
     tools = checked_tools(_tool(tool, f"tools[{i}]") for i, tool in enumerate(fields.items("tools")))
@@ -140,7 +141,7 @@ def _message(message: Any, where: str) -> Iterator[dict[str, Any]]:
         yield {"role": role, "content": content}
         return
     if not isinstance(content, list):
-        raise RequestError(f"{where}.content must be a text or a list of blocks, not {quoted(content, 60)}")
+        raise RequestError(f"{where}.content must be a text or a list of parts, not {quoted(content, 60)}")
     if role == "assistant":
         yield _assistant(content, where)
         return
@@ -154,11 +155,11 @@ def _message(message: Any, where: str) -> Iterator[dict[str, Any]]:
             result = Fields(block, place)
             yield {
                 "role": "tool",
-                "content": _parts(result.get("content") or "", f"{place}.content"),
+                "content": read_content(result.get("content") or "", f"{place}.content", _part),
                 "tool_call_id": result.text("tool_use_id"),
             }
         else:
-            parts.append(_part(block, place))
+            parts.append(_part(Fields(block, place)))
     if parts or not content:
         yield {"role": role, "content": parts or ""}
 
@@ -188,34 +189,22 @@ def _assistant(content: list[Any], where: str) -> dict[str, Any]:
     return message
 
 
-def _texts(value: Any, where: str) -> Any:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise RequestError(f"{where} must be a text or a list of text blocks, not {quoted(value, 60)}")
-    return [text_part(Fields(block, f"{where}[{i}]").text("text")) for i, block in enumerate(value)] or ""
+def _text(fields: Fields) -> Any:
+    return text_part(fields.text("text"))
 
 
-def _parts(content: Any, where: str) -> Any:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RequestError(f"{where} must be a text or a list of blocks, not {quoted(content, 60)}")
-    return [_part(block, f"{where}[{i}]") for i, block in enumerate(content)] or ""
-
-
-def _part(block: Any, where: str) -> Any:
-    fields = Fields(block, where)
+def _part(fields: Fields) -> Any:
     match fields.get("type"):
         case "text":
-            return text_part(fields.text("text"))
+            return _text(fields)
         case "image":
-            source = Fields(fields.get("source"), f"{where}.source")
+            source = Fields(fields.get("source"), f"{fields.where}.source")
             if source.get("type") == "base64":
                 return image_part(f"data:{source.text('media_type')};base64,{source.text('data')}")
             if source.get("type") == "url":
                 return image_part(source.text("url"))
-    raise RequestError(f"{where}: a block is a text, an image or a tool's result, not {quoted(fields.get('type'), 60)}")
+    kind = quoted(fields.get("type"), 60)
+    raise RequestError(f"{fields.where}: a block is a text, an image or a tool's result, not {kind}")
 
 
 def _tool(tool: Any, where: str) -> dict[str, Any]:
@@ -246,9 +235,7 @@ def _head(call: ModelCall, reply: ModelReply, number: int) -> dict[str, Any]:
 
 
 def _usage(reply: ModelReply) -> dict[str, int]:
-    """Return the counts; the protocol has no way to leave them out, so they are 0 where they are unknown."""
-    counts = (0, 0) if reply.usage is None else (reply.usage.input_tokens, reply.usage.output_tokens)
-    return {"input_tokens": counts[0], "output_tokens": counts[1]}
+    return {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens}
 
 
 def _blocks(call: ModelCall, message: Message) -> list[dict[str, Any]]:

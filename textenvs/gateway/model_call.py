@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -102,7 +102,7 @@ class ModelReply:
         message: An assistant message: its visible text, ``reasoning_content``, and its calls.
         finish_reason: Why it ended; ``"stop_sequence"``: at one of the program's own.
         stop_sequence: The sequence, where it ended at one.
-        usage: Counts of tokens, where they are known.
+        usage: Counts of tokens; 0 where they are unknown, because many clients cannot do without them.
         logprobs: The sampled tokens, where they are known.
         token_ids: Their ids, likewise.
     """
@@ -110,7 +110,7 @@ class ModelReply:
     message: Message
     finish_reason: FinishReason = "stop"
     stop_sequence: str | None = None
-    usage: Usage | None = None
+    usage: Usage = Usage(0, 0)
     logprobs: tuple[TokenLogprob, ...] | None = None
     token_ids: tuple[int, ...] | None = None
 
@@ -124,7 +124,8 @@ class Fields:
     def __init__(self, body: Any, where: str = "") -> None:
         if not isinstance(body, Mapping):
             raise RequestError(f"{where or 'the body'} must be a JSON object, not {quoted(body, 60)}")
-        self._body, self._where = body, f"{where}." if where else ""
+        self.where = where
+        self._body, self._prefix = body, f"{where}." if where else ""
 
     def __contains__(self, name: str) -> bool:
         return self._body.get(name) is not None
@@ -136,7 +137,7 @@ class Fields:
         """Raise for a field among ``refused`` that is there; the values say what is not offered, and what is."""
         for name, problem in refused.items():
             if self._body.get(name):
-                raise RequestError(f"{self._where}{name}: {problem}", code="unsupported_parameter")
+                raise RequestError(f"{self._prefix}{name}: {problem}", code="unsupported_parameter")
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._body.get(name, default)
@@ -178,7 +179,16 @@ class Fields:
         return value
 
     def _problem(self, name: str, expected: str) -> RequestError:
-        return RequestError(f"{self._where}{name} must be {expected}, not {quoted(self._body.get(name), 60)}")
+        return RequestError(f"{self._prefix}{name} must be {expected}, not {quoted(self._body.get(name), 60)}")
+
+
+def read_content(content: Any, where: str, part: Callable[[Fields], Any]) -> Any:
+    """Return a message's content: a text, or parts as ``part`` reads them."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RequestError(f"{where} must be a text or a list of parts, not {quoted(content, 60)}")
+    return [part(Fields(item, f"{where}[{i}]")) for i, item in enumerate(content)] or ""
 
 
 def read_stop(value: Any, name: str) -> tuple[str, ...]:
@@ -259,6 +269,21 @@ def arguments_object(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def logprob_entries(call: ModelCall, reply: ModelReply) -> list[dict[str, Any]] | None:
+    """Return the log-probabilities of a reply as OpenAI writes them; ``None``: not wanted, or unknown."""
+    if not call.sampling.logprobs or reply.logprobs is None:
+        return None
+
+    def entry(token: str, logprob: float) -> dict[str, Any]:
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
+
+    most = call.sampling.top_logprobs
+    return [
+        {**entry(one.token, one.logprob), "top_logprobs": [entry(*top) for top in one.top[:most]]}
+        for one in reply.logprobs
+    ]
 
 
 def event(data: Any, name: str | None = None) -> bytes:

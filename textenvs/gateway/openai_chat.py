@@ -20,6 +20,7 @@ from .model_call import (
     conversation,
     event,
     function_schema,
+    logprob_entries,
     read_stop,
 )
 
@@ -95,8 +96,7 @@ def response(call: ModelCall, reply: ModelReply, number: int, created: int) -> d
     }
     if reply.token_ids is not None:
         choice["token_ids"] = list(reply.token_ids)
-    head = {**_head(call, number, created, "chat.completion"), "choices": [choice]}
-    return head if reply.usage is None else {**head, "usage": _usage(reply.usage)}
+    return {**_head(call, number, created, "chat.completion"), "choices": [choice], "usage": _usage(reply.usage)}
 
 
 def events(call: ModelCall, reply: ModelReply, number: int, created: int) -> Iterator[bytes]:
@@ -123,7 +123,7 @@ def events(call: ModelCall, reply: ModelReply, number: int, created: int) -> Ite
         arguments = {"arguments": made["function"]["arguments"]}
         yield chunk({"tool_calls": [{"index": place, "function": arguments}]})
     yield chunk({}, _finish_reason(reply))
-    if call.include_usage and reply.usage is not None:
+    if call.include_usage:
         yield event({**head, "choices": [], "usage": _usage(reply.usage)})
     yield event("[DONE]")
 
@@ -197,15 +197,5 @@ def _usage(usage: Usage) -> dict[str, int]:
 
 
 def _logprobs(call: ModelCall, reply: ModelReply) -> dict[str, Any] | None:
-    if not call.sampling.logprobs or reply.logprobs is None:
-        return None
-
-    def entry(token: str, logprob: float) -> dict[str, Any]:
-        return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
-
-    most = call.sampling.top_logprobs
-    content = [
-        {**entry(one.token, one.logprob), "top_logprobs": [entry(*top) for top in one.top[:most]]}
-        for one in reply.logprobs
-    ]
-    return {"content": content, "refusal": None}
+    entries = logprob_entries(call, reply)
+    return None if entries is None else {"content": entries, "refusal": None}

@@ -20,6 +20,8 @@ from .model_call import (
     conversation,
     event,
     function_schema,
+    logprob_entries,
+    read_content,
 )
 from .openai_chat import error as error
 from .openai_chat import read_format
@@ -91,20 +93,18 @@ def read(body: Any, earlier: Responses) -> ModelCall:
 
 def response(call: ModelCall, reply: ModelReply, number: int, created: int) -> dict[str, Any]:
     """Return the body of a response; ``number`` makes its ids, ``created`` is in seconds."""
-    usage = None
-    if reply.usage is not None:
-        counts = {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens}
-        usage = {
-            **counts,
-            "total_tokens": sum(counts.values()),
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens_details": {"reasoning_tokens": 0},
-        }
+    counts = {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens}
+    usage = {
+        **counts,
+        "total_tokens": sum(counts.values()),
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
     cut = reply.finish_reason == "length"
     return {
         **_head(call, number, created, "incomplete" if cut else "completed"),
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": _output(reply.message, number, _logprobs(call, reply)),
+        "output": _output(reply.message, number, logprob_entries(call, reply)),
         "usage": usage,
     }
 
@@ -169,15 +169,16 @@ def _messages(items: Any, earlier: Responses) -> Iterator[dict[str, Any]]:
             reply = {}
         match kind:
             case "message" if replied:
-                reply["content"] = _content(fields.get("content"), where)
+                reply["content"] = read_content(fields.get("content"), f"{where}.content", _part)
             case "message":
-                yield {"role": fields.text("role", ""), "content": _content(fields.get("content"), where)}
+                content = read_content(fields.get("content"), f"{where}.content", _part)
+                yield {"role": fields.text("role", ""), "content": content}
             case "function_call":
                 function = {"name": fields.text("name"), "arguments": fields.text("arguments", "{}")}
                 made = {"id": fields.text("call_id"), "type": "function", "function": function}
                 reply.setdefault("tool_calls", []).append(made)
             case "function_call_output":
-                content = _content(fields.get("output"), where)
+                content = read_content(fields.get("output"), f"{where}.output", _part)
                 yield {"role": "tool", "content": content, "tool_call_id": fields.text("call_id")}
             case "reasoning":
                 parts = [*fields.items("summary"), *fields.items("content")]
@@ -194,16 +195,7 @@ def _whole(reply: dict[str, Any]) -> dict[str, Any]:
     return {"role": "assistant", "content": "", **reply}
 
 
-def _content(content: Any, where: str) -> Any:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RequestError(f"{where}: content must be a text or a list of parts, not {quoted(content, 60)}")
-    return [_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)] or ""
-
-
-def _part(part: Any, where: str) -> Any:
-    fields = Fields(part, where)
+def _part(fields: Fields) -> Any:
     match fields.get("type"):
         case "input_text" | "output_text" | "text":
             return text_part(fields.text("text"))
@@ -211,7 +203,7 @@ def _part(part: Any, where: str) -> Any:
             return text_part(fields.text("refusal"))
         case "input_image" if isinstance(fields.get("image_url"), str):
             return image_part(fields.text("image_url"))
-    raise RequestError(f"{where}: a part is a text or an image's URL, not {quoted(fields.get('type'), 60)}")
+    raise RequestError(f"{fields.where}: a part is a text or an image's URL, not {quoted(fields.get('type'), 60)}")
 
 
 def _tool(tool: Any, where: str) -> dict[str, Any]:
@@ -278,17 +270,3 @@ def _output(message: Message, number: int, logprobs: list[dict[str, Any]] | None
         head = {"id": f"fc_{number}_{place}", "type": "function_call", "call_id": made["id"], "status": "completed"}
         items.append({**head, **made["function"]})
     return items
-
-
-def _logprobs(call: ModelCall, reply: ModelReply) -> list[dict[str, Any]] | None:
-    if not call.sampling.logprobs or reply.logprobs is None:
-        return None
-
-    def entry(token: str, logprob: float) -> dict[str, Any]:
-        return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
-
-    most = call.sampling.top_logprobs
-    return [
-        {**entry(one.token, one.logprob), "top_logprobs": [entry(*top) for top in one.top[:most]]}
-        for one in reply.logprobs
-    ]

@@ -123,7 +123,7 @@ class Session:
         if key is not None and self._delivered is not None:
             ticket, other = self._delivered
             if other.key == key and other.body == body:
-                self._open[ticket] = other
+                self._open[ticket], other.connected = other, True
                 return ticket
         if len(self._open) >= self.most_open:
             raise RequestError(

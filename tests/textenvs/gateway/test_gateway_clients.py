@@ -75,21 +75,21 @@ def test_responses_with_tools(stream, previous):
     }
     with answering(play_tools) as channel:
         client = chat_client(channel)
-        given, options = [{"role": "user", "content": "Twice 2 and 3?"}], {}
+        items, options = [{"role": "user", "content": "Twice 2 and 3?"}], {}
         for _ in range(2):
-            asked = {"model": "any", "input": given, "instructions": "Be brief.", "tools": [declared], **options}
+            request = {"model": "any", "input": items, "instructions": "Be brief.", "tools": [declared], **options}
             if stream:
-                with client.responses.stream(**asked) as events:
+                with client.responses.stream(**request) as events:
                     response = events.get_final_response()
             else:
-                response = client.responses.create(**asked)
+                response = client.responses.create(**request)
             made = [item for item in response.output if item.type == "function_call"]
             values = [(one.call_id, str(2 * json.loads(one.arguments)["a"])) for one in made]
             results = [{"type": "function_call_output", "call_id": key, "output": value} for key, value in values]
             if previous:
-                given, options = results, {"previous_response_id": response.id}
+                items, options = results, {"previous_response_id": response.id}
             else:
-                given = [*given, *(item.to_dict() for item in response.output), *results]
+                items = [*items, *(item.to_dict() for item in response.output), *results]
         assert response.output_text == "4 and 6"
         assert response.usage.total_tokens == 12
         first, second = channel.observations
@@ -104,19 +104,25 @@ def test_anthropic_messages_with_tools(stream):
         client = messages_client(channel)
         messages = [{"role": "user", "content": "Twice 2 and 3?"}]
         for _ in range(2):
-            asked = {"model": "any", "max_tokens": 9, "system": "Be brief.", "tools": [declared], "messages": messages}
+            request = {
+                "model": "any",
+                "max_tokens": 9,
+                "system": "Be brief.",
+                "tools": [declared],
+                "messages": messages,
+            }
             if stream:
-                with client.messages.stream(**asked) as events:
+                with client.messages.stream(**request) as events:
                     message = events.get_final_message()
             else:
-                message = client.messages.create(**asked)
+                message = client.messages.create(**request)
             results = [
                 {"type": "tool_result", "tool_use_id": block.id, "content": str(2 * block.input["a"])}
                 for block in message.content
                 if block.type == "tool_use"
             ]
-            said = [block.to_dict() for block in message.content]
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": results}]
+            blocks = [block.to_dict() for block in message.content]
+            messages += [{"role": "assistant", "content": blocks}, {"role": "user", "content": results}]
         assert (message.content[0].text, message.stop_reason) == ("4 and 6", "end_turn")
         assert (message.usage.input_tokens, message.usage.output_tokens) == (7, 5)
         first, second = channel.observations
@@ -127,12 +133,12 @@ def test_anthropic_messages_with_tools(stream):
 def test_logprobs_and_token_ids_reach_the_client():
     logprobs = (TokenLogprob("Y", -0.5, (("Y", -0.5), ("N", -1.5))), TokenLogprob("es.", -0.25))
     with answering(echo(logprobs=logprobs, token_ids=(5, 6))) as channel:
-        asked = {"model": "any", "messages": [user("?")], "logprobs": True, "top_logprobs": 1}
-        (choice,) = chat_client(channel).chat.completions.create(**asked).choices
+        request = {"model": "any", "messages": [user("?")], "logprobs": True, "top_logprobs": 1}
+        (choice,) = chat_client(channel).chat.completions.create(**request).choices
         assert [(one.token, one.logprob) for one in choice.logprobs.content] == [("Y", -0.5), ("es.", -0.25)]
         assert [len(one.top_logprobs) for one in choice.logprobs.content] == [1, 0]
         assert choice.token_ids == [5, 6]
-        chunks = list(chat_client(channel).chat.completions.create(**asked, stream=True))
+        chunks = list(chat_client(channel).chat.completions.create(**request, stream=True))
         assert sum(len(chunk.choices[0].logprobs.content) for chunk in chunks if chunk.choices[0].logprobs) == 2
 
 
@@ -165,9 +171,9 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_chat_refuses_in_words(words):
     with answering(echo()) as channel:
-        asked = {"model": "any", "messages": [user("?")], **REFUSED[words]}
+        request = {"model": "any", "messages": [user("?")], **REFUSED[words]}
         with pytest.raises(openai.BadRequestError, match=words) as caught:
-            chat_client(channel).chat.completions.create(**asked)
+            chat_client(channel).chat.completions.create(**request)
         assert caught.value.body["type"] == "invalid_request_error"
         assert channel.observations == []
 
@@ -207,26 +213,26 @@ def test_wrong_key_and_ended_session_are_refused():
 
 async def test_cancelled_call_is_the_same_turn_again():
     """The reply is given while nobody waits; the client's retry gets it."""
-    asked, replied = asyncio.Event(), asyncio.Event()
+    arrival, reply = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def policy(call):
-        loop.call_soon_threadsafe(asked.set)
-        asyncio.run_coroutine_threadsafe(replied.wait(), loop).result(60)
+        loop.call_soon_threadsafe(arrival.set)
+        asyncio.run_coroutine_threadsafe(reply.wait(), loop).result(60)
         return ModelReply(assistant("Late."))
 
     with answering(policy) as channel:
         client = openai.AsyncOpenAI(base_url=f"{gateway().url}/v1", api_key=channel.key, max_retries=0)
         request = {"model": "any", "messages": [user("?")]}
         first = asyncio.create_task(client.chat.completions.create(**request))
-        await asked.wait()
+        await arrival.wait()
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         while channel.session._open[0].connected:
             await asyncio.sleep(0.001)
         again = asyncio.create_task(client.chat.completions.create(**request))
-        replied.set()
+        reply.set()
         assert (await again).choices[0].message.content == "Late."
         assert len(channel.observations) == 1
         assert (await client.chat.completions.create(**request)).choices[0].message.content == "Late."

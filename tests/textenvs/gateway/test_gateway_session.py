@@ -34,7 +34,7 @@ class Calls(RuleBasedStateMachine):
             assert self.session.ended
             return
         except RequestError:
-            assert len(self.session._open) == 5  # too many are open
+            assert len(self.session._open) >= 5  # a reply that is read again is open beyond the limit
             return
         if ticket in self.bodies:  # a retry: of an equal call, which nobody waits for, or which has a key
             assert self.bodies[ticket] == (body, key)

@@ -49,9 +49,9 @@ def test_chat_reply_survives_the_round_trip(message):
                 streamed["tool_calls"][part["index"]]["function"]["arguments"] += part["function"]["arguments"]
     for part in streamed["tool_calls"]:
         del part["index"]
-    for said in (whole, {"role": "assistant", **streamed}):
-        said = {key: value for key, value in said.items() if value != []}
-        read = openai_chat.read({"messages": [user("?"), said, user("And?")]}).messages
+    for reply in (whole, {"role": "assistant", **streamed}):
+        reply = {key: value for key, value in reply.items() if value != []}
+        read = openai_chat.read({"messages": [user("?"), reply, user("And?")]}).messages
         assert message_key(read[1]) == message_key(message)
 
 

@@ -80,8 +80,14 @@ async def with_anthropic(task, url, key):
     messages = [{"role": "user", "content": task.question}]
     async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as client:
         while True:
-            asked = {"model": "any", "max_tokens": 9, "system": "Be brief.", "messages": messages, "tools": [declared]}
-            async with client.messages.stream(**asked) as stream:
+            request = {
+                "model": "any",
+                "max_tokens": 9,
+                "system": "Be brief.",
+                "messages": messages,
+                "tools": [declared],
+            }
+            async with client.messages.stream(**request) as stream:
                 reply = await stream.get_final_message()
             messages.append({"role": "assistant", "content": reply.content})
             results = [
@@ -142,8 +148,8 @@ def returning(value):
     [(True, 1.0, "solved"), (0, 0.0, "done"), (-0.5, -0.5, "done"), ({"a": 2}, 2.0, "solved")],
 )
 def test_returned_value_is_the_reward(value, reward, stop):
-    _, given, terminated, _, info = make(returning(value)).step("x")
-    assert (given, terminated, info["stop"]) == (reward, True, stop)
+    _, result, terminated, _, info = make(returning(value)).step("x")
+    assert (result, terminated, info["stop"]) == (reward, True, stop)
 
 
 @pytest.mark.parametrize(
@@ -377,14 +383,14 @@ def test_blocking_coroutine_stops_no_other_program():
 
 def one_call(task, url, key, **options):
     reply = ask(url, key, user("?"), tools=[TOOL], **options)
-    seen.append(reply)
+    replies.append(reply)
     if reply.get("tool_calls"):
         results = [{"role": "tool", "tool_call_id": made["id"], "content": "4"} for made in reply["tool_calls"]]
         ask(url, key, user("?"), reply, *results, tools=[TOOL])
     return 1.0
 
 
-seen = []
+replies = []
 
 
 def test_react_gives_results_as_observations():
@@ -411,8 +417,8 @@ def test_tools_are_known_before_the_first_reset():
 def test_unreadable_call_reaches_the_program_as_text():
     env, broken = make(one_call), '<tool_call>\n{"name": "double", "argum'
     env.step(broken)
-    assert seen[-1]["content"] == broken
-    assert "tool_calls" not in seen[-1]
+    assert replies[-1]["content"] == broken
+    assert "tool_calls" not in replies[-1]
 
 
 def test_wishes_on_the_reply_are_kept():
@@ -426,11 +432,11 @@ def test_wishes_on_the_reply_are_kept():
         return one_call(task, url, key, stop=["\n", "END"])
 
     make(no_call).step(CALL)
-    assert "tool_calls" not in seen[-1]
+    assert "tool_calls" not in replies[-1]
     make(single).step(f"{CALL}\n{CALL}")
-    assert len(seen[-1]["tool_calls"]) == 1
+    assert len(replies[-1]["tool_calls"]) == 1
     make(stopped).step("It is 4. END of it.\nReally.")
-    assert seen[-1]["content"] == "It is 4. "
+    assert replies[-1]["content"] == "It is 4. "
 
 
 # ------------------------------------------------------------------ options

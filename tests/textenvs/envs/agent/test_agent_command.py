@@ -163,16 +163,16 @@ def test_programs_end_with_the_killed_run(tmp_path):
                       tasks=[Task("a", "test", (user("?"),), "4")]) for _ in range(2)]
         for env in envs:
             env.reset(seed=0)
-        told = [[json.loads(env.state.messages[-1]["content"]), str(env._live[2]._program.folder)] for env in envs]
-        print(json.dumps(told), flush=True)
+        programs = [[json.loads(env.state.messages[-1]["content"]), str(env._live[2]._program.folder)] for env in envs]
+        print(json.dumps(programs), flush=True)
         time.sleep(600)
     """
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(run)], stdout=subprocess.PIPE, text=True)
     try:
-        told = json.loads(process.stdout.readline())
+        programs = json.loads(process.stdout.readline())
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
-    pids = [pid for listed, _ in told for pid in listed]
-    wait_until(lambda: not any(map(runs, pids)) and not any(Path(folder).exists() for _, folder in told))
+    pids = [pid for listed, _ in programs for pid in listed]
+    wait_until(lambda: not any(map(runs, pids)) and not any(Path(folder).exists() for _, folder in programs))
