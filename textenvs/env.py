@@ -45,9 +45,28 @@ from .reasoning import Marks, Spans, split_reasoning
 from .spaces import AssistantTurn, Conversation
 from .task import Rows, Task, TaskSet
 from .text import plural, printable, quoted
-from .turn import FAILURE_STOPS, LARGEST, EnvironmentFailure, EpisodeState, StateT, Turn, check_numbers, copy_state
+from .turn import (
+    FAILURE_STOPS,
+    LARGEST,
+    EnvironmentFailure,
+    EpisodeState,
+    NoDemonstration,
+    StateT,
+    Turn,
+    check_numbers,
+    copy_state,
+)
 
-__all__ = ["FAILURE_STOPS", "LARGEST", "EnvironmentFailure", "EpisodeState", "TextEnv", "Turn", "check_numbers"]
+__all__ = [
+    "FAILURE_STOPS",
+    "LARGEST",
+    "EnvironmentFailure",
+    "EpisodeState",
+    "NoDemonstration",
+    "TextEnv",
+    "Turn",
+    "check_numbers",
+]
 
 ResetResult = tuple[Messages, dict[str, Any]]
 StepResult = tuple[Messages, float, bool, bool, dict[str, Any]]
@@ -135,7 +154,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         raise NotImplementedError(f"{type(self).__name__} must define respond(reply) -> Turn")
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """Return the scripted expert's next reply in the episode's state; ``rng`` is the expert's own."""
+        """Return the scripted expert's next reply in the episode's state; ``rng`` is the expert's own.
+
+        :class:`NoDemonstration`: there is none of this task, and training takes another one.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no scripted demonstrations")
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:

@@ -74,7 +74,7 @@ class ExternalEnv(TextEnv[ExternalStateT]):
         state = self.state
         if state.assistant_turns == 1:
             state.opened = len(state.messages) - 1
-        running, replies = self._take()
+        running, replies = self._take(state.opened, state.messages[state.opened : -1])
         try:
             answer = running.reply(reply)
         except BaseException as error:  # its state is unknown now
@@ -109,10 +109,16 @@ class ExternalEnv(TextEnv[ExternalStateT]):
         state.truncated, state.stop = True, turn.cut
         return self._result(turn)
 
-    def _take(self) -> tuple[Running, Messages]:
-        """Return the running episode before the current reply, and the replies that it has received."""
+    def _running(self) -> Running:
+        """Return the running episode, which waits for the next reply; it is played again where there is none."""
         state = self.state
-        past = state.messages[state.opened : -1]
+        opened = state.opened if state.assistant_turns else len(state.messages)
+        running, replies = self._take(opened, state.messages[opened:])
+        self._live = (self.task, replies, running)
+        return running
+
+    def _take(self, opened: int, past: Messages) -> tuple[Running, Messages]:
+        """Return the running episode after ``opened`` messages and ``past``, and the replies that it has received."""
         replies = tuple(message for message in past if message["role"] == "assistant")
         if self._live is not None:
             task, had, running = self._live
@@ -123,7 +129,7 @@ class ExternalEnv(TextEnv[ExternalStateT]):
         running = self.begin(self.task)
         try:
             opening = clean_messages(running.opening)
-            self._compare("its opening", opening, state.messages[state.opened - len(opening) : state.opened])
+            self._compare("its opening", opening, self.state.messages[opened - len(opening) : opened])
             replayed: Messages = ()
             for number, reply in enumerate(replies, start=1):
                 replayed = (*replayed, reply, *clean_messages(running.reply(reply).messages))

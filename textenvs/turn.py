@@ -43,6 +43,10 @@ class EnvironmentFailure(Exception):
         return f"{self.stop}: {self.reason}"
 
 
+class NoDemonstration(NotImplementedError):
+    """Raised in ``demonstration`` when there is none of this task; there may be some of other tasks."""
+
+
 @dataclass(frozen=True, init=False)
 class Turn:
     """The environment's answer to one assistant message.

@@ -28,7 +28,7 @@ def add_command(commands: Any, name: str) -> None:
         if isinstance(group, Mapping) and title != "arguments":
             add_arguments(command.add_argument_group(title), group)
     command.add_argument("--traceback", action="store_true", help="show where an error comes from")
-    command.set_defaults(parser=command, takes_options="id" in declared["arguments"])
+    command.set_defaults(parser=command, takes_options=declared.get("takes_options", "id" in declared["arguments"]))
 
 
 def add_arguments(parser: Any, declared: Mapping[str, Mapping[str, Any]]) -> None:

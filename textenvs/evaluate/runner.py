@@ -199,14 +199,13 @@ class _Episode:
     """A record in progress, and the environment's calls with their errors as data."""
 
     def __init__(self, job: Job, calls: Calls, policy: Policy, stats: Stats) -> None:
-        self.env = env = calls.env
+        self.env = calls.env
         self.record = Record(job.task, job.sample, job.seed, job.task_index, task_key="", data_source="")
         self._calls = calls
         self._policy = policy
         self._player: Player | None = None
         self._reply = Reply("")  # the last one
         self._stats = stats
-        self._tools = tools_of(env)
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
         with _environments_errors():
@@ -221,8 +220,10 @@ class _Episode:
     async def ask(self, conversation: Messages) -> str | Message:
         if self._player is None:
             self._player = self._policy.start(self.env, self.record.seed)
+        with _environments_errors():
+            tools = tools_of(self.env)  # of a program, those of its call
         try:
-            self._reply = reply = await self._player(conversation, self._tools)
+            self._reply = reply = await self._player(conversation, tools)
         except Stopped:
             raise
         except OutOfContext as error:

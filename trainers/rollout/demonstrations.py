@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from textenvs.bounded_files import parse_json
 from textenvs.data import TaskError
 from textenvs.data.files import file_rows, without_nulls
-from textenvs.env import TextEnv
+from textenvs.env import NoDemonstration, TextEnv
 from textenvs.messages import Messages, check_conversation, copy_messages, text_of
 
 from ..chat_template import RendererError, Tools
@@ -31,6 +31,9 @@ from ..engines.base import Generation
 from ..trajectory import Status, Trajectory
 from .episode_tokens import EpisodeTokens
 from .renderer import Renderer
+
+#: The most tasks in a row without a demonstration.
+_WITHOUT = 1000
 
 
 class DemonstrationError(ValueError):
@@ -89,7 +92,7 @@ def play(
         raise ValueError(f"mistake_weight must be at least 0, not {mistake_weight}")
     if tasks is not None and env.tasks.size is not None and tasks >= env.tasks.size:
         tasks = None
-    played = number = 0
+    played = number = without = 0
     with ExitStack() as stack:
         call: Callable[..., Any] = _called
         if step_timeout_s is not None:
@@ -99,6 +102,13 @@ def play(
             number += 1
             try:
                 conversation, opening, wrongs = _episode(env, rng, tasks, mistake_rate, call)
+            except NoDemonstration as error:
+                without += 1
+                if without >= _WITHOUT:
+                    raise DemonstrationError(
+                        f"{without} tasks in a row have no demonstration; the last: {error}"
+                    ) from error
+                continue
             except ConnectionError as error:
                 raise DemonstrationError(
                     f"{error}: a server must run and show its scripted replies (textenvs serve --allow expert); "
@@ -106,7 +116,7 @@ def play(
                 ) from error
             weights = [mistake_weight if wrong else 1.0 for wrong in wrongs]
             if any(weights):
-                played += 1
+                played, without = played + 1, 0
                 yield _up_to_last_imitated(conversation, opening, weights)
 
 
@@ -168,6 +178,8 @@ def _episode(
         try:
             hook = "careless_reply" if wrong else "demonstration"
             reply = call(hook, getattr(env, hook), rng)
+        except NoDemonstration:
+            raise
         except NotImplementedError as error:
             raise DemonstrationError(
                 f"{error}: give conversations to imitate (files with a column 'messages'), "

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import textenvs
-from textenvs import Task, TextEnv, Turn
+from textenvs import NoDemonstration, Task, TextEnv, Turn
 from textenvs.messages import Messages, assistant, system, user
 from textenvs.serve.client import RemoteError
 from trainers.builders import policy as builders_policy
@@ -186,6 +186,34 @@ def test_unavailable_server_scripts_say_what_to_do(hook, monkeypatch):
     problem = r"http://there: .*textenvs serve --allow expert.*'messages'\), or switch the warm start off"
     with pytest.raises(DemonstrationError, match=problem):
         list(play(env, 20, seed=0, mistake_rate=0.5))
+
+
+class Sparse(TextEnv[Any]):
+    """Its expert knows the tasks below ``known``."""
+
+    def __init__(self, known: int) -> None:
+        super().__init__(Sums(), max_assistant_turns=1)
+        self.known = known
+
+    def respond(self, reply: Any) -> Turn:
+        return Turn(terms={"right": 1.0}, terminated=True, stop="solved")
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        if int(self.task.key) >= self.known:
+            raise NoDemonstration(f"not of {self.task.key}")
+        return "known"
+
+    def careless_reply(self, rng: np.random.Generator) -> str:
+        return "careless"
+
+
+def test_tasks_without_a_demonstration_are_passed_over(monkeypatch):
+    played = list(play(Sparse(known=5), 20, seed=0))
+    assert len(played) == 20
+    assert all(int(demonstration.messages[0]["content"].split()[0]) < 5 for demonstration in played)
+    monkeypatch.setattr(demonstrations, "_WITHOUT", 30)
+    with pytest.raises(DemonstrationError, match=r"30 tasks in a row have no demonstration; the last: not of \d+"):
+        list(play(Sparse(known=0), 20, seed=0, mistake_rate=0.5))
 
 
 class Odd(TextEnv[Any]):

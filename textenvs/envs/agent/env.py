@@ -27,6 +27,7 @@ from . import example
 from .attacks import ATTACKS
 from .episode import Episode, Settings, format_of
 from .program import CommandProgram, FunctionProgram, Program, task_fields
+from .record import Record
 from .tasks import LEVELS, READER
 
 EXAMPLE = "textenvs.envs.agent.example:arithmetic"
@@ -67,6 +68,8 @@ class Agent(ExternalEnv[AgentState]):
         expert: A function, or ``"module:function"``, of the task, the messages and a generator, for demonstrations: it
             returns the next reply, a text or an assistant message with ``tool_calls``.
         careless: The same for replies that are mostly wrong.
+        record: A folder of ``textenvs record``, whose solved runs are the demonstrations, in the place of ``expert``
+            (and of the example's scripts). No mistakes can be mixed in: the program would then do something else.
         tasks: Tasks, or what :func:`~textenvs.data.sources.open_source` takes: a task set, or a file whose rows have a
             ``question`` (a text, or messages as ``prompt``) and perhaps an ``answer``; other columns go to the program
             in ``task.extra``. ``None`` for generated expressions, which the example plays.
@@ -102,6 +105,7 @@ class Agent(ExternalEnv[AgentState]):
         scorer: str | Callable[..., Any] | None = None,
         expert: str | Callable[..., Any] | None = None,
         careless: str | Callable[..., Any] | None = None,
+        record: str | None = None,
         tasks: Source | Sequence[Task] = None,
         level: str | None = None,
         split: Split = "train",
@@ -118,6 +122,8 @@ class Agent(ExternalEnv[AgentState]):
             raise ValueError("give either agent or command, not both: they are two ways to name the program")
         if files is not None and command is None:
             raise ValueError("files are for a command, which has a folder of its own; agent has none")
+        if expert is not None and record is not None:
+            raise ValueError("give either expert or record, not both: they are two ways to demonstrate")
         make_format(call_format)  # which knows the names
         source: Any = tasks
         if isinstance(tasks, (list, tuple)) and any(isinstance(task, Task) for task in tasks):
@@ -130,10 +136,12 @@ class Agent(ExternalEnv[AgentState]):
         self._example = agent in (None, EXAMPLE, example.arithmetic) and command is None
         if self._example:
             agent = example.arithmetic
-            expert, careless = expert or example.expert, careless or example.careless
+            if record is None:
+                expert, careless = expert or example.expert, careless or example.careless
         self._agent = None if agent is None else resolve("agent", agent)
         self._command = None if command is None else make_of("command", _words, command)
         self._files = None if files is None else make_of("files", _folder, files)
+        self._record = None if record is None else make_of("record", Record, record)
         self._expert = None if expert is None else resolve("expert", expert)
         self._careless = None if careless is None else resolve("careless", careless)
         self._settings = Settings(
@@ -227,10 +235,14 @@ class Agent(ExternalEnv[AgentState]):
 
     @property
     def scripts(self) -> frozenset[str]:
-        hooks = {"demonstration": self._expert, "careless_reply": self._careless}
+        hooks = {"demonstration": self._record or self._expert, "careless_reply": self._careless}
         return frozenset(name for name, function in hooks.items() if function is not None)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
+        if self._record is not None:
+            running = self._running()
+            assert isinstance(running, Episode)
+            return self._spelled(self._record.reply(self.task, self.state.assistant_turns, running.messages))
         return self._scripted("expert", self._expert, rng)
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
@@ -239,7 +251,10 @@ class Agent(ExternalEnv[AgentState]):
     def _scripted(self, option: str, function: Callable[..., Any] | None, rng: np.random.Generator) -> str | Message:
         if function is None:
             raise NotImplementedError(f"{self._settings.name} has no scripted replies; name a function with {option}=")
-        reply = function(self.task, self._read_messages(), rng)
+        return self._spelled(function(self.task, self._read_messages(), rng))
+
+    def _spelled(self, reply: str | Message) -> str | Message:
+        """Return a reply as the policy would write it."""
         if isinstance(reply, str):
             return self.format.write(reply)
         return self.format.write(text_of(reply), reply.get("tool_calls", ()))

@@ -92,6 +92,11 @@ class Episode:
             self.close()
             raise
 
+    @property
+    def messages(self) -> Messages:
+        """The messages of the call that waits for a reply, as the program sent them."""
+        return self._call.messages
+
     def close(self) -> None:
         self._end()
 
