@@ -17,6 +17,7 @@ from textenvs.evaluate.plan import Job
 from textenvs.evaluate.policies import Reply
 from textenvs.evaluate.records import Record
 from textenvs.event_loop import wait_for
+from textenvs.external import Answer, ExternalEnv
 from textenvs.lookahead import Lookahead
 from textenvs.messages import assistant, system, user
 from textenvs.records.reader import _of_record
@@ -27,9 +28,13 @@ from textenvs.viewer.branches import Branch, BranchError
 class Switching(RuleBasedStateMachine):
     """An environment that goes on, begins anew, branches and goes back, beside a model with numbered conversations."""
 
+    @staticmethod
+    def make():
+        return Contexts(max_assistant_turns=None)
+
     def __init__(self):
         super().__init__()
-        self.env = Contexts(max_assistant_turns=None)
+        self.env = self.make()
         self.current, self.left = list(self.env.reset(seed=3)[0]), []
         self.actions, self.results = [], [(tuple(self.current), self.env.state.contexts)]
         self.saved = None
@@ -117,14 +122,62 @@ class Switching(RuleBasedStateMachine):
         self.check()
 
     def teardown(self):
-        again = Contexts(max_assistant_turns=None)
+        again = self.make()
         assert (again.reset(seed=3)[0], again.state.contexts) == self.results[0]
         for action, result in zip(self.actions, self.results[1:], strict=True):
             assert (again.step(action)[0], again.state.contexts) == result
 
 
+class Elsewhere(ExternalEnv):
+    """The same episodes, as ones that run elsewhere: a copy plays the replies again."""
+
+    def begin(self, task):
+        return Running(task)
+
+
+class Running:
+    def __init__(self, task):
+        self.env = Contexts(max_assistant_turns=None)
+        self.opening, _ = self.env.reset(seed=3, options={"task": task})
+
+    def reply(self, message):
+        size, contexts = len(self.env.state.messages), self.env.state.contexts
+        *_, reward, terminated, _, info = self.env.step(message)
+        added, context = messages_of_turn(self.env.state, size, contexts)
+        return Answer(messages=added[1:], context=context, reward=reward, terminated=terminated, stop=info["stop"])
+
+    def close(self):
+        self.env.close()
+
+
+class SwitchingElsewhere(Switching):
+    @staticmethod
+    def make():
+        return Elsewhere(ToyTasks())
+
+
 TestSwitching = Switching.TestCase
 TestSwitching.settings = settings(max_examples=30, stateful_step_count=15)
+TestSwitchingElsewhere = SwitchingElsewhere.TestCase
+TestSwitchingElsewhere.settings = settings(max_examples=15, stateful_step_count=12)
+
+
+def test_replay_compares_contexts():
+    env = Elsewhere(ToyTasks())
+    env.reset(seed=0)
+    env.step("answered")
+    env.step("more")
+    saved = env.snapshot()
+    saved.digests = (*saved.digests[:1], saved.digests[2], saved.digests[2])
+    other = Elsewhere(ToyTasks())
+    other.restore(saved)
+    *_, info = other.step("more")
+    assert "it said something else (turn 1)" in info["failure"]
+
+
+def test_cut_turn_has_no_context():
+    with pytest.raises(ValueError, match="no next observation"):
+        Answer(cut="max_turns", context=[user("x")])
 
 
 @pytest.mark.parametrize(
