@@ -55,6 +55,8 @@ from .turn import (
     Turn,
     check_numbers,
     copy_state,
+    enter_context,
+    transcript_of,
 )
 
 __all__ = [
@@ -83,8 +85,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         tasks: The task set to draw from, or a list of tasks.
         max_assistant_turns: Truncate after this many assistant messages; ``None`` for no limit.
         max_user_turns: Truncate when the assistant has replied and the user has no turn left, counting the user's
-            messages after the opening; ``None`` for no limit.
-        system_prompt: Put before the opening as a system message when it has none; ``None`` for none.
+            messages after the opening (of each context); ``None`` for no limit.
+        system_prompt: Put before the opening, and before a context, as a system message when it has none; ``None`` for
+            none.
         render_mode: ``"ansi"`` (``render()`` returns the transcript), ``"human"`` (each step prints it) or ``None``.
         reasoning_marks: What stands before and after a policy's private reasoning, as pairs, where it is not one of
             :data:`~textenvs.reasoning.REASONING_MARKS`; none of these counts then. The reasoning of a reply becomes its
@@ -265,9 +268,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             action: The assistant's raw text, or an assistant message.
 
         Returns:
-            ``(conversation, reward, terminated, truncated, info)``; ``info`` has ``terms`` (they sum to the reward),
-            ``metrics``, ``stop`` (why the episode ended, else ``None``), ``failed`` and what identifies the task; at
-            the end ``user_messages``, where a model plays the user.
+            ``(conversation, reward, terminated, truncated, info)``. The conversation extends the last one, or is
+            another context (:attr:`EpisodeState.contexts` has those that were left). ``info`` has ``terms`` (they sum
+            to the reward), ``metrics``, ``stop`` (why the episode ended, else ``None``), ``failed`` and what identifies
+            the task; at the end ``user_messages``, where a model plays the user.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode is over or was never started.
@@ -279,10 +283,11 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     def render(self) -> str | None:  # type: ignore[override]
         """Return the transcript (``"ansi"``), or print its new part and return ``None`` (``"human"``).
 
-        Control characters of models, users and tools are escaped: a transcript must not drive the terminal.
+        A line says where a context begins or continues. Control characters of models, users and tools are escaped: a
+        transcript must not drive the terminal.
         """
         if self.render_mode == "ansi":
-            return printable(transcript(self.state.messages))
+            return printable(transcript_of(self.state))
         if self.render_mode == "human":
             new = self.state.messages[self._printed :]
             self._printed = len(self.state.messages)
@@ -390,14 +395,18 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _open(self, opening: Sequence[Message]) -> ResetResult:
         messages = clean_messages(check_conversation(opening, f"{type(self).__name__}.opening"))
-        if self.system_prompt is not None and not (messages and messages[0]["role"] == "system"):
-            messages = ({"role": "system", "content": self.system_prompt}, *messages)
+        messages = self._with_system_prompt(messages)
         if not messages:
             raise ValueError(f"{type(self).__name__}.opening returned no message; an episode starts with at least one")
         self.state.messages = messages
         if self.render_mode == "human":
             self.render()
         return copy_messages(messages), self._identity()
+
+    def _with_system_prompt(self, messages: Messages) -> Messages:
+        if self.system_prompt is None or (messages and messages[0]["role"] == "system"):
+            return messages
+        return ({"role": "system", "content": self.system_prompt}, *messages)
 
     def _play(self, action: str | Message) -> StepResult | Coroutine[Any, Any, StepResult]:
         try:
@@ -473,14 +482,31 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         assert turn.reward is not None
         state = self.state
         state.return_so_far += turn.reward
-        if not (turn.terminated or turn.messages):
+        if not (turn.terminated or turn.messages or turn.context):
             raise ValueError(f"{type(self).__name__}.respond: a turn that does not terminate must say something")
-        spent = None if turn.terminated else self.spent_budget(turn.messages)
+        current, context, news = (*state.messages, *turn.messages), turn.context, turn.messages
+        contexts, start = state.contexts, 0
+        if context is not None:
+            context = self._with_system_prompt(context)
+            contexts, start = enter_context(contexts, current, context)
+            news = (*news, *(context[start:] if start else ()))  # what a context begins with is an opening
+        spent = None if turn.terminated else self.spent_budget(news)
         if spent != "max_user_turns":  # the user has no turn left: nothing more is said
-            state.messages = (*state.messages, *turn.messages)
-            state.user_turns += not turn.terminated and _speaks(turn.messages)
+            state.messages = current
+            if context is not None:
+                self._print_context(contexts, start)
+                state.messages, state.contexts = context, contexts
+            state.user_turns += not turn.terminated and _speaks(news)
         state.terminated, state.truncated, state.stop = turn.terminated, spent is not None, spent or turn.stop
         return self._result(turn)
+
+    def _print_context(self, contexts: tuple[Messages, ...], start: int) -> None:
+        """Print the rest of a conversation that is left, and that another one begins, or continues after ``start``."""
+        if self.render_mode != "human" or contexts is self.state.contexts:
+            return
+        self.render()
+        self._printed = start
+        print(f"[a context of {plural(start, 'message')} continues]" if start else "[a context begins]", flush=True)
 
     def _identity(self) -> dict[str, Any]:
         task = self.task

@@ -1,12 +1,14 @@
 """Environments whose episodes run elsewhere: a program, a connection, a rollout of another library.
 
-The running episode is no part of the state: the state has the conversation and the task. Where there is no running
-episode that has just come to the same point (after ``restore``, in a fork, in another process), one is begun from the
-task and the replies are played again; its messages are compared with the conversation.
+The running episode is no part of the state: the state has the task, the replies, and a digest of the answer to each.
+Where there is no running episode that has just come to the same point (after ``restore``, in a fork, in another
+process), one is begun from the task and the replies are played again; its answers are compared with the digests.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +20,17 @@ from .task import Task
 
 
 class Answer(Turn):
-    """An episode's answer to one reply: a turn that may also say which budget ran out elsewhere (``cut``)."""
+    """An episode's answer to one reply: a turn that may also say which budget ran out elsewhere (``cut``).
+
+    A turn that was cut has no next observation, so no context (``ValueError``).
+    """
 
     cut: str | None
 
     def __init__(self, *, cut: str | None = None, **turn: Any) -> None:
         super().__init__(**turn)
+        if cut is not None and self.context is not None:
+            raise ValueError(f"a turn that ends by {cut!r} has no next observation, so no context")
         self.__dict__["cut"] = cut
 
 
@@ -42,9 +49,12 @@ class Running(Protocol):
 
 @dataclass
 class ExternalState(EpisodeState):
-    """The number of messages before the first reply."""
+    """The replies so far, and digests of the opening and of the answer to each reply."""
 
-    opened: int = 0
+    shared: ClassVar[tuple[str, ...]] = (*EpisodeState.shared, "replies", "digests")
+
+    replies: Messages = ()
+    digests: tuple[bytes, ...] = ()
 
 
 ExternalStateT = TypeVar("ExternalStateT", bound=ExternalState)
@@ -68,13 +78,12 @@ class ExternalEnv(TextEnv[ExternalStateT]):
         self._drop()
         running = self.begin(task)
         self._live = (task, (), running)
+        self.state.digests = (_digest(clean_messages(running.opening)),)
         return running.opening
 
     def respond(self, reply: Message) -> Turn:
         state = self.state
-        if state.assistant_turns == 1:
-            state.opened = len(state.messages) - 1
-        running, replies = self._take(state.opened, state.messages[state.opened : -1])
+        running = self._take()
         try:
             answer = running.reply(reply)
         except BaseException as error:  # its state is unknown now
@@ -82,10 +91,11 @@ class ExternalEnv(TextEnv[ExternalStateT]):
             if isinstance(error, ValueError):  # of Turn: terms that do not sum to the reward, a number that is none
                 raise EnvironmentFailure("tool_failed", f"{self.tasks.name}: {error}") from error
             raise
+        state.replies, state.digests = (*state.replies, reply), (*state.digests, _digest_of(answer))
         if answer.terminated or answer.cut:
             running.close()
         else:
-            self._live = (self.task, (*replies, reply), running)
+            self._live = (self.task, state.replies, running)
         return answer
 
     def close(self) -> None:
@@ -111,35 +121,30 @@ class ExternalEnv(TextEnv[ExternalStateT]):
 
     def _running(self) -> Running:
         """Return the running episode, which waits for the next reply; it is played again where there is none."""
-        state = self.state
-        opened = state.opened if state.assistant_turns else len(state.messages)
-        running, replies = self._take(opened, state.messages[opened:])
-        self._live = (self.task, replies, running)
+        running = self._take()
+        self._live = (self.task, self.state.replies, running)
         return running
 
-    def _take(self, opened: int, past: Messages) -> tuple[Running, Messages]:
-        """Return the running episode after ``opened`` messages and ``past``, and the replies that it has received."""
-        replies = tuple(message for message in past if message["role"] == "assistant")
+    def _take(self) -> Running:
+        """Return the running episode before the current reply, one that has received the earlier replies."""
+        state = self.state
         if self._live is not None:
-            task, had, running = self._live
-            if task is self.task and had == replies:
+            task, replies, running = self._live
+            if task is self.task and replies == state.replies:
                 self._live = None
-                return running, replies
+                return running
             self._drop()
         running = self.begin(self.task)
         try:
-            opening = clean_messages(running.opening)
-            self._compare("its opening", opening, self.state.messages[opened - len(opening) : opened])
-            replayed: Messages = ()
-            for number, reply in enumerate(replies, start=1):
-                replayed = (*replayed, reply, *clean_messages(running.reply(reply).messages))
-                self._compare(f"turn {number}", replayed, past[: len(replayed)])
+            self._compare("its opening", _digest(clean_messages(running.opening)), state.digests[0])
+            for number, reply in enumerate(state.replies, start=1):
+                self._compare(f"turn {number}", _digest_of(running.reply(reply)), state.digests[number])
         except BaseException:
             running.close()
             raise
-        return running, replies
+        return running
 
-    def _compare(self, where: str, replayed: Messages, before: Messages) -> None:
+    def _compare(self, where: str, replayed: bytes, before: bytes) -> None:
         if replayed != before:
             played = f"{self.tasks.name}: played again, it said something else ({where})"
             raise EnvironmentFailure("tool_failed", f"{played}; it can neither be forked nor restored")
@@ -148,3 +153,12 @@ class ExternalEnv(TextEnv[ExternalStateT]):
         live, self._live = self._live, None
         if live is not None:
             live[2].close()
+
+
+def _digest_of(answer: Answer) -> bytes:
+    """Return a digest of what is said to a reply, and whether that is the end; judges may give other rewards."""
+    return _digest(answer.messages, answer.context, over=answer.terminated or answer.cut is not None)
+
+
+def _digest(messages: Messages, context: Messages | None = None, *, over: bool = False) -> bytes:
+    return hashlib.blake2b(json.dumps([messages, context, over], sort_keys=True).encode(), digest_size=16).digest()

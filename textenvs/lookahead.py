@@ -166,7 +166,8 @@ class Lookahead:
 
         Raises:
             EnvironmentFailure: When awaited: all futures failed, or the episode itself had.
-            ValueError: When awaited: scores that are no finite numbers or have no weight's name.
+            ValueError: The episode, or when awaited a future, has several contexts. When awaited: scores that are no
+                finite numbers or have no weight's name.
         """
         check_env("looking ahead", env)
         state = env.state
@@ -174,6 +175,7 @@ class Lookahead:
             raise gymnasium.error.ResetNeeded(
                 f"{type(env).__name__}: there is no episode to look ahead in; reset first"
             )
+        _check_contexts(type(env).__name__, state.contexts)
         samples = self.count(over=state.done)
         # From a copy of the episode's randomness: drawing must not change the episode.
         episode = int(copy.deepcopy(env.np_random).integers(2**63))
@@ -284,6 +286,7 @@ class Lookahead:
             await play(fork, reply, resume=True, turns=self.window, episode=episode)
         if episode.failed:
             raise EnvironmentFailure(episode.info["stop"], episode.info["failure"])
+        _check_contexts(type(fork).__name__, episode.contexts)
         return Played(episode.conversation, partial(conversation_scores, fork), len(episode.rewards), fork.state.done)
 
     async def _grade(self, conversation: Messages) -> float | None:
@@ -343,6 +346,14 @@ def checked_scores(scores: Any, where: str) -> dict[str, float]:
     numbers = {name: float(value) for name, value in scores.items()}
     check_numbers(f"{where}: the scores", numbers)
     return numbers
+
+
+def _check_contexts(env: str, contexts: tuple[Messages, ...]) -> None:
+    if contexts:
+        raise ValueError(
+            f"{env}: the multiturn-aware reward scores and measures one conversation, and this episode has left "
+            f"{len(contexts)} of them (compaction, sub-agents); reward its turns in the environment"
+        )
 
 
 def _as_seen(messages: Messages) -> Messages:

@@ -20,7 +20,8 @@ class Episode:
 
     number: int = 0  # which of several episodes it is, in the order of their tasks
     seed: int | None = None  # what ``reset`` was given
-    conversation: Messages = ()  # all that was said, up to the error if there was one
+    conversation: Messages = ()  # the last observation, up to the error if there was one
+    contexts: tuple[Messages, ...] = ()  # conversations that were left before it; :attr:`EpisodeState.contexts`
     rewards: Sequence[float] = ()  # one for each turn
     terms: Sequence[Mapping[str, float]] = ()  # the named parts of each reward
     info: Mapping[str, Any] = field(default_factory=dict)  # the last one; after an error, what identifies the task
@@ -138,6 +139,7 @@ async def play(
             episode.conversation, episode.info = copy_messages(env.state.messages), env._identity()
         raise
     finally:
+        episode.contexts = tuple(map(copy_messages, env.state.contexts))
         episode.rewards, episode.terms = tuple(rewards), tuple(terms)
         episode.terminated, episode.truncated = terminated, truncated
     return episode

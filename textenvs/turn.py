@@ -6,9 +6,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isclose
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from .messages import Message, Messages, check_conversation, clean_messages, clean_text, plain_text
+from .messages import Message, Messages, check_conversation, clean_messages, clean_text, plain_text, transcript
 from .task import Task
 from .text import quoted
 
@@ -52,16 +52,21 @@ class Turn:
     """The environment's answer to one assistant message.
 
     Args:
-        messages: What is said next to the assistant (user or tool messages).
+        messages: What is said next to the assistant (user or tool messages). With a ``context``, what answered the
+            reply inside the conversation that is left; often nothing.
         reward: The turn's reward. Left out, it is the sum of ``terms``.
         terminated: The task is over (solved, given up, ...). A budget that runs out is not for the author to report.
         stop: Why it is over; given when ``terminated``, and only then.
         terms: The reward by named parts. Left out, the whole reward is one term, ``"reward"``.
         metrics: Numbers worth reporting that are not reward.
+        context: The next observation as a whole, where it does not extend the conversation: one that begins anew
+            (compaction, a sub-agent), or one that was left before and continues. At least one message; of any role,
+            as in an opening. ``None``: the conversation goes on.
 
     Raises:
         ValueError: The terms do not sum to the reward, a number is not finite or above :data:`LARGEST` in magnitude, a
-            message is malformed or is not from the user or a tool, or ``terminated`` and ``stop`` do not come together.
+            message is malformed or is not from the user or a tool, ``terminated`` and ``stop`` do not come together, or
+            a context is empty or comes with ``terminated``.
     """
 
     messages: Messages
@@ -70,6 +75,7 @@ class Turn:
     stop: str | None
     terms: Mapping[str, float]
     metrics: Mapping[str, float]
+    context: Messages | None
 
     # Written out for speed: one of these is made on every turn of every episode.
     def __init__(
@@ -80,6 +86,7 @@ class Turn:
         stop: str | None = None,
         terms: Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | None = None,
+        context: Sequence[Message] | None = None,
     ) -> None:
         if terms:
             parts = {name: float(value) + 0.0 for name, value in terms.items()}  # -0.0 becomes 0.0
@@ -110,6 +117,7 @@ class Turn:
         fields["stop"] = stop
         fields["terms"] = parts
         fields["metrics"] = numbers
+        fields["context"] = None if context is None else _checked_context(context, terminated)
 
 
 def check_numbers(what: str, values: Mapping[str, float]) -> None:
@@ -133,16 +141,31 @@ def _said(messages: Sequence[Message]) -> Messages:
     return clean_messages(checked)
 
 
+def _checked_context(messages: Sequence[Message], terminated: bool) -> Messages:
+    context = clean_messages(check_conversation(messages, "Turn: context"))
+    if not context:
+        raise ValueError("Turn: context has no message; it is the whole next observation")
+    if terminated:
+        raise ValueError("Turn: a turn that terminates has no next observation, so no context")
+    return context
+
+
 @dataclass
 class EpisodeState:
     """All that changes during an episode. Subclass it for more; every field needs a default.
 
-    ``task`` and the conversation's two sides are immutable and shared between snapshots; everything else is copied.
+    The fields in ``shared`` are immutable and shared between snapshots; everything else is copied.
     """
+
+    shared: ClassVar[tuple[str, ...]] = ("task", "messages", "contexts", "user_side")
 
     task: Task | None = None
     task_index: int = -1
+    #: The current observation.
     messages: Messages = ()
+    #: The conversations that were left and do not continue in ``messages``, in the order in which they were left, each
+    #: up to the reply that ended it and what answered that. The same object as long as no conversation is left.
+    contexts: tuple[Messages, ...] = ()
     #: The conversation from the side of a model that plays the user; in ``info["user_messages"]`` of the last turn.
     user_side: Messages = ()
     assistant_turns: int = 0
@@ -162,5 +185,49 @@ StateT = TypeVar("StateT", bound=EpisodeState)
 
 
 def copy_state(state: StateT) -> StateT:
-    """``copy.deepcopy`` with the task and the messages shared."""
-    return copy.deepcopy(state, {id(shared): shared for shared in (state.messages, state.user_side, state.task)})
+    """``copy.deepcopy`` with the fields in ``shared`` shared."""
+    return copy.deepcopy(state, {id(value): value for value in (getattr(state, name) for name in state.shared)})
+
+
+def enter_context(
+    contexts: tuple[Messages, ...], current: Messages, context: Messages
+) -> tuple[tuple[Messages, ...], int]:
+    """Return the conversations that are left when ``context`` is observed, and at which message of it the news begin.
+
+    The context continues the longest of the conversations that it begins with, ``current`` among them; of equal ones,
+    the one that was left last. Where it begins with none, all its messages are new: 0.
+    """
+    conversations = (*contexts, current)
+    place = max(
+        (place for place, messages in enumerate(conversations) if context[: len(messages)] == messages),
+        key=lambda place: (len(conversations[place]), place),
+        default=None,
+    )
+    if place == len(contexts):
+        return contexts, len(current)
+    if place is None:
+        return conversations, 0
+    return (*conversations[:place], *conversations[place + 1 :]), len(conversations[place])
+
+
+def messages_of_turn(
+    state: EpisodeState, size: int, contexts: tuple[Messages, ...]
+) -> tuple[Messages, Messages | None]:
+    """Return what a turn added to its conversation (the reply first), and the observation where it is of another.
+
+    Args:
+        state: After the turn.
+        size: The number of messages in the observation before it.
+        contexts: ``state.contexts`` before it, the same object.
+    """
+    if state.contexts is contexts:
+        return state.messages[size:], None
+    return state.contexts[-1][size:], state.messages
+
+
+def transcript_of(state: EpisodeState) -> str:
+    """Return the transcript of an episode: the conversations that were left, and the current one."""
+    if not state.contexts:
+        return transcript(state.messages)
+    contexts = [f"[context that was left]\n{transcript(context)}" for context in state.contexts]
+    return "\n".join([*contexts, "[current context]", transcript(state.messages)])

@@ -96,3 +96,37 @@ class BlockingGuess(Guess):
 
 
 KINDS = (Guess, AsyncGuess, BlockingGuess)
+
+
+class Contexts(TextEnv[EpisodeState]):
+    """Every reply says what comes next: ``more`` extends the conversation.
+
+    ``anew`` begins another one, ``answered`` the same after an answer, ``branch`` one with the first message of this
+    one, ``back N`` goes on with the one that was left as number N, ``silent N`` goes back to it as it was, and ``end``
+    ends the episode. What is said is never said twice.
+    """
+
+    def __init__(self, tasks=None, *, max_assistant_turns=20, **options):
+        super().__init__(tasks or ToyTasks(), max_assistant_turns=max_assistant_turns, **options)
+
+    def opening(self, task):
+        return [*task.prompt, user(f"Hint {self.np_random.integers(1000)}.")]
+
+    def respond(self, reply):
+        state = self.state
+        command, _, number = visible_text(reply).partition(" ")
+        new = user(f"Message {state.assistant_turns} ({self.np_random.integers(1000)}).")
+        match command:
+            case "anew":
+                return Turn(context=[new])
+            case "answered":
+                return Turn([user("Well.")], context=[new])
+            case "branch":
+                return Turn(context=[state.messages[0], new])
+            case "back":
+                return Turn(context=[*state.contexts[int(number)], new])
+            case "silent":
+                return Turn(context=state.contexts[int(number)])
+            case "end":
+                return Turn(terminated=True, stop="solved", reward=1.0)
+        return Turn([new])

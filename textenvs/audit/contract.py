@@ -18,7 +18,7 @@ import numpy as np
 from ..env import TextEnv
 from ..evaluate.baselines import has_script
 from ..global_rng import RandomState
-from ..messages import Message, text_of
+from ..messages import Message, Messages, text_of
 from ..text import plural, quoted
 from ..words import standing
 from .process import Died, Unfinished, Unpicklable, run_in_new_process
@@ -42,6 +42,7 @@ class Played:
     seed: int
     replies: list[str | Message]
     seen: list[Any]
+    contexts: tuple[Messages, ...]  # that were left before the last observation
     secrets: tuple[str, ...]
     changed: list[str]  # attributes of the environment, other than its state
 
@@ -65,7 +66,7 @@ def play_episodes(subject: Subject) -> list[Played]:
                 if env.state.done:
                     break
             changed = _changed(before, _attributes(env))
-            episodes.append(Played(seed, replies, seen, tuple(env.secrets()), changed))
+            episodes.append(Played(seed, replies, seen, env.state.contexts, tuple(env.secrets()), changed))
     return episodes
 
 
@@ -192,7 +193,9 @@ def secrets(subject: Subject, episodes: list[Played]) -> Verdict:
     tested = 0
     for played in episodes:
         opening, last = played.seen[0][0], played.seen[-1][0]
-        question, last = " ".join(map(text_of, opening)), last[len(opening) :]
+        conversations = (*played.contexts, last)
+        question = " ".join(map(text_of, opening))
+        last = [message for messages in conversations for message in messages if message not in opening]
         replies = " ".join(repr(message) for message in last if message["role"] == "assistant")
         answers = " ".join(text_of(message) for message in last if message["role"] != "assistant")
         results = " ".join(repr(turn[-1]) for turn in played.seen)

@@ -16,6 +16,7 @@ from ..external import ExternalEnv
 from ..messages import Message, Messages, transcript
 from ..task import Task
 from ..text import excerpt, plural, quoted
+from ..turn import messages_of_turn
 from .subject import Subject, Verdict
 
 #: So many tasks are played with the scripts, and the first of them with the attacks, too.
@@ -112,7 +113,8 @@ def _speaks(env: TextEnv[Any], task: Task, seed: int) -> bool:
     reply = "I do not know. What do you mean?"
     if env.reveals(as_reply(reply)):
         return False
-    return len(env.step(reply)[0]) > len(opening) + 1
+    env.step(reply)
+    return bool(env.state.contexts) or len(env.state.messages) > len(opening) + 1
 
 
 def _speakers(env: TextEnv[Any], attacks: bool, seed: int) -> Iterator[tuple[str, _Speaker]]:
@@ -156,16 +158,20 @@ def _play(
             reply = speaker(env, other)
         except NotImplementedError:  # not with these options
             return False
-        before, revealing = len(env.state.messages), env.reveals(as_reply(reply))
+        states = [
+            (env_or_twin, len(env_or_twin.state.messages), env_or_twin.state.contexts) for env_or_twin in (env, other)
+        ]
+        conversation, revealing = env.state.messages, env.reveals(as_reply(reply))
         results = [env_or_twin.step(reply) for env_or_twin in (env, other)]
         returns = [total + result[1] for total, result in zip(returns, results, strict=True)]
         if revealing:
             counts.revealing += 1
             break
-        answers = [result[0][before + 1 :] for result in results]
+        turns = [messages_of_turn(played.state, size, contexts) for played, size, contexts in states]
+        answers = [(*added[1:], *(context or ())) for added, context in turns]
         ends = [result[2] or result[3] for result in results]
         if answers[0] != answers[1] or ends[0] != ends[1]:
-            return _differ(counts, name, f"turn {turn}", answers, ends, results[0][0][: before + 1])
+            return _differ(counts, name, f"turn {turn}", answers, ends, (*conversation, turns[0][0][0]))
         counts.answered += bool(answers[0])
         if ends[0]:
             break

@@ -14,8 +14,9 @@ from ..chat.errors import ChatError
 from ..env import EnvironmentFailure, TextEnv
 from ..evaluate.baselines import has_script
 from ..messages import FunctionCall, Message, assistant, transcript
-from ..text import printable
+from ..text import plural, printable
 from ..tool_env import ToolEnv
+from ..turn import enter_context, messages_of_turn
 from .arguments import COMMANDS
 from .common import CommandError, open_environment, parse_options
 
@@ -109,6 +110,7 @@ class Game:
             _say("The episode is over: :next, :undo or :quit.")
             return
         before = self.env.snapshot(), self._return, self._shown
+        conversation, contexts = self.env.state.messages, self.env.state.contexts
         try:
             _, reward, terminated, truncated, info = self.env.step(action)
         except (ChatError, ImportError, ConnectionError) as error:  # a user, a judge or a server that cannot be asked
@@ -117,6 +119,12 @@ class Game:
         self._before.append(before)
         self._return += reward
         self._shown += 1  # the person knows what they typed
+        added, context = messages_of_turn(self.env.state, len(conversation), contexts)
+        if context is not None:
+            if added[1:]:
+                _say(transcript(added[1:]))
+            _, self._shown = enter_context(contexts, (*conversation, *added), context)
+            _say(f"[a context of {plural(self._shown, 'message')} continues]" if self._shown else "[a context begins]")
         self._show_new()
         terms = ", ".join(f"{name} {value:+g}" for name, value in info["terms"].items())
         metrics = "".join(f"; {name} {value:g}" for name, value in info["metrics"].items())

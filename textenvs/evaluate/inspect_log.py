@@ -96,6 +96,7 @@ def _sample(record: Record, model: str) -> dict[str, Any]:
             **{name: getattr(record, name) for name in ("task_key", "data_source", "seed", "stop", "cut_replies")},
             "turn_rewards": list(record.turn_rewards),
             **({"notes": list(record.notes)} if record.notes else {}),
+            **({"contexts": [list(map(_message, context)) for context in record.contexts]} if record.contexts else {}),
         },
         "model_usage": _usage(model, [record]),
         "turn_count": record.assistant_turns,

@@ -12,6 +12,7 @@ import json
 import lzma
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from ..bounded_files import parse_json, read_text
 from ..messages import Messages, text_of
 from ..registry import describe, list_environments
 from ..text import printable
-from .records import MANIFEST, FolderError, Manifest, Natural, Strict, in_words, read_folder, write_text
+from .records import MANIFEST, FolderError, Manifest, Natural, Record, Strict, in_words, read_folder, write_text
 from .summary import summarize
 
 Row = dict[str, Any]
@@ -161,8 +162,13 @@ def row_of(folder: str | Path, *, name: str | None = None, note: str = "") -> Ro
             key: {end: None if value is None else round(value, 4) for end, value in numbers[key].items()}
             for key in ("success", "return")
         },
-        **({_BYTES: marginal_bytes([record.messages for record in records])} if enough else {}),
+        **({_BYTES: marginal_bytes([conversation_of(record) for record in records])} if enough else {}),
     }
+
+
+def conversation_of(record: Record) -> Messages:
+    """Return all messages of an episode, those of contexts that were left first."""
+    return tuple(chain(*record.contexts, record.messages))
 
 
 def marginal_bytes(episodes: Sequence[Messages]) -> float:

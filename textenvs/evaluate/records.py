@@ -28,7 +28,7 @@ EPISODES = "episodes.jsonl"
 RESULTS = "results.parquet"
 SUMMARY = "summary.json"
 
-_MAY_LACK = ("user_messages", "notes")  # what a line leaves out where it is empty
+_MAY_LACK = ("user_messages", "contexts", "notes")  # what a line leaves out where it is empty
 _SYNC_EVERY_S = 1.0  # only a machine that loses power loses what was written and not synced
 
 
@@ -96,7 +96,8 @@ class Record:
     completion_tokens: int | None = None  # tokens it wrote
     cut_replies: int = 0  # replies that ended at the limit of their length
     cost: float | None = None  # in US dollars; ``None`` where it is not known
-    messages: Messages = ()  # the conversation
+    messages: Messages = ()  # the conversation; of several, the last one
+    contexts: tuple[Messages, ...] = ()  # conversations that were left before, in the order in which they were
     user_messages: Messages = ()  # the same from the side of a model that plays the user; empty without one
     notes: tuple[Any, ...] = ()  # what the policy kept of each turn; empty where it kept nothing of any
 
@@ -126,6 +127,9 @@ class Record:
             raise ValueError(f"not a record of an episode: {in_words(error)}") from None
         for name in ("messages", "user_messages"):
             value[name] = copy_messages(check_conversation(value[name], name))
+        value["contexts"] = tuple(
+            copy_messages(check_conversation(context, "contexts")) for context in value["contexts"]
+        )
         return cls(**value)
 
     def to_row(self) -> dict[str, Any]:
@@ -280,7 +284,7 @@ def in_words(error: ValidationError) -> str:
 def _line_format() -> TypeAdapter[Any]:
     """Return the format of a line of :class:`Record`: its fields and their types; messages are checked elsewhere."""
     hints = get_type_hints(Record)
-    hints |= dict.fromkeys(("messages", "user_messages", "notes"), tuple[Any, ...])
+    hints |= dict.fromkeys(("messages", "user_messages", "contexts", "notes"), tuple[Any, ...])
     hints |= dict.fromkeys(("task", "sample", "task_index"), Natural)
     hints |= dict.fromkeys(("terms", "metrics"), dict[str, float])
     absent = dict.fromkeys(_MAY_LACK, ())

@@ -266,6 +266,7 @@ class _Episode:
             cut_replies=old.cut_replies + reply.cut,
             cost=_add(old.cost, reply.cost),
             messages=conversation,
+            contexts=tuple(map(copy_messages, state.contexts)),
             user_messages=info.get("user_messages", ()),
             notes=_noted(old, reply),
         )
@@ -279,6 +280,7 @@ class _Episode:
             failed=over.failure is not None,
             failure=None if over.failure is None else excerpt(clean_text(over.failure), _FAILURE_CHARS),
             messages=copy_messages(self.env.state.messages),
+            contexts=tuple(map(copy_messages, self.env.state.contexts)),
         )
 
 

@@ -15,10 +15,22 @@ from ..env import EnvironmentFailure, StepResult, TextEnv
 from ..messages import Message, Messages, copy_messages, text_of
 from ..registry import make
 from ..trust import Environments, Trust
+from ..turn import messages_of_turn
 
 
 class SpecError(ValueError):
     """An episode's description is malformed; the message says where, and what was expected."""
+
+
+class SeveralContextsError(RuntimeError):
+    """An environment began another conversation, and the host has one an episode."""
+
+    def __init__(self, env: str) -> None:
+        super().__init__(
+            f"{env}: its next observation does not extend the conversation (compaction, a sub-agent, another context), "
+            "and this library plays one conversation an episode; train it with `python -m trainers.ppo`, or play it "
+            "by textenvs.integrations.torchrl or an OpenEnv server, whose observations are whole"
+        )
 
 
 @dataclass(frozen=True)
@@ -110,13 +122,17 @@ def text_of_all(messages: Messages) -> str:
 
 @dataclass(frozen=True)
 class SessionTurn:
-    """An environment's answer to one reply, which is ``messages``."""
+    """An environment's answer to one reply, which is ``messages``.
+
+    ``context`` is the next observation as a whole, where it does not extend the conversation.
+    """
 
     messages: Messages
     reward: float
     terminated: bool
     truncated: bool
     info: Mapping[str, Any]
+    context: Messages | None = None
 
     @property
     def done(self) -> bool:
@@ -130,7 +146,7 @@ class SessionTurn:
 
     @property
     def text(self) -> str:
-        return text_of_all(self.messages)
+        return text_of_all((*self.messages, *(self.context or ())))
 
 
 class Session:
@@ -139,13 +155,20 @@ class Session:
     Plain and awaitable methods come in pairs, as in the environment; an environment that may block its thread gets one
     of asyncio's own for the awaitable ones. After an exception out of :meth:`reply` the episode is as it was before,
     and the reply may be tried again.
+
+    Args:
+        env: The environment.
+        contexts: Whether the host takes observations that do not extend the conversation; without, :meth:`reply` closes
+            the session and raises :class:`SeveralContextsError` at the first one.
     """
 
-    def __init__(self, env: TextEnv[Any]) -> None:
+    def __init__(self, env: TextEnv[Any], *, contexts: bool = False) -> None:
         self.env = env
         self.turns: list[SessionTurn] = []  # of the running episode
         self.info: Mapping[str, Any] = {}  # what reset said of the task
+        self._contexts = contexts
         self._messages: Messages = ()
+        self._left: tuple[Messages, ...] = ()  # the state's contexts
         self._close = weakref.finalize(self, env.close)  # also when it is collected: many hosts never close
 
     @classmethod
@@ -169,7 +192,7 @@ class Session:
 
     @property
     def messages(self) -> Messages:
-        """The whole conversation so far, as a copy."""
+        """The last observation, as a copy."""
         return copy_messages(self._messages)
 
     @property
@@ -237,12 +260,17 @@ class Session:
             await self.env.aclose()
 
     def _opened(self, messages: Messages, info: Mapping[str, Any]) -> Messages:
-        self.turns, self.info, self._messages = [], info, messages
+        self.turns, self.info, self._messages, self._left = [], info, messages, self.env.state.contexts
         return copy_messages(messages)
 
     def _played(self, result: StepResult) -> SessionTurn:
         conversation, reward, terminated, truncated, info = result
-        messages = conversation[len(self._messages) + 1 :]  # one message of it is the reply
-        self._messages = conversation
-        self.turns.append(SessionTurn(copy_messages(messages), reward, terminated, truncated, info))
+        added, context = messages_of_turn(self.env.state, len(self._messages), self._left)
+        if context is not None:
+            if not self._contexts:
+                self.close()
+                raise SeveralContextsError(type(self.env).__name__)
+            context = copy_messages(context)
+        self._messages, self._left = conversation, self.env.state.contexts
+        self.turns.append(SessionTurn(copy_messages(added[1:]), reward, terminated, truncated, info, context))
         return self.turns[-1]

@@ -25,9 +25,11 @@ from pydantic import BaseModel, ConfigDict
 
 from ..env import EnvironmentFailure, TextEnv
 from ..event_loop import settle, wait_for
+from ..messages import Messages
 from ..options import PositiveInt, Seconds
 from ..task import TaskError, TaskSet
 from ..threads import Threads, reset_in_thread, step_in_thread
+from ..turn import messages_of_turn
 from . import protocol
 from .protocol import Json, Refusal, encode, weigh
 
@@ -78,7 +80,8 @@ class _Session:
     env: TextEnv[Any] | None = None
     thread: asyncio.Future[Any] | None = None  # its last call in a thread
     turn: int = 0
-    messages_sent: int = 0  # to the client
+    messages_sent: int = 0  # of the current observation, to the client
+    contexts: tuple[Messages, ...] = ()  # conversations that were left, of which the client knows
     last_request: bytes = b""  # digest of the last request that has changed the episode, and its answer
     answer: bytes = b""
     doing: bytes = b""  # digest of the request that is executed
@@ -349,16 +352,20 @@ class Host:
             messages, *_ = await self._in_time(session, step_in_thread(env, in_thread, event.action))
             spent = time.perf_counter() - start
             turn += 1
-        session.messages_sent = len(messages)
-        return {"session": request.session, "turn": turn, "seed": seed, "messages": messages, "info": info}
+        session.messages_sent, session.contexts = len(messages), env.state.contexts
+        contexts = {"contexts": session.contexts} if session.contexts else {}
+        return {"session": request.session, "turn": turn, "seed": seed, "messages": messages, **contexts, "info": info}
 
     async def _step(self, session: _Session, request: protocol.Step) -> Json:
         assert session.env is not None
         played = step_in_thread(session.env, partial(self._in_thread, session), request.action)
         messages, reward, terminated, truncated, info = await self._in_time(session, played)
-        news, session.messages_sent = messages[session.messages_sent :], len(messages)
+        state = session.env.state
+        news, context = messages_of_turn(state, session.messages_sent, session.contexts)
+        session.messages_sent, session.contexts = len(messages), state.contexts
+        anew = {} if context is None else {"context": context}
         ends = {"terminated": terminated, "truncated": truncated}
-        return {"turn": request.turn + 1, "messages": news, "reward": float(reward), **ends, "info": info}
+        return {"turn": request.turn + 1, "messages": news, **anew, "reward": float(reward), **ends, "info": info}
 
     async def _ask(self, session: _Session, op: str, request: protocol.OfSession) -> Json:
         env, rng = session.env, None

@@ -18,12 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 
 from ..bounded_files import parse_json
 from ..env import FAILURE_STOPS, LARGEST
-from ..messages import check_conversation, clean_messages
+from ..messages import Messages, check_conversation, clean_messages
 from ..options import PositiveInt
 from ..task import Task
 
 #: Bump on incompatible changes.
-PROTOCOL = 3
+PROTOCOL = 4
 #: The same for every version of the protocol, so that ``describe`` always works and names the server's version.
 PREFIX = "/v1"
 #: How many events the ``replay`` of an ``open`` may have, and all that are under way for one owner of a token.
@@ -156,9 +156,20 @@ OPS: Mapping[str, type[_Message]] = {
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
-Conversation = Annotated[
-    tuple[Any, ...], PlainValidator(lambda messages: clean_messages(check_conversation(messages, "messages")))
-]
+
+
+def _conversation(messages: Any) -> Messages:
+    return clean_messages(check_conversation(messages, "messages"))
+
+
+def _conversations(values: Any) -> tuple[Messages, ...]:
+    if not isinstance(values, list):
+        raise ValueError(f"expected a list of conversations, not {type(values).__name__}")
+    return tuple(map(_conversation, values))
+
+
+Conversation = Annotated[tuple[Any, ...], PlainValidator(_conversation)]
+Conversations = Annotated[tuple[Any, ...], PlainValidator(_conversations)]
 
 
 class Answer(BaseModel):
@@ -219,10 +230,11 @@ class _OpenedInfo(Answer):
 
 
 class Opened(Answer):
-    """Answer to ``open``."""
+    """Answer to ``open``: the current observation, and the conversations that were left before it."""
 
     turn: Count
     messages: Conversation
+    contexts: Conversations = ()
     info: _OpenedInfo
 
 
@@ -235,9 +247,15 @@ class _SteppedInfo(_OpenedInfo):
     failed: bool
 
 
-class Stepped(Opened):
-    """Answer to ``step``, with the fields of the contract of environments."""
+class Stepped(Answer):
+    """Answer to ``step``, with the fields of the contract of environments.
 
+    ``context`` is the next observation as a whole where it does not extend the conversation, which ``messages`` end.
+    """
+
+    turn: Count
+    messages: Conversation
+    context: Conversation | None = None
     reward: Number
     terminated: bool
     truncated: bool
@@ -254,6 +272,8 @@ class Stepped(Opened):
             raise ValueError("'failed' and 'stop' differ about whether the episode failed")
         if any(message["role"] not in ("user", "tool") for message in self.messages[1:]):
             raise ValueError("an environment speaks as user or tool")
+        if self.context is not None and (self.terminated or not self.context):
+            raise ValueError("a context is an observation of at least one message, and none follows a terminated turn")
         return self
 
 

@@ -28,6 +28,7 @@ from ..messages import Message, Messages, copy_messages, text_of
 from ..task import Task
 from ..text import excerpt
 from ..trust import is_loopback, origin
+from ..turn import enter_context
 from . import protocol
 from .client import Client, RemoteError, shared_client
 from .protocol import Answer, Opened, Refusal, Stepped, decode, encode
@@ -189,6 +190,10 @@ class Remote(TextEnv[RemoteState]):
         state.events += (encode({"action": _action(state.messages[-1])}).decode(),)
         state.played += 1
         state.messages = (*state.messages[:-1], *answer.messages)
+        if answer.context is not None:
+            contexts, start = enter_context(state.contexts, state.messages, answer.context)
+            self._print_context(contexts, start)
+            state.messages, state.contexts = answer.context, contexts
         state.return_so_far += answer.reward
         state.user_turns = answer.info.user_turns
         state.terminated, state.truncated, state.stop = answer.terminated, answer.truncated, answer.info.stop
@@ -238,7 +243,8 @@ class Remote(TextEnv[RemoteState]):
         try:
             opened = _checked(Opened, await client.ask("open", session=session, **fields), self.url)
             before = state.messages[:-1] if state.assistant_turns > state.played else state.messages
-            if replay and (opened.turn != state.played or opened.messages != before):
+            same = opened.messages == before and opened.contexts == state.contexts
+            if replay and (opened.turn != state.played or not same):
                 raise RemoteError(
                     f"{self.url}: {self.remote_env} played the same episode again and it went otherwise, so it cannot "
                     "be continued: it is not deterministic, or the server has changed",

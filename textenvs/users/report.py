@@ -22,6 +22,7 @@ import numpy as np
 
 from ..env import TextEnv
 from ..messages import Message, text_of
+from ..turn import messages_of_turn
 from .base import HasUser, UserView
 from .dialogues import Curious
 from .manners import RESPELT
@@ -120,11 +121,11 @@ async def _episode(env: TextEnv[Any], stats: UserStatistics, curious: Curious, r
         action = curious.reply(env, rng)
         reply: Message = {"role": "assistant", "content": action} if isinstance(action, str) else action
         before, may = env.user_view(), env.user_may(reply)
-        size = len(env.state.messages)
+        size, contexts = len(env.state.messages), env.state.contexts
         *_, info = await env.astep(action)
         view = env.user_view()
         talk = (*before.talk, reply)
-        for message in env.state.messages[size:]:
+        for message in messages_of_turn(env.state, size, contexts)[0]:
             if message["role"] == "user" and message in view.talk:
                 text = text_of(message)
                 stats.listen(
@@ -135,7 +136,8 @@ async def _episode(env: TextEnv[Any], stats: UserStatistics, curious: Curious, r
         stats.tries += int(info["metrics"].get("user_tries", 0))
     stats.stop = env.state.stop
     stats.failure = info.get("failure")
-    replies = "\n".join(text_of(message) for message in env.state.messages if message["role"] == "assistant")
+    conversations = (*env.state.contexts, env.state.messages)
+    replies = "\n".join(text_of(m) for messages in conversations for m in messages if m["role"] == "assistant")
     answered = any(mark in replies for mark in ("####", "<document>", "```"))
     if stats.stop in ("user_left", "gave_up") and not answered:
         stats.errors["early_end"] += 1

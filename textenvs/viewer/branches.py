@@ -73,6 +73,8 @@ class Branch:
         self._rng = np.random.default_rng(episode.env_seed or 0)
         if episode.env_seed is None or episode.task_index is None or episode.task_index < 0:
             raise BranchError("the record has no seed, or no index of its task, so it cannot be played again")
+        if episode.record is not None and episode.record.contexts:
+            raise BranchError("the record has several contexts, and only an episode of one conversation is continued")
         replies = replies_of(episode)
         if not 0 <= turn <= len(replies):
             raise BranchError(f"the episode has {len(replies)} turns; it can be continued at 0 to {len(replies)}")
@@ -166,6 +168,8 @@ class Branch:
         """
         if not self.rewards:
             raise BranchError("nothing was played yet")
+        if self._env.state.contexts:
+            raise BranchError("the branch has left a context, and a file of a branch has one conversation")
         safe = re.sub(r"[^\w.-]", "_", self.episode.episode_id)[:80]
         try:
             folder.mkdir(parents=True, exist_ok=True)

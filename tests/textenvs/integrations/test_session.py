@@ -9,10 +9,12 @@ import adapter_kit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_envs import Contexts
 
 from textenvs.env import TextEnv, Turn
 from textenvs.integrations import EpisodeSpec, Session, SpecError, episode_specs
-from textenvs.messages import user
+from textenvs.integrations.session import SeveralContextsError
+from textenvs.messages import assistant, user
 from textenvs.task import Rows, Task
 
 
@@ -33,6 +35,26 @@ def test_a_session_is_the_environment_message_by_message(env_id):
             assert session.messages == session.env.state.messages
         ends.add(played.stop)
     assert len(ends) > 1, "these scripts end in one way only, and prove less than they seem to"
+
+
+def test_contexts_are_given_or_refused_in_words():
+    session = Session(Contexts(), contexts=True)
+    opening = session.start(seed=0)
+    more, anew = session.reply("more"), session.reply("answered")
+    assert (len(more.messages), more.context) == (1, None)
+    assert (anew.messages, anew.context) == ((user("Well."),), session.messages)
+    assert session.env.state.contexts == (
+        (*opening, assistant("more"), *more.messages, assistant("answered"), user("Well.")),
+    )
+    back = session.reply("back 0")
+    assert back.messages == ()
+    assert back.context == session.messages
+    one = Session(Contexts())
+    one.start(seed=0)
+    one.reply("more")
+    with pytest.raises(SeveralContextsError, match="plays one conversation an episode"):
+        one.reply("anew")
+    assert one.closed
 
 
 def test_both_ways_of_playing_are_one():

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from served import TOKEN, TOYS, running, soon
-from toy_envs import Guess, ToyTasks
+from toy_envs import Contexts, Guess, ToyTasks
 
 import textenvs
 from textenvs import EnvironmentFailure, Task, TextVectorEnv, Turn
@@ -63,6 +63,26 @@ def test_remote_results_equal_direct_ones(shipped, env_id):
         if index is not None:
             with pytest.raises(IndexError, match="outside its"):
                 remote.tasks[index]
+
+
+def test_contexts_are_those_of_the_direct_episode():
+    actions = ["more", "answered", "branch", "back 0", "back 1", "more"]
+    with running({"contexts": Contexts}) as server:
+        direct, remote = Contexts(), server.remote("contexts")
+        assert remote.reset(seed=2) == direct.reset(seed=2)
+        for action in actions:
+            for env in (remote.fork(), remote):  # a fork is played again on the server
+                result = env.step(action)
+                after = env.state.messages, env.state.contexts, env.state.user_turns
+                if env is remote:
+                    assert result == direct.step(action)
+                    assert after == (direct.state.messages, direct.state.contexts, direct.state.user_turns)
+        saved = remote.snapshot()
+        assert remote.step("back 0")[0] == direct.step("back 0")[0]
+        saved.contexts = saved.contexts[:1]
+        remote.restore(saved)
+        with pytest.raises(RemoteError, match="it went otherwise"):
+            remote.step("more")
 
 
 def test_task_keys_depend_on_served_rows():

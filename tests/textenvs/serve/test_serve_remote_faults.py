@@ -170,7 +170,7 @@ def test_other_protocol_version_is_refused(toys, monkeypatch, answer):
         return 200, json.dumps(answer).encode()
 
     monkeypatch.setattr(Client, "_send", other)
-    with pytest.raises(RemoteError, match=r"speaks version .{1,60} of the protocol, and this textenvs version 3"):
+    with pytest.raises(RemoteError, match=r"speaks version .{1,60} of the protocol, and this textenvs version 4"):
         toys.remote("guess")
 
 

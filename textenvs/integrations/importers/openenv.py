@@ -29,6 +29,7 @@ class OpenEnv(ExternalEnv[ExternalState]):
     ``observation_field``; else the first text among text, observation, message, response, content and prompt; else the
     observation as JSON. The reward is the step's own (0 where it gives none). ``done`` is ``terminated``, unless the
     observation says ``truncated``. ``terms``, ``metrics`` and ``stop`` are read from its ``info``, where it has them.
+    ``context``, where it has chat messages there, is the next observation as a whole (our own servers send it).
 
     A fork or a restored environment begins a new episode with the same seed, and plays the replies again; where the
     server then says something else, the step fails (``info["failed"]``).
@@ -116,8 +117,11 @@ class _Remote:
             truncated = bool(result.done and observation.get("truncated"))
             over = bool(result.done) and not truncated
             stop = str(info.get("stop") or ("truncated" if truncated else "done"))
+            context = self._context(observation)
+            has_messages = observation.get("messages") or not (result.done or context)
             return Answer(
-                messages=self._said(observation) if not result.done or observation.get("messages") else (),
+                messages=self._said(observation) if has_messages else (),
+                context=context,
                 reward=float(result.reward or 0.0),
                 terminated=over,
                 stop=stop if over else None,
@@ -132,6 +136,14 @@ class _Remote:
 
     def close(self) -> None:
         _close(self.client)
+
+    def _context(self, observation: Mapping[str, Any]) -> Messages | None:
+        context = observation.get("context")
+        if not isinstance(context, list) or not context or self.env.observation_field is not None:
+            return None
+        with suppress(ValueError):
+            return check_conversation(context, "context")
+        return None
 
     def _said(self, observation: Mapping[str, Any]) -> Messages:
         messages, field = observation.get("messages"), self.env.observation_field

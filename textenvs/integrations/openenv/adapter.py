@@ -38,8 +38,12 @@ class TextAction(Action):  # type: ignore[misc]
 class TextObservation(Observation):  # type: ignore[misc]
     """The environment's answer to a reply; after ``reset``, the opening. ``reward`` is the turn's own."""
 
-    text: str = Field(description="The contents of messages, as one text.")
+    text: str = Field(description="The contents of messages and context, as one text.")
     messages: list[dict[str, Any]] = Field(description="What was said since the reply; after reset, the opening.")
+    context: list[dict[str, Any]] | None = Field(
+        default=None,
+        description="The next conversation as a whole, where it does not extend the one before; messages end that one.",
+    )
     terminated: bool = Field(default=False, description="The task is over.")
     truncated: bool = Field(default=False, description="A budget ran out.")
     info: dict[str, Any] = Field(default_factory=dict, description="The reward's terms, metrics, stop (why it ended).")
@@ -49,7 +53,10 @@ class TextState(State):  # type: ignore[misc]
     """The episode on the server. Nothing in it is hidden from the policy."""
 
     env: str = Field(description="The environment's id.")
-    messages: list[dict[str, Any]] = Field(default_factory=list, description="The whole conversation.")
+    messages: list[dict[str, Any]] = Field(default_factory=list, description="The current conversation.")
+    contexts: list[list[dict[str, Any]]] = Field(
+        default_factory=list, description="Conversations that were left before."
+    )
     turn_rewards: list[float] = Field(default_factory=list, description="The reward of each turn.")
     stop: str | None = Field(default=None, description="Why the episode is over; null while it runs.")
 
@@ -66,7 +73,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
     def __init__(self, env: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self.env = env
-        self._session = Session(registry.make(env, **(env_kwargs or {})))
+        self._session = Session(registry.make(env, **(env_kwargs or {})), contexts=True)
         self._episode_id: str | None = None
 
     def reset(
@@ -94,6 +101,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
         return TextObservation(
             text=turn.text,
             messages=_wire(turn.messages),
+            context=None if turn.context is None else _wire(turn.context),
             reward=turn.reward,
             done=turn.done,
             terminated=turn.terminated,
@@ -109,6 +117,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
             episode_id=self._episode_id,
             step_count=len(session.turns),
             messages=_wire(session.messages),
+            contexts=list(map(_wire, session.env.state.contexts)),
             turn_rewards=session.turn_rewards,
             stop=session.stop,
         )
