@@ -436,7 +436,7 @@ class Scheduler:
     def _can_decode(self, rows: NDArray[np.int64]) -> bool:
         """Prepare a static step; where there can be none, read all draws and make no more of them."""
         assert self._static is not None
-        if self._static.prepare(len(rows), Kind.of(self._draws[rows])):
+        if self._static.prepare(Kind.of(self._draws[rows])):
             return True
         self._static = None
         self._read()

@@ -18,6 +18,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -81,30 +82,40 @@ class StaticStep:
         self._attention = paged_attention if cuda else paged_attention_reference
         self._capture = capture or (_Graphs(self._device) if cuda else _run_again)
         self._memory_version = decoder.memory_version
+        #: From the largest down: ``rows``, and the powers of two below.
+        self._sizes = [rows, *(1 << bits for bits in reversed(range((rows - 1).bit_length())))]
         self._buffers: dict[int, _Buffers] = {}
+        self._captured: set[Kind] = set()
         #: int64 ``[rows + 1]``: the token that each row drew last; padding uses the last place.
         self.last = torch.zeros(rows + 1, dtype=torch.int64, device=self._device)
 
-    def prepare(self, count: int, kind: Kind) -> bool:
-        """Capture the step of ``count`` rows, if it was not yet; false, with a warning: it cannot be captured."""
+    def prepare(self, kind: Kind) -> bool:
+        """Capture the steps of this kind, if they were not yet; false, with a warning: they cannot be captured.
+
+        All sizes at once, the largest first, as vLLM and SGLang do when they start: smaller ones then fit in the memory
+        of the largest, and no step waits for a capture in the middle of a batch that shrinks, which needs nearly all
+        sizes anyway. Not when the engine starts: only requests say which kinds they need, and sleep voids the graphs.
+        """
         if self._memory_version != self._decoder.memory_version:
             self.free()
             self._memory_version = self._decoder.memory_version
-        buffers, kind = self._buffers_for(count), _rounded(kind)
-        if kind in buffers.steps:
+        if (kind := _rounded(kind)) in self._captured:
             return True
-        self._fill(buffers, {}, np.zeros((0, 0), np.int64))  # the step is run before it is captured: on padding alone
         self._decoder.allocate_cache()  # not while capturing: it must neither be the graphs' memory nor their stream's
-        try:
-            buffers.steps[kind] = self._capture(lambda: self._compute(buffers, kind))
-        except Exception as error:
-            log.warning(
-                "engine.cuda_graphs: the decoding step of %d rows could not be captured (%s: %s). Steps are computed "
-                "without graphs, which is slower; engine.cuda_graphs=false does so from the start",
-                *(buffers.size, type(error).__name__, error),
-            )
-            self.free()
-            return False
+        for size in self._sizes:
+            buffers = self._buffers_for(size)
+            self._fill(buffers, {}, np.zeros((0, 0), np.int64))  # a step is run before it is captured: on padding alone
+            try:
+                buffers.steps[kind] = self._capture(partial(self._compute, buffers, kind))
+            except Exception as error:
+                log.warning(
+                    "engine.cuda_graphs: the decoding step of %d rows could not be captured (%s: %s). Steps are "
+                    "computed without graphs, which is slower; engine.cuda_graphs=false does so from the start",
+                    *(size, type(error).__name__, error),
+                )
+                self.free()
+                return False
+        self._captured.add(kind)
         return True
 
     def launch(
@@ -141,6 +152,7 @@ class StaticStep:
     def free(self) -> None:
         """Release the memory of all graphs, none of which may be running."""
         self._buffers.clear()
+        self._captured.clear()
         if isinstance(self._capture, _Graphs):
             self._capture.free()
 

@@ -346,16 +346,20 @@ def test_failing_capture_restores_the_stream(monkeypatch: pytest.MonkeyPatch) ->
     assert fake.pools == 2, "the next capture has memory of its own"
 
 
-def test_steps_are_captured_again_in_new_memory() -> None:
-    decoder = Decoder(model(), 20, CONTEXT, threads=1)
-    capture = Repeated()
-    steps = StaticStep(decoder, 4, capture=capture)
-    for count, captures in ((1, 1), (1, 1), (3, 2), (4, 2)):
-        assert steps.prepare(count, Kind.of(np.zeros(1, ROW)))
-        assert capture.captures == captures
+@pytest.mark.parametrize(("rows", "sizes"), [(6, [6, 4, 2, 1]), (4, [4, 2, 1]), (1, [1])])
+def test_kind_is_captured_whole_largest_first(rows: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sizes when a kind first comes, and again in new memory."""
+    decoder, captured = Decoder(model(), 20, CONTEXT, threads=1), list[int]()
+    monkeypatch.setattr(StaticStep, "_compute", lambda steps, buffers, kind: captured.append(buffers.size))
+    steps = StaticStep(decoder, rows)
+    greedy, other = np.zeros(1, ROW), np.ones(1, ROW)
+    for kind, expected in ((greedy, sizes), (greedy, []), (other, sizes), (greedy, [])):
+        captured.clear()
+        assert steps.prepare(Kind.of(kind))
+        assert captured == expected
     decoder.free_cache()
-    steps.prepare(4, Kind.of(np.zeros(1, ROW)))
-    assert capture.captures == 3
+    steps.prepare(Kind.of(greedy))
+    assert captured == sizes
 
 
 def test_failing_capture_falls_back_with_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -379,10 +383,10 @@ def test_failing_capture_falls_back_with_warning(caplog: pytest.LogCaptureFixtur
 def test_capture_that_fails_later_loses_nothing() -> None:
     """The tokens that are under way are read before steps go on without graphs."""
     decoder = Decoder(model(), 60, CONTEXT, dtype=torch.float64, threads=1)
-    captures = iter(range(2))
+    captures = iter(range(6))
 
     def capture(step: Callable[[], None]) -> Callable[[], None]:
-        next(captures)  # StopIteration at the third
+        next(captures)  # StopIteration at the second kind's third of four sizes
         return step
 
     failing = Scheduler(
