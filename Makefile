@@ -7,6 +7,7 @@
 #   make test-slow    the tests that both leave out: long ones, of what others show in another way
 #   make test-versions  the oldest and the newest vLLM and SGLang, an environment each, removed afterwards: docs/versions.md;
 #                 VLLM="0.28.0 0.30.0" SGLANG= runs others
+#   make test-agents  agents of other libraries, in Python and for Node, as textenv/agent; needs Node 20 or newer, and npm
 #   make test-viewer  the page of `textenvs view` in a real Chromium; installs Playwright, and Chromium with apt where there is none
 #   make test-site    the site of the documentation, built and opened there
 #   make lint     style, types and layers
@@ -16,8 +17,8 @@
 #   make venv     only the virtual environment that `make train` uses
 #   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
 #   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang; both with CUDA=1 for GPUs
-#   make venv-verl venv-hosts   verl, and other host libraries of the adapters, over the development environment; with
-#                 `make planner`, what plays ALFWorld's games, from source
+#   make venv-verl venv-hosts venv-agents   verl, other host libraries of the adapters, and libraries of agents, over the
+#                 development environment; with `make planner`, what plays ALFWorld's games, from source
 #   make lock     requirements/*.lock anew, from pyproject.toml and requirements/*.in (needs PyPI)
 #   make docs     the site, as site/index.html; a warning is an error
 #   make docs-pages  docs/configuration.md, docs/coming-from-verl.md, docs/gpu-sizes.md and docs/gpu.md, from schema, plan and results
@@ -41,7 +42,7 @@ PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help model venv bytecode venv-vllm venv-sglang venv-verl venv-hosts planner dev train train-lm test test-light test-slow test-versions test-viewer test-site viewer lint bench lock docs docs-pages doctor release-check clean
+.PHONY: help model venv bytecode venv-vllm venv-sglang venv-verl venv-hosts venv-agents planner dev train train-lm test test-light test-slow test-versions test-agents test-viewer test-site viewer lint bench lock docs docs-pages doctor release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -113,6 +114,7 @@ endif
 # Host libraries with pins of their own, over the development environment: only what differs is installed.
 venv-verl: .venv-verl/.installed
 venv-hosts: .venv-hosts/.installed
+venv-agents: .venv-agents/.installed
 
 .venv-verl/.installed: requirements/verl-alone.txt
 .venv-hosts/.installed: requirements/hosts-alone.txt
@@ -136,12 +138,12 @@ train-lm: venv model
 
 # Tests are offline and many, and some wait for processes that they start: twice as many workers as the two cores of a small
 # machine, one thread each. Tests of one server stay in one process.
-test test-light test-slow test-versions: export HF_HUB_OFFLINE = 1
-test test-light test-slow test-versions: export OMP_NUM_THREADS = 1
+test test-light test-slow test-versions test-agents: export HF_HUB_OFFLINE = 1
+test test-light test-slow test-versions test-agents: export OMP_NUM_THREADS = 1
 test:
 	+$(MAKE) --no-print-directory --jobs=4 bytecode venv-vllm venv-sglang venv-verl venv-hosts
 	-+$(MAKE) --no-print-directory model  # its tests are skipped, and say why, where it cannot be had
-	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not slow" $(PYTEST)
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not slow and not agents" $(PYTEST)
 
 # What `make test` leaves out, so that it takes less than 20 minutes on two cores.
 test-slow: dev venv-vllm venv-sglang planner
@@ -149,11 +151,19 @@ test-slow: dev venv-vllm venv-sglang planner
 	$(BIN)/python -m pytest -m slow $(PYTEST)
 
 test-light: bytecode
-	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not engines and not hosts and not slow" $(PYTEST)
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not engines and not hosts and not agents and not slow" $(PYTEST)
 
 # uv, for what pip cannot leave out of a wheel's requirements (requirements/overrides.txt).
 test-versions: bytecode build/lock/bin/uv
 	$(BIN)/python scripts/engine_versions.py $(if $(VLLM)$(SGLANG),--vllm $(VLLM) --sglang $(SGLANG)) $(ARGS)
+
+# Agents of other libraries, and the packages of those for Node.
+test-agents: dev venv-agents examples/agents/node_modules/.installed tests/hosts/agents/node_modules/.installed
+	$(BIN)/python -m pytest -m agents $(PYTEST)
+
+%/node_modules/.installed: %/package-lock.json
+	npm ci --prefix $* --no-audit --no-fund
+	@touch $@
 
 # Playwright brings no package that others pin, and is installed over the development environment.
 test-viewer: dev
@@ -209,5 +219,5 @@ release-check: dev
 	$(BIN)/python scripts/release_check.py $(if $(TRAIN),--train) $(PYTHONS)
 
 clean:
-	rm -rf $(VENV) .venvs .venv-vllm .venv-sglang .venv-verl .venv-hosts .venv-docs build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venvs .venv-vllm .venv-sglang .venv-verl .venv-hosts .venv-agents .venv-docs examples/agents/node_modules tests/hosts/agents/node_modules build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -135,10 +135,13 @@ class Gateway:
             try:
                 await response.prepare(request)
                 await response.write_eof()
-            except (ConnectionError, asyncio.CancelledError):
+            except asyncio.CancelledError:
                 channel.lose(ticket)
                 raise
-            channel.deliver(ticket)
+            except ConnectionError:  # raised again when the server itself writes the response, and ignored there
+                channel.lose(ticket)
+            else:
+                channel.deliver(ticket)
             return response
 
         return handle

@@ -5,6 +5,7 @@ import json
 
 import openai
 import pytest
+from aiohttp import web
 from gateway_kit import answering, echo
 
 from textenvs.gateway.model_call import ModelReply, TokenLogprob, Usage
@@ -17,12 +18,17 @@ CHAT_TOOL = {"type": "function", "function": {"name": "double", "description": "
 CALLS = (call("double", a=2), {**call("double", a=3), "id": "call_1"})
 
 
+#: Its import takes seconds: one worker is enough.
+uses_anthropic = pytest.mark.xdist_group("anthropic")
+
+
 def chat_client(channel, **options):
     return openai.OpenAI(base_url=f"{gateway().url}/v1", api_key=channel.key, max_retries=0, **options)
 
 
 def messages_client(channel, **options):
-    anthropic = pytest.importorskip("anthropic")
+    import anthropic
+
     return anthropic.Anthropic(base_url=gateway().url, api_key=channel.key, max_retries=0, **options)
 
 
@@ -97,6 +103,7 @@ def test_responses_with_tools(stream, previous):
         assert second.call.messages == (*EXPECTED, *RESULTS)
 
 
+@uses_anthropic
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropic_messages_with_tools(stream):
     declared = {"name": "double", "description": "Double.", "input_schema": PARAMETERS}
@@ -142,11 +149,78 @@ def test_logprobs_and_token_ids_reach_the_client():
         assert sum(len(chunk.choices[0].logprobs.content) for chunk in chunks if chunk.choices[0].logprobs) == 2
 
 
+@uses_anthropic
 def test_models_are_listed():
     with answering(echo()) as channel:
         assert [model.id for model in chat_client(channel).models.list()] == ["policy"]
         assert chat_client(channel).models.retrieve("anything").id == "anything"
         assert [model.id for model in messages_client(channel).models.list()] == ["policy"]
+
+
+#: What stock clients and agents send and the gateway has no use for, and forms that a field may have.
+ACCEPTED_CHAT = {
+    "messages": [
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "there"}], "name": "Ann"},
+    ],
+    "tools": [CHAT_TOOL],
+    "tool_choice": {"type": "function", "function": {"name": "double"}},
+    "parallel_tool_calls": True,
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+    "stream_options": {"include_usage": True},
+    "metadata": {"run": "1"},
+    "reasoning_effort": "low",
+    "prompt_cache_key": "a",
+    "safety_identifier": "a",
+    "service_tier": "auto",
+    "store": False,
+    "user": "a",
+    "verbosity": "low",
+}
+ACCEPTED_RESPONSES = {
+    "input": [
+        {"role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi\nthere"}]},
+    ],
+    "tools": [{"type": "function", "name": "double", "parameters": PARAMETERS, "strict": True}],
+    "tool_choice": {"type": "function", "name": "double"},
+    "include": ["reasoning.encrypted_content"],
+    "metadata": {"run": "1"},
+    "parallel_tool_calls": True,
+    "prompt_cache_key": "a",
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "service_tier": "auto",
+    "store": False,
+    "stream_options": {"include_obfuscation": False},
+    "text": {"format": {"type": "text"}, "verbosity": "low"},
+    "truncation": "auto",
+    "user": "a",
+}
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses"])
+def test_settings_without_effect_are_accepted(protocol):
+    with answering(echo(usage=Usage(1, 2))) as channel:
+        client = chat_client(channel)
+        if protocol == "chat":
+            *_, last = client.chat.completions.create(model="any", stream=True, **ACCEPTED_CHAT)
+            usage = last.usage
+        else:
+            *_, last = client.responses.create(model="any", stream=True, **ACCEPTED_RESPONSES)
+            usage = last.response.usage
+        assert usage.total_tokens == 3
+        (observation,) = channel.observations
+        messages = [(message["role"], message["content"]) for message in observation.new]
+        assert messages == [("system", "Be brief."), ("user", "Hi\nthere")]
+        assert observation.call.tool_choice == "function:double"
+
+
+def test_unknown_usage_is_zero():
+    with answering(echo()) as channel:
+        client = chat_client(channel)
+        assert client.chat.completions.create(model="any", messages=[user("?")]).usage.total_tokens == 0
+        assert client.responses.create(model="any", input="?").usage.total_tokens == 0
 
 
 TRIPLE = {"type": "function", "function": {"name": "triple"}}
@@ -178,8 +252,10 @@ def test_chat_refuses_in_words(words):
         assert channel.observations == []
 
 
+@uses_anthropic
 def test_other_protocols_refuse_in_words():
-    anthropic = pytest.importorskip("anthropic")
+    import anthropic
+
     with answering(echo()) as channel:
         with pytest.raises(openai.BadRequestError, match=r"text\.format: replies are not constrained"):
             chat_client(channel).responses.create(model="any", input="?", text={"format": {"type": "json_object"}})
@@ -194,8 +270,10 @@ def test_other_protocols_refuse_in_words():
             messages_client(channel).messages.count_tokens(model="any", messages=[user("?")])
 
 
+@uses_anthropic
 def test_wrong_key_and_ended_session_are_refused():
-    anthropic = pytest.importorskip("anthropic")
+    import anthropic
+
     with answering(echo()) as channel:
         url = gateway().url
         stranger = openai.OpenAI(base_url=f"{url}/v1", api_key="sk-textenvs-guess", max_retries=0)
@@ -209,6 +287,26 @@ def test_wrong_key_and_ended_session_are_refused():
         with pytest.raises(openai.APIStatusError, match="this episode is over") as caught:
             chat_client(channel).chat.completions.create(model="any", messages=[user("?")])
         assert caught.value.status_code == 410
+
+
+def test_lost_reply_is_sent_again(monkeypatch, caplog):
+    """Its connection breaks while it is written; the client calls again."""
+    write, losses = web.Response.write_eof, iter([True])
+
+    async def lose(self, *data):
+        if self.body is not None and next(losses, False):
+            self._req.transport.abort()
+            raise ConnectionResetError
+        await write(self, *data)
+
+    monkeypatch.setattr(web.Response, "write_eof", lose)
+    with answering(echo("Yes.")) as channel:
+        client, request = chat_client(channel), {"model": "any", "messages": [user("?")]}
+        with pytest.raises(openai.APIConnectionError):
+            client.chat.completions.create(**request)
+        assert client.chat.completions.create(**request).choices[0].message.content == "Yes."
+        assert len(channel.observations) == 1
+    assert caplog.records == []
 
 
 async def test_cancelled_call_is_the_same_turn_again():

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Folder of tests/hosts, and the virtual environment (and `make` target) it belongs to.
-HOSTS = {"verl": "venv-verl", "others": "venv-hosts"}
+HOSTS = {"verl": "venv-verl", "others": "venv-hosts", "agents": "venv-agents"}
 
 
 def test_every_folder_has_an_environment():
@@ -17,11 +17,15 @@ def test_every_folder_has_an_environment():
     assert folders == set(HOSTS)
 
 
-@pytest.mark.hosts
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("folder", "which"),
-    [*((folder, "not slow") for folder in HOSTS), pytest.param("others", "slow", marks=pytest.mark.slow)],
+    [
+        pytest.param("verl", "not slow", marks=pytest.mark.hosts),
+        pytest.param("others", "not slow", marks=pytest.mark.hosts),
+        pytest.param("others", "slow", marks=[pytest.mark.hosts, pytest.mark.slow]),
+        pytest.param("agents", "not slow", marks=pytest.mark.agents),
+    ],
 )
 def test_in_its_own_environment(folder, which):
     python = ROOT / f".{HOSTS[folder]}" / "bin" / "python"

@@ -28,6 +28,11 @@ from .reaper import kill_group, kill_marked
 LAST_WORDS = 2_000
 #: A task's JSON above this size, in bytes, is in the file alone: an environment variable has a limit.
 _VARIABLE_BYTES = 100_000
+#: What asyncio says where a library keeps the connections of an earlier episode.
+_LOOP_WORDS = ("Event loop is closed", "different loop", "different event loop")
+_LOOP_HINT = (
+    ". An asynchronous agent has an event loop of its own in each episode: create its client there, and close it"
+)
 #: The folder of a command has the task under this name.
 TASK_FILE = "task.json"
 
@@ -67,7 +72,8 @@ def last_words(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "it cannot be written"
-    return f"it raised {type(error).__name__}: {excerpt(text, LAST_WORDS)}{place}"
+    hint = _LOOP_HINT if isinstance(error, RuntimeError) and any(words in text for words in _LOOP_WORDS) else ""
+    return f"it raised {type(error).__name__}: {excerpt(text, LAST_WORDS)}{place}{hint}"
 
 
 # ------------------------------------------------------------------ functions
@@ -211,6 +217,7 @@ def _environment(folder: Path, task: str, url: str, key: str) -> dict[str, str]:
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": key,
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",  # which would be sent to OpenAI, with this key
         "TEXTENVS_TASK_FILE": str(folder / TASK_FILE),
     }
     if len(task.encode("utf-8", "replace")) <= _VARIABLE_BYTES:

@@ -100,10 +100,10 @@ async def with_anthropic(task, url, key):
             messages.append({"role": "user", "content": results})
 
 
-@pytest.mark.parametrize("agent", [with_openai, with_anthropic])
+@pytest.mark.parametrize(
+    "agent", [with_openai, pytest.param(with_anthropic, marks=pytest.mark.xdist_group("anthropic"))]
+)
 def test_stock_client_plays_with_tools(agent):
-    if agent is with_anthropic:
-        pytest.importorskip("anthropic")
     env = make(agent)
     opening = env.state.messages
     assert [message["role"] for message in opening] == ["system", "user"]
@@ -263,6 +263,19 @@ def test_broken_program_fails_the_episode(agent, words):
     assert (reward, terminated, truncated, info["stop"]) == (0.0, False, True, "tool_failed")
     assert words in info["failure"]
     assert f"{__name__}:{agent.__name__}" in info["failure"]
+
+
+def test_future_of_another_episode_is_named():
+    async def agent(task, url, key):
+        ask(url, key, user("?"))
+        futures.append(asyncio.get_running_loop().create_future())
+        return 1.0 if len(futures) == 1 else await futures[0]
+
+    futures = []
+    env = make(agent)
+    assert env.step("x")[1] == 1.0
+    env.reset(options={"task_index": 0})
+    assert "has an event loop of its own in each episode: create its client" in env.step("x")[-1]["failure"]
 
 
 def test_program_without_a_call_fails_reset():

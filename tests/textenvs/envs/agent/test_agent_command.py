@@ -74,6 +74,7 @@ def test_command_plays_and_is_rewarded(make, tmp_path):
         assert json.loads(os.environ["TEXTENVS_TASK"]) == task
         assert os.environ["ANTHROPIC_BASE_URL"] + "/v1" == os.environ["OPENAI_BASE_URL"]
         assert os.environ["ANTHROPIC_API_KEY"] == os.environ["OPENAI_API_KEY"]
+        assert os.environ["OPENAI_AGENTS_DISABLE_TRACING"] == "1"
         reply = ask(first, {"role": "user", "content": open("note.txt").read() + json.dumps(task["extra"])})
         post("/rewards", {"reward": float(task["ground_truth"] in reply["content"])})
         """,

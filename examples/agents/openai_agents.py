@@ -1,0 +1,49 @@
+"""The same agent with the OpenAI Agents SDK (``pip install openai-agents``), which plans and calls its tools itself.
+
+::
+
+    python -m trainers.ppo env.id=textenv/agent env.backend=thread \
+        env.kwargs.agent=examples.agents.openai_agents:agent \
+        env.kwargs.expert=textenvs.envs.agent.example:expert env.kwargs.careless=textenvs.envs.agent.example:careless
+
+Each episode has a client of its own, because each has an event loop of its own, which connections belong to.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from typing import Literal
+
+from agents import Agent, MaxTurnsExceeded, ModelBehaviorError, OpenAIProvider, RunConfig, Runner, function_tool
+from openai import AsyncOpenAI
+
+from textenvs import Task
+
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+
+
+@function_tool
+def calculate(a: float, sign: Literal["+", "-", "*", "/"], b: float) -> str:
+    """Work out one operation."""
+    return f"{OPERATORS[sign](a, b):g}"
+
+
+CALCULATOR = Agent(
+    name="Calculator",
+    instructions='Use the tool for every operation. Then end with "#### " and the number.',
+    model="policy",
+    tools=[calculate],
+)
+
+
+async def agent(task: Task, base_url: str, key: str) -> float:
+    """Work out an expression; return 1.0 for the right answer."""
+    async with AsyncOpenAI(base_url=base_url, api_key=key) as client:
+        config = RunConfig(model_provider=OpenAIProvider(openai_client=client), tracing_disabled=True)
+        try:
+            result = await Runner.run(CALCULATOR, task.question, run_config=config)
+        except (MaxTurnsExceeded, ModelBehaviorError):  # the model called a tool that does not exist, or did not end
+            return 0.0
+    answer = re.search(r"#### (\S+)", result.final_output)
+    return float(answer is not None and answer[1] == task.ground_truth)

@@ -1,0 +1,39 @@
+"""LangGraph: a graph of a model and its tools, with LangChain's client for OpenAI."""
+
+from arithmetic import INSTRUCTIONS, compute, grade
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+
+@tool
+def calculate(a: float, sign: str, b: float) -> str:
+    """Work out one operation."""
+    return compute(a, sign, b)
+
+
+def run(task, base_url, key, *, responses=False, stream=False, **options):
+    llm = ChatOpenAI(
+        model="policy",
+        base_url=base_url,
+        api_key=key,
+        use_responses_api=responses,
+        streaming=stream,
+        max_retries=0,
+        **options,
+    )
+    llm_with_tools = llm.bind_tools([calculate])
+
+    def call_model(state: MessagesState):
+        return {"messages": [llm_with_tools.invoke([SystemMessage(INSTRUCTIONS), *state["messages"]])]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", call_model)
+    builder.add_node("tools", ToolNode([calculate]))
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", tools_condition)
+    builder.add_edge("tools", "model")
+    state = builder.compile().invoke({"messages": [HumanMessage(task.question)]})
+    return grade(task, state["messages"][-1].text)

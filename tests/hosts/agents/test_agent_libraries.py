@@ -1,0 +1,139 @@
+"""Agents of other libraries, as their documentation writes them, play and are refused in their own exceptions."""
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import threading
+
+import langgraph_program
+import numpy as np
+import openai
+import openai_agents_program
+import pydantic
+import pydantic_ai
+import pydantic_ai_program
+import pytest
+import smolagents
+import smolagents_program
+from gateway_kit import answering, echo
+
+from examples.agents import openai_agents
+from textenvs.envs.agent import Agent
+from textenvs.gateway.server import gateway
+from textenvs.messages import text_of, user
+from textenvs.task import Task
+from textenvs.tools.formats import call
+
+SCRIPTS = {name: f"textenvs.envs.agent.example:{name}" for name in ("expert", "careless")}
+PROGRAMS = [
+    *((openai_agents_program, {"responses": responses}) for responses in (True, False)),
+    *((langgraph_program, {"responses": responses}) for responses in (True, False)),
+    *((pydantic_ai_program, {"protocol": protocol}) for protocol in ("chat", "responses", "anthropic")),
+]
+named = {"ids": lambda value: getattr(value, "__name__", None) or ",".join(map(str, value.values()))}
+
+
+def play(agent, hook="demonstration", episodes=2):
+    """Return how episodes end, played by a script of the example program."""
+    env, rng, ends = Agent(agent, level="medium", **SCRIPTS), np.random.default_rng(0), []
+    for seed in range(episodes):
+        env.reset(seed=seed)
+        while not env.state.done:
+            *_, info = env.step(getattr(env, hook)(rng))
+        ends.append((info.get("failure"), env.state.stop, env.state.assistant_turns > 2))
+    env.close()
+    return ends
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("module", "options"), PROGRAMS, **named)
+def test_program_plays_with_its_tools(module, options, stream):
+    assert play(functools.partial(module.run, **options, stream=stream)) == [(None, "solved", True)] * 2
+
+
+def test_example_plays_and_survives_wrong_calls():
+    assert play(openai_agents.agent) == [(None, "solved", True)] * 2
+    assert play(openai_agents.agent, "careless_reply") == [(None, "done", False)] * 2
+    env = Agent(openai_agents.agent, **SCRIPTS)
+    for wrong, stop in ((call("nothing"), "done"), (call("calculate", a="x"), None)):
+        env.reset(seed=0)
+        *_, info = env.step(env.format.write("", [wrong]))
+        assert (info.get("failure"), info["stop"]) == (None, stop)
+    env.close()
+
+
+STEPS = {
+    "tools": [("", call("calculate", a=3, sign="+", b=13)), ("", call("final_answer", answer="16"))],
+    "code": [("<code>\nprint(calculate(3, '+', 13))\n</code>",), ("<code>\nfinal_answer('16')\n</code>",)],
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", STEPS)
+def test_smolagents_begin_a_context_with_each_call(kind, stream):
+    """They write the calls of earlier replies into their text."""
+    replies = iter(STEPS[kind])
+    task = Task("a", "test", (user("Work out 3 + 13."),), "16")
+    with answering(lambda made: echo(*next(replies))(made)) as channel:
+        url = f"{gateway().url}/v1"
+        assert smolagents_program.run(task, url, channel.key, code=kind == "code", stream=stream) == 1.0
+        assert [observation.begins for observation in channel.observations] == [True, True]
+        assert "16" in text_of(channel.observations[1].call.messages[-1])
+
+
+class Answer(pydantic.BaseModel):
+    number: float
+
+
+STRUCTURED = openai_agents.CALCULATOR.clone(output_type=Answer)
+REFUSALS = [
+    (openai_agents_program, {"agent": STRUCTURED}, openai.BadRequestError, "text.format: replies are not constrained"),
+    (langgraph_program, {"n": 2}, openai.BadRequestError, "n=2: a call has one reply"),
+    (
+        pydantic_ai_program,
+        {"output_type": pydantic_ai.NativeOutput(Answer)},
+        pydantic_ai.ModelHTTPError,
+        "response_format: replies are not constrained",
+    ),
+    (smolagents_program, {"n": 2}, smolagents.AgentGenerationError, "n=2: a call has one reply"),
+]
+
+
+@pytest.mark.parametrize(("module", "options", "exception", "words"), REFUSALS)
+def test_refusal_is_the_exception_of_the_library(module, options, exception, words):
+    async def agent(task, base_url, key):
+        result = module.run(task, base_url, key, **options)
+        return await result if inspect.isawaitable(result) else result
+
+    with answering(echo()) as channel:
+        with pytest.raises(exception) as caught:
+            asyncio.run(agent(Agent().tasks[0], f"{gateway().url}/v1", channel.key))
+        assert words in str(caught.value)
+        assert channel.observations == []
+
+
+@pytest.mark.parametrize("module", [openai_agents_program, pydantic_ai_program])
+def test_cancelled_call_is_the_same_turn_again(module):
+    arrival, gone = threading.Event(), threading.Event()
+
+    async def agent(task, base_url, key):
+        first = asyncio.create_task(module.run(task, base_url, key))
+        await asyncio.to_thread(arrival.wait, 60)
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        while session._open[0].connected:
+            await asyncio.sleep(0.001)
+        gone.set()
+        return await module.run(task, base_url, key)
+
+    env = Agent(agent, **SCRIPTS)
+    env.reset(seed=0)
+    session = env._live[2]._channel.session
+    arrival.set()
+    assert gone.wait(60)
+    while not env.state.done:
+        *_, info = env.step(env.demonstration(np.random.default_rng(0)))
+    env.close()
+    assert (info.get("failure"), info["stop"]) == (None, "solved")
