@@ -5,17 +5,20 @@ Invariants (checked on construction, so that no consumer has to):
 * all per-token arrays have the length of ``token_ids``; they are NumPy, never padded;
 * ``action_mask[i]`` is true exactly where the policy sampled token ``i``; there ``turn_id >= 0``,
   ``weight_version >= 0`` and ``logprobs`` is finite; elsewhere they are ``-1``, ``-1`` and ``0``;
-* turn ids are non-decreasing over the action tokens and index ``turn_rewards``; every turn has at least one action
-  token (a reply cut short before its first token is no turn, so every reward has a token that earned it);
+* turn ids index ``turn_rewards``, in the order of time; every turn has at least one action token (a reply cut short
+  before its first token is no turn, so every reward has a token that earned it);
 * a turn's reward is at its last action token (:meth:`Trajectory.token_rewards`);
-* ``segment_starts`` splits the arrays into token sequences that the model sees separately: one, unless the chat
-  template rewrote history and the episode had to be rendered again from some turn on. The token ids of a segment are
-  the engine's inputs and outputs, never re-tokenised text. Segments are not empty, the first starts at 0, and no turn
-  extends from one into the next;
+* ``segment_starts`` splits the arrays into *contexts*: token sequences that the model sees separately. There is one,
+  unless observations began anew (compaction, a sub-agent, edited history) or the chat template rewrote earlier turns.
+  The token ids of a context are the engine's inputs and outputs, never re-tokenised text. Contexts are not empty, the
+  first starts at 0, and each is stored once, however often the episode returned to it;
+* within a context turn ids are non-decreasing over the action tokens, and every turn is in one context. Contexts are in
+  the order of their last use, so the tokens of the turns 0, 1, 2 may stand in the order 1, 0, 2, and the state that the
+  episode ended in stands last. The order of time is that of the turns: :attr:`Trajectory.actions`;
 * tokens after the last action token are the observation that a *truncated* episode ended in, with the next generation
   prompt: the state whose value bootstraps the return. A terminated episode ends with an action token.
 
-An episode that failed before its first token has no tokens, turns or segments; that is a valid trajectory.
+An episode that failed before its first token has no tokens, turns or contexts; that is a valid trajectory.
 
 :func:`to_table` and :func:`from_table` convert trajectories to an Arrow table and back without loss (floats bit for
 bit, an absent message key distinct from an empty one); :func:`write_parquet` and :func:`read_parquet` use a file.
@@ -156,7 +159,7 @@ class EpisodeError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """One episode. ``T`` tokens over all segments, ``K`` assistant turns. Equal if all fields are, bit for bit.
+    """One episode. ``T`` tokens over all contexts, ``K`` assistant turns. Equal if all fields are, bit for bit.
 
     Raises ``ValueError`` if an invariant of the module's docstring does not hold; it names the invariant and the
     episode.
@@ -183,7 +186,7 @@ class Trajectory:
     group_id: str = ""  #: episodes of the same task drawn together share it
     task_key: str = ""  #: the task's stable name
     data_source: str = ""  #: the task's source
-    #: Int32 ``[S]``, ``S >= 1`` and the first is 0; without tokens it is always empty
+    #: Int32 ``[S]``: where each of ``S >= 1`` contexts starts, the first at 0; without tokens it is always empty
     segment_starts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
     #: Int32 ``[m]``; the tokens that top-k, top-p and min-p left when each token was sampled, concatenated (the
     #: sampling mask). Empty if that was not recorded.
@@ -209,7 +212,7 @@ class Trajectory:
     def __post_init__(self) -> None:
         if not self.turn_terms:
             object.__setattr__(self, "turn_terms", ({},) * len(self.turn_rewards))
-        if len(self.token_ids) == 0:  # the default, one segment that starts at 0, is for episodes that have tokens
+        if len(self.token_ids) == 0:  # the default, one context that starts at 0, is for episodes that have tokens
             object.__setattr__(self, "segment_starts", np.zeros(0, np.int32))
         if problem := _problem_with(self):
             raise ValueError(f"trajectory {self.episode_id!r}: {problem}")
@@ -237,6 +240,12 @@ class Trajectory:
         versions = self.weight_version[self.action_mask]
         return int(versions.min()) if versions.size else None
 
+    @property
+    def actions(self) -> NDArray[np.int64]:
+        """Indices of the action tokens in the order in which they were sampled, int64 ``[N]``."""
+        where = np.flatnonzero(self.action_mask)
+        return where[np.argsort(self.turn_id[where], kind="stable")] if len(self.segment_starts) > 1 else where
+
     def token_rewards(self) -> NDArray[np.float64]:
         """Return, float64 ``[T]``, each turn's reward at its last action token, 0 elsewhere."""
         rewards = np.zeros(len(self.token_ids), np.float64)
@@ -253,13 +262,17 @@ class Trajectory:
         return ends
 
     def segments(self) -> tuple[slice, ...]:
-        """Return ``S`` slices of the per-token arrays, one per segment, in order and without gaps."""
+        """Return ``S`` slices of the per-token arrays, one per context, in order and without gaps."""
         bounds = [*self.segment_starts.tolist(), len(self.token_ids)]
         return tuple(slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False))
 
 
 def action_offsets(trajectories: Iterable[Trajectory]) -> NDArray[np.int64]:
-    """Return int64 ``[E + 1]``: episode ``e`` has ``offsets[e]:offsets[e + 1]`` of all action tokens concatenated."""
+    """Return int64 ``[E + 1]``: episode ``e`` has ``offsets[e]:offsets[e + 1]`` of all action tokens concatenated.
+
+    Numbers of action tokens are in this order everywhere: of the episodes, and in each the order of
+    :attr:`Trajectory.actions`.
+    """
     return np.cumsum([0, *(int(trajectory.action_mask.sum()) for trajectory in trajectories)], dtype=np.int64)
 
 
@@ -329,14 +342,9 @@ def _problem_with_kept(t: Trajectory, size: int) -> str | None:
 
 
 def _problem_with_turns(t: Trajectory, turns: int) -> str | None:
-    played = t.turn_id[t.action_mask]
-    steps = played[1:] - played[:-1]
-    if (steps < 0).any():
-        return "turn ids decrease over the action tokens"
-    last = int(played[-1]) if played.size else -1
-    if last != turns - 1 or (played.size and (played[0] != 0 or (steps > 1).any())):
-        present = np.unique(played).tolist()
-        return f"{turns} turn rewards, but the action tokens belong to turns {present}: each turn needs both"
+    present = np.unique(t.turn_id[t.action_mask])
+    if not np.array_equal(present, np.arange(turns)):
+        return f"{turns} turn rewards, but the action tokens belong to turns {present.tolist()}: each turn needs both"
     if len(t.turn_terms) != turns:
         return f"turn_terms has {len(t.turn_terms)} entries for {turns} turns"
     return None
@@ -346,10 +354,19 @@ def _problem_with_ends(t: Trajectory, size: int) -> str | None:
     starts = t.segment_starts
     if size and (len(starts) == 0 or starts[0] != 0 or (np.diff(starts) <= 0).any() or starts[-1] >= size):
         return f"segment_starts {starts.tolist()} must rise from 0 and stay below the {size} tokens"
-    for start in starts[1:].tolist():
-        before, after = t.turn_id[:start].max(), t.turn_id[start:]
-        if before >= 0 and (after == before).any():
-            return f"turn {int(before)} reaches over the start of the segment at token {start}"
+    where = np.flatnonzero(t.action_mask)
+    turns, contexts = t.turn_id[where], np.searchsorted(starts, where, side="right")
+    if ((np.diff(turns) < 0) & (np.diff(contexts) == 0)).any():
+        return "turn ids decrease over the action tokens of a context"
+    first = np.zeros(len(t.turn_rewards), np.int64)
+    first[turns[::-1]] = contexts[::-1]
+    if (elsewhere := contexts != first[turns]).any():
+        return f"turn {int(turns[np.argmax(elsewhere)])} is in two contexts: each turn is sampled in one"
+    last_uses = turns[np.append(np.diff(contexts) != 0, True)] if len(turns) else turns
+    if len(turns) and contexts[-1] == len(starts) and not t.action_mask[-1]:
+        last_uses = last_uses[:-1]  # it is last by the observation that the episode ended in
+    if (np.diff(last_uses) < 0).any():
+        return f"its contexts were used last at the turns {last_uses.tolist()}: they must be in that order"
     if t.terminated and size and not t.action_mask[-1]:
         return "a terminated episode must end with an action token: leave out what comes after the last reply"
     status: Any = t.status

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trajectories import trajectory_of, turns_of
+from trajectories import mixed, trajectory_of, turns_of
 
 from textenvs.env import LARGEST
 from textenvs.messages import text_part, user
@@ -121,9 +121,34 @@ def test_each_invariant_is_checked_and_named(changes: dict[str, Any], message: s
     assert "trajectory 'e7': " in str(error.value)
 
 
-def test_turn_stays_in_its_segment() -> None:
-    with pytest.raises(ValueError, match="turn 0 reaches over the start of the segment at token 2"):
+def test_turn_stays_in_its_context() -> None:
+    with pytest.raises(ValueError, match="turn 0 is in two contexts"):
         make((2, 1), segment_starts=np.array([0, 2], np.int32))
+
+
+def in_contexts(turn_id: list[int], *starts: int, **fields: Any) -> Trajectory:
+    return trajectory_of(turn_id, segment_starts=np.array(starts, np.int32), **fields)
+
+
+def test_time_is_order_of_turns() -> None:
+    """Turns 0 and 2 were sampled in one context, 1 in another, and 3 in a third."""
+    t = in_contexts([-1, 1, -1, 0, 0, -1, 2, -1, 3, 3], 0, 2, 7, rewards=[1.0, 2.0, 3.0, 4.0])
+    assert t.actions.tolist() == [3, 4, 1, 6, 8, 9]
+    assert t.turn_ends().tolist() == [4, 1, 6, 9]
+    assert t.token_rewards().tolist() == [0, 2.0, 0, 0, 1.0, 0, 3.0, 0, 0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("turn_id", "starts", "message"),
+    [
+        ([-1, 1, -1, 0, -1, 2], [0, 4], "turn ids decrease over the action tokens of a context"),
+        ([-1, 0, -1, 2, -1, 1], [0, 4], r"used last at the turns \[2, 1\]"),
+        ([-1, 0, -1, 1, -1, 0], [0, 2, 4], "turn 0 is in two contexts"),
+    ],
+)
+def test_order_of_contexts_is_checked(turn_id: list[int], starts: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        in_contexts(turn_id, *starts)
 
 
 # ------------------------------------------------------------------------------------------------ Arrow and Parquet
@@ -170,7 +195,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     token_ids = np.array(draw(st.lists(st.integers(9, 2**31 - 1), min_size=size, max_size=size)), np.int32)
     sets: list[list[int]] = [[*range(draw(st.integers(0, 2))), int(token)] for token in token_ids[mask]]
     with_mask = draw(st.booleans())
-    return trajectory_of(
+    item = trajectory_of(
         turn_id,
         [draw(NUMBER) for _ in turns],
         token_ids=token_ids,
@@ -192,6 +217,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         metrics=draw(TERMS),
         error=draw(st.none() | TEXT),
     )
+    return mixed(item, np.random.default_rng(draw(st.integers(0, 9))))
 
 
 def assert_same(got: list[Trajectory], expected: list[Trajectory]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,24 @@ def trajectory_of(
         truncated=truncated,
         **{"terminated": not truncated, **fields},
     )
+
+
+def mixed(item: Trajectory, rng: np.random.Generator) -> Trajectory:
+    """Return the same tokens, with the turns of different contexts in a random order, which their last uses allow."""
+    context = np.searchsorted(item.segment_starts, item.turn_ends(), side="right") - 1  # of each turn
+    remaining = [np.flatnonzero(context == number).tolist() for number in range(len(item.segment_starts))]
+    remaining = [turns for turns in remaining if turns]
+    order: list[int] = []  # from the last turn back to the first
+    opened = 0
+    while any(remaining):
+        choices = [*(turns for turns in remaining[len(remaining) - opened :] if turns)]
+        if opened < len(remaining) and (not choices or rng.random() < 0.5):
+            opened += 1
+            choices = [remaining[len(remaining) - opened]]
+        order.append(choices[rng.integers(len(choices))].pop())
+    time = np.empty(len(order) + 1, np.int32)
+    time[order[::-1]], time[-1] = np.arange(len(order)), -1
+    return replace(item, turn_id=time[item.turn_id])
 
 
 def episode_of(prompt: Sequence[int], reply: Generation) -> Trajectory:

@@ -1,6 +1,6 @@
 """The columns of a file of episodes: one row an episode. docs/records.md has them as a table.
 
-``T`` tokens over all segments of an episode, ``K`` assistant turns. The first group of columns is what was played, and
+``T`` tokens over all contexts of an episode, ``K`` assistant turns. The first group of columns is what was played, and
 is always there; the others say what the learner made of it, and are null where that was not computed (a validation, a
 failed episode, an estimator without a baseline). Per-token columns of the learner have one entry a token, null outside
 of action tokens and where the learner did not compute the token.
@@ -64,9 +64,9 @@ PLAYED: dict[str, Column] = {
     "action_mask": Column("token", "bool", "the policy sampled it (an action token)"),
     "logprobs": Column("token", "float32", "log-probability in the rollout; 0 outside of action tokens"),
     "weight_version": Column("token", "int32", "of the weights that sampled it; -1 outside of action tokens"),
-    "turn_id": Column("token", "int32", "its turn, from 0; -1 outside of action tokens"),
+    "turn_id": Column("token", "int32", "its turn, from 0, in the order of time; -1 outside of action tokens"),
     "turn_rewards": Column("turn", "float64", "as earned"),
-    "segment_starts": Column("list", "int32", "where the token sequences begin that the model sees apart"),
+    "segment_starts": Column("list", "int32", "where its contexts begin: token sequences that the model sees apart"),
     "kept_ids": Column("list", "int32", "tokens that top-k, top-p and min-p left, of one token after another"),
     "kept_counts": Column("token", "int32", "how many of `kept_ids` each token has; empty: not recorded"),
     "turn_terms": Column("turn", "terms", "the named parts of each turn's reward"),

@@ -2,7 +2,8 @@
 
 Observation tokens are left out here, once, for every estimator. What remains is ragged in two levels (episodes of
 turns, turns of tokens) and is kept as flat arrays with offsets, without padding. ``E`` episodes, ``K`` turns and ``N``
-action tokens in the whole batch, in the order of the episodes.
+action tokens in the whole batch, in the order of the episodes, and in each in the order of time, whatever contexts its
+turns were sampled in (:attr:`~trainers.trajectory.Trajectory.actions`).
 """
 
 from __future__ import annotations
@@ -283,21 +284,20 @@ Anchor = Literal["observation", "history"]
 def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observation") -> Ints:
     """Return a number for the state each turn begins in, by the tokens the policy saw; equal states have equal numbers.
 
-    Identity is that of token ids. ``observation``: the tokens since the turn before (for a first turn, the opening;
-    where history was rewritten, the whole new rendering). ``history``: everything that the policy sees at that point,
-    which is rarely the same twice. Returns int ``[K]``, from 0.
+    Identity is that of token ids. ``observation``: the tokens since the turn before in the same context (for the first
+    turn of a context, all of its beginning). ``history``: everything that the policy sees at that point, which is
+    rarely the same twice. Returns int ``[K]``, from 0.
     """
     numbers: dict[bytes, int] = {}
     states = []
     for trajectory in trajectories:
-        actions = np.flatnonzero(trajectory.action_mask)
-        starts = actions[np.diff(trajectory.turn_id[actions], prepend=-1) > 0]
-        if kind == "observation":
-            begins = np.append(0, trajectory.turn_ends()[:-1] + 1)
-        else:
-            segment = np.searchsorted(trajectory.segment_starts, starts, side="right") - 1
-            begins = trajectory.segment_starts[segment]
-        for begin, start in zip(begins[: len(starts)], starts, strict=True):
+        where, ends = trajectory.actions, trajectory.turn_ends()
+        starts = where[np.diff(trajectory.turn_id[where], prepend=-1) > 0]
+        begins = trajectory.segment_starts[np.searchsorted(trajectory.segment_starts, starts, side="right") - 1]
+        if kind == "observation" and len(ends):
+            order = np.argsort(ends)  # the place of each turn in the arrays
+            begins[order[1:]] = np.maximum(begins[order[1:]], ends[order[:-1]] + 1)
+        for begin, start in zip(begins, starts, strict=True):
             state = trajectory.token_ids[begin:start].tobytes()
             states.append(numbers.setdefault(state, len(numbers)))
     return np.array(states, np.int64)
@@ -333,11 +333,11 @@ def shared_anchors(batch: ActionBatch) -> Bools:
 
 
 def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate the action tokens' entries, ``[N]``, of one array ``[T]`` for each episode."""
+    """Concatenate the action tokens' entries, ``[N]``, of one array ``[T]`` for each episode, in the order of time."""
     for number, (trajectory, array) in enumerate(zip(trajectories, arrays, strict=True)):
         if len(array) != len(trajectory.action_mask):
             raise ValueError(f"array {number} has {len(array)} entries for {len(trajectory.action_mask)} tokens")
-    parts = [array[t.action_mask] for t, array in zip(trajectories, arrays, strict=True)]
+    parts = [array[t.actions] for t, array in zip(trajectories, arrays, strict=True)]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 

@@ -145,8 +145,9 @@ class RolloutSection(Section):
     """Penalty of a turn whose reply reached that limit before its end: the term `cut_reply`, in training only. Without
     it, a reply beyond the limit can earn as much as one that ends."""
     max_response_tokens: int | None = Field(None, ge=1)
-    """Maximum tokens of an episode after its opening, those of the environment included; then it ends. null is as many
-    as `engine.max_context` has room for."""
+    """Maximum tokens of an episode after its opening, those of the environment included; then it ends. Where it has
+    several contexts, none of them may be longer than the opening and this. null is as many as `engine.max_context` has
+    room for."""
     staleness: int = Field(0, ge=0, le=1024)
     """Maximum age of a token's weights, in versions behind the trained ones (η); 0 is on-policy."""
     window: int = Field(1, ge=1)

@@ -27,7 +27,10 @@ class BlockPool:
         self._named: dict[Name, tuple[int, int]] = {}  # to the block, and the number by which its children name it
         self._names: dict[int, Name] = {}  # by block
         self._numbers = count(ROOT + 1)
-        self._sessions: OrderedDict[Hashable, list[int]] = OrderedDict()  # the one idle for longest first
+        # What sessions keep, by number: the session and its blocks; the one idle for longest first.
+        self._kept: OrderedDict[int, tuple[Hashable, list[int]]] = OrderedDict()
+        self._sessions: dict[Hashable, list[int]] = {}  # the numbers of what each keeps
+        self._keeps = count()
 
     @property
     def free(self) -> int:
@@ -61,8 +64,8 @@ class BlockPool:
 
     def has_room(self, number: int) -> bool:
         """Return whether so many blocks are free; evicts idle sessions if necessary."""
-        while len(self._free) < number and self._sessions:
-            self.give_back(self._sessions.popitem(last=False)[1])
+        while len(self._free) < number and self._kept:
+            self._forget_kept(next(iter(self._kept)))
         return len(self._free) >= number
 
     def give_back(self, blocks: Sequence[int]) -> None:
@@ -74,18 +77,38 @@ class BlockPool:
                 heapq.heappush(self._free, block)
 
     def keep(self, session: Hashable, blocks: list[int]) -> None:
-        """Let an idle session keep these blocks, with their references, and none that it kept before.
+        """Let an idle session keep these blocks, with their references.
 
-        There are at most ``total`` idle sessions; of more, the one idle for longest is forgotten.
+        Of what it kept before and these, the longer stands for both where one extends the other. Else they are of two
+        contexts, and the session may go back to either. At most ``total`` contexts are kept; of more, the one idle for
+        longest is forgotten.
         """
-        self.release(session)
+        for number in list(self._sessions.get(session, ())):
+            before = self._kept[number][1]
+            common = min(len(before), len(blocks))
+            if before[:common] != blocks[:common]:
+                continue
+            if len(before) > len(blocks):
+                before, blocks = blocks, before
+                self._kept[number] = session, before
+            self._forget_kept(number)
         if blocks:
-            self._sessions[session] = blocks
-        if len(self._sessions) > self.total:
-            self.give_back(self._sessions.popitem(last=False)[1])
+            number = next(self._keeps)
+            self._kept[number] = session, blocks
+            self._sessions.setdefault(session, []).append(number)
+        if len(self._kept) > self.total:
+            self._forget_kept(next(iter(self._kept)))
 
     def release(self, session: Hashable) -> None:
-        self.give_back(self._sessions.pop(session, ()))
+        for number in list(self._sessions.get(session, ())):
+            self._forget_kept(number)
+
+    def _forget_kept(self, number: int) -> None:
+        session, blocks = self._kept.pop(number)
+        self._sessions[session].remove(number)
+        if not self._sessions[session]:
+            del self._sessions[session]
+        self.give_back(blocks)
 
     def forget(self) -> None:
         """Forget all stale keys and values: sessions keep no blocks, and no block is found by its name."""

@@ -24,7 +24,8 @@ from trainers.learner.transfer import to_device
 from trainers.trajectory import Trajectory
 
 Floats = NDArray[np.float32]
-#: Numbers of each action token: one array a trajectory, or all of them in one, in the order of the trajectories.
+#: Numbers of each action token, in time (:attr:`Trajectory.actions`): one array a trajectory, or all of them in one, in
+#: the order of the trajectories.
 PerToken = Sequence[NDArray[np.floating]] | NDArray[np.floating]
 
 
@@ -114,13 +115,14 @@ class SamplingMasks:
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
         nothing = np.zeros(0, np.int64)
-        counts = [
-            t.kept_counts[t.action_mask] if len(t.kept_counts) else np.zeros(int(t.action_mask.sum()), np.int64)
-            for t in trajectories
-        ]
-        self._counts = np.concatenate([nothing, *counts]).astype(np.int64)
+        counts, starts, size = [nothing], [nothing], 0
+        for t in trajectories:
+            of_token = t.kept_counts.astype(np.int64) if len(t.kept_counts) else np.zeros(len(t.token_ids), np.int64)
+            counts.append(of_token[t.actions])
+            starts.append((size + np.cumsum(of_token) - of_token)[t.actions])
+            size += len(t.kept_ids)
+        self._counts, self._starts = np.concatenate(counts), np.concatenate(starts)
         self._ids = np.concatenate([nothing, *(t.kept_ids for t in trajectories)]).astype(np.int64)
-        self._starts = np.cumsum(self._counts) - self._counts
 
     def distinct(self, positions: Ints, targets: Ints, index: Ints) -> tuple[Ints, Ints]:
         """Group action tokens that are the same token, drawn from the same distribution.

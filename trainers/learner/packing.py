@@ -1,6 +1,6 @@
 """Packing of trajectories for a model: rows, micro-batches under a token budget, shares for ranks. Pure NumPy.
 
-A *row* is one segment of a trajectory with the positions whose output is needed. Each such position carries the flat
+A *row* is one context of a trajectory with the positions whose output is needed. Each such position carries the flat
 index of its result, so results scatter back whatever the order of rows. The output that predicts token ``i`` stands at
 position ``i - 1``, so a row ends before its last target: trailing observations and the last token itself are not
 read at all. All rows of a trajectory stand in the same *micro-batch*, so a loss over whole sequences sees them whole.
@@ -42,6 +42,7 @@ class Row:
     positions: Ints  #: int ``[n]``, increasing, below ``L``; where to read the output
     targets: Ints  #: int ``[n]``; the next token (0 where there is none: a bootstrap value)
     index: Ints  #: int ``[n]``; where the results go among all results
+    trajectory: int = 0  #: whose context it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class MicroBatch:
     input_ids: Ints  #: int64 ``[B, L]``; padded with 0 on the right. Packed, or trees: ``[1, T]``.
     positions: Ints  #: int64 ``[n]``; into the flattened outputs. Rows that share tokens share positions.
     targets: Ints  #: int64 ``[n]``
-    index: Ints  #: int64 ``[n]``
+    index: Ints  #: int64 ``[n]``; those of a trajectory together, in the order of time
     num_tokens: int  #: of the rows; a token that several rows share counts for each
     real: int  #: tokens that the model reads; the rest of ``input_ids`` is padding
     squares: int = 0  #: the sum of the rows' squared lengths: what attention costs where nothing is shared
@@ -66,10 +67,10 @@ IDLE = MicroBatch(np.zeros((1, 1), np.int64), positions=_NONE, targets=_NONE, in
 
 
 def action_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
-    """Return the rows that predict every action token; one list a trajectory, without segments that have none.
+    """Return the rows that predict every action token; one list a trajectory, without contexts that have none.
 
     The results' flat index is the rank of the token among all action tokens (see ``action_offsets``). Raises
-    ``ValueError``: a segment starts with an action token, so that nothing could have predicted it.
+    ``ValueError``: a context starts with an action token, so that nothing could have predicted it.
     """
     offsets = action_offsets(trajectories)
     return [_rows(trajectory, number, int(offsets[number])) for number, trajectory in enumerate(trajectories)]
@@ -95,21 +96,22 @@ def _rows(trajectory: Trajectory, number: int, index: int, last_state_index: int
     """Return the rows of one trajectory; its action tokens' results are numbered from ``index``."""
     rows = []
     bounds = [*map(int, trajectory.segment_starts), len(trajectory.token_ids)]
+    numbers = index + np.argsort(trajectory.actions, kind="stable")  # of the action tokens, in the arrays' order
     for start, end in zip(bounds, bounds[1:], strict=False):
         actions = np.flatnonzero(trajectory.action_mask[start:end]).astype(np.int64)
         if actions.size and actions[0] == 0:
             raise ValueError(
-                f"{_name(trajectory, number)}: the segment at token {start} starts with an action token; "
-                f"every segment must start with what the policy was shown"
+                f"{_name(trajectory, number)}: the context at token {start} starts with an action token; "
+                f"every context must start with what the policy was shown"
             )
         positions, targets = actions - 1, trajectory.token_ids[start:end][actions].astype(np.int64)
-        where = np.arange(index, index + actions.size, dtype=np.int64)
-        index += actions.size
+        where, numbers = numbers[: actions.size], numbers[actions.size :]
         if last_state_index is not None and end == bounds[-1]:
             positions = np.append(positions, end - start - 1)
             targets, where = np.append(targets, 0), np.append(where, last_state_index)
         if positions.size:
-            rows.append(Row(trajectory.token_ids[start : start + int(positions[-1]) + 1], positions, targets, where))
+            tokens = trajectory.token_ids[start : start + int(positions[-1]) + 1]
+            rows.append(Row(tokens, positions, targets, where, number))
     return rows
 
 
@@ -177,11 +179,19 @@ def _pack(rows: Sequence[Row], *, shared: bool = False) -> MicroBatch:
 def _batch(
     rows: Sequence[Row], input_ids: Ints, positions: Sequence[Ints], real: int, forest: Forest | None = None
 ) -> MicroBatch:
+    order: slice | Ints = slice(None)
+    index = np.concatenate([row.index for row in rows])
+    place: dict[int, int] = {}
+    trajectories = np.repeat(
+        [place.setdefault(row.trajectory, len(place)) for row in rows], [len(row.index) for row in rows]
+    )
+    if ((np.diff(index) < 0) & (np.diff(trajectories) == 0)).any():  # its contexts were used in turn
+        order = np.lexsort((index, trajectories))
     return MicroBatch(
         input_ids,
-        np.concatenate(positions),
-        np.concatenate([row.targets for row in rows]),
-        np.concatenate([row.index for row in rows]),
+        np.concatenate(positions)[order],
+        np.concatenate([row.targets for row in rows])[order],
+        index[order],
         num_tokens=sum(len(row.tokens) for row in rows),
         real=real,
         squares=sum(len(row.tokens) ** 2 for row in rows),

@@ -175,7 +175,7 @@ class _Resampling:
 
     def __init__(self, run: Run, episodes: Sequence[Trajectory], near: float) -> None:
         self._run, self._near = run, near
-        self._openings = {t.episode_id: int(np.argmax(t.action_mask)) for t in episodes if t.num_turns}
+        self._openings = {t.episode_id: len(context_of(t, 0)) for t in episodes if t.num_turns}
         self._places = asyncio.Semaphore(1 if run.config.rollout.max_running == 1 else 2**31)
         self._tokens = self._skipped_tokens = self._changed_replies = 0
         self._farthest = 0.0

@@ -110,16 +110,16 @@ class Comparison:
                 now = np.asarray(columns[name][offsets[number] : offsets[number + 1]], np.float64)
                 if self.exact and name in record.checksums and record.checksums[name] == sums[number][name]:
                     continue
-                then = self._then(record, name)
+                then = self._then(episode, record, name)
                 if then is None or (not self.exact and self._near(then, now, name)):
                     continue
                 return self._located(episode, stage_of(name), name, then, now, step)
         return None
 
-    def _then(self, record: Recorded, name: str) -> NDArray[np.float64] | None:
+    def _then(self, episode: Trajectory, record: Recorded, name: str) -> NDArray[np.float64] | None:
         assert record.tokens is not None
         values = getattr(record.tokens, "returns" if name == "return" else name)
-        return None if values is None else np.asarray(values, np.float64)[record.tokens.action_mask]
+        return None if values is None else np.asarray(values, np.float64)[episode.actions]
 
     def _near(self, then: NDArray[np.float64], now: NDArray[np.float64], name: str) -> bool:
         self.measure(name, float(np.nanmax(np.abs(then - now), initial=0.0)))
@@ -141,7 +141,7 @@ class Comparison:
         step: int | None,
     ) -> Difference:  # fmt: skip
         unlike = ~np.isclose(then, now, **_tolerance(name, 0.0 if self.exact else RELATIVE), equal_nan=True)
-        where = np.flatnonzero(episode.action_mask)
+        where = episode.actions
         if not unlike.any():  # only the checksum tells
             what = f"{name}, in digits that the file does not keep,"
             return Difference(stage, what, "another", "this", episode.episode_id, step=step)

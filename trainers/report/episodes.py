@@ -149,13 +149,14 @@ def table_of(trajectories: Sequence[Trajectory], pieces: Pieces, explained: Expl
 
     table = to_table(trajectories)
     sizes = np.cumsum([0, *(len(episode.token_ids) for episode in trajectories)])
-    mask = np.concatenate([np.zeros(0, np.bool_), *(episode.action_mask for episode in trajectories)])
+    places = (episode.actions + size for episode, size in zip(trajectories, sizes[:-1], strict=True))
+    where = np.concatenate([np.zeros(0, np.int64), *places])
     vocabulary, texts = pieces([episode.token_ids for episode in trajectories])
     columns: dict[str, Any] = {"token_text": texts}
     if trajectories:
         columns["vocabulary"] = [list(vocabulary.items()), *[None] * (len(trajectories) - 1)]
     if explained is not None:
-        columns |= _of_tokens(explained, trajectories, sizes, mask) | _of_groups(explained, trajectories)
+        columns |= _of_tokens(explained, trajectories, sizes, where) | _of_groups(explained, trajectories)
         columns["credit_moved"] = [
             None if credited is played else credited.turn_rewards.tolist()
             for credited, played in zip(explained.credited, trajectories, strict=True)
@@ -172,15 +173,15 @@ def table_of(trajectories: Sequence[Trajectory], pieces: Pieces, explained: Expl
 
 
 def _of_tokens(
-    explained: Explained, trajectories: Sequence[Trajectory], sizes: NDArray[np.int64], mask: NDArray[np.bool_]
+    explained: Explained, trajectories: Sequence[Trajectory], sizes: NDArray[np.int64], where: NDArray[np.int64]
 ) -> dict[str, Any]:
     columns = dict(explained.columns)
     if (logprobs := columns.pop("learner_logprobs", None)) is not None:
         columns["mismatch"] = logprobs - gather(trajectories, [episode.logprobs for episode in trajectories])
     arrays = {}
     for name, flat in columns.items():
-        whole = np.full(len(mask), np.nan, np.float32)
-        whole[mask] = rounded(flat, EXPLAINED[name].bits) if EXPLAINED[name].bits else flat
+        whole = np.full(int(sizes[-1]), np.nan, np.float32)
+        whole[where] = rounded(flat, EXPLAINED[name].bits) if EXPLAINED[name].bits else flat
         values = _nulls(whole, np.float32)
         arrays[name] = _lists(sizes, values.cast("bool") if EXPLAINED[name].type == "bool" else values)
     return arrays

@@ -234,7 +234,7 @@ def task_found(groups: Sequence[Sequence[Trajectory]]) -> tuple[float, float] | 
 
 
 def _features(episode: Trajectory) -> NDArray[np.float64]:
-    tokens = episode.token_ids[episode.action_mask].astype(np.int64)
+    tokens = episode.token_ids[episode.actions].astype(np.int64)
     pairs = tokens[:-1] * 1_000_003 + tokens[1:] + 1
     hashed = np.concatenate([tokens, pairs]) * 2_654_435_761 % 4_294_967_291 % _BUCKETS
     return np.bincount(hashed, minlength=_BUCKETS).astype(np.float64)

@@ -302,7 +302,7 @@ def _encoded(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, t
         count = len(ids)
         tokens.reply(
             Generation(np.asarray(ids, np.int32), np.zeros(count, np.float32), np.zeros(count, np.int32), "stop"),
-            message if structured else None,
+            message,
         )
         tokens.reward(0.0, {})
         weights.append(np.full(count, weight, np.float32))

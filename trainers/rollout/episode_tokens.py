@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from textenvs.env import LARGEST
-from textenvs.messages import Message, Messages, assistant, clean_text
+from textenvs.messages import Message, Messages, clean_text
 
 from ..chat_template import Tools
 from ..engines.base import Generation
 from ..trajectory import Status, Trajectory, is_reward
+from .contexts import Boundary, Context, Piece, Reply, arrays_of
 from .renderer import Renderer
 
 
@@ -25,8 +25,9 @@ class EpisodeTokens:
     :meth:`finish`. Invariants:
 
     * sampled tokens are appended once and never changed, moved or tokenised again;
-    * all others have action mask 0: opening, bridges, and a whole new rendering (a new *segment*, which leaves the
-      tokens so far as they are) where history was rewritten;
+    * all others have action mask 0: what a context begins with, and bridges;
+    * an observation continues the context that it extends, whichever was used last; any other begins a new context
+      (:meth:`observe`);
     * a turn exists from its first sampled token on; it has one reward.
 
     ``tools`` are JSON schemas; ``names`` are ``episode_id``, ``group_id``, ``task_key`` and ``data_source`` of the
@@ -35,55 +36,49 @@ class EpisodeTokens:
 
     def __init__(self, renderer: Renderer, opening: Sequence[Message], *, tools: Tools = None, **names: Any) -> None:
         self._renderer, self._tools, self._names = renderer, tools, names
-        self._conversation: Messages = tuple(opening)  # as the environment last returned it
-        self._history: Messages = tuple(opening)  # the same with our replies as they were sampled
+        opening = tuple(opening)
+        self._contexts = [Context(renderer.render(opening, tools), opening, opening)]  # the one used last at the end
         self._begin()
-        self._show(renderer.render(opening, tools))
 
     def _begin(self) -> None:
-        self._token_ids: list[int] = []
-        self._turn_id: list[int] = []
-        self._weight_version: list[int] = []
-        self._logprobs: list[float] = []
-        self._kept_ids: list[NDArray[np.int32]] = []
-        self._kept_counts: list[int] = []
-        self._segment_starts: list[int] = [0]
-        self._turn_start = 0
-        self._text = ""  # the text of the turn that is being played, or was played last
-        self._message: Message | None = None  # the same as a message with calls or reasoning, if any
+        self._turn_start = 0  # in the current context
         self._rewards: list[float] = []
         self._terms: list[dict[str, float]] = []
         self.num_turns = 0
         self.oldest_version: int | None = None
+        self.switched = False  #: whether the last observation is in another context than the reply before
         # ask: at a generation point. cut: a reply was aborted and may continue. told: it is complete.
         # over: nothing can follow.
         self._phase: Literal["ask", "cut", "told", "over"] = "ask"
 
     @property
     def context(self) -> list[int]:
-        """The engine's context now: the current segment, which ends at a generation point or in a reply cut off."""
-        return self._token_ids[self._segment_starts[-1] :]
+        """The engine's context now: the current one, which ends at a generation point or in a reply cut off."""
+        return list(self._contexts[-1].token_ids)
 
     @property
     def context_size(self) -> int:
-        return len(self._token_ids) - self._segment_starts[-1]
+        return len(self._contexts[-1].token_ids)
 
     def fork(self, **names: Any) -> EpisodeTokens:
-        """Return a new episode that begins here: what the model sees now is its context, not trained on."""
+        """Return a new episode that begins here: what the model has seen so far is its context, not trained on.
+
+        It has all contexts, as the environment may go back to any of them.
+        """
         if self._phase == "cut":
             raise RuntimeError("fork: a reply is not complete, and another episode cannot begin in the middle of one")
         child = EpisodeTokens.__new__(EpisodeTokens)
         child._renderer, child._tools, child._names = self._renderer, self._tools, names
-        child._conversation, child._history = self._conversation, self._history
+        child._contexts = [context.fork() for context in self._contexts]
         child._begin()
-        child._show(self.context)
-        child._phase, child._text = self._phase, self._text
+        child._phase, child._turn_start = self._phase, self._turn_start
         return child
 
     def reply(self, generation: Generation, message: Message | None = None) -> str:
         """Append the engine's tokens; return their text for the environment, with the reasoning's begin mark.
 
-        ``message`` is how the chat template is to show the reply from now on, where it has calls or reasoning apart.
+        ``message`` is how the environment will show the reply, where that is known; the chat template then shows its
+        calls and its reasoning apart from now on.
 
         After an abort (``finish_reason == "abort"``), tokens that are generated from :attr:`context` join the same
         turn, whose whole text is then returned. RuntimeError: it is not the policy's turn. ``ValueError``: arrays
@@ -91,7 +86,7 @@ class EpisodeTokens:
         """
         if self._phase not in ("ask", "cut"):
             raise RuntimeError("reply: there is no generation point; observe() the environment's answer first")
-        ids = generation.token_ids.tolist()
+        ids, context = generation.token_ids.tolist(), self._contexts[-1]
         if not len(ids) == len(generation.logprobs) == len(generation.weight_version):
             raise ValueError(
                 f"reply: {len(ids)} tokens, {len(generation.logprobs)} log-probabilities and "
@@ -100,19 +95,20 @@ class EpisodeTokens:
         if not ids and generation.finish_reason != "abort":
             raise ValueError(f"reply: no token, yet finish_reason is {generation.finish_reason!r}; a turn needs one")
         if self._phase == "ask":
-            self._turn_start = len(self._token_ids)
+            self._turn_start = len(context.token_ids)
             self.num_turns += bool(ids)
         if ids:
             versions = generation.weight_version.tolist()
             self.oldest_version = min(versions if self.oldest_version is None else (self.oldest_version, *versions))
-            self._append(ids, self.num_turns - 1, versions, *self._kept(generation))
+            context.pieces.append(Piece(self.num_turns - 1, len(context.token_ids), generation))
+            context.token_ids += ids
             self._phase = "cut"
         if generation.finish_reason != "abort":
             self._phase = "told"
-        self._text = self._renderer.decode(self._token_ids[self._turn_start :])
-        self._message = message
+        text = self._renderer.decode(context.token_ids[self._turn_start :])
+        context.reply = None if self._phase == "ask" else Reply(text, message)
         cut = not ids or ids[-1] not in self._renderer.stop_token_ids
-        return self._renderer.reasoning.reply(self._text, cut=cut)
+        return self._renderer.reasoning.reply(text, cut=cut)
 
     def reward(self, reward: float, terms: Mapping[str, float]) -> None:
         """Record the reward of the turn just played, and its parts; see :func:`~trainers.trajectory.is_reward`."""
@@ -136,26 +132,36 @@ class EpisodeTokens:
             self._terms[turn][name] = self._terms[turn].get(name, 0.0) + float(value)
 
     def observe(self, conversation: Sequence[Message]) -> None:
-        """Take the environment's whole conversation after the last reply, up to the next generation point.
+        """Take the environment's next observation, up to the next generation point.
 
-        What follows our reply is bridged; where history was rewritten, the whole is rendered anew as a new segment.
+        If it extends an earlier observation of this episode and our reply to it, that context continues: what follows
+        the reply is bridged. The longest such context is chosen, and of equal ones that which was used last. Otherwise
+        a new context begins. It has the tokens of an earlier one up to the last reply that both conversations have, and
+        bridges from there on; if they have none in common, it is rendered as a whole.
+
+        Where the chat template rewrites earlier turns, the whole is rendered anew as a new context.
         RendererError: the chat template rejects the conversation.
         """
         if self._phase not in ("told", "cut"):
             raise RuntimeError("observe: the policy has not replied since the last observation")
         conversation = tuple(conversation)
-        before, new = conversation[: len(self._conversation)], conversation[len(self._conversation) :]
-        if before == self._conversation and new and new[0]["role"] == "assistant":
-            self._add_messages(new[1:])
+        *_, last = self._contexts
+        context, rank = self._continued(conversation)
+        # A single context that is extended has every reply. Of several, one that went on otherwise may have more.
+        branch = self._branched(conversation) if context is None or len(self._contexts) > 1 else None
+        if context is not None and (branch is None or (branch[1].messages, True) <= rank):
+            self._continue(context, conversation)
         else:
-            self._renderer.warn_once(
-                "environment",
-                "an environment changed earlier messages of its conversation: where one does, the conversation is "
-                "rendered anew as a new segment of the trajectory",
-            )
-            self._history = conversation
-            self._fork(self._renderer.render(conversation, self._tools))
-        self._conversation = conversation
+            context = None
+            if last.replied_otherwise(conversation):
+                self._renderer.warn_once(
+                    "edited",
+                    "an environment shows another reply than the model's in its place: it is context from then on, and "
+                    "the conversation goes on in a new context of the trajectory",
+                )
+            self._contexts.append(self._begun(conversation, branch))
+            self._phase = "ask"
+        self.switched = context is not last
 
     def finish(
         self,
@@ -181,28 +187,22 @@ class EpisodeTokens:
                 raise ValueError(f"finish: turn {len(rewards)} was never rewarded, but the status is {status}")
             rewards.append(0.0)
             terms.append({})
+        *_, current = self._contexts
         if messages is None:
-            messages = self._history if self._phase in ("ask", "over") else (*self._history, assistant(self._text))
-        size = len(self._token_ids)
+            messages = current.history if current.reply is None else (*current.history, current.reply.shown)
+        # A context that this episode sampled nothing in is there for its last state alone.
+        contexts = [context for context in self._contexts if context.pieces or (context is current and not terminated)]
         if terminated:
-            while size and self._turn_id[size - 1] < 0:
-                size -= 1
-        turn_id = np.array(self._turn_id[:size], np.int32)
+            contexts.sort(key=lambda context: context.pieces[-1].turn)
+        arrays: Any = arrays_of(contexts, to_last_reply=terminated)
         return Trajectory(
-            token_ids=np.array(self._token_ids[:size], np.int32),
-            action_mask=turn_id >= 0,
-            logprobs=np.array(self._logprobs[:size], np.float32),
-            weight_version=np.array(self._weight_version[:size], np.int32),
-            turn_id=turn_id,
+            **arrays,
             turn_rewards=np.array(rewards, np.float64),
             turn_terms=tuple(terms),
             terminated=terminated,
             truncated=truncated,
             status=status,
             stop=stop,
-            segment_starts=np.array([start for start in self._segment_starts if start < size], np.int32),
-            kept_ids=np.concatenate([np.zeros(0, np.int32), *self._kept_ids]),
-            kept_counts=np.array(self._kept_counts[:size] if self._kept_ids else (), np.int32),
             messages=tuple(messages),
             metrics={name: float(value) for name, value in (metrics or {}).items()},
             error=None if error is None else clean_text(error),
@@ -210,55 +210,77 @@ class EpisodeTokens:
             **fields,
         )
 
-    def _kept(self, generation: Generation) -> tuple[list[float], list[int]]:
-        """Return log-probabilities and counts of kept tokens: over the kept ones, where the engine reports these."""
-        if generation.kept_counts is None:
-            return generation.logprobs.tolist(), [0] * len(generation.token_ids)
-        assert generation.kept_ids is not None
-        self._kept_ids.append(generation.kept_ids)
-        return generation.policy_logprobs.tolist(), generation.kept_counts.tolist()
+    def _continued(self, conversation: Messages) -> tuple[Context | None, tuple[int, bool]]:
+        """Return the context that this conversation extends, if any, and by how many messages and how exactly."""
+        best: Context | None = None
+        rank = (0, False)
+        for context in reversed(self._contexts):
+            size = len(context.conversation)
+            if size + 1 >= rank[0] and context.continued_by(conversation):
+                assert context.reply is not None
+                # Several replies to one conversation are told apart by their text.
+                own = (size + 1, context.reply.is_exactly(conversation[size]))
+                if own > rank:
+                    best, rank = context, own
+        return best, rank
 
-    def _add_messages(self, new: Messages) -> None:
-        # The history has the replies as they were sampled, not as the environment parsed them.
-        self._history = (*self._history, self._message or assistant(self._text), *new)
-        if not new:
-            self._phase = "over"
-            return
-        if self._message is not None:
-            following = self._renderer.following(self.context, self._history, self._tools)
-            if following is None:
-                self._fork(self._renderer.render(self._history, self._tools))
-            else:
-                self._show(following)
-            return
-        bridge = self._renderer.bridge(new, after=self._token_ids[-1], tools=self._tools)
-        anew = None
-        if self._renderer.rewrites_history:
-            anew = self._renderer.rewritten([*self.context, *bridge], self._history, self._tools)
-        if anew is None:
-            self._show(bridge)
+    def _continue(self, context: Context, conversation: Messages) -> None:
+        size = len(context.conversation) + 1
+        new = conversation[size:]
+        assert context.reply is not None
+        history, structured = (*context.history, context.reply.shown, *new), context.reply.structured
+        following, anew = self._following(context.token_ids, history, new, structured) if new else ([], False)
+        context.settle(conversation[size - 1])
+        if anew:
+            self._contexts.append(Context(following, conversation, history))
         else:
-            self._renderer.warn_once(
-                "template",
-                "the chat template rewrites earlier turns (drops reasoning or trims replies, say): where it does, the "
-                "conversation is rendered anew as a new segment of the trajectory",
-            )
-            self._fork(anew)
+            self._contexts.remove(context)  # it was used last now
+            self._contexts.append(context)
+            context.token_ids += following
+            context.conversation, context.history = conversation, history
+        self._phase = "ask" if new else "over"
 
-    def _fork(self, token_ids: list[int]) -> None:
-        self._segment_starts.append(len(self._token_ids))
-        self._show(token_ids)
+    def _branched(self, conversation: Messages) -> tuple[Context, Boundary] | None:
+        """Return the context with the last reply that this conversation has before its end, and where; or ``None``."""
+        best: tuple[Context, Boundary] | None = None
+        for context in reversed(self._contexts):
+            if not context.boundaries:
+                continue
+            common = min(context.common(conversation), len(conversation) - 1)
+            at = next((at for at in reversed(context.boundaries) if at.messages <= common), None)
+            if at is not None and (best is None or at.messages > best[1].messages):
+                best = context, at
+        return best
 
-    def _show(self, token_ids: list[int]) -> None:
-        count = len(token_ids)
-        self._append(token_ids, -1, [-1] * count, [0.0] * count, [0] * count)
-        self._phase = "ask"
+    def _begun(self, conversation: Messages, branch: tuple[Context, Boundary] | None) -> Context:
+        """Return a new context for a conversation, after the reply that it branches off from."""
+        if branch is None:
+            return Context(self._renderer.render(conversation, self._tools), conversation, conversation)
+        (source, at), new = branch, conversation[branch[1].messages :]
+        context = source.branch(at)
+        context.conversation, context.history = conversation, (*context.history, *new)
+        following, anew = self._following(context.token_ids, context.history, new, at.structured)
+        if anew:
+            return Context(following, conversation, context.history)
+        context.token_ids += following
+        return context
 
-    def _append(
-        self, ids: list[int], turn: int, versions: list[int], logprobs: list[float], kept_counts: list[int]
-    ) -> None:
-        self._token_ids += ids
-        self._turn_id += [turn] * len(ids)
-        self._weight_version += versions
-        self._logprobs += logprobs
-        self._kept_counts += kept_counts
+    def _following(
+        self, token_ids: list[int], history: Messages, new: Messages, structured: bool
+    ) -> tuple[list[int], bool]:
+        """Return the tokens of ``new`` after ``token_ids``, or of all of ``history``, and whether it is the latter."""
+        if structured:
+            following = self._renderer.following(token_ids, history, self._tools)
+            return (self._renderer.render(history, self._tools), True) if following is None else (following, False)
+        bridge = self._renderer.bridge(new, after=token_ids[-1], tools=self._tools)
+        if not self._renderer.rewrites_history:
+            return bridge, False
+        anew = self._renderer.rewritten([*token_ids, *bridge], history, self._tools)
+        if anew is None:
+            return bridge, False
+        self._renderer.warn_once(
+            "template",
+            "the chat template rewrites earlier turns (drops reasoning or trims replies, say): where it does, the "
+            "conversation is rendered anew as a new context of the trajectory",
+        )
+        return anew, True

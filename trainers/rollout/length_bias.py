@@ -86,7 +86,7 @@ class LengthBias:
         """Record an ended attempt at an episode; ``trajectory`` is ``None`` if it was withdrawn."""
         sampled, length, ended = np.zeros(0, np.int32), timeline.tokens, False
         if trajectory is not None:
-            sampled = trajectory.token_ids[trajectory.action_mask]
+            sampled = trajectory.token_ids[trajectory.actions]
             ended = trajectory.status.trainable
         if ended:
             self._tokens += length

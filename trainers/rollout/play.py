@@ -290,7 +290,7 @@ class Player:
         for turn in itertools.count(point.turn):
             if episode.window is not None:
                 if tokens.context_size >= limit:
-                    return _End(Status.TRUNCATED_CONTEXT)
+                    return _no_room(tokens, limit)
                 if turn - point.turn >= episode.window:
                     return _End(Status.TRUNCATED_TURNS)
             if episode.forks is not None and (samples := episode.forks(turn)):
@@ -309,7 +309,7 @@ class Player:
         tokens, timeline = point.tokens, progress.timeline
         cut_before = timeline.counts["cut"]
         text = await self._reply(episode, turn, point.limit, session, tokens, timeline)
-        response_tokens = tokens.context_size - point.opening
+        response_tokens = max(0, tokens.context_size - point.opening)
         timeline.phase("step")
         conversation, reward, terminated, truncated, info = await env.step(text)
         timeline.phase("own")
@@ -329,7 +329,7 @@ class Player:
             if truncated:
                 end = _End(Status.TRUNCATED_TURNS, stop=stop)
             elif tokens.context_size >= point.limit:
-                end = _End(Status.TRUNCATED_CONTEXT)
+                end = _no_room(tokens, point.limit)
         if progress.rewards:
             futures = None
             if progress.rewards.needs_futures and episode.training:
@@ -505,6 +505,13 @@ class Player:
         return _cut(trajectory, self.engine.max_context)
 
 
+def _no_room(tokens: EpisodeTokens, limit: int) -> _End:
+    if not tokens.switched:
+        return _End(Status.TRUNCATED_CONTEXT)
+    message = f"the context that turn {tokens.num_turns} goes on in has {tokens.context_size} tokens; there is room for"
+    return _End(Status.TRUNCATED_CONTEXT, error=f"{message} {limit}", cause="no_room_context")
+
+
 async def _snapshot(env: Lease, point: ForkPoint, turn: int, progress: _Progress) -> ForkPoint:
     """Return the state of the episode that began at ``point``, before its reply ``turn``."""
     progress.timeline.phase("step")
@@ -579,7 +586,7 @@ def _nothing(episode: Episode, end: _End) -> Trajectory:
 
 
 def _cut(trajectory: Trajectory, limit: int) -> Trajectory:
-    """Leave out what the context cannot hold of the last observation: the model never saw it, and never could."""
+    """Leave out what its context cannot hold of the last observation: the model never saw it, and never could."""
     size = len(trajectory.token_ids)
     sampled = np.flatnonzero(trajectory.action_mask)
     keep = max(int(trajectory.segment_starts[-1]) + limit, int(sampled[-1]) + 1 if sampled.size else 0)

@@ -59,7 +59,7 @@ class TurnContext:
     spec: EnvSpec | None = None  #: how the environment is made; its ``tasks`` have the row that is played
     task_index: int | None = None  #: which of them, where the episode's options name one
     training: bool = True  #: whether it is an episode to train on; otherwise it is one of an evaluation
-    #: From the opening to the end of the reply, those of the environment included: what ``max_response_tokens`` limits
+    #: Of the reply's context to the end of the reply, less the opening's: what ``max_response_tokens`` limits
     response_tokens: int = 0
     cut: bool = False  #: whether the reply had no end when it reached its limit of tokens
     replayed: int = 0  #: replies before its first turn, of an episode that begins in the middle of another one

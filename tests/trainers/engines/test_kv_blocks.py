@@ -29,12 +29,12 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def start(self, total: int) -> None:
         self.pool = BlockPool(total)
         self.holders: list[Holder] = []
-        self.sessions: dict[str, list[int]] = {}  # the one idle for longest first
+        self.kept: list[tuple[str, list[int]]] = []  # what sessions keep, the one idle for longest first
         self.contents: dict[int, tuple[bytes, ...]] = {}
 
     def references(self) -> Counter[int]:
         held = [block for holder in self.holders for block in holder.blocks]
-        return Counter(held + [block for blocks in self.sessions.values() for block in blocks])
+        return Counter(held + [block for _, blocks in self.kept for block in blocks])
 
     @rule()
     def begin(self) -> None:
@@ -54,17 +54,16 @@ class BlockPoolMachine(RuleBasedStateMachine):
             assert before[block] > 0
         else:
             allocated = self.pool.take(1)
-            idle = {block for blocks in self.sessions.values() for block in blocks}
+            idle = {block for _, blocks in self.kept for block in blocks}
             busy = {block for one in self.holders for block in one.blocks}
             if allocated is None:
                 assert not free
                 assert not idle - busy
-                self.sessions.clear()
+                self.kept.clear()
                 return
             (block,) = allocated
             while not free:  # sessions were forgotten in their order, until there was one
-                oldest = next(iter(self.sessions))
-                evicted = self.sessions.pop(oldest)
+                _, evicted = self.kept.pop(0)
                 free = sum(not self.references()[index] for index in evicted)
             assert not self.references()[block]
             self.contents[block] = past
@@ -85,17 +84,17 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def keep(self, data: st.DataObject, session: str) -> None:
         holder = data.draw(st.sampled_from(self.holders))
         self.holders.remove(holder)
-        self.pool.keep(session, holder.blocks)
-        self.sessions.pop(session, None)
-        if holder.blocks:
-            self.sessions[session] = holder.blocks
-        if len(self.sessions) > self.pool.total:
-            del self.sessions[next(iter(self.sessions))]
+        self.pool.keep(session, list(holder.blocks))
+        # Of sequences that extend one another the longest remains, used just now; other sequences stay as they are.
+        own = [blocks for owner, blocks in self.kept if owner == session] + [holder.blocks]
+        longest = max((blocks for blocks in own if blocks[: len(holder.blocks)] == holder.blocks), key=len)
+        others = [kept for kept in self.kept if kept[0] != session or longest[: len(kept[1])] != kept[1]]
+        self.kept = [*others, *([(session, longest)] if longest else [])][-self.pool.total :]
 
     @rule(session=SESSIONS)
     def release(self, session: str) -> None:
         self.pool.release(session)
-        self.sessions.pop(session, None)
+        self.kept = [kept for kept in self.kept if kept[0] != session]
 
     @rule()
     def forget(self) -> None:
@@ -104,13 +103,13 @@ class BlockPoolMachine(RuleBasedStateMachine):
             self.pool.give_back(holder.blocks)
         self.holders.clear()
         self.pool.forget()
-        self.sessions.clear()
+        self.kept.clear()
         assert self.pool.free == self.pool.total
         assert self.pool.find((ROOT, b"x")) is None
 
     @invariant()
     def what_nothing_refers_to_is_free(self) -> None:
-        assert self.pool.sessions == len(self.sessions)
+        assert self.pool.sessions == len({session for session, _ in self.kept})
         assert self.pool.free == self.pool.total - len(self.references())
 
 

@@ -276,6 +276,23 @@ def test_conversation_without_session_is_cached() -> None:
 
 
 @torch.inference_mode()
+def test_alternating_contexts_are_computed_once() -> None:
+    """A session that goes to and fro between two conversations computes each of their tokens once, whole blocks."""
+    machine = scheduler(slots=2)
+    contexts = [list(range(40)), list(range(20, 60))]
+    for turn in range(6):
+        context = contexts[turn % 2]
+        known = len(context) - 4 if turn > 1 else 0  # all but the last message, and the token before it
+        machine.add(query := request(context, GREEDY, "episode"))
+        made = drain(machine)[query]
+        assert made.metrics["cached_tokens"] == known // SIZE * SIZE
+        context += [*made.token_ids.tolist(), 7, 8, 9]
+    assert machine._pool.sessions == 1
+    machine.release("episode")
+    assert machine._pool.free == machine._decoder.blocks
+
+
+@torch.inference_mode()
 @pytest.mark.parametrize("size", [2 * SIZE - 1, 2 * SIZE, 2 * SIZE + 1])
 def test_released_sibling_keeps_shared_blocks(size: int) -> None:
     machine = scheduler(slots=2)

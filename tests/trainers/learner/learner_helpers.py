@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from trajectories import trajectory_of, turns_of
+from trajectories import mixed, trajectory_of, turns_of
 
 from trainers.config.learning import CriticSection
 from trainers.config.model import ModelSection
@@ -43,15 +43,19 @@ def sections(**keys: Any) -> dict[str, Any]:
 def trajectory(
     rng: np.random.Generator, segments: Sequence[Sequence[tuple[int, int]]], *, tail: int = 0, vocab: int = VOCAB
 ) -> Trajectory:
-    """Random tokens: each segment is a list of (observed tokens, action tokens); ``tail`` observed ones at the end."""
+    """Random tokens: each context is a list of (observed tokens, action tokens); ``tail`` observed ones at the end.
+
+    The turns of different contexts are in a random order.
+    """
     turns = turns_of(*chain.from_iterable(segments), tail=tail)
     starts = np.cumsum([0, *(np.sum(segment) for segment in segments[:-1])])
-    return trajectory_of(
+    item = trajectory_of(
         turns,
         token_ids=rng.integers(0, vocab, len(turns)),
         episode_id=f"episode-{rng.integers(1 << 30)}",
         segment_starts=starts.astype(np.int32),
     )
+    return mixed(item, np.random.default_rng(len(turns)))
 
 
 def masked(item: Trajectory, rng: np.random.Generator, vocab: int = VOCAB) -> Trajectory:
@@ -92,6 +96,7 @@ def some_trajectories(seed: int = 0) -> list[Trajectory]:
         trajectory(rng, [[(9, 5), (4, 7), (2, 6)]]),
         trajectory(rng, [[(1, 1)]]),
         trajectory(rng, [[(5, 3), (3, 2)], [(6, 4)]]),
+        trajectory(rng, [[(4, 2), (2, 1), (3, 2)], [(5, 3), (1, 2)], [(2, 2), (2, 4)]]),
         trajectory(rng, [[(12, 8), (3, 9)]], tail=5),
         trajectory(rng, [[(7, 3)], [(4, 0)]], tail=2),
         trajectory(rng, [[(4, 0)]], tail=1),
@@ -103,9 +108,9 @@ def some_trajectories(seed: int = 0) -> list[Trajectory]:
 def naive_scores(model: Any, item: Trajectory, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log-probability and entropy of each action token, over its mask, from the model's own logits.
 
-    A segment at a time, without padding.
+    A context at a time, without padding.
     """
-    logprobs, entropies = [], []
+    scores = {}
     starts = np.concatenate([[0], np.cumsum(item.kept_counts)])
     for part in item.segments():
         ids = torch.from_numpy(item.token_ids[part].astype(np.int64))
@@ -116,9 +121,11 @@ def naive_scores(model: Any, item: Trajectory, temperature: float) -> tuple[torc
             if len(item.kept_counts) and item.kept_counts[at]:
                 tokens = item.kept_ids[starts[at] : starts[at + 1]].tolist()
             log_p = torch.log_softmax(logits[i - 1, tokens], -1)
-            logprobs.append(log_p[tokens.index(int(ids[i]))])
-            entropies.append(-(log_p.exp() * log_p).sum())
-    return (torch.stack(logprobs), torch.stack(entropies)) if logprobs else (torch.zeros(0), torch.zeros(0))
+            scores[at] = log_p[tokens.index(int(ids[i]))], -(log_p.exp() * log_p).sum()
+    if not scores:
+        return torch.zeros(0), torch.zeros(0)
+    logprobs, entropies = zip(*(scores[at] for at in item.actions), strict=True)
+    return torch.stack(logprobs), torch.stack(entropies)
 
 
 def caught_gradients(optimizer: Any, update: Callable[[], Any]) -> tuple[dict[str, torch.Tensor], Any]:

@@ -329,9 +329,11 @@ def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
     """Convert an episode to TRL's row; ``filler`` is the only token of a completion that is not to be trained on."""
     if len(trajectory.segment_starts) > 1:
         raise RolloutError(
-            f"episode {trajectory.episode_id}: the chat template (or the environment) rewrote earlier turns, and TRL "
-            "trains one token sequence an episode: use a chat template that keeps what was said (for Qwen3, "
-            "chat_template_kwargs={'enable_thinking': False}, or trl.chat_template_utils.get_training_chat_template)"
+            f"episode {trajectory.episode_id} has {len(trajectory.segment_starts)} contexts, and TRL trains one token "
+            "sequence an episode. Where the environment begins conversations anew (compaction, sub-agents, edited "
+            "history), train it with trainers.ppo. Where the chat template rewrites earlier turns, use one that keeps "
+            "them (for Qwen3, chat_template_kwargs={'enable_thinking': False}, or "
+            "trl.chat_template_utils.get_training_chat_template)"
         )
     mask = trajectory.action_mask
     failed = has_failed(trajectory)

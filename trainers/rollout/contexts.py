@@ -1,0 +1,178 @@
+"""A context: one token sequence of an episode, and the conversation that it stands for."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from textenvs.messages import Message, Messages, assistant, text_of
+
+from ..engines.base import Generation
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Sampled tokens: a turn's, or those up to a weight update or from one on."""
+
+    turn: int
+    start: int  #: of its tokens in the context
+    generation: Generation
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A sampled reply, as text, and as the message that the environment will show, where that is known."""
+
+    text: str
+    message: Message | None = None
+
+    @property
+    def structured(self) -> bool:
+        """Whether the chat template shows its calls or its reasoning apart."""
+        return self.message is not None and bool(
+            self.message.get("tool_calls") or self.message.get("reasoning_content")
+        )
+
+    @property
+    def shown(self) -> Message:
+        """The message that stands for it in the chat template."""
+        return self.message if self.structured and self.message is not None else assistant(self.text)
+
+    def is_exactly(self, message: Message) -> bool:
+        return message["role"] == "assistant" and (
+            message == self.message or (len(message) == 2 and message["content"] == self.text)
+        )
+
+    def is_in(self, message: Message) -> bool:
+        """Return whether a message is this reply, as an environment may keep it.
+
+        That is its text, whatever its white space and Unicode form; or its text, reasoning and calls apart, each of
+        which stands in the sampled text. Any other message is another reply (edited history).
+        """
+        if message["role"] != "assistant":
+            return False
+        if self.is_exactly(message):
+            return True
+        calls, reasoning = message.get("tool_calls", ()), message.get("reasoning_content", "")
+        text, content = _squeezed(self.text), _squeezed(text_of(message))
+        if not calls and not reasoning:
+            return content == text
+        parts = (content, _squeezed(reasoning), *(_squeezed(call["function"]["name"]) for call in calls))
+        return all(part in text for part in parts)
+
+
+def _squeezed(text: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", text).split())
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The end of a reply within a context, where another context may branch off."""
+
+    messages: int  #: of the conversation, the reply included
+    tokens: int  #: up to the end of the reply
+    structured: bool  #: see :attr:`Reply.structured`
+
+
+@dataclass(eq=False)
+class Context:
+    """One token sequence.
+
+    ``conversation`` is as the environment last showed it, and ``history`` the same with the replies as they were
+    sampled. ``reply`` is a last one, which no observation has shown yet.
+    """
+
+    token_ids: list[int]
+    conversation: Messages
+    history: Messages
+    boundaries: tuple[Boundary, ...] = ()
+    reply: Reply | None = None
+    pieces: list[Piece] = field(default_factory=list)
+
+    @property
+    def replied(self) -> int:
+        """The number of tokens up to the end of the last reply."""
+        return 0 if not self.pieces else self.pieces[-1].start + len(self.pieces[-1].generation.token_ids)
+
+    def fork(self) -> Context:
+        """Return a copy that was not sampled: all its tokens are context."""
+        return replace(self, token_ids=list(self.token_ids), pieces=[])
+
+    def continued_by(self, conversation: Messages) -> bool:
+        """Return whether a conversation extends this one and the reply after it."""
+        size = len(self.conversation)
+        return (
+            self.reply is not None
+            and len(conversation) > size
+            and conversation[size - 1] == self.conversation[-1]  # the last message tells most of them apart
+            and conversation[:size] == self.conversation
+            and self.reply.is_in(conversation[size])
+        )
+
+    def replied_otherwise(self, conversation: Messages) -> bool:
+        """Return whether a conversation has another reply where this one waits for its own."""
+        size = len(self.conversation)
+        return (
+            self.reply is not None
+            and len(conversation) > size
+            and conversation[size]["role"] == "assistant"
+            and not self.reply.is_in(conversation[size])
+            and conversation[:size] == self.conversation
+        )
+
+    def common(self, conversation: Messages) -> int:
+        """Return how many messages both conversations begin with."""
+        count = 0
+        for one, other in zip(self.conversation, conversation, strict=False):
+            if one != other:
+                break
+            count += 1
+        return count
+
+    def settle(self, message: Message) -> None:
+        """Take note of how the environment shows the reply."""
+        assert self.reply is not None
+        self.conversation = (*self.conversation, message)
+        self.history = (*self.history, self.reply.shown)
+        place = Boundary(len(self.conversation), len(self.token_ids), self.reply.structured)
+        self.boundaries, self.reply = (*self.boundaries, place), None
+
+    def branch(self, at: Boundary) -> Context:
+        """Return a context with the tokens up to there, none of which it samples."""
+        boundaries = tuple(place for place in self.boundaries if place.tokens <= at.tokens)
+        conversation, history = self.conversation[: at.messages], self.history[: at.messages]
+        return Context(self.token_ids[: at.tokens], conversation, history, boundaries)
+
+
+def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, NDArray[np.generic]]:
+    """Return the arrays of a trajectory with these contexts, of each its tokens, or those ``to_last_reply`` alone."""
+    sizes = [context.replied if to_last_reply else len(context.token_ids) for context in contexts]
+    starts = np.cumsum([0, *sizes])
+    size = int(starts[-1])
+    turn_id, version = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+    logprobs, counts, kept = np.zeros(size, np.float32), np.zeros(size, np.int32), [np.zeros(0, np.int32)]
+    for start, context in zip(starts, contexts, strict=False):
+        for piece in context.pieces:
+            generation = piece.generation
+            where = slice(start + piece.start, start + piece.start + len(generation.token_ids))
+            turn_id[where], version[where] = piece.turn, generation.weight_version
+            # Over the tokens that the cuts left, where the engine reports these.
+            logprobs[where] = generation.policy_logprobs
+            if generation.kept_counts is not None and generation.kept_ids is not None:
+                counts[where] = generation.kept_counts
+                kept.append(generation.kept_ids)
+    ids = [context.token_ids[:count] for context, count in zip(contexts, sizes, strict=True)]
+    return {
+        "token_ids": np.concatenate([np.zeros(0, np.int32), *(np.array(part, np.int32) for part in ids)]),
+        "action_mask": turn_id >= 0,
+        "logprobs": logprobs,
+        "weight_version": version,
+        "turn_id": turn_id,
+        "segment_starts": starts[:-1].astype(np.int32),
+        "kept_ids": np.concatenate(kept),
+        "kept_counts": counts if len(kept) > 1 else counts[:0],
+    }
