@@ -259,10 +259,10 @@ _lock = threading.Lock()
 
 
 def gateway() -> Gateway:
-    """Return the gateway of this process, started when it is first needed."""
+    """Return the gateway of this process, started when it is first needed, and again where its thread has ended."""
     global _gateway
     with _lock:
-        if _gateway is None:
+        if _gateway is None or not _gateway.loop.is_running():
             _gateway = Gateway()
         return _gateway
 
