@@ -1,22 +1,27 @@
 """The cost of a call of the model through the gateway, beside a bare aiohttp server, and 200 programs at once.
 
+    python -m benchmarks.gateway --programs 200 --sandbox
+
 Each client makes calls one after the other on one connection; a policy in a thread answers at once. ``floor`` is an
 aiohttp server in the same background event loop that reads the same JSON and answers with the same JSON. ``turn`` is
-a step of ``textenv/agent`` with its example program. Target: below 2 ms a call at the median.
+a step of ``textenv/agent`` with its example program. Target: below 2 ms a call at the median. The programs are
+processes which wait until all of them have called; it fails where one of them leaves something behind.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import http.client
 import json
 import statistics
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -121,41 +126,54 @@ post("/rewards", {"reward": 1})
 """
 
 
-async def play_programs(count: int) -> float:
-    """Play ``count`` processes of five calls at once; return the seconds."""
-    envs = [Agent(command=[sys.executable, "-I", "-S", "-c", PROGRAM], timeout=300.0) for _ in range(count)]
+def play_programs(count: int, *, sandbox: bool) -> tuple[float, float]:
+    """Play ``count`` processes of five calls; return the seconds until all have called, and until all have ended."""
+    command = [sys.executable, "-I", "-S", "-c", PROGRAM]
+    envs = [Agent(command=command, timeout=600.0, sandbox=sandbox) for _ in range(count)]
+    all_have_called, called = threading.Barrier(count, lambda: called.append(time.perf_counter())), list[float]()
 
     def play(env: Agent) -> None:
-        env.reset(seed=0)
-        while not env.state.done:
-            env.step("ok")
-        assert env.state.terminated, env.state.stop
-        env.close()
+        try:
+            env.reset(seed=0)
+            all_have_called.wait()
+            while not env.state.done:
+                env.step("ok")
+            if not env.state.terminated:
+                raise RuntimeError(f"an episode ended with {env.state.stop}")
+        except BaseException:
+            all_have_called.abort()
+            raise
+        finally:
+            env.close()
 
-    loop, start = asyncio.get_running_loop(), time.perf_counter()
-    waiting = []
-    for env in envs:
-        done = loop.create_future()
-        thread = threading.Thread(target=_run, args=(play, env, loop, done))
-        thread.start()
-        waiting.append(done)
-    await asyncio.gather(*waiting)
-    return time.perf_counter() - start
+    start = time.perf_counter()
+    with ThreadPoolExecutor(count) as threads:
+        for future in [threads.submit(play, env) for env in envs]:
+            future.result()
+    return called[0] - start, time.perf_counter() - start
 
 
-def _run(play: Callable[[Agent], None], env: Agent, loop: asyncio.AbstractEventLoop, done: asyncio.Future) -> None:
-    try:
-        play(env)
-    except BaseException as error:
-        loop.call_soon_threadsafe(done.set_exception, error)
-    else:
-        loop.call_soon_threadsafe(done.set_result, None)
+def remains(before: set[str]) -> list[str]:
+    """Return what the programs have left behind: sessions, folders, and processes other than their reaper."""
+    deadline = time.monotonic() + 60
+    while True:
+        children = [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+        things = [f"process {pid}" for pid in children if b"reaper.py" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        things += sorted(folders() - before) + ["a session"] * gateway().sessions
+        if not things or time.monotonic() > deadline:
+            return things
+        time.sleep(0.1)
+
+
+def folders() -> set[str]:
+    return {str(path) for path in Path(tempfile.gettempdir()).glob("textenvs-agent-*")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=2_000)
     parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--sandbox", action="store_true", help="run the programs in sandboxes")
     arguments = parser.parse_args()
     with bare_server() as url:
         floor = call_times(url, "", arguments.calls)
@@ -168,8 +186,12 @@ def main() -> None:
         print(f"{name:32}{statistics.median(times):12.2f}{np.percentile(times, 95):12.2f}")
     cost = statistics.median(through) - statistics.median(floor)
     print(f"the gateway's cost a call: {cost:.2f} ms at the median (target: below 2)")
-    seconds = asyncio.run(play_programs(arguments.programs))
-    print(f"{arguments.programs} processes at once, 5 calls each: {seconds:.1f} s")
+    before = folders()
+    called, ended = play_programs(arguments.programs, sandbox=arguments.sandbox)
+    print(f"{arguments.programs} processes at once: all have called after {called:.1f} s; 5 calls each: {ended:.1f} s")
+    if things := remains(before):
+        raise SystemExit(f"left behind: {', '.join(things)}")
+    print("nothing is left behind")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
 def _running_loop() -> asyncio.AbstractEventLoop:
     global _loop, _thread
     with _lock:
-        if _loop is None:
+        if _loop is None or _thread is None or not _thread.is_alive():  # SystemExit in a callback ends the thread
             _loop = asyncio.new_event_loop()
             _thread = threading.Thread(target=_loop.run_forever, name="textenvs-async-hooks", daemon=True)
             _thread.start()

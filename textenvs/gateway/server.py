@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import secrets
+import socket
 import threading
 import time
 from collections import deque
@@ -56,6 +57,7 @@ class Gateway:
         self.loop: asyncio.AbstractEventLoop
         self.port = 0
         self._channels: dict[str, Channel] = {}
+        self._sites: dict[str, web.SockSite] = {}
         self._closed: deque[str] = deque(maxlen=1000)
         self._numbers = 0
         submit(self._start()).result()
@@ -76,8 +78,20 @@ class Gateway:
         self._channels[channel.key] = channel
         return channel
 
+    def listen(self, key: str, listener: socket.socket) -> None:
+        """Serve a socket, too, until the session ends, and close it: one that listens in the network of a sandbox."""
+
+        async def start() -> web.SockSite:
+            site = web.SockSite(self._runner, listener)
+            await site.start()
+            return site
+
+        self._sites[key] = submit(start()).result()
+
     def close(self, key: str) -> None:
         """End a session; safe to call twice, and from a finalizer."""
+        if (site := self._sites.pop(key, None)) is not None:
+            asyncio.run_coroutine_threadsafe(site.stop(), self.loop)
         if (channel := self._channels.pop(key, None)) is not None:
             self._closed.append(key)
             channel.end()
@@ -248,10 +262,10 @@ _lock = threading.Lock()
 
 
 def gateway() -> Gateway:
-    """Return the gateway of this process, started when it is first needed."""
+    """Return the gateway of this process, started when it is first needed, and again where its thread has ended."""
     global _gateway
     with _lock:
-        if _gateway is None:
+        if _gateway is None or not _gateway.loop.is_running():
             _gateway = Gateway()
         return _gateway
 

@@ -11,12 +11,13 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from . import layout, seccomp
 from .process import Run
-from .result import Limits, SandboxFailure, SandboxUnavailable
+from .result import CommandLimits, Limits, SandboxFailure, SandboxUnavailable
 
 Backend = Literal["bubblewrap", "namespaces", "unsafe"]
 
@@ -26,6 +27,7 @@ BACKENDS: tuple[Backend, ...] = ("bubblewrap", "namespaces")
 _INODES = 4096
 _USER = (1000, 1000)
 
+_WITHOUT = "To run code without isolation, on a machine that holds nothing of worth: Sandbox(allow_unsafe=True)."
 _REMEDY = Path(__file__).with_name("remedy.txt").read_text("utf-8").rstrip()
 
 
@@ -34,12 +36,37 @@ def make_job(
 ) -> dict[str, Any]:
     """Build the job of a run for :mod:`.container_init`; without ``stdin``, the code has the launcher's."""
     rlimits = limits.rlimits()
-    job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": program, "stdin": stdin, "user": _USER}
+    job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": program, "stdin": stdin, "channel": None}
     if backend == "unsafe":
         start = str(Path(__file__).resolve().parent / "start")
         environment = layout.environment("", packages, start=start) | {"PATH": "/usr/bin:/bin"}
         environment["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")
+        job["user"] = _USER
         return job | {"argv": [layout.interpreter(), "-s", layout.PROGRAM], "environment": environment}
+    job |= {"argv": [layout.PYTHON, "-s", layout.PROGRAM], "disk": limits.disk_mb << 20}
+    return job | layout.layout(packages) | _confined(backend, limits, rlimits)
+
+
+def make_command_job(
+    backend: Backend,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    limits: CommandLimits,
+    paths: Sequence[str],
+    port: int,
+) -> dict[str, Any]:
+    """Build the job of a command: it has the system's programs, loopback, and a listening socket at ``port``."""
+    rlimits = limits.rlimits()
+    job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": None, "stdin": b"", "port": port}
+    job |= layout.command_layout(paths) | _confined(backend, limits, rlimits, sockets=True)
+    return job | {"argv": list(argv), "environment": dict(environment), "disk": limits.disk_mb << 20}
+
+
+def _confined(
+    backend: Backend, limits: Limits | CommandLimits, rlimits: dict[str, tuple[int, int]], *, sockets: bool = False
+) -> dict[str, Any]:
+    """Return the entries of a job for users and system calls; it lowers the limit of processes where it must."""
+    job: dict[str, Any] = {"user": _USER, "inodes": _INODES}
     outside = None
     if os.geteuid() == 0:
         outside = _unprivileged()
@@ -48,8 +75,7 @@ def make_job(
     else:  # what makes the box is the same user's, and counts: its first process, and the launcher
         most = limits.processes + (1 if backend == "bubblewrap" else 2)
         rlimits["RLIMIT_NPROC"] = (most, most)
-    job |= {"argv": [layout.PYTHON, "-s", layout.PROGRAM], "disk": limits.disk_mb << 20, "inodes": _INODES}
-    return job | layout.layout(packages) | {"filter": seccomp.build(platform.machine()), "outside_user": outside}
+    return job | {"filter": seccomp.build(platform.machine(), sockets=sockets), "outside_user": outside}
 
 
 _runs = itertools.count()
@@ -74,15 +100,18 @@ def _unprivileged() -> tuple[int, int] | None:
 # ------------------------------------------------------------------ proof
 
 
-def choose(backend: Backend | None) -> Backend:
-    """Return the first backend that isolates on this machine, or the requested one if it does."""
+def choose(backend: Backend | None, order: Sequence[Backend] = BACKENDS, without: str = _WITHOUT) -> Backend:
+    """Return the first backend in ``order`` that isolates on this machine, or the requested one if it does.
+
+    ``SandboxUnavailable`` says why there is none, what to do, and with ``without`` how to do without.
+    """
     reasons = []
-    for name in BACKENDS if backend is None else (backend,):
+    for name in order if backend is None else (backend,):
         problem = _problem_with(name, os.geteuid())
         if problem is None:
             return name
         reasons.append(f"- {name}: {problem}")
-    raise SandboxUnavailable("\n".join(["No Python sandbox holds on this machine:", *reasons, _REMEDY]))
+    raise SandboxUnavailable("\n".join(["No sandbox holds on this machine:", *reasons, _REMEDY, without]))
 
 
 @functools.cache

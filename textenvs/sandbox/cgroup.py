@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from .result import Limits
+from .result import CommandLimits, Limits
 
 #: MiB for members of the group besides the code: the launcher, process 1, and the kernel's records of the box.
 _OVERHEAD_MB = 96
@@ -27,7 +27,7 @@ _OVERHEAD_PROCESSES = 8
 class Group:
     """One run's control group, from the start of the run to its end; an OSError where it cannot be made."""
 
-    def __init__(self, parent: Path, limits: Limits) -> None:
+    def __init__(self, parent: Path, limits: Limits | CommandLimits) -> None:
         # Not by the process id alone: an earlier process that had it may have left its groups.
         self.path = parent / f"textenvs-{os.getpid()}-{secrets.token_hex(8)}"
         self.path.mkdir()

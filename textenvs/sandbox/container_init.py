@@ -31,6 +31,7 @@ _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV = 1, 2, 4
 _SYS_MOUNT_SETATTR = 442  # the same number on every architecture
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 24, 38, 22
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _ADDR_NO_RANDOMIZE = 0x0040000
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -201,6 +202,8 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
     unsafe = job["mode"] == "unsafe"
     if unsafe:
         _die_with_parent()
+    if job["channel"] is not None:
+        _exchange(job)
     trouble = os.pipe()  # closed by exec: what comes through it is why there was none
     code = os.fork()
     if code == 0:
@@ -226,6 +229,39 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
     os._exit(0)
 
 
+def _exchange(job: dict[str, Any]) -> None:
+    """Send the host the code's folder and a socket that listens here, and wait until it has filled the folder.
+
+    The namespace of the network has the loopback device alone; so that socket is the only way out of the box.
+    """
+    import _socket
+    import fcntl
+
+    channel = _socket.socket(fileno=job["channel"])
+    channel.setblocking(True)
+    os.set_inheritable(channel.fileno(), False)
+    device = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    if job["mode"] == "namespaces":  # bubblewrap did
+        up = _IFF_UP.to_bytes(2, sys.byteorder)
+        fcntl.ioctl(device.fileno(), _SIOCSIFFLAGS, b"lo".ljust(16, b"\0") + up.ljust(24, b"\0"))
+    for _, name in _socket.if_nameindex():
+        flags = fcntl.ioctl(device.fileno(), _SIOCGIFFLAGS, name.encode().ljust(40, b"\0"))[16:18]
+        if name != "lo" and int.from_bytes(flags, sys.byteorder) & _IFF_UP:
+            raise OSError(f"the box has a network: {name}")
+    device.close()
+    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", job["port"]))
+    listener.listen(128)
+    folder = os.open(job["folder"], os.O_RDONLY | os.O_DIRECTORY)
+    passed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (folder, listener.fileno()))
+    channel.sendmsg([b"ready"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, passed)])
+    listener.close()
+    os.close(folder)
+    if channel.recv(1) != b"!":
+        os._exit(1)  # the host has given up
+    channel.close()
+
+
 def _become_code(job: dict[str, Any]) -> NoReturn:
     """Set the code's user, folder, standard input, limits and filter, and execute it."""
     confined = job["mode"] != "unsafe"
@@ -241,8 +277,9 @@ def _become_code(job: dict[str, Any]) -> NoReturn:
     os.chdir(job["folder"])
     if job["stdin"] is not None:  # without one, it is the pipe that the host holds
         _take_stdin(job["stdin"])
-    with open(job["argv"][2], "wb") as file:
-        file.write(job["program"])
+    if job["program"] is not None:
+        with open(job["argv"][2], "wb") as file:
+            file.write(job["program"])
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     _libc.personality(_ADDR_NO_RANDOMIZE)  # the same addresses every time; a refusal costs only that

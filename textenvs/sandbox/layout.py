@@ -16,12 +16,23 @@ from typing import Any
 
 # Where code may write, and where it starts: in a file of this name.
 _FOLDER, PROGRAM = "/tmp", "main.py"
+#: The folder of a command, which is its home, too.
+COMMAND_FOLDER = "/sandbox"
 #: The interpreter inside.
 PYTHON = "/python/bin/python3"
+#: The shared libraries of the interpreter inside.
+LIBRARIES = "/python/lib"
 #: Where this package lies inside, for the program that becomes process 1.
 TOOLS = "/python/sandbox"
 
 _DEVICES: tuple[str, ...] = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+#: What a command finds of the host's system.
+_SYSTEM: tuple[str, ...] = (
+    *(f"/{name}" for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "opt", "nix/store", "gnu/store")),
+    *(f"/etc/{name}" for name in ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl", "pki")),
+)
+#: Files of ``/etc`` that are this package's, in its folder ``etc``.
+_ETC: tuple[str, ...] = ("group", "hosts", "passwd")
 _PACKAGES = "/python/packages"
 
 
@@ -85,6 +96,32 @@ def layout(packages: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def command_layout(paths: Sequence[str]) -> dict[str, Any]:
+    """Return the root of a command's box: the system's programs and libraries, this Python, and ``paths``.
+
+    All are where they are on the host, and read-only. Of ``/etc`` there is what programs need to start.
+    """
+    own = [(source, inside) for source, inside in layout(())["binds"] if inside.startswith("/python/")]
+    system: list[str] = []
+    links = [(COMMAND_FOLDER, "/dev/shm")]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            links.append((os.readlink(path), path))
+        elif os.path.exists(path):
+            system.append(path)
+    prefixes = [os.path.abspath(path) for path in (sys.base_prefix, sys.prefix)]
+    added = [path for path in dict.fromkeys((*prefixes, *paths)) if not within(path, system)]
+    if not any(within(path, ["/tmp"]) for path in added):
+        links.append((COMMAND_FOLDER, "/tmp"))
+    etc = Path(__file__).with_name("etc")
+    binds = [(path, path) for path in (*system, *added)] + [(str(etc / name), f"/etc/{name}") for name in _ETC]
+    return {"binds": (*binds, *own), "hidden": (), "links": tuple(links), "devices": _DEVICES, "folder": COMMAND_FOLDER}
+
+
+def within(path: str, folders: Sequence[str]) -> bool:
+    return any(Path(path).is_relative_to(folder) for folder in folders)
+
+
 def _library_folders() -> list[str]:
     """List the folders of shared libraries: on Debian, on Fedora and openSUSE, on others."""
     machine = getattr(sys.implementation, "_multiarch", None) or f"{os.uname().machine}-linux-gnu"
@@ -101,7 +138,7 @@ def environment(folder: str, packages: Sequence[str], *, start: str = TOOLS + "/
         "HOME": folder,
         "TMPDIR": folder,
         "PATH": "/python/bin",
-        "LD_LIBRARY_PATH": "/python/lib",
+        "LD_LIBRARY_PATH": LIBRARIES,
         "LANG": "C.UTF-8",
         "TZ": "UTC",
         "PYTHONPATH": os.pathsep.join([start, *packages]),

@@ -36,7 +36,11 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import container_init; 
 
 
 def launch(
-    job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL, group: cgroup.Group | None = None
+    job: Mapping[str, Any],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stderr: int = subprocess.PIPE,
+    group: cgroup.Group | None = None,
 ) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
     """Start a run; return the process and the descriptors of its ``status`` and ``pid`` lines, which the caller closes.
 
@@ -45,6 +49,7 @@ def launch(
     status_in, status_out = os.pipe()
     pid_in, pid_out = os.pipe()
     entry = None if group is None else group.entry
+    extra = [fd for fd in (entry, job["channel"]) if fd is not None]
     try:
         with tempfile.TemporaryFile() as file:
             marshal.dump({**job, "host": os.getpid(), "group": entry}, file)
@@ -54,9 +59,9 @@ def launch(
                 _bubblewrap(job, *passed) if job["mode"] == "bubblewrap" else _launcher(*passed),
                 stdin=stdin,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=stderr,
                 bufsize=0,
-                pass_fds=passed if entry is None else (*passed, entry),
+                pass_fds=(*passed, *extra),
                 # Of the host's interpreter; the code has an environment of its own.
                 env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
                 cwd="/",
@@ -102,7 +107,7 @@ def _bubblewrap(job: Mapping[str, Any], job_fd: int, status_fd: int, pid_fd: int
     for target, path in job["links"]:
         argv += ["--symlink", target, path]
     argv += ["--perms", "1777", "--size", str(job["disk"]), "--tmpfs", job["folder"], "--remount-ro", "/"]
-    argv += ["--setenv", "LD_LIBRARY_PATH", job["environment"]["LD_LIBRARY_PATH"]]
+    argv += ["--setenv", "LD_LIBRARY_PATH", layout.LIBRARIES]
     argv += ["--info-fd", str(pid_fd), "--chdir", "/", "--"]
     return [*argv, layout.PYTHON, "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), "-1", layout.TOOLS]
 

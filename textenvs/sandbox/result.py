@@ -69,6 +69,37 @@ class Limits:
         return _REASONS[kind].format(**{**vars(self), **details})
 
 
+@dataclass(frozen=True)
+class CommandLimits:
+    """Limits of a command in a sandbox, which may be any program.
+
+    Args:
+        cpu_s: CPU seconds of one process.
+        memory_mb: MiB of memory of one process (data, not address space), and of all of them together.
+        processes: How many processes and threads there may be at once.
+        disk_mb: MiB of all files together, and of each.
+        open_files: How many files and connections a process may have open.
+    """
+
+    cpu_s: int = 3600
+    memory_mb: int = 1024
+    processes: int = 128
+    disk_mb: int = 64
+    open_files: int = 256
+
+    def __post_init__(self) -> None:
+        least = {"memory_mb": 64, "open_files": 16}
+        for field in fields(self):
+            value, at_least = getattr(self, field.name), least.get(field.name, 1)
+            if type(value) is not int or not at_least <= value < 1 << 31:
+                raise ValueError(f"sandbox: {field.name} must be an integer of at least {at_least}, not {value!r}")
+
+    def rlimits(self) -> dict[str, tuple[int, int]]:
+        """Return the resource limits as (soft, hard) by name; address space is free, of which V8 reserves gigabytes."""
+        shared = Limits(self.cpu_s, 1.0, self.memory_mb, self.processes, self.disk_mb, self.open_files).rlimits()
+        return {"RLIMIT_DATA" if name == "RLIMIT_AS" else name: bounds for name, bounds in shared.items()}
+
+
 _REASONS = {
     "cpu": "Stopped: it used more than {cpu_s} s of CPU time. Look for an endless loop, or compute less.",
     "wall": "Stopped: it ran for more than {wall_s:g} s. Look for an endless loop, or for something it waits for.",

@@ -26,7 +26,7 @@ _X32 = 0x40000000  # x86_64 only: the same calls under other numbers
 
 # clone() flags that make a new namespace: mnt, cgroup, uts, ipc, user, pid, net.
 _NEW_NAMESPACES = 0x20000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x10000000 | 0x20000000 | 0x40000000
-_UNIX = 1
+_UNIX, _IPV4, _IPV6 = 1, 2, 10
 # setsockopt(SOL_SOCKET, ...): SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE.
 _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)
 
@@ -45,8 +45,12 @@ _PRLIMIT64 = (302, 261)
 MACHINES: tuple[str, ...] = tuple(_AUDIT)
 
 
-def build(machine: str) -> bytes:
-    """Build the filter for one of :data:`MACHINES` in the kernel's format: 8 bytes an instruction."""
+def build(machine: str, *, sockets: bool = False) -> bytes:
+    """Build the filter for one of :data:`MACHINES` in the kernel's format: 8 bytes an instruction.
+
+    ``sockets`` permits IP, for code whose network namespace has nothing but itself; else only pairs of Unix sockets
+    and the like are left.
+    """
     column = MACHINES.index(machine)
     refuse = _ERRNO | errno.EPERM
     program = [
@@ -65,10 +69,12 @@ def build(machine: str) -> bytes:
     # Rules on arguments. A jump says how many instructions to skip where it matches, and where it does not.
     first, second, third = ((_LOAD, 0, 0, offset) for offset in _ARGUMENTS)
     refused = (_RETURN, 0, 0, refuse)
+    families = (_UNIX, _IPV4, _IPV6) if sockets else (_UNIX,)
+    allowed = [(_JUMP_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
     sizes = [(_JUMP_EQUAL, 3 - i, i == 3, value) for i, value in enumerate(_BUFFER_SIZES)]
     for pair, body in (
         (_CLONE, [first, (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), refused]),
-        (_SOCKET, [first, (_JUMP_EQUAL, 1, 0, _UNIX), (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)]),
+        (_SOCKET, [first, *allowed, (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)]),
         (_SETSOCKOPT, [second, (_JUMP_EQUAL, 0, 6, _SOL_SOCKET), third, *sizes, refused]),
         # Process 1 of the box is the same user's where the host process is not root's.
         (_PRLIMIT64, [first, (_JUMP_EQUAL, 1, 0, 0), refused]),

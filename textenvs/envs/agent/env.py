@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from ...external import ExternalEnv, ExternalState
 from ...gateway.channel import Channel
 from ...messages import Message, Messages, text_of
 from ...options import PositiveInt, Seconds, Weight, checked, make_of, resolve
+from ...sandbox.command import CommandSandbox
 from ...task import Rows, Split, Task
 from ...tools.call_format import CallFormat
 from ...tools.formats import make_format
@@ -61,8 +62,12 @@ class Agent(ExternalEnv[AgentState]):
             It runs in a thread of this process.
         command: A command instead, run in a process group and an empty folder of its own. It finds ``OPENAI_BASE_URL``,
             ``OPENAI_API_KEY``, ``ANTHROPIC_BASE_URL``, ``ANTHROPIC_API_KEY``, and the task as JSON in ``TEXTENVS_TASK``
-            and in the file ``TEXTENVS_TASK_FILE``. **It is not isolated.**
+            and in the file ``TEXTENVS_TASK_FILE``. **It is not isolated**, unless ``sandbox`` says so.
         files: A folder whose contents a command finds in its own.
+        sandbox: Whether the command runs in a sandbox: no network but the gateway, no files but its own and the
+            system's programs, and limits. Limits other than those of
+            :class:`~textenvs.sandbox.result.CommandLimits` are given by name, and ``paths`` are files and folders of
+            this machine that it may read: ``{"memory_mb": 2048, "paths": ["/srv/agent"]}``.
         scorer: A function, or ``"module:function"``, of the task, the messages and the command's folder (``None`` for
             a function); it returns a reward as the program does. The program's task then has no answer in it.
         expert: A function, or ``"module:function"``, of the task, the messages and a generator, for demonstrations: it
@@ -87,6 +92,7 @@ class Agent(ExternalEnv[AgentState]):
 
     Raises:
         ValueError: ``agent`` and ``command`` together, a function that cannot be found, or a bad value.
+        SandboxUnavailable: No sandbox isolates on this machine.
         ImportError: aiohttp is not installed (the extra ``serve``).
     """
 
@@ -102,6 +108,7 @@ class Agent(ExternalEnv[AgentState]):
         *,
         command: str | Sequence[str] | None = None,
         files: str | None = None,
+        sandbox: bool | Mapping[str, Any] = False,
         scorer: str | Callable[..., Any] | None = None,
         expert: str | Callable[..., Any] | None = None,
         careless: str | Callable[..., Any] | None = None,
@@ -124,6 +131,8 @@ class Agent(ExternalEnv[AgentState]):
             raise ValueError("files are for a command, which has a folder of its own; agent has none")
         if expert is not None and record is not None:
             raise ValueError("give either expert or record, not both: they are two ways to demonstrate")
+        if sandbox and command is None:
+            raise ValueError("sandbox is for a command; a function runs in this process")
         make_format(call_format)  # which knows the names
         source: Any = tasks
         if isinstance(tasks, (list, tuple)) and any(isinstance(task, Task) for task in tasks):
@@ -140,6 +149,9 @@ class Agent(ExternalEnv[AgentState]):
                 expert, careless = expert or example.expert, careless or example.careless
         self._agent = None if agent is None else resolve("agent", agent)
         self._command = None if command is None else make_of("command", _words, command)
+        self._sandbox = make_of("sandbox", CommandSandbox.of, sandbox)
+        if self._sandbox is not None and self._command is not None:
+            self._sandbox.check(self._command)
         self._files = None if files is None else make_of("files", _folder, files)
         self._record = None if record is None else make_of("record", Record, record)
         self._expert = None if expert is None else resolve("expert", expert)
@@ -164,7 +176,8 @@ class Agent(ExternalEnv[AgentState]):
     def _start(self, task: Task, url: str, channel: Channel) -> Program:
         scored = self._settings.scorer is not None
         if self._command is not None:
-            return CommandProgram(self._command, self._files, task_fields(task, with_answer=not scored), url, channel)
+            fields = task_fields(task, with_answer=not scored)
+            return CommandProgram(self._command, self._files, self._sandbox, fields, url, channel)
         assert self._agent is not None
         own = copy.deepcopy(task)  # which the function may change
         return FunctionProgram(self._agent, replace(own, ground_truth=None) if scored else own, f"{url}/v1", channel)

@@ -217,7 +217,7 @@ class Episode:
         scorer = self._settings.scorer
         assert scorer is not None
         try:
-            result = scorer(self._task, conversation, self._program.folder)
+            result = scorer(self._task, conversation, self._program.files())
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
         except (Exception, SystemExit) as error:

@@ -20,6 +20,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...gateway.channel import Channel, Ended
+from ...gateway.server import gateway
+from ...sandbox import SandboxFailure, SandboxUnavailable
+from ...sandbox.command import PORT, CommandBox, CommandSandbox
+from ...sandbox.layout import COMMAND_FOLDER
 from ...task import Task
 from ...text import excerpt
 from .reaper import kill_group, kill_marked
@@ -33,6 +37,8 @@ _LOOP_WORDS = ("Event loop is closed", "different loop", "different event loop")
 _LOOP_HINT = (
     ". An asynchronous agent has an event loop of its own in each episode: create its client there, and close it"
 )
+#: Milliseconds between two looks at the memory of a command in a sandbox.
+_LOOK_MS = 200
 #: The folder of a command has the task under this name.
 TASK_FILE = "task.json"
 
@@ -42,10 +48,10 @@ class ProgramError(Exception):
 
 
 class Program(Protocol):
-    """A program that runs. ``folder`` is its own, ``None`` for a function. ``stop`` may come twice, from anywhere."""
+    """A program that runs; ``stop`` may come twice, from anywhere."""
 
-    @property
-    def folder(self) -> Path | None: ...
+    def files(self) -> Path | None:
+        """Return the folder with a command's files; ``None`` for a function. It may be called once."""
 
     def stop(self) -> None: ...
 
@@ -85,11 +91,12 @@ class FunctionProgram:
     An asynchronous one has an event loop of its own: whatever it blocks, the gateway goes on.
     """
 
-    folder: Path | None = None
-
     def __init__(self, function: Callable[..., Any], task: Task, url: str, channel: Channel) -> None:
         arguments = (function, channel, task, url, channel.key)
         threading.Thread(target=_call, args=arguments, name="textenvs-agent", daemon=True).start()
+
+    def files(self) -> None:
+        return None
 
     def stop(self) -> None:
         """Return: the session has ended, so the function's next call of the model raises."""
@@ -114,35 +121,43 @@ async def _awaited(value: Any) -> Any:
 
 
 class CommandProgram:
-    """A command in a process group and a new folder, which are gone after its end.
+    """A command in a process group and a new folder, which are gone after its end; or in a sandbox.
 
     Raises:
         ProgramError: It cannot be started.
     """
 
     def __init__(
-        self, command: Sequence[str], files: Path | None, fields: Mapping[str, Any], url: str, channel: Channel
+        self,
+        command: Sequence[str],
+        files: Path | None,
+        sandbox: CommandSandbox | None,
+        fields: Mapping[str, Any],
+        url: str,
+        channel: Channel,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="textenvs-agent-"))
         self._channel = channel
         self._lock = threading.Lock()
         self._reaped = self._stopped = False
+        self._box: CommandBox | None = None
+        task = json.dumps(fields, ensure_ascii=False, default=str)
         try:
-            if files is not None:
-                shutil.copytree(files, self.folder, dirs_exist_ok=True)
-            text = json.dumps(fields, ensure_ascii=False, default=str)
-            (self.folder / TASK_FILE).write_text(text, encoding="utf-8")
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=_environment(self.folder, text, url, channel.key),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                bufsize=0,
-                start_new_session=True,
-            )
-        except (OSError, ValueError, shutil.Error) as error:
+            if sandbox is None:
+                _fill(self.folder, files, task)
+                self._process = subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    env={**os.environ, **_variables(str(self.folder), task, url, channel.key)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    bufsize=0,
+                    start_new_session=True,
+                )
+            else:
+                self._process = self._start_in(sandbox, command, files, task)
+        except (OSError, ValueError, shutil.Error, SandboxFailure, SandboxUnavailable) as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise ProgramError(f"it cannot be started: {error}") from error
         _running.add(self)
@@ -153,12 +168,42 @@ class CommandProgram:
             self.stop()
             raise ProgramError(f"the process that watches over it cannot be started: {error}") from error
 
+    def _start_in(
+        self, sandbox: CommandSandbox, command: Sequence[str], files: Path | None, task: str
+    ) -> subprocess.Popen[bytes]:
+        key = self._channel.key
+        box = sandbox.open(command, _variables(COMMAND_FOLDER, task, f"http://127.0.0.1:{PORT}", key))
+        try:
+            _fill(box.folder, files, task)
+            gateway().listen(key, box.listener)
+            box.begin()
+        except BaseException:
+            box.kill()
+            box.process.wait()
+            box.listener.close()
+            box.close()
+            raise
+        self._box = box
+        return box.process
+
+    def files(self) -> Path:
+        """Return the folder with the command's files: with copies of them, where it is in a sandbox.
+
+        Raises:
+            OSError: There is too much in the sandbox's folder.
+        """
+        if self._box is not None:
+            self._box.copy_files(self.folder)
+        return self.folder
+
     def stop(self) -> None:
         """Kill the process group, and remove the folder."""
         with self._lock:
             self._stopped = True
             if not self._reaped:
                 kill_group(self._process.pid)
+            elif self._box is not None:
+                self._box.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _watch(self) -> None:
@@ -172,7 +217,9 @@ class CommandProgram:
         watched.register(ended, select.POLLIN)
         os.set_blocking(output, False)
         while True:
-            ready = dict(watched.poll())
+            ready = dict(watched.poll(None if self._box is None else _LOOK_MS))
+            if self._box is not None:
+                self._box.check_memory()
             if output in ready:
                 chunk = _read(output)
                 words = (words + (chunk or b""))[-LAST_WORDS:]
@@ -183,17 +230,29 @@ class CommandProgram:
         words = (words + (_read(output) or b""))[-LAST_WORDS:]
         with self._lock:  # as long as it is not reaped, its number belongs to it
             kill_group(process.pid)
-            code = process.wait()
+            code: int | None = process.wait()
+            problem = ""
+            if self._box is not None:  # the process is that of the box, and the code is the command's
+                code, problem = self._box.ended()
             self._reaped = True
         os.close(ended)
         process.stdout.close()
         kill_marked(self._channel.key)
-        self._channel.program_ended(_end_of(code, words.decode("utf-8", "replace").strip()))
+        self._channel.program_ended(_end_of(code, problem, words.decode("utf-8", "replace").strip()))
         _reaper.ended(process.pid)
         _running.discard(self)
         with self._lock:
             if self._stopped:  # it may have written while its folder was removed
                 shutil.rmtree(self.folder, ignore_errors=True)
+                if self._box is not None:
+                    self._box.close()
+
+
+def _fill(folder: Path, files: Path | None, task: str) -> None:
+    """Write the files and the task into a command's folder."""
+    if files is not None:
+        shutil.copytree(files, folder, dirs_exist_ok=True)
+    (folder / TASK_FILE).write_text(task, encoding="utf-8")
 
 
 def _read(output: int) -> bytes | None:
@@ -203,27 +262,30 @@ def _read(output: int) -> bytes | None:
     return None
 
 
-def _end_of(code: int, words: str) -> Ended:
+def _end_of(code: int | None, problem: str, words: str) -> Ended:
     if code == 0:
         return Ended()
-    how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
+    if code is None:
+        how = f"was stopped: {problem}"
+    else:
+        how = f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
     return Ended(error=ProgramError(f"it {how}; its last words: {excerpt(words, LAST_WORDS) or 'none'}"))
 
 
-def _environment(folder: Path, task: str, url: str, key: str) -> dict[str, str]:
-    """Return this process's environment with the session in it; no proxy stands before the gateway."""
+def _variables(folder: str, task: str, url: str, key: str) -> dict[str, str]:
+    """Return the environment variables of a session; no proxy stands before the gateway."""
     own = {
         "OPENAI_BASE_URL": f"{url}/v1",
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": key,
         "OPENAI_AGENTS_DISABLE_TRACING": "1",  # which would be sent to OpenAI, with this key
-        "TEXTENVS_TASK_FILE": str(folder / TASK_FILE),
+        "TEXTENVS_TASK_FILE": f"{folder}/{TASK_FILE}",
     }
     if len(task.encode("utf-8", "replace")) <= _VARIABLE_BYTES:
         own["TEXTENVS_TASK"] = task
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"]))
-    return {**os.environ, **own, "NO_PROXY": direct, "no_proxy": direct}
+    return {**own, "NO_PROXY": direct, "no_proxy": direct}
 
 
 class _Reaper:

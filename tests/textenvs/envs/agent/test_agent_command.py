@@ -177,3 +177,33 @@ def test_programs_end_with_the_killed_run(tmp_path):
         process.stdout.close()
     pids = [pid for listed, _ in programs for pid in listed]
     wait_until(lambda: not any(map(runs, pids)) and not any(Path(folder).exists() for _, folder in programs))
+
+
+def test_end_of_the_gateways_thread_costs_one_episode(tmp_path):
+    (tmp_path / "program.py").write_text(HEAD + CHILDREN)
+    run = f"""
+        import json, sys
+        from textenvs import event_loop
+        from textenvs.envs.agent import Agent
+        from textenvs.messages import user
+        from textenvs.task import Task
+        env = Agent(command=[sys.executable, {str(tmp_path / "program.py")!r}],
+                    tasks=[Task("a", "test", (user("?"),), "4")])
+        env.reset(seed=0)
+        pids = [json.loads(env.state.messages[-1]["content"])]
+        event_loop._loop.call_soon_threadsafe(sys.exit)
+        event_loop._thread.join()
+        object.__setattr__(env._settings, "timeout", 0.1)
+        print(json.dumps(env.step("x")[-1]["failure"]))
+        object.__setattr__(env._settings, "timeout", 60.0)
+        env.reset(seed=0)
+        pids.append(json.loads(env.state.messages[-1]["content"]))
+        env.close()
+        print(json.dumps(pids), flush=True)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(run)], capture_output=True, text=True, timeout=120, check=True
+    )
+    failure, pids = map(json.loads, result.stdout.splitlines())
+    assert "neither called the model nor ended within 0.1 s" in failure
+    wait_until(lambda: not any(runs(pid) for listed in pids for pid in listed))
