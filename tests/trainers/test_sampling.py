@@ -119,7 +119,7 @@ def test_mixed_batch_rows_equal_the_oracle(parameters: list[dict[str, float]], s
     seed=st.integers(0, 2**32 - 1),
 )
 def test_reports_equal_the_mask(parameters: list[dict[str, float]], listed: int, seed: int) -> None:
-    """Whether a row's tokens fit in the list, or its mask is read; ties and rows that do not report included."""
+    """Rows whose tokens fit in the list, and rows whose mask is read; ties and rows that do not report included."""
     rng, count = np.random.default_rng(seed), len(parameters)
     table = rows(
         count,

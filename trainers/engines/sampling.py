@@ -116,7 +116,7 @@ def _signed(bits: int) -> int:
 
 
 class Survivors(NamedTuple):
-    """What the cuts left of ``n`` rows, compact: nearly always the listed ids are all."""
+    """Tokens that the cuts left of ``n`` rows, compact: nearly always the listed ids are all."""
 
     counts: Tensor  #: int64 ``[n]``, how many tokens
     ids: Tensor  #: int32 ``[n, at most LISTED]``: the likeliest tokens, and -1 where a cut removed one
@@ -182,7 +182,7 @@ def sample(logits: Tensor, draws: Draws, uniform: Tensor, kind: Kind, cut_rows: 
 
 
 class Report:
-    """What the cuts left in the rows that report it, on its way to the host.
+    """Tokens that the cuts left in the rows that report it, on its way to the host.
 
     A GPU copies counts and ids. The mask stays there, for the rows with more tokens than ids, which are read from it
     afterwards; where ``top_k`` excludes that, there is none.

@@ -32,7 +32,7 @@ class Reply:
 
     @property
     def structured(self) -> bool:
-        """Whether the chat template shows its calls or its reasoning apart."""
+        """True if the chat template shows its calls or its reasoning apart."""
         return self.message is not None and bool(
             self.message.get("tool_calls") or self.message.get("reasoning_content")
         )

@@ -91,7 +91,7 @@ def test_formula_bounds_a_step(kind: StepKind, rows: int) -> None:
 
 @torch.inference_mode()
 def test_formula_bounds_all_sizes_and_kinds() -> None:
-    """What is still alive behind a capture counts, and so do reports that were not read yet."""
+    """Memory still alive behind a capture counts, and so do reports that were not read yet."""
     steps = steps_of(16)
     with Allocated() as allocated:
         drawn = []
