@@ -35,6 +35,7 @@ from trainers.engines.block_pool import ROOT, BlockPool, Name
 from trainers.engines.decoder import SIZE, Decoder, blocks_for, to_device
 from trainers.engines.sampling import ROW, Drawn, Draws, Kind, Report, cuts, sample, uniforms
 from trainers.engines.static_step import StaticStep
+from trainers.engines.stream import EngineStream
 from trainers.engines.transport import Weights
 
 
@@ -85,7 +86,8 @@ class Scheduler:
     there are too few, the one admitted last loses its blocks (``preemptions``) and computes its tokens again later, in
     the order of admission. A step computes at most ``prefill_budget`` prompt tokens, so that long prompts do not hold
     up those that decode. ``stop_token_ids`` are every request's; ``unused_token_ids`` are never sampled; ``seed`` is of
-    the requests that have none; ``static`` makes the static steps, ``None`` for none.
+    the requests that have none; ``static`` makes the static steps, ``None`` for none; ``stream`` is the one that all of
+    this is computed on, where it is not the default.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Scheduler:
         seed: int = 0,
         version: int = 0,
         static: MakeStatic | None = None,
+        stream: EngineStream | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.version = version
@@ -109,6 +112,7 @@ class Scheduler:
         self._stop = stop_token_ids
         self._unused = torch.tensor(unused_token_ids, device=decoder.device) if unused_token_ids else None
         self._static = static and static(decoder, rows, self._unused)
+        self._stream = stream or EngineStream(torch.device("cpu"))
         self._budget = prefill_budget
         self._rng = np.random.default_rng(seed)
         self._clock = clock
@@ -220,6 +224,7 @@ class Scheduler:
                 for row in list(self._running):
                     self._finish(row, "abort")
             self._decoder.load_weights(tensors)  # an error ends the engine, which may have some of them
+            self._stream.finish()  # their owner may change them from here on
             self.version = update.version
             self._forget()
             self._outcomes.append((update, None))
@@ -228,6 +233,7 @@ class Scheduler:
         """Release the memory of keys and values, which are recomputed; with ``weights`` also that of the weights."""
         self._read()
         self._forget()
+        self._stream.finish()
         if self._static is not None:
             self._static.free()
         self._decoder.free_cache()
@@ -438,8 +444,9 @@ class Scheduler:
         assert self._static is not None
         if self._static.prepare(Kind.of(self._draws[rows])):
             return True
-        self._static = None
+        static, self._static = self._static, None
         self._read()
+        static.free()
         return False
 
     def _launch_static(self, rows: NDArray[np.int64]) -> _Launch:

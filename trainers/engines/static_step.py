@@ -92,6 +92,8 @@ class StaticStep:
     def prepare(self, kind: Kind) -> bool:
         """Capture the steps of this kind, if they were not yet; false, with a warning: they cannot be captured.
 
+        After that there can be no more steps, and the caller reads those that are under way, then calls :meth:`free`.
+
         All sizes at once, the largest first, as vLLM and SGLang do when they start: smaller ones then fit in the memory
         of the largest, and no step waits for a capture in the middle of a batch that shrinks, which needs nearly all
         sizes anyway. Not when the engine starts: only requests say which kinds they need, and sleep voids the graphs.
@@ -101,7 +103,7 @@ class StaticStep:
             self._memory_version = self._decoder.memory_version
         if (kind := _rounded(kind)) in self._captured:
             return True
-        self._decoder.allocate_cache()  # not while capturing: it must neither be the graphs' memory nor their stream's
+        self._decoder.allocate_cache()  # not while capturing: it must not be the graphs' memory
         for size in self._sizes:
             buffers = self._buffers_for(size)
             self._fill(buffers, {}, np.zeros((0, 0), np.int64))  # a step is run before it is captured: on padding alone
@@ -113,7 +115,6 @@ class StaticStep:
                     "computed without graphs, which is slower; engine.cuda_graphs=false does so from the start",
                     *(size, type(error).__name__, error),
                 )
-                self.free()
                 return False
         self._captured.add(kind)
         return True
@@ -204,28 +205,27 @@ class StaticStep:
 
 
 class _Graphs:
-    """Captures steps as CUDA graphs, which share their memory: one runs at a time, and leaves nothing for another."""
+    """Captures steps as CUDA graphs, which share their memory: one runs at a time, and leaves nothing for another.
+
+    The thread's current stream captures them, and replays them later; it must not be the default stream.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)  # one stream for all captures: cuBLAS keeps a workspace per stream
 
     def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
         with _CAPTURING, torch.cuda.device(self._device):
-            stream, current, graph = self._stream, torch.cuda.current_stream(), torch.cuda.CUDAGraph()
-            stream.wait_stream(current)
-            # Not torch.cuda.graph: it waits for all that runs on the GPU, and empties the caches of other threads.
-            with torch.cuda.stream(stream):
-                step()  # kernels are compiled, and libraries make their plans, before the capture
-                # Other threads may use the GPU meanwhile: a learner does.
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    step()
-                except BaseException:
-                    self._give_up(graph)
-                    raise
-                graph.capture_end()
-            current.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            step()  # kernels are compiled, and libraries make their plans, before the capture
+            # Not torch.cuda.graph: it waits for all that runs on the GPU, and empties the caches of other threads. They
+            # may use the GPU meanwhile: a learner does.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                step()
+            except BaseException:
+                self._give_up(graph)
+                raise
+            graph.capture_end()
         return graph.replay
 
     def _give_up(self, graph: torch.cuda.CUDAGraph) -> None:

@@ -40,6 +40,7 @@ from trainers.engines.module_decoder import ModuleDecoder
 from trainers.engines.scheduler import MakeStatic, Request, Scheduler, Update
 from trainers.engines.static_step import StaticStep
 from trainers.engines.step_memory import engine_bytes
+from trainers.engines.stream import EngineStream
 from trainers.engines.transport import AdapterSource, LocalSource, Weights
 
 log = logging.getLogger("textenvs")
@@ -101,6 +102,7 @@ class TorchEngine:
         blocks = _blocks(model.config, section, max_slots, where, dtype or model.dtype)
         if section.cuda_graphs and where.type == "cuda" and static is None:
             static = _cuda_graphs
+        self._stream = EngineStream(where)
         kind = Decoder if is_fused(model.config, max_context) else ModuleDecoder
         decoder = kind(model, blocks, max_context, where, dtype, threads)
         self._scheduler = Scheduler(
@@ -112,13 +114,18 @@ class TorchEngine:
             seed=seed,
             version=version,
             static=static,
+            stream=self._stream,
         )
         self._vocab_size: int = model.config.vocab_size
         self.max_context = max_context
         self._sleep_level = sleep_level
         self._mailbox = _Mailbox()
+        ready = self._stream.mark()
         self._thread = threading.Thread(
-            target=_serve, args=(self._scheduler, self._mailbox, threads, where), name="torch-engine", daemon=True
+            target=_serve,
+            args=(self._scheduler, self._mailbox, threads, where, self._stream, ready),
+            name="torch-engine",
+            daemon=True,
         )
         self._thread.start()
         # The thread must not outlive the engine, nor be in a step when the interpreter exits.
@@ -138,13 +145,20 @@ class TorchEngine:
         """See :meth:`trainers.engines.base.Engine.update_weights`.
 
         Between two steps each tensor is cast into the memory of the old one, or merged with its adapter on the way:
-        there is never a second model. They must stay unchanged until this returns. Cancelling withdraws an update that
-        has not been applied. SupersededError: they no longer exist, because their learner has taken a step.
+        there is never a second model. They must stay unchanged until this returns; on CUDA, what computes them must
+        have been launched on the calling thread's current stream. Cancelling withdraws an update that has not been
+        applied. SupersededError: they no longer exist, because their learner has taken a step.
         """
         check_mode(mode)
         if not isinstance(weights, Mapping | LocalSource | AdapterSource):
             raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
-        await self._outcome(Update(weights, version, mode))
+        mark = self._stream.mark()
+
+        def add(scheduler: Scheduler, update: Request | Update) -> None:
+            self._stream.wait(mark)
+            scheduler.add(update)
+
+        await self._outcome(Update(weights, version, mode), add)
 
     async def release(self, session: str) -> None:
         with contextlib.suppress(EngineDeadError):  # nothing is kept any more
@@ -171,8 +185,10 @@ class TorchEngine:
     async def close(self) -> None:
         await asyncio.shield(in_new_thread(self._stop))
 
-    async def _outcome(self, item: Request | Update) -> Any:
-        future = self._mailbox.post(lambda scheduler: scheduler.add(item), item)
+    async def _outcome(
+        self, item: Request | Update, add: Callable[[Scheduler, Request | Update], None] = Scheduler.add
+    ) -> Any:
+        future = self._mailbox.post(lambda scheduler: add(scheduler, item), item)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -275,20 +291,34 @@ def _cuda_graphs(decoder: Decoder, rows: int, unused: Tensor | None) -> StaticSt
         return None
 
 
-def _serve(scheduler: Scheduler, mailbox: _Mailbox, threads: int | None, device: torch.device) -> None:
-    """Run the engine's thread: take commands, step, deliver outcomes; sleep without work."""
+def _serve(
+    scheduler: Scheduler,
+    mailbox: _Mailbox,
+    threads: int | None,
+    device: torch.device,
+    stream: EngineStream,
+    ready: torch.cuda.Event | None,
+) -> None:
+    """Run the engine's thread: take commands, step, deliver outcomes; sleep without work.
+
+    ``ready`` marks that the scheduler's tensors are there.
+    """
     try:
         if device.type == "cuda" and device.index is not None:  # else pinned memory takes a context on the first GPU
             torch.cuda.set_device(device)
         if threads is not None:
             torch.set_num_threads(threads)
-        with torch.inference_mode():
+        stream.wait(ready)
+        with stream.use(), torch.inference_mode():
             while (commands := mailbox.collect(wait=not scheduler.has_work)) is not None:
                 for command in commands:
                     command(scheduler)
                 mailbox.settle(scheduler.step())
     except BaseException as error:  # all waiters must get the error
         mailbox.end(f"the torch engine died: {type(error).__name__}: {error}", error)
+    finally:
+        with contextlib.suppress(RuntimeError):  # of the GPU: its steps have failed before
+            stream.finish()
 
 
 def _stop(mailbox: _Mailbox, thread: threading.Thread) -> None:

@@ -7,8 +7,8 @@ plays 10,000.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import SimpleNamespace
@@ -269,8 +269,8 @@ class FakeCuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[Any] = []
-        self.current, self.streams, self.pools = self.stream_of("main"), 0, 0
-        for name in ("Stream", "CUDAGraph", "graph_pool_handle", "current_stream", "stream"):
+        self.pools = 0
+        for name in ("CUDAGraph", "graph_pool_handle"):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
@@ -278,61 +278,35 @@ class FakeCuda:
         monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: self.log.append("empty cache"))
 
-    def stream_of(self, name: str) -> Any:
-        return SimpleNamespace(name=name, wait_stream=lambda other: self.log.append(f"{name} waits for {other.name}"))
-
-    def Stream(self, _: torch.device) -> Any:  # noqa: N802
-        self.streams += 1
-        return self.stream_of(f"side {self.streams}")
-
     def CUDAGraph(self) -> Any:  # noqa: N802
         return SimpleNamespace(
             capture_begin=self.capture_begin,
             capture_end=lambda: self.log.append("end"),
-            replay=lambda: self.log.append(f"replay on {self.current.name}"),
+            replay=lambda: self.log.append("replay"),
         )
 
     def capture_begin(self, pool: int, capture_error_mode: str) -> None:
         assert capture_error_mode == "thread_local"
-        self.log.append(f"capture into pool {pool} on {self.current.name}")
+        self.log.append(f"capture into pool {pool}")
 
     def graph_pool_handle(self) -> int:
         self.pools += 1
         return self.pools
 
-    def current_stream(self) -> Any:
-        return self.current
 
-    @contextmanager
-    def stream(self, stream: Any) -> Iterator[None]:
-        before, self.current = self.current, stream
-        try:
-            yield
-        finally:
-            self.current = before
-
-
-def test_graphs_are_captured_on_one_side_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_share_a_pool_until_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeCuda(monkeypatch)
     graphs = static_step._Graphs(torch.device("cpu"))
     for pool in (1, 2):
         fake.log.clear()
-        replay = graphs(lambda: fake.log.append(f"step on {fake.current.name}"))
-        replay()
-        assert fake.log == [
-            "side 1 waits for main",
-            "step on side 1",
-            f"capture into pool {pool} on side 1",
-            "step on side 1",
-            "end",
-            "main waits for side 1",
-            "replay on main",
-        ]
+        for replay in [graphs(lambda: fake.log.append("step")) for _ in range(2)]:
+            replay()
+        assert fake.log == ["step", f"capture into pool {pool}", "step", "end"] * 2 + ["replay"] * 2
         graphs.free()
         assert fake.log[-1] == "empty cache"
 
 
-def test_failing_capture_restores_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_capture_leaves_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, runs = FakeCuda(monkeypatch), iter(range(2))
 
     def step() -> None:
@@ -341,7 +315,6 @@ def test_failing_capture_restores_the_stream(monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(RuntimeError, match="capturing"):
         static_step._Graphs(torch.device("cpu"))(step)
-    assert fake.current.name == "main"
     assert fake.log[-3:] == ["end", ("_cuda_endAllocateToPool", 0, 1), ("_cuda_releasePool", 0, 1)]
     assert fake.pools == 2, "the next capture has memory of its own"
 
