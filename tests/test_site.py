@@ -20,7 +20,10 @@ from textenvs.messages import user
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md") for path in ROOT.glob(pattern)
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+    if "node_modules" not in path.parts
 )
 NAV = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"]
 

@@ -210,7 +210,7 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
     fields = Fields(tool, where)
     if fields.get("type") != "function":
         raise RequestError(
-            f"{where}: a tool is a function, and {quoted(fields.get('type'), 60)} would be run by the service",
+            f"{where}: a tool is a function, not of the type {quoted(fields.get('type'), 60)}",
             code="unsupported_parameter",
         )
     return function_schema(fields.get("name"), fields.get("description"), fields.get("parameters"), where)

@@ -14,7 +14,7 @@ def calculate(a: float, sign: str, b: float) -> str:
     return compute(a, sign, b)
 
 
-def run(task, base_url, key, *, responses=False, stream=False, **options):
+def make_model(base_url, key, *, responses=False, stream=False, **options):
     llm = ChatOpenAI(
         model="policy",
         base_url=base_url,
@@ -24,16 +24,34 @@ def run(task, base_url, key, *, responses=False, stream=False, **options):
         max_retries=0,
         **options,
     )
-    llm_with_tools = llm.bind_tools([calculate])
+    return llm.bind_tools([calculate])
 
-    def call_model(state: MessagesState):
-        return {"messages": [llm_with_tools.invoke([SystemMessage(INSTRUCTIONS), *state["messages"]])]}
 
+def make_graph(call_model):
     builder = StateGraph(MessagesState)
     builder.add_node("model", call_model)
     builder.add_node("tools", ToolNode([calculate]))
     builder.add_edge(START, "model")
     builder.add_conditional_edges("model", tools_condition)
     builder.add_edge("tools", "model")
-    state = builder.compile().invoke({"messages": [HumanMessage(task.question)]})
+    return builder.compile()
+
+
+def run(task, base_url, key, **options):
+    model = make_model(base_url, key, **options)
+
+    def call_model(state: MessagesState):
+        return {"messages": [model.invoke([SystemMessage(INSTRUCTIONS), *state["messages"]])]}
+
+    state = make_graph(call_model).invoke({"messages": [HumanMessage(task.question)]})
+    return grade(task, state["messages"][-1].text)
+
+
+async def run_async(task, base_url, key):
+    model = make_model(base_url, key)
+
+    async def call_model(state: MessagesState):
+        return {"messages": [await model.ainvoke([SystemMessage(INSTRUCTIONS), *state["messages"]])]}
+
+    state = await make_graph(call_model).ainvoke({"messages": [HumanMessage(task.question)]})
     return grade(task, state["messages"][-1].text)

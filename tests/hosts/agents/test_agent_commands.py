@@ -1,5 +1,6 @@
 """Programs for Node and a coding agent's command line, which `make test-agents` installs, play as commands."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import numpy as np
 import pytest
 
 from textenvs.envs.agent import Agent
+from textenvs.messages import user
+from textenvs.task import Task
+from textenvs.tools.formats import call
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -46,3 +50,26 @@ def test_example_for_vercels_sdk_plays():
     program = ROOT / "examples/agents/vercel_ai.mjs"
     assert play(program) == (None, "solved", True)
     assert play(program, hook="careless_reply") == (None, "done", False)
+
+
+def prints_world(task, messages, files):
+    return float("hello world" in (files / "hello.py").read_text())
+
+
+@pytest.mark.parametrize("solves", [True, False])
+def test_codex_edits_a_file(solves, tmp_path, monkeypatch):
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    monkeypatch.setenv("PATH", f"{HERE / 'node_modules/.bin'}:{os.environ['PATH']}")
+    env = Agent(
+        command=["sh", str(ROOT / "examples/agents/codex.sh")],
+        files=str(tmp_path),
+        scorer=prints_world,
+        tasks=[Task("a", "test", (user("Make hello.py print hello world."),), None)],
+    )
+    env.reset(seed=0)
+    edit = call("exec_command", cmd=f"sed -i 's/hello/hello {'world' if solves else 'moon'}/' hello.py")
+    conversation, *_ = env.step(env.format.write("I change it.", [edit]))
+    assert "Process exited with code 0" in conversation[-1]["content"]
+    _, reward, terminated, _, info = env.step("Done.")
+    env.close()
+    assert (info.get("failure"), reward, terminated) == (None, float(solves), True)

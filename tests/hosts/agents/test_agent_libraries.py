@@ -113,12 +113,15 @@ def test_refusal_is_the_exception_of_the_library(module, options, exception, wor
         assert channel.observations == []
 
 
-@pytest.mark.parametrize("module", [openai_agents_program, pydantic_ai_program])
-def test_cancelled_call_is_the_same_turn_again(module):
+ASYNCHRONOUS = [openai_agents_program.run, pydantic_ai_program.run, langgraph_program.run_async]
+
+
+@pytest.mark.parametrize("run", ASYNCHRONOUS, ids=lambda run: run.__module__)
+def test_cancelled_call_is_the_same_turn_again(run):
     arrival, gone = threading.Event(), threading.Event()
 
     async def agent(task, base_url, key):
-        first = asyncio.create_task(module.run(task, base_url, key))
+        first = asyncio.create_task(run(task, base_url, key))
         await asyncio.to_thread(arrival.wait, 60)
         first.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -126,7 +129,7 @@ def test_cancelled_call_is_the_same_turn_again(module):
         while session._open[0].connected:
             await asyncio.sleep(0.001)
         gone.set()
-        return await module.run(task, base_url, key)
+        return await run(task, base_url, key)
 
     env = Agent(agent, **SCRIPTS)
     env.reset(seed=0)

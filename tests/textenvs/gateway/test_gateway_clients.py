@@ -309,7 +309,24 @@ def test_lost_reply_is_sent_again(monkeypatch, caplog):
     assert caplog.records == []
 
 
-async def test_cancelled_call_is_the_same_turn_again():
+def openai_call(channel):
+    client = openai.AsyncOpenAI(base_url=f"{gateway().url}/v1", api_key=channel.key, max_retries=0)
+    return client, lambda: client.chat.completions.create(model="any", messages=[user("?")])
+
+
+def anthropic_call(channel):
+    import anthropic
+
+    client = anthropic.AsyncAnthropic(base_url=gateway().url, api_key=channel.key, max_retries=0)
+    return client, lambda: client.messages.create(model="any", max_tokens=9, messages=[user("?")])
+
+
+def text(reply):
+    return reply.content[0].text if hasattr(reply, "content") else reply.choices[0].message.content
+
+
+@pytest.mark.parametrize("make_call", [openai_call, pytest.param(anthropic_call, marks=uses_anthropic)])
+async def test_cancelled_call_is_the_same_turn_again(make_call):
     """The reply is given while nobody waits; the client's retry gets it."""
     arrival, reply = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -320,19 +337,18 @@ async def test_cancelled_call_is_the_same_turn_again():
         return ModelReply(assistant("Late."))
 
     with answering(policy) as channel:
-        client = openai.AsyncOpenAI(base_url=f"{gateway().url}/v1", api_key=channel.key, max_retries=0)
-        request = {"model": "any", "messages": [user("?")]}
-        first = asyncio.create_task(client.chat.completions.create(**request))
+        client, request = make_call(channel)
+        first = asyncio.create_task(request())
         await arrival.wait()
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         while channel.session._open[0].connected:
             await asyncio.sleep(0.001)
-        again = asyncio.create_task(client.chat.completions.create(**request))
+        again = asyncio.create_task(request())
         reply.set()
-        assert (await again).choices[0].message.content == "Late."
+        assert text(await again) == "Late."
         assert len(channel.observations) == 1
-        assert (await client.chat.completions.create(**request)).choices[0].message.content == "Late."
+        assert text(await request()) == "Late."
         assert [observation.begins for observation in channel.observations] == [True, True]
         await client.close()
