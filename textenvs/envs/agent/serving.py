@@ -1,8 +1,8 @@
 """Commands that stay alive and serve one task after another, or several at once.
 
 A task is a line of JSON on the command's standard input, with ``id``, ``task``, ``base_url``, ``anthropic_base_url``
-and ``key``. Its result is a line on the standard output, with the same ``id``, and ``reward`` or ``terms`` (neither where
-a scorer judges), or ``error``; other lines are left out.
+and ``key``. Its result is a line on the standard output, with the same ``id``, and ``reward`` or ``terms`` (neither
+where a scorer judges), or ``error``; other lines are left out.
 """
 
 from __future__ import annotations
