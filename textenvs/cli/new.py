@@ -1,11 +1,15 @@
-"""``textenvs new``: an environment to start from, with a test that passes."""
+"""``textenvs new``: an environment or an agent to start from, with a test that passes."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import keyword
+import random
 import re
+import shlex
 import sys
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -15,6 +19,9 @@ from .arguments import COMMANDS
 from .common import CommandError
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+#: The functions of an agent's module, by the option of the environment that names them.
+_FUNCTIONS = {"agent": "agent", "scorer": "score", "expert": "expert"}
+_TASKS = 40  # rows of an agent's tasks
 _TAKEN = {*sys.stdlib_module_names, "gymnasium", "numpy", "pytest", "textenvs", "trainers"}
 
 
@@ -33,18 +40,41 @@ def run(arguments: argparse.Namespace) -> int:
         "module": module,
         "cls": cls,
         "state": f"{cls}State",
-        "environment": str(folder / f"{module}.py"),
         "test": str(folder / f"test_{module}.py"),
     }
-    for path in (names["environment"], names["test"]):
+    if arguments.agent:
+        names |= {"program": str(folder / f"{module}.py"), "tasks": str(folder / f"{module}_tasks.jsonl")}
+        options = [f"{option}={module}:{function}" for option, function in _FUNCTIONS.items()]
+        options.append(f"tasks={shlex.quote(names['tasks'])}")
+        names |= {"options": " ".join(options), "kwargs": " ".join(f"env.kwargs.{option}" for option in options)}
+        texts = {"program": _filled("new_agent", names), "tasks": _tasks(), "test": _filled("new_agent_test", names)}
+    else:
+        names["environment"] = str(folder / f"{module}.py")
+        texts = {"environment": _filled("new_environment", names), "test": _filled("new_test", names)}
+    for path in (names[what] for what in texts):
         if Path(path).exists():
             raise CommandError(f"{path} is there already; take another name or another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for what in ("environment", "test"):
-            template = resources.files(__package__).joinpath(f"new_{what}.txt").read_text(encoding="utf-8")
-            write_text(Path(names[what]), Template(template).substitute(names))
+        for what, text in texts.items():
+            write_text(Path(names[what]), text)
     except OSError as error:
         raise CommandError(f"{folder}: {error}") from error
-    print(Template(COMMANDS["new"]["next"]).substitute(names))
+    print(Template(COMMANDS["new"]["next_agent" if arguments.agent else "next"]).substitute(names))
     return 0
+
+
+def _filled(template: str, names: Mapping[str, str]) -> str:
+    text = resources.files(__package__).joinpath(f"{template}.txt").read_text(encoding="utf-8")
+    return Template(text).substitute(names)
+
+
+def _tasks() -> str:
+    """Return the rows of the agent's tasks: crates and what is in them."""
+    rng, lines = random.Random(0), []
+    for number in range(_TASKS):
+        crates = {name: rng.randint(11, 99) for name in "ABC"[: 2 + number % 2]}
+        names = " and ".join(crates) if len(crates) == 2 else "A, B and C"
+        row = {"question": f"How many things are in the crates {names}?", "answer": str(sum(crates.values()))}
+        lines.append(f"{json.dumps(row | {'crates': crates})}\n")
+    return "".join(lines)

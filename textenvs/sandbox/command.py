@@ -66,8 +66,9 @@ class CommandSandbox:
         """Raise ``ValueError`` where the program of a command is not in the box."""
         resolved(command, self.paths)
 
-    def open(self, command: Sequence[str], environment: Mapping[str, str]) -> CommandBox:
-        return CommandBox(command, environment, self.limits, self.paths)
+    def open(self, command: Sequence[str], environment: Mapping[str, str], *, piped: bool = False) -> CommandBox:
+        """Make the box of a command; see :class:`CommandBox`."""
+        return CommandBox(command, environment, self.limits, self.paths, piped=piped)
 
 
 class CommandBox:
@@ -78,6 +79,7 @@ class CommandBox:
         environment: Variables; there are no others but ``PATH``, ``HOME``, ``TMPDIR``, ``LANG`` and ``USER``.
         limits: What it may use.
         paths: Files and folders of this machine that it may read, beside the system's.
+        piped: Whether its standard input and its standard error are pipes of their own.
 
     Raises:
         SandboxUnavailable: No backend isolates on this machine.
@@ -86,7 +88,13 @@ class CommandBox:
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], limits: CommandLimits, paths: Sequence[str] = ()
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        limits: CommandLimits,
+        paths: Sequence[str] = (),
+        *,
+        piped: bool = False,
     ) -> None:
         backend = choose(None, _ORDER, _NO_SANDBOX)
         self.limits = limits
@@ -99,7 +107,11 @@ class CommandBox:
             job = make_command_job(backend, argv, _environment(search) | dict(environment), limits, paths, PORT)
             self.owner = job["outside_user"]
             job["channel"] = far_end.fileno()
-            self.process, self._lines = launch(job, stderr=subprocess.STDOUT, group=self._group)
+            pipes = {"stderr": subprocess.STDOUT}
+            if piped:
+                job["stdin"] = None  # it has the launcher's
+                pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+            self.process, self._lines = launch(job, group=self._group, **pipes)
         except BaseException:
             channel.close()
             self._close_group()
@@ -216,8 +228,9 @@ class CommandBox:
 
     def _close_own(self) -> None:
         self._channel.close()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
         while self._lines:
             os.close(self._lines.popitem()[1])
         self._close_group()
@@ -236,8 +249,9 @@ class CommandBox:
     def _problem(self) -> str:
         self.kill()
         self.process.wait()
-        assert self.process.stdout is not None
-        words = self.process.stdout.read(2_000).decode("utf-8", "replace").strip()
+        errors = self.process.stderr or self.process.stdout
+        assert errors is not None
+        words = errors.read(2_000).decode("utf-8", "replace").strip()
         return self._status().partition("failed ")[2].strip() or words or "it ended at once"
 
 

@@ -524,21 +524,26 @@ def test_prepare_refuses_answer_without_its_truth(tmp_path, capsys):
 # ------------------------------------------------------------------ new
 
 
-def test_new_environment_passes_its_own_test(tmp_path, capsys, monkeypatch):
-    status, out, _ = command(capsys, "new", "word-chain", "-o", "mine")
-    assert status == 0
-    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["test_word_chain.py", "word_chain.py"]
-    assert 'entry_point: "textenvs.envs.word_chain:WordChain"' in out
+def run_tests(folder):
+    """Run the tests in a folder, which must pass; return how many there are."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
-        cwd=tmp_path / "mine",
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert done.returncode == 0, done.stdout
-    assert "16 passed" in done.stdout
+    return re.search(r"\d+ passed", done.stdout)[0]
+
+
+def test_new_environment_passes_its_own_test(tmp_path, capsys, monkeypatch):
+    status, out, _ = command(capsys, "new", "word-chain", "-o", "mine")
+    assert status == 0
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["test_word_chain.py", "word_chain.py"]
+    assert 'entry_point: "textenvs.envs.word_chain:WordChain"' in out
+    assert run_tests(tmp_path / "mine") == "16 passed"
     # And the commands that it names work from its folder.
     monkeypatch.chdir(tmp_path / "mine")
     out = command(capsys, "describe", "word_chain:word-chain", "--episodes", "20")[1]
@@ -548,11 +553,26 @@ def test_new_environment_passes_its_own_test(tmp_path, capsys, monkeypatch):
     assert command(capsys, "play", "word_chain:word-chain")[0] == 0
 
 
+def test_new_agent_passes_its_own_test(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    status, out, _ = command(capsys, "new", "stock-taker", "--agent", "-o", "mine")
+    assert status == 0
+    names = ["stock_taker.py", "stock_taker_tasks.jsonl", "test_stock_taker.py"]
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == names
+    assert run_tests(tmp_path / "mine") == "9 passed"
+    # And the options that it prints work.
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    options = next(line for line in out.splitlines() if "textenvs play" in line).split()[5:]
+    status, out, _ = command(capsys, "evaluate", "textenv/agent", *options, "--policy", "expert", "--num-tasks", "4")
+    assert (status, re.search(r"^success +100\.0%", out, re.MULTILINE) is not None) == (0, True)
+
+
 def test_new_is_clean(tmp_path, capsys):
     ruff = [sys.executable, "-m", "ruff"]
     if subprocess.run([*ruff, "--version"], capture_output=True).returncode:
         pytest.skip("needs the extra 'dev'")
     command(capsys, "new", "word-chain")
+    command(capsys, "new", "stock-taker", "--agent")
     for call in (
         ["check", "--isolated", "--line-length=120", "--select=E,F,W,I,B,UP"],
         ["format", "--isolated", "--line-length=120", "--check"],

@@ -91,6 +91,19 @@ def test_evaluate_command_records_and_resumes(folder: Path, tmp_path: Path, caps
     assert "completion tokens" in capsys.readouterr().out
 
 
+def test_local_model_plays_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = textenvs.make("textenv/agent", level="easy")
+    tokenizer = build_tokenizer([m["content"] for i in range(50) for m in env.reset(seed=i)[0]], vocab_size=512)
+    env.close()
+    save(tmp_path / "model", build_model(len(tokenizer), hidden=32, layers=2, max_context=2048, seed=1), tokenizer)
+    words = ["evaluate", "textenv/agent", "level=easy", "--local", str(tmp_path / "model"), "--num-tasks", "2"]
+    words += ["--max-response-length", "4", "--out", str(tmp_path / "out"), "--quiet"]
+    assert main([*words, "max_assistant_turns=2"]) == 0
+    episodes = [json.loads(line) for line in (tmp_path / "out/episodes.jsonl").read_text().splitlines()]
+    assert all(not episode["failed"] for episode in episodes)
+    assert all(episode["assistant_turns"] == 2 and episode["completion_tokens"] for episode in episodes)
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [("tools_in_prompt=false", "does not show the tools"), ("call_format=native", "its calls would never be seen")],

@@ -26,9 +26,11 @@ from ...tools.formats import make_format
 from ...tools.schema import Tool
 from . import example
 from .attacks import ATTACKS
+from .command import CommandSettings
 from .episode import Episode, Settings, format_of
 from .program import CommandProgram, FunctionProgram, Program, task_fields
 from .record import Record
+from .serving import Serving
 from .tasks import LEVELS, READER
 
 EXAMPLE = "textenvs.envs.agent.example:arithmetic"
@@ -68,6 +70,8 @@ class Agent(ExternalEnv[AgentState]):
             system's programs, and limits. Limits other than those of
             :class:`~textenvs.sandbox.result.CommandLimits` are given by name, and ``paths`` are files and folders of
             this machine that it may read: ``{"memory_mb": 2048, "paths": ["/srv/agent"]}``.
+        serve: The command stays alive, and has so many tasks at a time: each is a JSON line of its standard input, and
+            its result one of its standard output. Environments of one process share such commands.
         scorer: A function, or ``"module:function"``, of the task, the messages and the command's folder (``None`` for
             a function); it returns a reward as the program does. The program's task then has no answer in it.
         expert: A function, or ``"module:function"``, of the task, the messages and a generator, for demonstrations: it
@@ -109,6 +113,7 @@ class Agent(ExternalEnv[AgentState]):
         command: str | Sequence[str] | None = None,
         files: str | None = None,
         sandbox: bool | Mapping[str, Any] = False,
+        serve: PositiveInt | None = None,
         scorer: str | Callable[..., Any] | None = None,
         expert: str | Callable[..., Any] | None = None,
         careless: str | Callable[..., Any] | None = None,
@@ -133,6 +138,8 @@ class Agent(ExternalEnv[AgentState]):
             raise ValueError("give either expert or record, not both: they are two ways to demonstrate")
         if sandbox and command is None:
             raise ValueError("sandbox is for a command; a function runs in this process")
+        if serve is not None and command is None:
+            raise ValueError("serve is for a command, which stays alive for many tasks; a function always does")
         make_format(call_format)  # which knows the names
         source: Any = tasks
         if isinstance(tasks, (list, tuple)) and any(isinstance(task, Task) for task in tasks):
@@ -148,16 +155,20 @@ class Agent(ExternalEnv[AgentState]):
             if record is None:
                 expert, careless = expert or example.expert, careless or example.careless
         self._agent = None if agent is None else resolve("agent", agent)
-        self._command = None if command is None else make_of("command", _words, command)
-        self._sandbox = make_of("sandbox", CommandSandbox.of, sandbox)
-        if self._sandbox is not None and self._command is not None:
-            self._sandbox.check(self._command)
-        self._files = None if files is None else make_of("files", _folder, files)
+        self._command: CommandSettings | None = None
+        self._serving: Serving | None = None
+        if command is not None:
+            box = make_of("sandbox", CommandSandbox.of, sandbox)
+            words = make_of("command", _words, command)
+            if box is not None:
+                box.check(words)
+            self._command = CommandSettings(words, None if files is None else make_of("files", _folder, files), box)
+            self._serving = None if serve is None else Serving.of(self._command, serve)
         self._record = None if record is None else make_of("record", Record, record)
         self._expert = None if expert is None else resolve("expert", expert)
         self._careless = None if careless is None else resolve("careless", careless)
         self._settings = Settings(
-            name=self._command[0] if self._command else _name_of(self._agent),
+            name=self._command.words[0] if self._command else _name_of(self._agent),
             call_format=call_format,
             tools_in_prompt=tools_in_prompt,
             timeout=float(timeout),
@@ -177,7 +188,9 @@ class Agent(ExternalEnv[AgentState]):
         scored = self._settings.scorer is not None
         if self._command is not None:
             fields = task_fields(task, with_answer=not scored)
-            return CommandProgram(self._command, self._files, self._sandbox, fields, url, channel)
+            if self._serving is not None:
+                return self._serving.begin(fields, url, channel)
+            return CommandProgram(self._command, fields, url, channel)
         assert self._agent is not None
         own = copy.deepcopy(task)  # which the function may change
         return FunctionProgram(self._agent, replace(own, ground_truth=None) if scored else own, f"{url}/v1", channel)

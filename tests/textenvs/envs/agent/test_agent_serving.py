@@ -1,0 +1,155 @@
+"""Commands that serve many tasks: results by lines, several at once, and their ends."""
+
+import gc
+import json
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from textenvs.env import EnvironmentFailure
+from textenvs.envs.agent import Agent, serving
+from textenvs.messages import user
+from textenvs.sandbox import SandboxUnavailable
+from textenvs.sandbox.command import CommandSandbox
+from textenvs.task import Task
+
+TASKS = [Task(str(number), "test", (user(f"Twice {number}?"),), str(2 * number)) for number in range(8)]
+HEAD = """
+import json, os, sys, threading, time, urllib.request
+def ask(job, content):
+    body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
+    headers = {"Authorization": "Bearer " + job["key"]}
+    with urllib.request.urlopen(urllib.request.Request(job["base_url"] + "/chat/completions", body, headers)) as reply:
+        return json.load(reply)["choices"][0]["message"]["content"]
+def play(job):
+    content = ask(job, json.dumps([os.getpid(), job["task"]["question"]]))
+    if content == "exit":
+        print("some words", file=sys.stderr, flush=True)
+        os._exit(3)
+    if content == "hang":
+        time.sleep(600)
+    if content == "error":
+        return {"error": "it does not work"}
+    return {"reward": float(content == job["task"]["ground_truth"])}
+def serve(job):
+    try:
+        result = play(job)
+    except Exception as error:
+        result = {"error": str(error)}
+    print(json.dumps({"id": job["id"], **result}), flush=True)
+print("not a result", flush=True)
+for line in sys.stdin:
+    job = json.loads(line)
+"""
+ONE, MANY = "    serve(job)", "    threading.Thread(target=serve, args=(job,)).start()"
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(loop=ONE, serve=1, **options):
+        (tmp_path / "files").mkdir(exist_ok=True)
+        (tmp_path / "files" / "program.py").write_text(HEAD + textwrap.indent(textwrap.dedent(loop), "    "))
+        command = [sys.executable, "-I", "-S", "program.py"]
+        env = Agent(command=command, files=str(tmp_path / "files"), serve=serve, tasks=TASKS, timeout=60.0, **options)
+        made.append(env)
+        return env
+
+    yield make
+    for env in made:
+        env.close()
+        env._serving and serving._stop_all(env._serving._servers)
+
+
+def reset(env, index=0):
+    """Begin an episode; return the number of the process that plays it."""
+    env.reset(seed=0, options={"task_index": index})
+    pid, question = json.loads(env.state.messages[-1]["content"])
+    assert question == f"Twice {index}?"
+    return pid
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_one_process_serves_task_after_task(make):
+    env, pids = make(), set()
+    for index in range(4):
+        pids.add(reset(env, index))
+        assert env.step(str(2 * index))[1:3] == (1.0, True)
+    assert len(pids) == 1
+
+
+def test_environments_share_a_process(make):
+    envs = [make(MANY, serve=4) for _ in range(4)]
+    assert len({reset(env, index) for index, env in enumerate(envs)}) == 1
+    for index, env in reversed(list(enumerate(envs))):
+        assert env.step(str(2 * index))[1:3] == (1.0, True)
+    assert len({reset(env) for env in [*envs, make(MANY, serve=4)]}) == 2  # the fifth has a process of its own
+
+
+def test_error_of_one_task_ends_it_alone(make):
+    first, second = envs = [make(MANY, serve=2) for _ in range(2)]
+    assert len({reset(env) for env in envs}) == 1
+    assert "it reported: it does not work" in first.step("error")[-1]["failure"]
+    assert second.step("0")[1:3] == (1.0, True)
+
+
+def test_end_of_the_process_fails_its_tasks(make):
+    first, second = envs = [make(MANY, serve=2) for _ in range(2)]
+    (pid,) = {reset(env) for env in envs}
+    failure = "it exited with 3; its last words: some words"
+    assert failure in first.step("exit")[-1]["failure"]
+    assert failure in second.step("0")[-1]["failure"]
+    assert reset(first) != pid
+    assert first.step("0")[1:3] == (1.0, True)
+
+
+def test_hanging_task_retires_its_process(make, monkeypatch):
+    monkeypatch.setattr(serving, "_GRACE_S", 0.01)
+    first, second = envs = [make(MANY, serve=2) for _ in range(2)]
+    (pid,) = {reset(env) for env in envs}
+    object.__setattr__(first._settings, "timeout", 0.01)
+    assert "neither called the model nor ended" in first.step("hang")[-1]["failure"]
+    assert second.step("0")[1:3] == (1.0, True)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    assert reset(second) != pid
+
+
+def test_last_environment_ends_the_processes(make):
+    env = make()
+    pid, folder = reset(env), env._serving._servers[0]._command.folder
+    assert env.step("0")[2]
+    env._serving = None
+    gc.collect()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists() and not folder.exists())
+
+
+def test_served_commands_run_in_a_sandbox(make):
+    try:
+        CommandSandbox.of(True)
+    except SandboxUnavailable as refusal:
+        pytest.skip(str(refusal))
+    env = make(sandbox=True)
+    for index in range(2):
+        assert reset(env, index) < 10  # a process of its own space of numbers
+        assert env.step(str(2 * index))[1:3] == (1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [("break", "it exited with 0 before it ended the task"), ("raise KeyError(1)", "exited with 1; its last words")],
+)
+def test_process_that_serves_nothing_fails_reset(make, loop, words):
+    with pytest.raises(EnvironmentFailure, match=words):
+        make(loop).reset(seed=0)
+    with pytest.raises(ValueError, match="serve is for a command"):
+        Agent(serve=1)
