@@ -113,9 +113,11 @@ class Episode:
             return self._last(following.result, posted, conversation)
         self._take(following.call)
         turn = self._conversations.turn(message, following, self._shown(following))
+        earlier: list[dict[str, float]] = []
         if self._turns == self._settings.max_assistant_turns and self._settings.scorer is not None:
-            posted.append(self._score(conversation))  # this budget ends the episode
-        return Answer(**turn, terms=_sum(posted))
+            *earlier, own = self._score(conversation)  # this budget ends the episode
+            posted.append(own)
+        return Answer(**turn, terms=_sum(posted), earlier=dict(enumerate(earlier)))
 
     # ------------------------------------------------------------------ calls
 
@@ -217,20 +219,23 @@ class Episode:
     # ------------------------------------------------------------------ the end
 
     def _last(self, result: Any, posted: list[Mapping[str, float]], conversation: Messages) -> Answer:
-        final = None if result is None else self._terms(result, "the program returned")
+        final = [] if result is None else [self._rewards(result, "the program returned")]
         if self._settings.scorer is not None:
-            scored = self._score(conversation)
-            final = scored if final is None else _sum([final, scored])
-        if final is None and not self._rewarded:
+            final.append(self._score(conversation))
+        if not final and not self._rewarded:
             raise self._failure(
                 "the program ended and gave no reward: return one, post one to /v1/rewards, or give the option scorer"
             )
-        judged = _sum(posted) if final is None else final
+        judged = _sum([terms for rewards in final for terms in rewards] if final else posted)
         solved = sum(judged.values()) >= self._settings.success - 1e-9
-        terms = _sum([*posted, *([] if final is None else [final])])
-        return Answer(terminated=True, stop="solved" if solved else "done", terms=terms)
+        terms = _sum([*posted, *(rewards[-1] for rewards in final)])
+        earlier = {
+            number: _sum([rewards[number] for rewards in final if len(rewards) > 1])
+            for number in range(max(map(len, final), default=1) - 1)
+        }
+        return Answer(terminated=True, stop="solved" if solved else "done", terms=terms, earlier=earlier)
 
-    def _score(self, conversation: Messages) -> dict[str, float]:
+    def _score(self, conversation: Messages) -> list[dict[str, float]]:
         scorer = self._settings.scorer
         assert scorer is not None
         try:
@@ -240,16 +245,24 @@ class Episode:
         except (Exception, SystemExit) as error:
             reason = f"{self._settings.name}: the scorer raised {type(error).__name__}: {excerpt(str(error))}"
             raise EnvironmentFailure("judge_failed", reason) from error
-        return self._terms(result, "the scorer returned")
+        return self._rewards(result, "the scorer returned")
+
+    def _rewards(self, result: Any, where: str) -> list[dict[str, float]]:
+        """Return the reward of each turn, or of the last one alone."""
+        if not isinstance(result, (list, tuple)):
+            return [self._terms(result, where)]
+        if len(result) != self._turns:
+            raise self._failure(
+                f"{where} {len(result)} rewards, and there were {self._turns} turns: a list has one for each reply of "
+                "the model"
+            )
+        return [self._terms(value, f"{where}, for turn {number},") for number, value in enumerate(result)]
 
     def _terms(self, result: Any, where: str) -> dict[str, float]:
         if isinstance(result, (bool, np.bool_, Real)):
             result = {"reward": result}
         if not isinstance(result, Mapping):
-            hint = ""
-            if isinstance(result, (list, tuple)):
-                hint = ": a turn is rewarded before the next one; post its reward to /v1/rewards when it has ended"
-            raise self._failure(f"{where} {quoted(result, 80)}, which is neither a number nor named numbers{hint}")
+            raise self._failure(f"{where} {quoted(result, 80)}, which is neither a number nor named numbers")
         try:
             return read_terms({name: _plain(value) for name, value in result.items()})
         except (RequestError, OverflowError, TypeError, ValueError) as problem:

@@ -156,7 +156,8 @@ def test_returned_value_is_the_reward(value, reward, stop):
     ("value", "words"),
     [
         (None, "gave no reward"),
-        ([1.0, 2.0], "post its reward to /v1/rewards"),
+        ([1.0, 2.0], "2 rewards, and there were 1 turns"),
+        (["a"], "for turn 0, 'a', which is neither"),
         ("1", "neither a number nor named numbers"),
         (float("nan"), "must be finite"),
         ({"a": "b"}, "must be a number"),
@@ -169,6 +170,34 @@ def test_other_values_fail_the_episode(value, words):
     _, reward, terminated, truncated, info = make(returning(value)).step("x")
     assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
     assert words in info["failure"]
+
+
+def paying_turns(task, url, key):
+    one, *_ = first = [user("One?")], ask(url, key, user("One?"))
+    ask(url, key, *one, first[1], user("And?"))
+    post(url, key, "rewards", {"reward": 0.125})
+    ask(url, key, user("Two?"))
+    return [0.5, {"style": -1, "reward": 1}, 2]
+
+
+def test_returned_list_has_a_reward_for_each_turn():
+    env = make(paying_turns)
+    assert [env.step("x")[1], env.step("y")[1]] == [0.0, 0.125]
+    _, reward, terminated, _, info = env.step("z")
+    assert (reward, terminated, info["stop"]) == (2.5, True, "solved")
+    assert info["earlier"] == {0: {"reward": 0.5}, 1: {"style": -1.0, "reward": 1.0}}
+    assert info["terms"] == {"reward": 3.5, "style": -1.0}
+    assert env.state.return_so_far == 2.625
+
+
+def test_scorer_may_pay_each_turn():
+    def scorer(task, messages, files):
+        return [1.0, 0.5] if len(messages) == 4 else [0.0]
+
+    env = make(no_answer_in_task, scorer=scorer, max_assistant_turns=2)
+    env.step("3")
+    _, reward, _, truncated, info = env.step("4")
+    assert (reward, truncated, info["earlier"]) == (1.5, True, {0: {"reward": 1.0}})
 
 
 def score(task, messages, files):
