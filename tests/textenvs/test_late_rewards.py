@@ -34,7 +34,7 @@ def played(env):
     return [env.step("x") for _ in range(3)]
 
 
-def test_step_has_the_sum_and_says_whose_it_is():
+def test_step_has_the_sum_and_names_turns():
     env = Late()
     results = played(env)
     assert [result[1] for result in results] == [0.0, 0.0, 3.25]
