@@ -69,7 +69,7 @@ def bare_server() -> Iterator[str]:
 def answered_session() -> Iterator[tuple[str, str]]:
     """Open a session whose calls are answered at once; yield the URL and the key."""
     server = gateway()
-    channel = server.open(Session(contexts=None))
+    channel = server.open(Session())
 
     def answer() -> None:
         while not isinstance(channel.observe(60), Ended):

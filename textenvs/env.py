@@ -56,6 +56,7 @@ from .turn import (
     check_numbers,
     copy_state,
     enter_context,
+    paid_with_earlier,
     transcript_of,
 )
 
@@ -271,7 +272,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             ``(conversation, reward, terminated, truncated, info)``. The conversation extends the last one, or is
             another context (:attr:`EpisodeState.contexts` has those that were left). ``info`` has ``terms`` (they sum
             to the reward), ``metrics``, ``stop`` (why the episode ended, else ``None``), ``failed`` and what identifies
-            the task; at the end ``user_messages``, where a model plays the user.
+            the task; where the step also pays earlier turns, ``earlier``: their terms, which are among ``terms``; at
+            the end ``user_messages``, where a model plays the user.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode is over or was never started.
@@ -450,7 +452,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _fail(self, failure: EnvironmentFailure) -> StepResult:
         self.state.truncated, self.state.stop = True, failure.stop
-        return self._result(Turn(reward=0.0), failure=clean_text(failure.reason))
+        return self._result(Turn(reward=0.0), 0.0, {"reward": 0.0}, failure=clean_text(failure.reason))
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` for options that no ``reset`` takes; its text is about the options and no task."""
@@ -479,9 +481,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     def _conclude(self, turn: Turn) -> StepResult:
         if not isinstance(turn, Turn):
             raise TypeError(f"{type(self).__name__}.respond must return a Turn, not {type(turn).__name__}")
-        assert turn.reward is not None
         state = self.state
-        state.return_so_far += turn.reward
+        reward, terms = self._paid(turn)
+        state.return_so_far += reward
         if not (turn.terminated or turn.messages or turn.context):
             raise ValueError(f"{type(self).__name__}.respond: a turn that does not terminate must say something")
         current, context, news = (*state.messages, *turn.messages), turn.context, turn.messages
@@ -498,7 +500,14 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
                 state.messages, state.contexts = context, contexts
             state.user_turns += not turn.terminated and _speaks(news)
         state.terminated, state.truncated, state.stop = turn.terminated, spent is not None, spent or turn.stop
-        return self._result(turn)
+        return self._result(turn, reward, terms)
+
+    def _paid(self, turn: Turn) -> tuple[float, dict[str, float]]:
+        """Return the reward and the terms of a step."""
+        assert turn.reward is not None
+        if turn.earlier:
+            return paid_with_earlier(turn, self.state.assistant_turns - 1)
+        return turn.reward, {**turn.terms}
 
     def _print_context(self, contexts: tuple[Messages, ...], start: int) -> None:
         """Print the rest of a conversation that is left, and that another one begins, or continues after ``start``."""
@@ -512,25 +521,26 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         task = self.task
         return {"task_key": task.key, "task_index": self.state.task_index, "data_source": task.data_source}
 
-    def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
+    def _result(self, turn: Turn, reward: float, terms: dict[str, float], failure: str | None = None) -> StepResult:
         state = self.state
         info = {
             **self._identity(),
-            "terms": {**turn.terms},
+            "terms": terms,
             "metrics": {**turn.metrics},
             "assistant_turns": state.assistant_turns,
             "user_turns": state.user_turns,
             "stop": state.stop,
             "failed": failure is not None,
         }
+        if turn.earlier:
+            info["earlier"] = {number: {**parts} for number, parts in turn.earlier.items()}
         if failure is not None:
             info["failure"] = failure
         if state.user_side and state.done:
             info["user_messages"] = copy_messages(state.user_side)
         if self.render_mode == "human":
             self.render()
-        assert turn.reward is not None
-        return copy_messages(state.messages), turn.reward, state.terminated, state.truncated, info
+        return copy_messages(state.messages), reward, state.terminated, state.truncated, info
 
 
 def _speaks(messages: Sequence[Message]) -> bool:

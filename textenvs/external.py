@@ -113,11 +113,12 @@ class ExternalEnv(TextEnv[ExternalStateT]):
                 self._drop()
             return result
         state = self.state
-        state.return_so_far += turn.reward or 0.0
+        reward, terms = self._paid(turn)
+        state.return_so_far += reward
         state.messages = (*state.messages, *turn.messages)
         state.user_turns += any(message["role"] == "user" for message in turn.messages)
         state.truncated, state.stop = True, turn.cut
-        return self._result(turn)
+        return self._result(turn, reward, terms)
 
     def _running(self) -> Running:
         """Return the running episode, which waits for the next reply; it is played again where there is none."""

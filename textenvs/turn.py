@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import fsum, isclose
 from typing import Any, ClassVar, TypeVar
 
@@ -62,6 +63,9 @@ class Turn:
         context: The next observation as a whole, where it does not extend the conversation: one that begins anew
             (compaction, a sub-agent), or one that was left before and continues. At least one message; of any role,
             as in an opening. ``None``: the conversation goes on.
+        earlier: Terms that earlier turns earned, by the turn's number from 0, where they are known only now. They are
+            part of the step's reward and ``info["terms"]``, so returns are right; ``info["earlier"]`` says which part
+            is whose, and training adds it to those turns.
 
     Raises:
         ValueError: The terms do not sum to the reward, a number is not finite or above :data:`LARGEST` in magnitude, a
@@ -76,6 +80,7 @@ class Turn:
     terms: Mapping[str, float]
     metrics: Mapping[str, float]
     context: Messages | None
+    earlier: Mapping[int, Mapping[str, float]]
 
     # Written out for speed: one of these is made on every turn of every episode.
     def __init__(
@@ -87,6 +92,7 @@ class Turn:
         terms: Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | None = None,
         context: Sequence[Message] | None = None,
+        earlier: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
         if terms:
             parts = {name: float(value) + 0.0 for name, value in terms.items()}  # -0.0 becomes 0.0
@@ -117,6 +123,7 @@ class Turn:
         fields["stop"] = stop
         fields["terms"] = parts
         fields["metrics"] = numbers
+        fields["earlier"] = {} if earlier is None else _checked_earlier(earlier)
         fields["context"] = None if context is None else _checked_context(context, terminated)
 
 
@@ -139,6 +146,16 @@ def _said(messages: Sequence[Message]) -> Messages:
         if message["role"] not in ("user", "tool"):
             raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
     return clean_messages(checked)
+
+
+def _checked_earlier(earlier: Mapping[int, Mapping[str, float]]) -> dict[int, dict[str, float]]:
+    checked = {}
+    for number, terms in earlier.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ValueError(f"Turn: earlier has terms by the number of a turn, from 0, not by {number!r}")
+        checked[number] = {name: float(value) + 0.0 for name, value in terms.items()}
+        check_numbers(f"Turn: terms of the earlier turn {number}", checked[number])
+    return checked
 
 
 def _checked_context(messages: Sequence[Message], terminated: bool) -> Messages:
@@ -187,6 +204,20 @@ StateT = TypeVar("StateT", bound=EpisodeState)
 def copy_state(state: StateT) -> StateT:
     """``copy.deepcopy`` with the fields in ``shared`` shared."""
     return copy.deepcopy(state, {id(value): value for value in (getattr(state, name) for name in state.shared)})
+
+
+def paid_with_earlier(turn: Turn, number: int) -> tuple[float, dict[str, float]]:
+    """Return the reward and terms of a step that also pays turns before its own, which is ``number``.
+
+    Raises:
+        ValueError: A turn that is paid is not an earlier one, or a sum is above :data:`LARGEST` in magnitude.
+    """
+    if (last := max(turn.earlier)) >= number:
+        raise ValueError(f"Turn: earlier has terms of turn {last}, and this is turn {number}; its own are in terms")
+    paid = [turn.terms, *turn.earlier.values()]
+    terms = {name: fsum(part.get(name, 0.0) for part in paid) for name in dict.fromkeys(chain.from_iterable(paid))}
+    check_numbers("Turn: terms with those of earlier turns", terms)
+    return fsum(terms.values()), terms
 
 
 def enter_context(

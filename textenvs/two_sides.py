@@ -174,7 +174,11 @@ class TwoSides:
             assert spoke is not None
             payments.append(("user", spoke, {"refused": self._refused}))
         if not info["failed"]:
-            payments.append(("assistant", self._turns["assistant"] - 1, info["terms"] or {"reward": reward}))
+            own = dict(info["terms"] or {"reward": reward})
+            for number, parts in info.get("earlier", {}).items():
+                payments.append(("assistant", number, parts))
+                own = {name: value - parts.get(name, 0.0) for name, value in own.items()}
+            payments.append(("assistant", self._turns["assistant"] - 1, own))
             self._last = self._last if spoke is None else spoke
             if self._last is not None:
                 payments.append(("user", self._last, {"answer": self._sign * reward * self._share(reward)}))

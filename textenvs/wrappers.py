@@ -133,7 +133,13 @@ class RewardTerms(TextWrapper[Messages]):
             )
         terms = {name: self.weights.get(name, self.others) * term + 0.0 for name, term in info["terms"].items()}
         check_numbers("RewardTerms: the weighted terms", terms)
-        return observation, math.fsum(terms.values()), terminated, truncated, {**info, "terms": terms}
+        info = {**info, "terms": terms}
+        if "earlier" in info:
+            info["earlier"] = {
+                number: {name: self.weights.get(name, self.others) * term + 0.0 for name, term in parts.items()}
+                for number, parts in info["earlier"].items()
+            }
+        return observation, math.fsum(terms.values()), terminated, truncated, info
 
 
 class MultiturnAwareReward(TextWrapper[Messages]):
@@ -187,6 +193,7 @@ class MultiturnAwareReward(TextWrapper[Messages]):
         if info["failed"]:
             return observation, reward, terminated, truncated, {**info, "turn_reward": reward}
         info = {**info, "turn_reward": reward}
+        info.pop("earlier", None)
         try:
             ahead = await self.lookahead(self._text_env)
         except EnvironmentFailure as failure:

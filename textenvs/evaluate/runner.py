@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TextIO, TypeVar
@@ -252,7 +252,7 @@ class _Episode:
         self.record = replace(
             old,
             success=terminated and info["stop"] == SOLVED,
-            turn_rewards=(*old.turn_rewards, reward),
+            turn_rewards=_rewards((*old.turn_rewards, reward), info.get("earlier", {})),
             terms=terms,
             metrics={**old.metrics, **{k: v for k, v in info["metrics"].items() if k not in _TOOL_COUNTS}},
             tool_calls=state.calls_made if isinstance(state, ToolState) else None,
@@ -316,6 +316,16 @@ def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:
     if reply.notes is None and not old.notes:
         return ()
     return (*old.notes, *[None] * (len(old.turn_rewards) - len(old.notes)), reply.notes)
+
+
+def _rewards(rewards: tuple[float, ...], earlier: Mapping[int, Mapping[str, float]]) -> tuple[float, ...]:
+    """Return the rewards of turns, with what the last step paid to earlier ones given to those."""
+    moved = list(rewards)
+    for number, parts in earlier.items():
+        amount = sum(parts.values())
+        moved[number] += amount
+        moved[-1] -= amount
+    return tuple(moved)
 
 
 def _add(total: Number | None, amount: Number | None) -> Number | None:

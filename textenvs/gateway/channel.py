@@ -90,7 +90,7 @@ class Channel:
         """Wait for the next call, or the program's end; ``None``: neither came within ``timeout`` seconds.
 
         Raises:
-            NewContext: The next call extends no context, and there may be no further one.
+            TooManyContexts: The next call extends no context, and there may be no further one.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._end is not None or self.session.waits, timeout)

@@ -14,7 +14,7 @@ It does no I/O and reads no clock; :mod:`.server` is the HTTP server around it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ..messages import Message, Messages, has_images, visible_text
@@ -25,6 +25,8 @@ from .model_call import ModelCall, ModelReply, RequestError, arguments_object
 _Key: TypeAlias = tuple[Any, ...]
 
 _State = Literal["waiting", "current", "answered"]
+#: Answered calls with an idempotency key that are kept, for clients that ask again: calls at the same time each do.
+_MOST_KEPT = 64
 
 
 class SessionEnded(RequestError):
@@ -34,8 +36,8 @@ class SessionEnded(RequestError):
         super().__init__("this episode is over: its model gives no further reply", 410, "episode_over")
 
 
-class NewContext(Exception):
-    """A call does not extend the session's context; the message says where it differs."""
+class TooManyContexts(Exception):
+    """A call extends no context, and there may be no further one; the message says where it differs."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,10 @@ class Observation:
         call: The call.
         context: The context that it continues or begins, counted from 0.
         begins: Whether it begins that context.
-        new: The messages that this context has not seen: all of them, or those after its last reply.
+        new: The messages that this context has not seen: those after its last reply, or after what it shares with its
+            source, or all of them.
+        source: Of a context that begins like an earlier one with the same tools: that context, and how many of its
+            replies they share.
     """
 
     ticket: int
@@ -55,6 +60,7 @@ class Observation:
     context: int
     begins: bool
     new: Messages
+    source: tuple[int, int] | None = None
 
 
 @dataclass
@@ -65,16 +71,18 @@ class _Open:
     body: bytes
     key: str | None
     connected: bool = True
+    arrivals: int = 0  # of a call without a client: how many calls had come when that was disconnected
     state: _State = "waiting"
     reply: ModelReply | None = None
 
 
 @dataclass
 class _Context:
-    """A conversation: keys of the messages that were shown and sampled so far, and its tools."""
+    """A conversation: its tools, keys of the messages that were shown and sampled so far, and sizes after replies."""
 
     tools: str
     seen: tuple[_Key, ...] = ()
+    replies: tuple[int, ...] = ()
 
 
 @dataclass
@@ -82,17 +90,17 @@ class Session:
     """The calls and contexts of one program.
 
     Args:
-        contexts: How many contexts an episode may have; ``None`` for no limit.
+        max_contexts: How many contexts an episode may have; ``None`` for no limit.
         images: Whether the policy can be shown images.
         most_open: How many calls may be open at a time.
     """
 
-    contexts: int | None = 1
+    max_contexts: int | None = None
     images: bool = False
     most_open: int = 64
     ended: bool = False
     _open: dict[int, _Open] = field(default_factory=dict)  # in the order in which they came
-    _delivered: tuple[int, _Open] | None = None  # the last call with an idempotency key whose reply was sent
+    _kept: dict[int, _Open] = field(default_factory=dict)  # answered calls with an idempotency key, without messages
     _arrived: int = 0
     _current: Observation | None = None
     _contexts: list[_Context] = field(default_factory=list)
@@ -120,8 +128,7 @@ class Session:
             if same and (key is not None or not other.connected):
                 other.connected = True
                 return ticket
-        if key is not None and self._delivered is not None:
-            ticket, other = self._delivered
+        for ticket, other in self._kept.items() if key is not None else ():
             if other.key == key and other.body == body:
                 self._open[ticket], other.connected = other, True
                 return ticket
@@ -140,7 +147,7 @@ class Session:
         other = self._open.get(ticket)
         if other is None:
             return
-        other.connected = False
+        other.connected, other.arrivals = False, self._arrived
         if other.state == "waiting":
             del self._open[ticket]
 
@@ -156,11 +163,20 @@ class Session:
     def deliver(self, ticket: int) -> None:
         """Note that the client has its reply, as far as the server knows: an equal call is another one from now on.
 
-        With an idempotency key, the reply is kept until another is delivered, because it may be lost on its way.
+        With an idempotency key, the reply is kept, because it may be lost on its way.
         """
-        other = self._open.pop(ticket, None)
-        if other is not None and other.key is not None:
-            self._delivered = (ticket, other)
+        if (other := self._open.pop(ticket, None)) is not None:
+            self._keep(ticket, other)
+
+    def _keep(self, ticket: int, other: _Open) -> None:
+        """Keep an answered call for its idempotency key, and forget the oldest one of too many."""
+        if other.key is None:
+            return
+        other.call = replace(other.call, messages=())
+        self._kept.pop(ticket, None)
+        self._kept[ticket] = other
+        if len(self._kept) > _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
 
     # ------------------------------------------------------------------ the policy's side
 
@@ -168,7 +184,7 @@ class Session:
         """Return the current call, making the next one current where there is none; ``None``: no call waits.
 
         Raises:
-            NewContext: The call extends no context, and there may be no further one.
+            TooManyContexts: The call extends no context, and there may be no further one.
         """
         if self._current is not None or self.ended:
             return self._current
@@ -192,9 +208,11 @@ class Session:
         self._current = None
         context = self._contexts[current.context]
         context.seen = tuple(map(message_key, (*current.call.messages, reply.message)))
+        context.replies = (*context.replies, len(context.seen))
         for ticket, earlier in list(self._open.items()):
-            if earlier.state == "answered" and not earlier.connected:
-                del self._open[ticket]  # its client goes on, and does not call again
+            # Its client goes on, if the call that is answered came later, and does not call again.
+            if earlier.state == "answered" and not earlier.connected and earlier.arrivals <= current.ticket:
+                self._keep(ticket, self._open.pop(ticket))
         other = self._open.get(current.ticket)
         if other is not None:
             other.state, other.reply = "answered", reply
@@ -221,10 +239,28 @@ class Session:
         )
         if longest is not None:
             return Observation(ticket, call, longest, False, call.messages[len(self._contexts[longest].seen) :])
-        if self.contexts is not None and len(self._contexts) >= self.contexts:
-            raise NewContext(_difference(keys, tools, call.messages, self._contexts[-1]))
-        self._contexts.append(_Context(tools))
-        return Observation(ticket, call, len(self._contexts) - 1, True, call.messages)
+        if self.max_contexts is not None and len(self._contexts) >= self.max_contexts:
+            raise TooManyContexts(_difference(keys, tools, call.messages, self._contexts[-1]))
+        source = self._source(keys, tools)
+        shared: tuple[int, ...] = () if source is None else self._contexts[source[0]].replies[: source[1]]
+        self._contexts.append(_Context(tools, replies=shared))
+        new = call.messages[shared[-1] :] if shared else call.messages
+        return Observation(ticket, call, len(self._contexts) - 1, True, new, source)
+
+    def _source(self, keys: tuple[_Key, ...], tools: str) -> tuple[int, int] | None:
+        """Return the context that shares the most replies from its beginning, and their number; ``None`` for none."""
+        best, place = 0, 0
+        for number, context in enumerate(self._contexts):
+            if tools != context.tools:
+                continue
+            shared = next(
+                (i for i, pair in enumerate(zip(keys, context.seen, strict=False)) if pair[0] != pair[1]), None
+            )
+            size = min(len(keys) - 1, len(context.seen)) if shared is None else shared
+            count = sum(end <= size for end in context.replies)
+            if count > best:
+                best, place = count, number
+        return (place, best) if best else None
 
 
 def _extends(keys: tuple[_Key, ...], tools: str, messages: Messages, context: _Context) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self, TypeAlias
 
 import gymnasium
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
 from ..bounded_files import parse_json
 from ..env import FAILURE_STOPS, LARGEST
@@ -168,6 +168,11 @@ def _conversations(values: Any) -> tuple[Messages, ...]:
     return tuple(map(_conversation, values))
 
 
+def _by_number(values: Any) -> Any:
+    """Return the values of an object of JSON by integers."""
+    return {int(key): value for key, value in values.items()} if isinstance(values, dict) else values
+
+
 Conversation = Annotated[tuple[Any, ...], PlainValidator(_conversation)]
 Conversations = Annotated[tuple[Any, ...], PlainValidator(_conversations)]
 
@@ -240,6 +245,7 @@ class Opened(Answer):
 
 class _SteppedInfo(_OpenedInfo):
     terms: dict[str, Number]
+    earlier: Annotated[dict[int, dict[str, Number]], BeforeValidator(_by_number)] = Field(default_factory=dict)
     metrics: dict[str, Number]
     assistant_turns: Count
     user_turns: Count

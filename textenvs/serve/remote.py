@@ -185,6 +185,10 @@ class Remote(TextEnv[RemoteState]):
         assert isinstance(turn, RemoteAnswer)
         answer, state = turn.answer, self.state
         info = answer.info.model_dump()
+        if not answer.info.earlier:
+            del info["earlier"]
+        elif max(answer.info.earlier) >= state.played or min(answer.info.earlier) < 0:
+            raise RemoteError(f"{self.url} pays turns that are not earlier ones: {excerpt(repr(info['earlier']))}")
         if answer.info.failed:
             info["failure"] = excerpt(str(info.get("failure")))
         state.events += (encode({"action": _action(state.messages[-1])}).decode(),)

@@ -302,10 +302,7 @@ class Player:
     async def _turn(
         self, env: Lease, episode: Episode, session: str, progress: _Progress, point: ForkPoint, turn: int
     ) -> _End | None:
-        """Play a turn of the episode that began at ``point``; return its end, if it has ended.
-
-        Sample the reply, step, record the rewards, and request those that come later.
-        """
+        """Sample a reply of the episode that began at ``point``, step, record the rewards; return its end, if it is."""
         tokens, timeline = point.tokens, progress.timeline
         cut_before = timeline.counts["cut"]
         text = await self._reply(episode, turn, point.limit, session, tokens, timeline)
@@ -313,8 +310,10 @@ class Player:
         timeline.phase("step")
         conversation, reward, terminated, truncated, info = await env.step(text)
         timeline.phase("own")
-        terms, stop = _terms(info, reward), info.get("stop")
+        (reward, terms, earlier), stop = _terms(info, reward), info.get("stop")
         tokens.reward(reward, terms)
+        for number in (number for number in earlier if number >= progress.first_turn):
+            tokens.add_reward(number - progress.first_turn, earlier[number])
         progress.messages = conversation
         progress.metrics.update(info.get("metrics") or {})
         progress.user_messages = info.get("user_messages", ())
@@ -560,9 +559,13 @@ class _Futures:
         return await self.player.play_future(self.backend, future, on_reply, on_start, self.over)
 
 
-def _terms(info: Mapping[str, Any], reward: float) -> Mapping[str, float]:
-    terms = info.get("terms")
-    return terms if isinstance(terms, Mapping) and terms else {"reward": reward}
+def _terms(info: Mapping[str, Any], reward: float) -> tuple[float, Mapping[str, float], Mapping[int, Any]]:
+    """Return the reward and the terms of a step's own turn, and the terms that it pays to earlier turns."""
+    terms, earlier = info.get("terms"), info.get("earlier") or {}
+    terms = terms if isinstance(terms, Mapping) and terms else {"reward": reward}
+    for parts in earlier.values():
+        terms = {name: value - parts.get(name, 0.0) for name, value in terms.items()}
+    return sum(terms.values()) if earlier else reward, terms, earlier
 
 
 def _names(episode: Episode, info: Mapping[str, Any]) -> dict[str, str]:

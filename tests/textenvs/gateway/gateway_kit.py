@@ -12,7 +12,7 @@ from textenvs.gateway.session import Session
 def answering(policy, **options):
     """Yield a session whose calls ``policy`` answers; its ``observations`` are listed."""
     server = gateway()
-    channel = server.open(Session(contexts=None, **options))
+    channel = server.open(Session(**options))
     channel.observations = []
 
     def answer():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from textenvs.gateway.model_call import ModelCall, ModelReply, RequestError, function_schema
-from textenvs.gateway.session import NewContext, Session, SessionEnded
+from textenvs.gateway.session import Session, SessionEnded, TooManyContexts
 from textenvs.messages import assistant, system, tool, user
 from textenvs.tools.call_format import make_call
 
@@ -20,7 +20,7 @@ class Calls(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.session = Session(contexts=None, most_open=5)
+        self.session = Session(most_open=5)
         self.bodies = {}  # by ticket
         self.connected = {}  # by ticket: clients that wait
         self.order = []  # tickets in the order of their turns
@@ -145,28 +145,31 @@ DEPARTURES = {
 
 @pytest.mark.parametrize("words", DEPARTURES)
 def test_other_calls_begin_a_context(words):
-    def begun(contexts):
-        session = Session(contexts=contexts)
+    def begun(most):
+        session = Session(max_contexts=most)
         turn(session, model_call(user("One?")), assistant("Yes."))
         return session
 
     session = begun(None)
     observation = turn(session, DEPARTURES[words], assistant("Well."))
     assert (observation.begins, observation.context) == (True, 1)
-    assert observation.new == DEPARTURES[words].messages
+    # The policy's reply in what both have in common stays as it is shown in the first context.
+    added = "adds" in words
+    assert observation.source == ((0, 1) if added else None)
+    assert observation.new == DEPARTURES[words].messages[2 if added else 0 :]
     # The first context can still be continued.
     call = model_call(user("One?"), assistant("Yes."), user("And?"))
     if call != DEPARTURES[words]:
         assert not turn(session, call, assistant("So.")).begins
     session = begun(1)
     session.arrive(DEPARTURES[words], b"")
-    with pytest.raises(NewContext) as caught:
+    with pytest.raises(TooManyContexts) as caught:
         session.observe()
     assert words in str(caught.value)
 
 
 def test_parallel_calls_are_turns_in_order():
-    session = Session(contexts=None)
+    session = Session()
     tickets = [session.arrive(model_call(user(name)), name.encode()) for name in "abc"]
     session.disconnect(tickets[1])
     order = []
@@ -201,3 +204,41 @@ def test_deep_schema_is_refused(levels):
         return
     with pytest.raises(RequestError, match="more than 100 levels"):
         function_schema("f", "", schema, "tools[0]")
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_lost_reply_outlives_a_parallel_call(key):
+    """Two clients call; the first is disconnected and calls again when the second has its reply already."""
+    session, call = Session(), model_call(user("?"))
+    first = session.arrive(call, b"first", key)
+    second = session.arrive(model_call(user("Other?")), b"second")
+    session.observe()
+    session.disconnect(first)
+    replies = []
+    for ticket in (first, second):
+        assert session.observe().ticket == ticket
+        replies.append(ModelReply(assistant(str(ticket))))
+        session.answer(replies[-1])
+    again = session.arrive(call, b"first", key)
+    assert (again, session.reply_to(again)) == (first, replies[0])
+
+
+def test_abandoned_reply_without_a_key_is_forgotten():
+    session, call = Session(), model_call(user("?"))
+    first = session.arrive(call, b"first")
+    session.observe()
+    session.disconnect(first)
+    session.answer(ModelReply(assistant("Yes.")))
+    turn(session, model_call(user("Else?")), assistant("No."))
+    assert session.arrive(call, b"first") != first
+
+
+def test_kept_replies_have_a_limit():
+    session, tickets = Session(), []
+    for number in range(100):
+        tickets.append(session.arrive(model_call(user("?")), b"body", str(number)))
+        session.observe()
+        session.answer(ModelReply(assistant("Yes.")))
+        session.deliver(tickets[-1])
+    assert [session.arrive(model_call(user("?")), b"body", str(99)), len(session._kept)] == [tickets[99], 64]
+    assert session.arrive(model_call(user("?")), b"body", "0") == 100

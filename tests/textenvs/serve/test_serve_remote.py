@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from served import TOKEN, TOYS, running, soon
+from test_late_rewards import Late
 from toy_envs import Contexts, Guess, ToyTasks
 
 import textenvs
@@ -83,6 +84,14 @@ def test_contexts_are_those_of_the_direct_episode():
         remote.restore(saved)
         with pytest.raises(RemoteError, match="it went otherwise"):
             remote.step("more")
+
+
+def test_late_rewards_name_their_turns():
+    with running({"late": Late}) as server:
+        direct, remote = Late(), server.remote("late")
+        for env in (direct, remote):
+            env.reset(seed=0)
+        assert [remote.step("x") for _ in range(3)] == [direct.step("x") for _ in range(3)]
 
 
 def test_task_keys_depend_on_served_rows():

@@ -19,6 +19,8 @@ from trajectories import trajectory_of
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
+from textenvs import Turn
+from textenvs.messages import Message
 from trainers.algorithms.estimators import TurnGRPO
 from trainers.algorithms.estimators.fork import Fork
 from trainers.config.learning import ForkSection
@@ -41,6 +43,32 @@ def chatty(call: Call, version: int) -> Reply:
 def forked(script: Any = chatty, batches: int = 1, **options: Any) -> list[Batch]:
     options = EVERY | {"n": 2, "groups_per_batch": 2} | options
     return run_simulated(collect(engine_of(script), EnvSpec(Errand), batches, **options))
+
+
+class LateErrand(Errand):
+    """Pays at its end what each earlier turn earned: its number and 1, as another term."""
+
+    def respond(self, reply: Message) -> Turn:
+        turn = super().respond(reply)
+        late = {number: {"late": number + 1.0} for number in range(self.state.assistant_turns - 1)}
+        return replace(turn, earlier=late) if turn.terminated else turn
+
+
+def test_late_rewards_reach_the_turns_that_earned_them() -> None:
+    (batch,) = run_simulated(
+        collect(engine_of(chatty), EnvSpec(LateErrand), **EVERY | {"n": 2, "groups_per_batch": 2})  # type: ignore[arg-type]
+    )
+    turns = 0
+    for trajectory in batch.trained:
+        late = [terms.get("late", 0.0) for terms in trajectory.turn_terms]
+        own = [terms["reward"] for terms in trajectory.turn_terms]
+        first, last = trajectory.forked_turn, len(late) - 1
+        assert late == [first + number + 1.0 if number < last else 0.0 for number in range(len(late))]
+        assert own == [0.0 + int(value) for value in own]
+        np.testing.assert_allclose(trajectory.turn_rewards, np.add(late, own))
+        turns += last
+    assert turns > 4
+    assert batch.of("fork")
 
 
 def trees(batch: Batch) -> Iterator[tuple[Trajectory, list[Trajectory]]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...attack import Attack
 from ...data.sources import Source, open_source
-from ...env import EnvironmentFailure, EpisodeState
+from ...env import EnvironmentFailure, EpisodeState, Turn
 from ...external import ExternalEnv, ExternalState
 from ...gateway.channel import Channel
 from ...messages import Message, Messages, text_of
@@ -38,7 +38,7 @@ EXAMPLE = "textenvs.envs.agent.example:arithmetic"
 
 @dataclass
 class AgentState(ExternalState):
-    """The tools of the program's calls, as JSON text; empty before the first call."""
+    """The tools of the program's current call, as JSON text; empty before the first one."""
 
     tools: str = ""
 
@@ -49,8 +49,10 @@ class Agent(ExternalEnv[AgentState]):
     The program runs unchanged: it gets the address of a service with the protocols of OpenAI (chat completions and
     responses) and Anthropic (messages). Where it calls the model, the call's messages are the observation, and the
     action is its answer. The tools are described in the system message, and calls in the reply's text become the
-    protocol's own, by ``call_format``. Without ``agent`` and ``command``, an example program plays: an arithmetic
-    agent with one tool.
+    protocol's own, by ``call_format``. A call that extends an earlier conversation continues it; any other begins a
+    context (a compacted history, a sub-agent). Calls at the same time are turns in the order in which they come.
+
+    Without ``agent`` and ``command``, an example program plays: an arithmetic agent with one tool.
 
     Rewards are what the program returns (a number, or numbers by name, on the last turn), what it posts to
     ``/v1/rewards`` (on the turn whose reply it had last), and what ``scorer`` returns. A program that dies, hangs or
@@ -92,6 +94,7 @@ class Agent(ExternalEnv[AgentState]):
             which an episode ends as ``"solved"``, and not as ``"done"``.
         timeout: Seconds that the program may take between two calls of the model.
         max_assistant_turns: Truncate after so many replies; ``None`` leaves it to the program.
+        max_contexts: Fail an episode whose program begins more conversations; ``None`` for no limit.
         **options: ``max_user_turns``, ``render_mode``.
 
     Raises:
@@ -128,6 +131,7 @@ class Agent(ExternalEnv[AgentState]):
         success: Weight = 1.0,
         timeout: Seconds = 100.0,
         max_assistant_turns: PositiveInt | None = 32,
+        max_contexts: PositiveInt | None = None,
         **options: Any,
     ) -> None:
         if agent is not None and command is not None:
@@ -175,6 +179,7 @@ class Agent(ExternalEnv[AgentState]):
             images=images,
             success=float(success),
             max_assistant_turns=max_assistant_turns,
+            max_contexts=max_contexts,
             scorer=None if scorer is None else resolve("scorer", scorer),
         )
         self._probed: str | None = None
@@ -197,17 +202,27 @@ class Agent(ExternalEnv[AgentState]):
 
     def opening(self, task: Task) -> Sequence[Message]:
         opening = super().opening(task)
-        assert self._live is not None
+        self._note_tools()
+        return opening
+
+    def respond(self, reply: Message) -> Turn:
+        turn = super().respond(reply)
+        self._note_tools()
+        return turn
+
+    def _note_tools(self) -> None:
+        """Keep the tools of the current call in the state, if the program runs."""
+        if self._live is None:
+            return
         running = self._live[2]
         assert isinstance(running, Episode)
-        self.state.tools = json.dumps(running.tools)
+        self.state.tools = running.tools
         if self._probed not in (None, self.state.tools) and self.tools_not_in_prompt:
             raise EnvironmentFailure(
                 "tool_failed",
-                f"{self._settings.name}: its tools differ between tasks, and the chat template was given those of the "
+                f"{self._settings.name}: its tools differ between calls, and the chat template was given those of the "
                 "first; leave tools_in_prompt=True",
             )
-        return opening
 
     def attacks(self) -> Sequence[Attack]:
         own = super().attacks()

@@ -17,9 +17,10 @@ import numpy as np
 from ...env import EnvironmentFailure
 from ...external import Answer
 from ...gateway.channel import Channel, Ended
+from ...gateway.conversations import Conversations
 from ...gateway.model_call import ModelCall, ModelReply, RequestError
 from ...gateway.server import gateway, read_terms
-from ...gateway.session import NewContext, Observation, Session
+from ...gateway.session import Observation, Session, TooManyContexts
 from ...messages import Message, Messages, has_images, system, text_of
 from ...reasoning import split_reasoning
 from ...task import Task
@@ -42,6 +43,7 @@ class Settings:
     images: bool
     success: float
     max_assistant_turns: int | None
+    max_contexts: int | None
     scorer: Callable[..., Any] | None
 
 
@@ -68,7 +70,7 @@ class Episode:
     def __init__(self, start: Callable[[str, Channel], Program], task: Task, settings: Settings) -> None:
         self._task, self._settings = task, settings
         server = gateway()
-        self._channel = server.open(Session(images=settings.images))
+        self._channel = server.open(Session(settings.max_contexts, settings.images))
         try:
             self._program = start(server.url, self._channel)
         except ProgramError as error:
@@ -78,16 +80,14 @@ class Episode:
         self._end = weakref.finalize(self, _close, self._channel.key, self._program)
         self._end.atexit = False
         self._turns = self._calls = 0
-        self._names: dict[str, str] = {}  # of the last reply's calls, by id
+        self._conversations = Conversations()
         self._rewarded = False
         try:
             observation = self._next()
             if isinstance(observation, Ended):
                 raise self._failure("the program ended before it called the model")
-            self._call = observation.call
-            self.tools = self._call.tools
-            self.format = self._make_format()
-            self.opening = self._opening(observation.new)
+            self._take(observation.call)
+            self.opening = self._conversations.begin(observation, self._shown(observation))
         except BaseException:
             self.close()
             raise
@@ -111,11 +111,13 @@ class Episode:
         conversation = (*self._call.messages, reply.message)
         if isinstance(following, Ended):
             return self._last(following.result, posted, conversation)
-        new = self._shown(following.new)
-        self._call = following.call
+        self._take(following.call)
+        turn = self._conversations.turn(message, following, self._shown(following))
+        earlier: list[dict[str, float]] = []
         if self._turns == self._settings.max_assistant_turns and self._settings.scorer is not None:
-            posted.append(self._score(conversation))  # this budget ends the episode
-        return Answer(messages=new, terms=_sum(posted))
+            *earlier, own = self._score(conversation)  # this budget ends the episode
+            posted.append(own)
+        return Answer(**turn, terms=_sum(posted), earlier=dict(enumerate(earlier)))
 
     # ------------------------------------------------------------------ calls
 
@@ -124,11 +126,10 @@ class Episode:
         timeout = self._settings.timeout
         try:
             following = self._channel.observe(timeout)
-        except NewContext as problem:
+        except TooManyContexts as problem:
             raise self._failure(
-                f"call {self._channel.session.turns} does not extend the conversation: {problem}. An episode has one "
-                "conversation, so far: a program that begins another (compaction, sub-agents, edited history, calls at "
-                "the same time) cannot be played"
+                f"a call extends none of its conversations, and it may begin {self._settings.max_contexts} (the option "
+                f"max_contexts); the call differs from the last one: {problem}"
             ) from problem
         if following is None:
             raise self._failure(
@@ -138,28 +139,33 @@ class Episode:
             raise self._failure(last_words(following.error)) from following.error
         return following
 
-    def _make_format(self) -> CallFormat:
+    def _take(self, call: ModelCall) -> None:
+        """Make a call the current one, with the format of its tools."""
         try:
-            return make_format(self._settings.call_format, tools_of(self.tools))
+            text = json.dumps(call.tools)
+            self.format = format_of(self._settings.call_format, text)
         except (TypeError, ValueError) as error:
             raise self._failure(f"its tools cannot be offered: {error}") from error
+        self._call, self.tools = call, text
 
-    def _opening(self, messages: Messages) -> Messages:
-        """Return the messages of the first call, with the description of its tools."""
-        if not self.tools or not self._settings.tools_in_prompt or not (tools := self.format.instructions()):
-            return messages
-        if messages[0]["role"] != "system":
-            return (system(tools), *messages)
-        return (system(f"{text_of(messages[0])}\n\n{tools}"), *messages[1:])
+    def _shown(self, observation: Observation) -> Messages:
+        """Return an observation's new messages as the policy's format has them, and its tools before an opening."""
+        new = observation.new
+        if not observation.begins or observation.source is not None:
+            return self._formatted(new)
+        if not self._call.tools or not self._settings.tools_in_prompt or not (tools := self.format.instructions()):
+            return self._formatted(new)
+        if new[0]["role"] != "system":
+            return (system(tools), *self._formatted(new))
+        return (system(f"{text_of(new[0])}\n\n{tools}"), *self._formatted(new[1:]))
 
-    def _shown(self, new: Messages) -> Messages:
-        """Return new messages of the program as the policy's format has them: results of calls in its form."""
+    def _formatted(self, new: Messages) -> Messages:
+        """Return messages with calls, and results of calls, in the policy's format."""
         names = {
             call["id"]: call["function"]["name"]
             for message in self._call.messages
             for call in message.get("tool_calls", ())
         }
-        names |= self._names
         visible: list[Message] = []
         results: list[ToolResult] = []
         for message in (*new, None):
@@ -170,8 +176,22 @@ class Episode:
             visible += self.format.answers(results)
             results = []
             if message is not None:
-                visible.append(message)
+                visible.append(self._written(message))
         return tuple(visible)
+
+    def _written(self, message: Message) -> Message:
+        """Return a reply of the program's history with its calls in the text, where the format can say them."""
+        if not message.get("tool_calls"):
+            return message
+        try:
+            reply = self.format.write(text_of(message), message["tool_calls"])
+        except ValueError:
+            return message
+        if not isinstance(reply, str):
+            return message
+        in_text: Message = {**message, "content": reply}
+        del in_text["tool_calls"]
+        return in_text
 
     def _read(self, message: Message) -> ModelReply:
         """Return the policy's reply as the program gets it."""
@@ -188,7 +208,6 @@ class Episode:
             calls = calls[:1]
         self._calls += len(parsed.calls)
         cut, sequence = _cut(text, call)
-        self._names = {made["id"]: made["function"]["name"] for made in calls}
         reply: Message = {"role": "assistant", "content": cut}
         if calls and sequence is None:
             reply["tool_calls"] = calls
@@ -200,20 +219,23 @@ class Episode:
     # ------------------------------------------------------------------ the end
 
     def _last(self, result: Any, posted: list[Mapping[str, float]], conversation: Messages) -> Answer:
-        final = None if result is None else self._terms(result, "the program returned")
+        final = [] if result is None else [self._rewards(result, "the program returned")]
         if self._settings.scorer is not None:
-            scored = self._score(conversation)
-            final = scored if final is None else _sum([final, scored])
-        if final is None and not self._rewarded:
+            final.append(self._score(conversation))
+        if not final and not self._rewarded:
             raise self._failure(
                 "the program ended and gave no reward: return one, post one to /v1/rewards, or give the option scorer"
             )
-        judged = _sum(posted) if final is None else final
+        judged = _sum([terms for rewards in final for terms in rewards] if final else posted)
         solved = sum(judged.values()) >= self._settings.success - 1e-9
-        terms = _sum([*posted, *([] if final is None else [final])])
-        return Answer(terminated=True, stop="solved" if solved else "done", terms=terms)
+        terms = _sum([*posted, *(rewards[-1] for rewards in final)])
+        earlier = {
+            number: _sum([rewards[number] for rewards in final if len(rewards) > 1])
+            for number in range(max(map(len, final), default=1) - 1)
+        }
+        return Answer(terminated=True, stop="solved" if solved else "done", terms=terms, earlier=earlier)
 
-    def _score(self, conversation: Messages) -> dict[str, float]:
+    def _score(self, conversation: Messages) -> list[dict[str, float]]:
         scorer = self._settings.scorer
         assert scorer is not None
         try:
@@ -223,16 +245,24 @@ class Episode:
         except (Exception, SystemExit) as error:
             reason = f"{self._settings.name}: the scorer raised {type(error).__name__}: {excerpt(str(error))}"
             raise EnvironmentFailure("judge_failed", reason) from error
-        return self._terms(result, "the scorer returned")
+        return self._rewards(result, "the scorer returned")
+
+    def _rewards(self, result: Any, where: str) -> list[dict[str, float]]:
+        """Return the reward of each turn, or of the last one alone."""
+        if not isinstance(result, (list, tuple)):
+            return [self._terms(result, where)]
+        if len(result) != self._turns:
+            raise self._failure(
+                f"{where} {len(result)} rewards, and there were {self._turns} turns: a list has one for each reply of "
+                "the model"
+            )
+        return [self._terms(value, f"{where}, for turn {number},") for number, value in enumerate(result)]
 
     def _terms(self, result: Any, where: str) -> dict[str, float]:
         if isinstance(result, (bool, np.bool_, Real)):
             result = {"reward": result}
         if not isinstance(result, Mapping):
-            hint = ""
-            if isinstance(result, (list, tuple)):
-                hint = ": a turn is rewarded before the next one; post its reward to /v1/rewards when it has ended"
-            raise self._failure(f"{where} {quoted(result, 80)}, which is neither a number nor named numbers{hint}")
+            raise self._failure(f"{where} {quoted(result, 80)}, which is neither a number nor named numbers")
         try:
             return read_terms({name: _plain(value) for name, value in result.items()})
         except (RequestError, OverflowError, TypeError, ValueError) as problem:

@@ -18,8 +18,9 @@ from ...env import EnvironmentFailure
 from ...event_loop import submit
 from ...external import Answer, ExternalEnv, ExternalState
 from ...gateway.channel import Ended
+from ...gateway.conversations import Conversations
 from ...gateway.model_call import ModelReply
-from ...gateway.session import NewContext, Observation, Session
+from ...gateway.session import Observation, Session
 from ...messages import Message, user
 from ...options import PositiveInt, Seconds, checked
 from ...task import Task
@@ -189,7 +190,8 @@ class _Rollout:
             opening = self._next()
             if not isinstance(opening, Observation):
                 raise _failure("the rollout ended before it called the model")
-            self.opening = opening.new
+            self._conversations = Conversations()
+            self.opening = self._conversations.begin(opening, opening.new)
         except BaseException:
             self.close()
             raise
@@ -197,19 +199,16 @@ class _Rollout:
     def reply(self, message: Message) -> Answer:
         self._channel.answer(ModelReply(message, "tool_calls" if message.get("tool_calls") else "stop"))
         following = self._next()
-        return Answer(messages=following.new) if isinstance(following, Observation) else _ended(following)
+        if isinstance(following, Observation):
+            return Answer(**self._conversations.turn(message, following, following.new))
+        return _ended(following)
 
     def close(self) -> None:
         self._end()
 
     def _next(self) -> Observation | Any:
         """Return the next call of the model, or the trace of the rollout that has ended."""
-        try:
-            following = self._channel.observe(self._timeout)
-        except NewContext as problem:
-            raise _failure(
-                f"the harness does not extend the conversation: {problem}; an episode has one conversation, so far"
-            ) from problem
+        following = self._channel.observe(self._timeout)
         if following is None:
             raise _failure(f"the environment neither called the model nor ended in {self._timeout:g} seconds")
         return following if isinstance(following, Observation) else _trace(following.result)

@@ -156,7 +156,8 @@ def test_returned_value_is_the_reward(value, reward, stop):
     ("value", "words"),
     [
         (None, "gave no reward"),
-        ([1.0, 2.0], "post its reward to /v1/rewards"),
+        ([1.0, 2.0], "2 rewards, and there were 1 turns"),
+        (["a"], "for turn 0, 'a', which is neither"),
         ("1", "neither a number nor named numbers"),
         (float("nan"), "must be finite"),
         ({"a": "b"}, "must be a number"),
@@ -169,6 +170,34 @@ def test_other_values_fail_the_episode(value, words):
     _, reward, terminated, truncated, info = make(returning(value)).step("x")
     assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
     assert words in info["failure"]
+
+
+def paying_turns(task, url, key):
+    one, *_ = first = [user("One?")], ask(url, key, user("One?"))
+    ask(url, key, *one, first[1], user("And?"))
+    post(url, key, "rewards", {"reward": 0.125})
+    ask(url, key, user("Two?"))
+    return [0.5, {"style": -1, "reward": 1}, 2]
+
+
+def test_returned_list_has_a_reward_for_each_turn():
+    env = make(paying_turns)
+    assert [env.step("x")[1], env.step("y")[1]] == [0.0, 0.125]
+    _, reward, terminated, _, info = env.step("z")
+    assert (reward, terminated, info["stop"]) == (2.5, True, "solved")
+    assert info["earlier"] == {0: {"reward": 0.5}, 1: {"style": -1.0, "reward": 1.0}}
+    assert info["terms"] == {"reward": 3.5, "style": -1.0}
+    assert env.state.return_so_far == 2.625
+
+
+def test_scorer_may_pay_each_turn():
+    def scorer(task, messages, files):
+        return [1.0, 0.5] if len(messages) == 4 else [0.0]
+
+    env = make(no_answer_in_task, scorer=scorer, max_assistant_turns=2)
+    env.step("3")
+    _, reward, _, truncated, info = env.step("4")
+    assert (reward, truncated, info["earlier"]) == (1.5, True, {0: {"reward": 1.0}})
 
 
 def score(task, messages, files):
@@ -329,10 +358,76 @@ async def parallel(task, url, key):
 
 
 @pytest.mark.parametrize("agent", [beginning_anew, changing_tools, parallel])
-def test_second_conversation_is_a_failure_in_words(agent):
-    *_, info = make(agent).step("x")
-    assert info["failed"]
-    assert "does not extend the conversation" in info["failure"]
+def test_other_conversations_are_contexts(agent):
+    env = make(agent)
+    opening = env.state.messages
+    observation, *_, info = env.step("x")
+    assert not info["failed"]
+    assert env.state.contexts == ((*opening, assistant("x")),)
+    if agent is changing_tools:
+        assert observation[0]["content"].startswith("You can call these tools:")
+        assert observation[1:] == (user("One?"), assistant("x"), user("And?"))
+        assert env.tool_schemas == [TOOL]
+    else:
+        assert sorted(m["content"] for m in (*opening, *observation)) == ["One?", "Two?"]
+    assert env.step("y")[2]
+
+
+def test_contexts_have_a_limit():
+    env = make(beginning_anew, max_contexts=1)
+    *_, info = env.step("x")
+    assert "it may begin 1 (the option max_contexts)" in info["failure"]
+    assert "message 0 (user) was 'One?' (user) and is 'Two?' now" in info["failure"]
+
+
+def compacting(task, url, key):
+    """Compact the history to a summary that the model writes, and go back to a sub-agent's conversation."""
+    main = [user("One?")]
+    main.append(ask(url, key, *main, tools=[TOOL]))
+    main.append({"role": "tool", "tool_call_id": main[1]["tool_calls"][0]["id"], "content": "4"})
+    summary = ask(url, key, *main, user("Summarise."), tools=[TOOL])
+    aside = [{"role": "system", "content": "Check."}, user("2 + 2?")]
+    aside.append(ask(url, key, *aside))
+    compacted = [user(f"So far: {summary['content']}"), *main[1:]]
+    ask(url, key, *compacted, tools=[TOOL])
+    return float(ask(url, key, *aside, user("Sure?"))["content"] == "Yes.")
+
+
+def test_compaction_and_sub_agents_are_contexts():
+    env = make(compacting)
+    observation, *_ = env.step(f"<think>Twice.</think>{CALL}")
+    results = [env.step(text) for text in ("It was 4.", "Four.", "Well.", "Yes.")]
+    first, aside, compacted, back, _ = observation, *(result[0] for result in results)
+    assert first[-2:] == (
+        {"role": "tool", "content": "4", "tool_call_id": "call_0", "name": "double"},
+        user("Summarise."),
+    )
+    assert aside == ({"role": "system", "content": "Check."}, user("2 + 2?"))
+    # The compacted history has the call as the policy writes calls.
+    assert [message["role"] for message in compacted] == ["system", "user", "assistant", "tool"]
+    assert compacted[1:3] == (user("So far: It was 4."), {**assistant(CALL), "reasoning_content": "Twice."})
+    assert back == (*aside, assistant("Four."), user("Sure?"))
+    assert results[-1][1:3] == (1.0, True)
+    assert env.state.contexts == ((*first, assistant("It was 4.")), (*compacted, assistant("Well.")))
+
+
+def branching(task, url, key):
+    """Ask twice after the same reply, as a search over replies does."""
+    start = [user("One?")]
+    start.append(ask(url, key, *start))
+    for text in ("Left?", "Right?"):
+        ask(url, key, *start, user(text))
+    return 1.0
+
+
+def test_branches_begin_with_the_policys_own_words():
+    env = make(branching)
+    first, *_ = env.step("<think>Hm.</think> Well.")
+    second, *_ = env.step("Left.")
+    assert first[-2] == second[-2] == assistant("<think>Hm.</think> Well.")
+    assert (first[-1], second[-1]) == (user("Left?"), user("Right?"))
+    fork = env.fork()
+    assert fork.step("Right.") == env.step("Right.")
 
 
 # ------------------------------------------------------------------ forks
