@@ -6,7 +6,9 @@
 
 A server is started on the CPU with a randomly initialised Qwen2 of 0.5 GB in float32. Each transport brings it new
 weights a few times; printed is the median of the whole update, from the pause to the first new token allowed,
-with the checksums of both sides compared, and without them. Both are measured on one server, in turn.
+with the checksums of both sides compared, and without them. Both are measured on one server, in turn; with them goes
+the processors' time of the server's processes and of this one. A last update measures the memory that it takes above
+what the server's processes, and this one, had before it: theirs alone, and with the learner's buffers that they map.
 
 The embedded engine takes weights from a learner in its own process, as a run publishes them: the median time from the
 learner's last step to the new version, and the most memory that an update takes above what the process had before it.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -25,7 +28,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from benchmarks.memory import peak
+from benchmarks.memory import peak, peak_of_session, processes_of
 from trainers.cluster.publisher import Publisher
 from trainers.command_line import load_config
 from trainers.config.engine import ENGINES, ServedEngineSection, TorchEngineSection
@@ -64,6 +67,7 @@ def started(folder: Path, arguments: argparse.Namespace, transport: str, *, veri
 async def measure(folder: Path, model: torch.nn.Module, arguments: argparse.Namespace, transport: str) -> dict:
     """Measure updates of a server, in seconds."""
     took: dict[bool, list[float]] = {True: [], False: []}
+    cpu: list[float] = []
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     engine = started(folder, arguments, transport, verify=True)
     try:
@@ -73,9 +77,14 @@ async def measure(folder: Path, model: torch.nn.Module, arguments: argparse.Name
             engine._updater.verify = verify
             for value in weights.values():
                 value.mul_(1.01)
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), cpu_seconds(engine)
             await engine.update_weights(weights, version)
             took[verify].append(time.perf_counter() - began)
+            if verify:
+                cpu.append(cpu_seconds(engine) - worked)
+        assert engine._server is not None
+        with peak_of_session(engine._server.pid) as server, peak() as own:
+            await engine.update_weights(weights, 2 * arguments.times + 2)
     finally:
         await engine.close()
     # The first update of a server makes the process group, and reserves memory.
@@ -88,7 +97,23 @@ async def measure(folder: Path, model: torch.nn.Module, arguments: argparse.Name
         "gigabytes": round(sum(value.nbytes for value in model.parameters()) / 1e9, 2),
         "seconds": round(verified, 2),
         "seconds_without_checksums": round(plain, 2),
+        "cpu_seconds": round(statistics.median(cpu[1:]), 2),
+        "bucket_mib": arguments.bucket_mib,
+        "server_mib_above": round(server["private"]),
+        "server_mib_above_with_buffers": round(server["mapped"]),
+        "learner_mib_above": round(own["peak"]),
     }
+
+
+def cpu_seconds(engine: RemoteEngine) -> float:
+    """Return the processors' time so far, of a server's processes and of this one."""
+    assert engine._server is not None
+    fields = [
+        Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
+        for process in processes_of(engine._server.pid)
+    ]
+    ticks = sum(int(user) + int(system) for *_, user, system in (field[:13] for field in fields))
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 async def measure_in_process(arguments: argparse.Namespace, lora: int, staleness: int) -> dict:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from textenvs.text import plural
 from trainers.cluster.memory import SERVED, Machine, ModelShape, PlanError, estimate
 from trainers.cluster.timeline import Timeline, shortages, table, tight, timelines
+from trainers.config.engine import ServedEngineSection
 from trainers.config.reward_model import ClassifierModelSection, RewardModelSection, sections_of
 from trainers.config.sizes import episodes, episodes_per_batch, futures
 
@@ -314,6 +315,12 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
         raise PlanError(
             f"cluster.colocate=false places engines of engine.name=torch, or of Ray; {config.engine.name} chooses its "
             "GPUs by itself here: use cluster.backend=ray, or leave cluster.colocate out"
+        )
+    by_ipc = isinstance(config.engine, ServedEngineSection) and config.engine.weight_transport == "ipc"
+    if ranks and by_ipc and not config.engine.base_urls:
+        raise PlanError(
+            "engine.weight_transport=ipc: with cluster.colocate=false the servers compute on other GPUs than the "
+            "learner, so they share no memory; take process_group"
         )
     if not ranks and engines > total:
         raise PlanError(

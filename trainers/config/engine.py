@@ -45,7 +45,7 @@ class ServerSection(Section):
     """Address of a running server, for example http://127.0.0.1:8000; several are replicas; null starts one."""
     bucket_mib: int = Field(256, ge=1, description="MiB of weights per transfer, but by `disk`.")
     update_folder: str | None = None
-    """Folder of `engine.weight_transport=disk`; null is a temporary one."""
+    """Folder for weights on their way by `disk`, which both sides see; null is a temporary one on this machine."""
     master_address: str | None = None
     """This machine's address as the server sees it, for `engine.weight_transport=ipc` and `process_group`; null
     finds it."""
@@ -162,9 +162,10 @@ class ServedEngineSection(EngineSection):
     """GPUs (on a CPU, processes) that share each matrix of one server that is started."""
     weight_transport: Literal["auto", "ipc", "process_group", "disk", "http"] = "auto"
     """Transport of weights to the server: memory that it shares with the learner (`ipc`; on GPUs, CUDA IPC), a process
-    group (NCCL between GPUs, else gloo), a folder that both sides can read (`disk`), or the bodies of HTTP requests,
-    for a server that can reach nothing here. `auto` is `ipc` where the server computes on the learner's GPUs, or on the
-    CPUs of its machine, and `process_group` elsewhere."""
+    group (NCCL between GPUs, else gloo), a folder that both sides can read (`disk`), or the bodies of HTTP requests.
+    `auto` is the first of them that can work: `ipc` where the server computes on the learner's GPUs, or on the CPUs of
+    its machine; the last two only for a running server that cannot connect to the learner. The run says which, and
+    why."""
 
     @property
     @abstractmethod

@@ -36,7 +36,7 @@ ENGINE: Reads = {
     "engine.vllm.sleep_mode engine.vllm.args engine.kv_cache_gib engine.tensor_parallel_size engine.threads": {
         "engine.vllm.base_url": (None,)
     },
-    "engine.vllm.update_folder engine.sglang.update_folder": {"engine.weight_transport": ("disk",)},
+    "engine.vllm.update_folder engine.sglang.update_folder": {"engine.weight_transport": ("auto", "disk")},
     "engine.vllm.master_address engine.sglang.master_address": {
         "engine.weight_transport": ("auto", "ipc", "process_group")
     },

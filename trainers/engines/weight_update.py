@@ -26,7 +26,17 @@ from trainers.engines.base import EngineError, SourceLostError
 from trainers.engines.links import SHARED
 from trainers.engines.server import Client, error_text
 from trainers.engines.shared_memory import place_of
-from trainers.engines.transport import AdapterSource, Bucket, Receiver, Wants, Weights, WeightSource, source_of
+from trainers.engines.transport import (
+    AdapterSource,
+    Bucket,
+    LocalSource,
+    Receiver,
+    Wants,
+    Weights,
+    WeightSource,
+    source_of,
+)
+from trainers.engines.transport_choice import Choice, Facts, choose
 from trainers.engines.weights import HEAD, ChecksumRule, Parameters, Sums, listed
 from trainers.models.safetensors_file import SafetensorsFile
 
@@ -75,7 +85,11 @@ class WeightUpdater(Receiver):
         self._timeout_s = timeout_s
         self._places: Sequence[str] | None = None  # of the workers' memory, by rank; None if unknown
         self._backend = "gloo"
-        self._warned = False
+        self._choice: Choice | None = None  # of the last update
+        self._started = not section.base_urls  # by this run
+        self._tested = False  # whether the next two are known
+        self._unreached: str | None = None
+        self._unseen: str | None = None
         self._dtype: torch.dtype | None = None
         self._kind: Kind = "weights"  # kind of the weights being sent
         self._on_disk: Path | None = None  # the last folder, which SGLang names until the next update
@@ -237,6 +251,14 @@ class WeightUpdater(Receiver):
     async def _load(self, folder: Path) -> None:
         """Have the workers read ``model.safetensors`` of this folder, which stays until the next one was read."""
 
+    async def _connect_workers(self, address: str, port: int) -> str | None:
+        """Have the workers connect; return why they cannot, ``None`` if they can, or the server has no such test."""
+        return None
+
+    async def _reads(self, file: Path, content: str) -> bool | None:
+        """Return whether all workers read this ``content`` in a file; ``None`` if the server has no such test."""
+        return None
+
     def _differs(self, name: str, expected: Sums, actual: Sums) -> bool:
         """Return whether a parameter that both sides name has another checksum than the sent weights."""
         return bool(actual[name] != expected[name])
@@ -281,52 +303,88 @@ class WeightUpdater(Receiver):
 
     async def _send(self, source: WeightSource, kind: Kind) -> Sums:
         self._kind = kind
-        self._backend = self._backend_to(source)
-        if self.transport in ("auto", "ipc", "process_group"):
+        choice = choose(self.transport, facts := await self._facts(source))
+        if choice != self._choice:
+            self._choice = choice
+            expected = not choice.excluded or (choice.transport == "process_group" and not facts.shares)
+            log.log(logging.INFO if expected else logging.WARNING, "%s", choice.line(self._name))
+        self._backend = SHARED if choice.transport == "ipc" else self._group_backend(source)
+        if choice.transport in ("ipc", "process_group"):
             return await source.broadcast(self)
-        if self.transport == "http":
+        if choice.transport == "http":
             return await source.deliver(self.wants, self._by_value)
         return await self._by_disk(source)
 
-    def _backend_to(self, source: WeightSource) -> str:
-        """Return the backend of a group with the workers. EngineError: it must be ``ipc``, and they share no memory."""
-        workers, senders = self._places, source.places
-        shares = workers is not None and source.shares(workers)
-        if self.transport == "ipc" and not shares:
-            where = "a place that it does not tell" if workers is None else ", ".join(sorted({*workers}))
-            raise EngineError(
-                f"engine.weight_transport=ipc: the {self.server} server computes in {where}, and the learner in "
-                f"{', '.join(senders)}, so they share no memory; take process_group"
-            )
-        if shares and self.transport != "process_group" and (self.transport == "ipc" or self._has_room(source)):
-            return SHARED
+    async def _facts(self, source: WeightSource) -> Facts:
+        """Find out what the choice of a transport depends on; a server of this run's own is not tested."""
+        shares = self._places is not None and source.shares(self._places)
+        no_room = self._lacks_room(source) if shares else None
+        direct = self.transport == "auto" and shares and no_room is None
+        if not (direct or self._started or self._tested or self.transport in ("ipc", "http")):
+            self._tested = True
+            if self.transport != "disk" and isinstance(source, LocalSource):  # else the learner is elsewhere
+                self._unreached = await self._test_connection()
+            if self.transport == "disk" or self._unreached is not None:
+                self._unseen = await self._test_folder()
+        return Facts(self._name, source.places, self._places, shares, no_room, self._unreached, self._unseen)
+
+    def _group_backend(self, source: WeightSource) -> str:
         if self.device != "cuda" or not torch.cuda.is_available():
             return "gloo"
         # NCCL cannot have two ranks on one GPU. Rank 0 moves weights to its GPU.
-        if workers is None:
+        if self._places is None:
             return "gloo" if self._at_home else "nccl"
-        return "gloo" if set(workers) & {*senders, place_of("cuda")} else "nccl"
+        return "gloo" if {*self._places} & {*source.places, place_of("cuda")} else "nccl"
+
+    @property
+    def _name(self) -> str:
+        return f"the {self.server} server at {self._client.base_url}"
 
     @property
     def _at_home(self) -> bool:
         return _own_address(self._client.base_url) == "127.0.0.1"
 
-    def _has_room(self, source: WeightSource) -> bool:
-        """Return whether a CPU's shared memory holds two buckets; a warning says once that it does not."""
+    async def _test_connection(self) -> str | None:
+        """Return why the workers cannot connect to this process; ``None`` if they can, or cannot say."""
+        address = self._address or _own_address(self._client.base_url)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.create_server(("", 0), family=family) as listening:
+            problem = await self._connect_workers(address, listening.getsockname()[1])
+        return problem and f"its workers cannot connect to the learner at {address} ({problem})"
+
+    async def _test_folder(self) -> str | None:
+        """Return why there is no folder that the server reads; ``None`` if it reads files that are written here."""
+        parent = self._update_folder
+        try:
+            if parent is not None:
+                parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", prefix="seen-by-server-", dir=parent) as file:
+                content = uuid.uuid4().hex
+                file.write(content)
+                file.flush()
+                sees = await self._reads(Path(file.name), content)
+        except OSError as error:
+            return f"no file can be written for it to {parent or tempfile.gettempdir()}: {error}"
+        if sees is None:  # a folder that the user names is one that both sides see
+            sees = parent is not None or self._at_home
+        if sees:
+            return None
+        if parent is None:
+            return "it does not see this machine's temporary files, and update_folder names no other folder"
+        return f"it does not see update_folder={parent}"
+
+    def _lacks_room(self, source: WeightSource) -> str | None:
+        """Return why a CPU's shared memory is too small for two buckets; ``None`` if it is not."""
         if self.device == "cuda" or self._backend == SHARED or not Path("/dev/shm").exists():
-            return True
+            return None
         largest = max((spec.nbytes for spec in source.specs), default=0)
         needed, free = 2 * max(min(self.bucket_bytes, source.nbytes), largest), shutil.disk_usage("/dev/shm").free
         if needed <= free:
-            return True
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "weights go to the %s server by a process group: /dev/shm has %.0f MiB, and two buckets are %.0f MiB "
-                "(a container gets more by --shm-size)",
-                *(self.server, free / 2**20, needed / 2**20),
-            )
-        return False
+            return None
+        return (
+            f"/dev/shm has {free / 2**20:.0f} MiB, and two buckets are {needed / 2**20:.0f} MiB (a container gets more "
+            "by --shm-size)"
+        )
 
     def _may_begin(self) -> None:
         """Record that the model may have taken new weights; the parts of a LoRA run are only stored."""

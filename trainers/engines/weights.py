@@ -100,7 +100,7 @@ _PART_OF = {part: (whole, number) for whole, parts in FUSED.items() for number, 
 _SPLIT_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
 _VOCAB_MULTIPLE = 64  # to which servers pad the rows of these two with zeros, before ranks share them
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_AT_ONCE = 2**20  # numbers; their sum is taken as int64, which is a copy
+_AT_ONCE = 2**16  # numbers; their sum is taken as int64, which is a copy, and stays in a processor's cache
 
 #: By the server's names: a parameter's checksum on each rank.
 Sums = dict[str, tuple[Any, ...]]

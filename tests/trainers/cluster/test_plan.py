@@ -113,6 +113,10 @@ def test_plan_has_room_for_all_actors(nodes, per_node, ranks, replicas, width, c
         ("cluster.n_gpus_per_node=4 cluster.learner_ranks=6", r"learner_ranks=6 is more than .*=4 .*4 or 8"),
         ("cluster.n_gpus_per_node=4 cluster.learner_ranks=8", r"is 4 GPUs, and cluster.learner_ranks=8"),
         ("cluster.n_gpus_per_node=2 cluster.learner_ranks=2 cluster.colocate=false", "need 3 with cluster.colocate"),
+        (
+            "cluster.n_gpus_per_node=3 cluster.colocate=false engine.name=vllm engine.weight_transport=ipc",
+            "weight_transport=ipc: .* other GPUs than the learner.* take process_group",
+        ),
         ("cluster.n_gpus_per_node=2 engine.replicas=2", r"at most 1 replicas do"),
         (
             "cluster.n_gpus_per_node=6 engine.name=sglang engine.tensor_parallel_size=4",

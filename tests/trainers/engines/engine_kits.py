@@ -31,7 +31,7 @@ from trainers.models.tiny import build_model
 VOCAB = 64
 CONTEXT = 768
 #: vLLM on a CPU knows no smaller heads than of 32 dimensions.
-SERVED: dict[str, Any] = {"hidden": 64, "heads": 2, "kv_heads": 1}
+SERVED: dict[str, Any] = {"hidden": 64, "heads": 2, "kv_heads": 1, "intermediate": 2048}
 
 
 def lively_model(family: str = "qwen2", seed: int = 0, vocab: int = VOCAB, **shape: Any) -> PreTrainedModel:

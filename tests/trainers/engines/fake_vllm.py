@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -21,6 +22,7 @@ DESCRIBED = {
     "dtype": "float32",
     "device": "cpu",
     "sampler": True,
+    "in_place": True,
     "transfer": True,
     "place": place_of("cpu"),
     "reads_prompts": True,
@@ -39,6 +41,8 @@ class FakeVLLM(FakeServer):
         ranks: Workers that share the model.
         version: Of vLLM. Before 0.32 the workers' sampler counts updates, and answers have no ``weight_versions``.
         late: The status and body for requests for tokens, once the server was paused.
+        connection_problem: Why its last worker cannot connect to the learner.
+        sees_files: Whether the workers read the learner's files.
     """
 
     described: dict[str, Any] = field(default_factory=dict)
@@ -48,6 +52,8 @@ class FakeVLLM(FakeServer):
     ranks: int = 1
     version: str = "0.32.0"
     late: tuple[int, Any] | None = None
+    connection_problem: str | None = None
+    sees_files: bool = True
 
     generate = "/inference/v1/generate"
     health = "/health"
@@ -123,6 +129,10 @@ class FakeVLLM(FakeServer):
         if body["method"] == "count_update":
             self._updates[self.label] = len(self._updates)
             return {"results": [self._updates[self.label]] * self.ranks}
+        if body["method"] == "connection_problem":
+            return {"results": [None, self.connection_problem][-self.ranks :]}
+        if body["method"] == "file_content":
+            return {"results": [Path(*body["args"]).read_text() if self.sees_files else None] * self.ranks}
         if body["method"] == "weight_checksums":
             return {"results": [self._checksums(rank) for rank in range(self.ranks)]}
         return {"results": [{**DESCRIBED, "updates": self._updates.get(self.label, 0), **self.described}] * self.ranks}

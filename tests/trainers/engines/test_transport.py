@@ -26,6 +26,7 @@ from trainers.engines.base import EngineError, SourceLostError, SupersededError
 from trainers.engines.process_group import make_group
 from trainers.engines.shared_memory import place_of
 from trainers.engines.transport import Bucket, LocalSource, Receiver, Wants, WeightSource, exchange
+from trainers.engines.transport_choice import choose
 from trainers.engines.vllm.engine import VLLMUpdater
 from trainers.engines.weight_update import _own_address
 from trainers.engines.weights import ChecksumRule, Checksums, Parameters, Sums
@@ -186,33 +187,24 @@ async def test_too_little_shared_memory_is_no_servers_fault(workers: Any, monkey
 
 
 @pytest.mark.parametrize(
-    ("transport", "place", "free", "backend"),
+    ("place", "free", "transport", "reason"),
     [
-        ("auto", place_of("cpu"), 2**40, "ipc"),
-        ("auto", place_of("cpu"), 1000, "gloo"),
-        ("ipc", place_of("cpu"), 1000, "ipc"),
-        ("process_group", place_of("cpu"), 2**40, "gloo"),
-        ("auto", "cpu:elsewhere", 2**40, "gloo"),
-        ("ipc", "cpu:elsewhere", 2**40, r"computes in cpu:elsewhere, .* so they share no memory"),
-        ("ipc", None, 2**40, "computes in a place that it does not tell"),
+        (place_of("cpu"), 2**40, "ipc", None),
+        (place_of("cpu"), 1000, "process_group", "/dev/shm has 0 MiB"),
+        ("cpu:elsewhere", 2**40, "process_group", "computes in cpu:elsewhere, and the learner in "),
+        (None, 2**40, "process_group", "computes in a place that it does not tell"),
     ],
 )
-def test_backend_fits_the_place(
-    transport: Any, place: Any, free: int, backend: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+async def test_facts_decide_between_memory_and_group(
+    place: Any, free: int, transport: str, reason: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainers.engines.weight_update.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
-    url = "http://127.0.0.1:1"
-    client: Any = SimpleNamespace(base_url=url)
-    section = VLLMEngineSection(weight_transport=transport, vllm=VLLMSection(base_url=(url,)))
-    updater = VLLMUpdater(client, section, Parameters({}, False, 1), Path("."))
-    places = None if place is None else [place]
-    updater.connect(device="cpu", ranks=1, dtype=None, label="x", version=0, places=places)
-    if backend not in ("ipc", "gloo"):
-        with pytest.raises(EngineError, match=backend):
-            updater._backend_to(source())
-        return
-    assert [updater._backend_to(source()) for _ in range(2)] == [backend] * 2
-    assert len(caplog.records) == (free == 1000 and transport == "auto")
+    client: Any = SimpleNamespace(base_url="http://127.0.0.1:1")
+    updater = VLLMUpdater(client, VLLMEngineSection(), Parameters({}, False, 1), Path("."))
+    updater.connect(device="cpu", ranks=1, dtype=None, label="x", version=0, places=None if place is None else [place])
+    choice = choose("auto", await updater._facts(source()))
+    assert choice.transport == transport
+    assert (reason in choice.excluded["ipc"]) if reason else not choice.excluded
 
 
 async def test_this_process_joins_as_one_member() -> None:
@@ -304,6 +296,7 @@ async def test_full_disk_is_not_the_servers_fault(monkeypatch: pytest.MonkeyPatc
     client: Any = SimpleNamespace(base_url=url)
     section = VLLMEngineSection(weight_transport="disk", vllm=vllm)
     updater = VLLMUpdater(client, section, Parameters({}, False, 1), model)
+    updater._tested = True
     with pytest.raises(SourceLostError, match=r"updates/weights-.* for the vLLM server: .*No space left.*make room"):
         await updater._send(source(), "weights")
     assert not updater.begun

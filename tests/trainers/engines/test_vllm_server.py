@@ -13,6 +13,7 @@ from some_adapters import adapted, merged
 from test_conformance import forward, picked
 from vllm_server import Server
 
+from benchmarks.memory import peak_of_session
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.transport import LocalSource
 from trainers.engines.vllm.engine import VLLMEngine
@@ -32,16 +33,40 @@ async def learns(engine: VLLMEngine, seed: int, version: int) -> None:
     np.testing.assert_allclose(made.logprobs, picked(full, made.token_ids), atol=1e-4)
 
 
-@pytest.mark.parametrize("transport", ["process_group", "disk", "http"])
-async def test_weights_arrive_by_every_transport(vllm: Server, transport: Any, tmp_path: Path) -> None:
-    """Buckets far smaller than the model, twice; the conformance suite uses `ipc`."""
+@pytest.mark.parametrize(
+    ("transport", "in_place"), [("process_group", True), ("disk", True), ("http", True), ("ipc", False)]
+)
+async def test_weights_arrive_by_every_transport(vllm: Server, transport: Any, in_place: bool, tmp_path: Path) -> None:
+    """Buckets far smaller than the model, twice; the conformance suite uses `ipc`. Not in place: as on a GPU."""
     engine = await vllm.make(lively_model(**SERVED), transport=transport, update_folder=str(tmp_path / "new"))
     engine._updater.bucket_bytes = 20_000
+    assert engine._updater.in_place
+    engine._updater.in_place = in_place
     try:
         await learns(engine, 1, 3)
         await learns(engine, 2, 4)
     finally:
         await engine.close()
+
+
+async def test_server_keeps_no_copy_of_shared_weights(vllm: Server) -> None:
+    """Nor makes one while an update lasts, where an update by value does; of both ways, the second update counts."""
+    model = lively_model(seed=1, **SERVED)
+    size = sum(value.nbytes for value in model.parameters()) / 2**20
+    engine = await vllm.make(model)
+    engine._updater.bucket_bytes = 2**30
+    assert vllm.process is not None
+    growth: dict[str, float] = {}
+    try:
+        for version, transport in enumerate(2 * ["ipc", "http"], 1):
+            engine._updater.transport = transport
+            with peak_of_session(vllm.process.pid) as usage:
+                await engine.update_weights(model.state_dict(), version)
+            growth[transport] = usage["private"]
+    finally:
+        await engine.close()
+    assert growth["http"] > size
+    assert growth["ipc"] < size / 2
 
 
 async def test_adapters_equal_merged_weights(vllm: Server) -> None:

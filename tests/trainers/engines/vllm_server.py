@@ -33,7 +33,8 @@ class Server(RealServer):
             kv_cache_gib=0.25,
             vllm=VLLMSection(python=str(PYTHON), block_size=BLOCK),
         )
-        return server_command(section, self.folder / "model", self.port)
+        command, environment = server_command(section, self.folder / "model", self.port)
+        return command, environment | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # freed tensors leave its memory at once
 
     def kill(self) -> None:
         assert self.process is not None

@@ -37,6 +37,7 @@ class VLLMUpdater(WeightUpdater):
     server = "vLLM"
     checksum_kind = "bits"
     protocol: Protocol  #: of the server's version; set before the first update
+    in_place = False  #: whether the workers copy weights over the old ones; set before the first update
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -122,6 +123,25 @@ class VLLMUpdater(WeightUpdater):
         ranks = (await self.control("/collective_rpc", {"method": "weight_checksums"}))["results"]
         return {name: tuple(rank.get(name) for rank in ranks) for name in ranks[0]}
 
+    async def _connect_workers(self, address: str, port: int) -> str | None:
+        problems = await self._tell("connection_problem", address, port, self._health_timeout_s)
+        return next((problem for problem in problems if problem), None)
+
+    async def _reads(self, file: Path, content: str) -> bool | None:
+        contents = await self._tell("file_content", str(file))
+        return all(other == content for other in contents) if contents else None
+
+    async def _tell(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of the workers' extension; an older extension, without it, gives nothing."""
+        try:
+            return list((await self.control("/collective_rpc", {"method": method, "args": args}))["results"])
+        except UnreachableError:
+            raise
+        except EngineError as error:
+            if method not in str(error):
+                raise
+            return []
+
     async def join_group(self, group: Group) -> None:
         await self.control("/init_weight_transfer_engine", {"init_info": {"group": dict(group)}})
 
@@ -143,7 +163,7 @@ class VLLMUpdater(WeightUpdater):
         await self._update({"kind": self._kind, "path": str(folder / "model.safetensors")})
 
     async def _update(self, info: Mapping[str, Any]) -> None:
-        await self.control("/update_weights", {"update_info": dict(info)})
+        await self.control("/update_weights", {"update_info": {**info, "in_place": self.in_place}})
 
 
 #: Prometheus' names of the numbers in ``stats``.
@@ -315,6 +335,7 @@ class VLLMEngine(RemoteEngine):
             version=self.version,
             places=[worker["place"] for worker in answer.body["results"]],
         )
+        updater.in_place = bool(described.get("in_place"))
         await updater.control("/resume")
         # Some models that vLLM loads it cannot compute (on a CPU, heads of 8 dimensions): that ends the server, so now.
         first = self._body([0], Sampling(temperature=0.0), stops=(), room=1)

@@ -6,6 +6,8 @@ docs/engines.md.
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from vllm.v1.worker import gpu_model_runner
 
 from trainers.engines.shared_memory import place_of
 from trainers.engines.vllm.server.sampler import Sampler
-from trainers.engines.vllm.server.transfer import Transfer
+from trainers.engines.vllm.server.transfer import Transfer, loads_in_place
 from trainers.engines.weights import bits
 
 BACKEND = "textenvs"  #: of weights, in ``--weight-transfer-config``
@@ -37,6 +39,7 @@ class WorkerExtension:
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "device": worker.device.type,
             "place": place_of(worker.device),
+            "in_place": loads_in_place(worker.model_runner.model),
             "sampler": isinstance(sampler := getattr(worker.model_runner, "sampler", None), Sampler),
             "updates": getattr(sampler, "updates", 0),
             "transfer": isinstance(worker.weight_transfer_engine, Transfer),
@@ -50,6 +53,21 @@ class WorkerExtension:
         worker: Any = self
         ids = [token for start, end in spans for token in range(start, end)]
         worker.model_runner.sampler.unused = torch.tensor(ids, device=worker.device) if ids else None
+
+    def connection_problem(self, address: str, port: int, timeout_s: float) -> str | None:
+        """Return why this worker cannot connect to the learner there; ``None`` if it can."""
+        try:
+            socket.create_connection((address, port), timeout_s).close()
+        except OSError as error:
+            return str(error)
+        return None
+
+    def file_content(self, path: str) -> str | None:
+        """Return the content of a small file of the learner's; ``None`` if this worker cannot read it."""
+        try:
+            return Path(path).read_text()
+        except OSError:
+            return None
 
     def count_update(self) -> int:
         """Add one to the number of updates that the sampler reports with each token, and return it."""

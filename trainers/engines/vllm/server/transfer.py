@@ -20,6 +20,7 @@ from torch import Tensor
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.platforms import current_platform
 
 from trainers.engines.process_group import broadcast, make_group
 from trainers.engines.shared_memory import tensors_of
@@ -41,12 +42,34 @@ class UpdateInfo(WeightTransferUpdateInfo):
     #: ``weights`` of the model; ``base`` and ``adapter`` of a LoRA run, which are kept; ``merge`` loads these
     kind: Literal["weights", "base", "adapter", "merge"] = "weights"
     scale: float = 1.0  #: of the adapter
+    in_place: bool = False  #: whether the model can load weights where the old ones are; see :func:`loads_in_place`
     names: list[str] = field(default_factory=list)  #: of the broadcast tensors
     dtypes: list[str] = field(default_factory=list)  #: of the broadcast tensors
     shapes: list[list[int]] = field(default_factory=list)  #: of the broadcast tensors
     shared: list[str] | None = None  #: or else references to shared memory, for each worker by rank
     data: str | None = None  #: or else a safetensors file as base64
     path: str | None = None  #: or else a safetensors file
+
+
+#: vLLM's treatments of a layer's weights that leave them as a checkpoint has them, on a CPU whose library does not
+#: pack matrices (:func:`trainers.engines.vllm.server.extension.keep_weights_loadable`).
+_UNCHANGED = ("NoneType", "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
+
+
+def loads_in_place(model: torch.nn.Module) -> bool:
+    """Return whether a model computes with weights as a checkpoint has them: then they can be copied over the old ones.
+
+    Otherwise vLLM makes each layer anew, converts it, and copies it to the old one; what waits for the rest of a layer,
+    or for padding (a vocabulary's, until the end), is a copy too.
+    """
+    # On a GPU this was never tried; Zen's library packs matrices.
+    if not current_platform.is_cpu() or getattr(current_platform, "is_zen_cpu", bool)():
+        return False
+    return all(
+        type(getattr(module, "quant_method", None)).__name__ in _UNCHANGED
+        and (type(module).__name__ == "Attention" or not hasattr(module, "process_weights_after_loading"))
+        for module in model.modules()
+    )
 
 
 class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -81,8 +104,8 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             if update_info.kind == "weights":
                 self._base = None
                 received = list(self._received(update_info))
-                self._load(received)
-                if update_info.shared is not None:
+                self._load(received, in_place=update_info.in_place)
+                if update_info.shared is not None and not update_info.in_place:
                     self._copy_waiting({value.untyped_storage().data_ptr() for _, value in received})
             elif update_info.kind == "base":
                 if not self._base_begun or self._base is None:
@@ -150,8 +173,8 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        if not self._reloading:
+    def _load(self, weights: Iterable[tuple[str, Tensor]], *, in_place: bool) -> None:
+        if not self._reloading and not in_place:
             initialize_layerwise_reload(self.model)
             self._reloading = True
         self.model.load_weights(weights)
@@ -167,7 +190,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
                 expected.add(name, value := value.to(dtype))
                 yield name, value
 
-        self._load(weights())
+        self._load(weights(), in_place=info.in_place)
         self.finish_weight_update()
         actual = {name: (bits(value),) for name, value in self.model.named_parameters()}
         if wrong := differing(expected.result(), actual):
