@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import current_flash_attention_impl
 from torch.nn.attention.varlen import varlen_attn
 
 
-def flag_of(kernel: Any) -> dict[str, Any]:
-    """Return the kernel's flag for fewer key than query heads, which torch needs after 2.11."""
-    return {"enable_gqa": True} if "enable_gqa" in inspect.signature(kernel).parameters else {}
+def option_of(kernel: Any, name: str, value: Any) -> dict[str, Any]:
+    """Return an option of the kernel; nothing in versions of torch that do not have it."""
+    return {name: value} if name in inspect.signature(kernel).parameters else {}
 
 
-_GROUPED_HEADS = flag_of(varlen_attn)
+_GROUPED_HEADS = option_of(varlen_attn, "enable_gqa", True)  # for fewer key than query heads; after torch 2.11
+_ONE_SPLIT = option_of(varlen_attn, "num_splits", 1)  # since torch 2.12
 
 
 def is_supported(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
@@ -38,7 +40,9 @@ def varlen_attention(
     """Attend causally within each sequence; the last query of a sequence sees its last key.
 
     The kernel aligns the causal mask to the bottom right, so that queries may be the last of a sequence whose first
-    keys were computed before. No sequence's result depends on the others: keys are not split between programs.
+    keys were computed before. No sequence's result depends on the others: keys are not split between programs. torch's
+    own FlashAttention 2 does that only for paged keys, and for one query a sequence without a mask, which these never
+    are; torch 2.12 refuses the option for it. FlashAttention 3, where a program has activated it, is told not to.
 
     Args:
         query: ``[tokens, heads, head_dim]``; the last dimension is contiguous, as of ``key`` and ``value``.
@@ -52,9 +56,11 @@ def varlen_attention(
     Returns:
         ``[tokens, heads, head_dim]``.
     """
-    grouped = _GROUPED_HEADS if query.shape[1] != key.shape[1] else {}
+    options = _GROUPED_HEADS if query.shape[1] != key.shape[1] else {}
+    if current_flash_attention_impl() == "FA3":
+        options = options | _ONE_SPLIT
     # The kernel counts the keys before a query's own; (-1, 0), all of them and none after, is its causal attention.
     before = -1 if window is None else window - 1
-    out = varlen_attn(query, key, value, *starts, *longest, scale=scale, window_size=(before, 0), **grouped)
+    out = varlen_attn(query, key, value, *starts, *longest, scale=scale, window_size=(before, 0), **options)
     assert isinstance(out, Tensor)
     return out

@@ -55,7 +55,7 @@ def pairs():
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(varlen, "varlen_attn", kernel)
-        patch.setattr(varlen, "_GROUPED_HEADS", varlen.flag_of(kernel))
+        patch.setattr(varlen, "_GROUPED_HEADS", varlen.option_of(kernel, "enable_gqa", True))
         made = []
         for kind, model in models:
             pair = []

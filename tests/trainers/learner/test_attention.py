@@ -107,6 +107,25 @@ def test_row_attention_compiles_without_graph_break():
     torch.testing.assert_close(compiled(query, key, value, None, None), _causal(query, key, value, None, None))
 
 
+@pytest.mark.parametrize("impl", [None, "FA3", "FA4"])
+def test_only_flash_attention_3_is_told_not_to_split(monkeypatch, impl):
+    """FlashAttention 2 of torch 2.12 refuses the option, FlashAttention 4 splits only where it is told to."""
+
+    def before(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+        return query
+
+    def since(*args, num_splits=None, **options):
+        assert num_splits == (1 if impl == "FA3" else None)
+        return before(*args, **options)
+
+    monkeypatch.setattr(varlen, "current_flash_attention_impl", lambda: impl)
+    query, starts = torch.randn(7, 4, 8), torch.tensor([0, 3, 7], dtype=torch.int32)
+    for kernel in (before, since):
+        monkeypatch.setattr(varlen, "varlen_attn", kernel)
+        monkeypatch.setattr(varlen, "_ONE_SPLIT", varlen.option_of(kernel, "num_splits", 1))
+        assert varlen.varlen_attention(query, query, query, (starts, starts), (4, 4)) is query
+
+
 @pytest.mark.parametrize("kv_heads", [2, 4])
 @pytest.mark.parametrize("has_flag", [False, True])
 def test_packed_kernel_call_fits_every_torch_version(monkeypatch, kv_heads, has_flag):
@@ -123,7 +142,7 @@ def test_packed_kernel_call_fits_every_torch_version(monkeypatch, kv_heads, has_
 
     kernel = since if has_flag else before
     monkeypatch.setattr(varlen, "varlen_attn", kernel)
-    monkeypatch.setattr(varlen, "_GROUPED_HEADS", varlen.flag_of(kernel))
+    monkeypatch.setattr(varlen, "_GROUPED_HEADS", varlen.option_of(kernel, "enable_gqa", True))
     query, key = torch.randn(1, 4, 7, 8), torch.randn(1, kv_heads, 7, 8)
     starts = torch.tensor([0, 3, 7], dtype=torch.int32)
     out = attention._packed(query, key, key, 0.3, starts, 4)
