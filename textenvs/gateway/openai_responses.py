@@ -143,6 +143,11 @@ def events(call: ModelCall, reply: ModelReply, number: int, created: int) -> Ite
                 yield named("response.function_call_arguments.done", **at, **done)
             case _:
                 yield named("response.output_item.added", output_index=place, item={**item, "summary": []})
+                within, (part,) = {**at, "summary_index": 0}, item["summary"]
+                yield named("response.reasoning_summary_part.added", **within, part={**part, "text": ""})
+                yield named("response.reasoning_summary_text.delta", **within, delta=part["text"])
+                yield named("response.reasoning_summary_text.done", **within, text=part["text"])
+                yield named("response.reasoning_summary_part.done", **within, part=part)
         yield named("response.output_item.done", output_index=place, item=item)
     yield named(f"response.{whole['status']}", response=whole)
 
@@ -163,13 +168,16 @@ def _messages(items: Any, earlier: Responses) -> Iterator[dict[str, Any]]:
             fields = Fields(earlier.items[reference], where)
         kind = fields.get("type") or "message"
         replied = kind in ("function_call", "reasoning") or (kind == "message" and fields.get("role") == "assistant")
-        begins = not replied or (kind != "function_call" and ("content" in reply or "tool_calls" in reply))
+        # Neighbouring texts of the assistant are one reply: Pydantic AI sends reasoning back as a text of its own.
+        begins = not replied or ("tool_calls" in reply and kind != "function_call")
+        begins |= "content" in reply and kind == "reasoning"
         if begins and reply:
             yield _whole(reply)
             reply = {}
         match kind:
             case "message" if replied:
-                reply["content"] = read_content(fields.get("content"), f"{where}.content", _part)
+                content = read_content(fields.get("content"), f"{where}.content", _part)
+                reply["content"] = _joined(reply["content"], content) if "content" in reply else content
             case "message":
                 content = read_content(fields.get("content"), f"{where}.content", _part)
                 yield {"role": fields.text("role", ""), "content": content}
@@ -189,6 +197,10 @@ def _messages(items: Any, earlier: Responses) -> Iterator[dict[str, Any]]:
                 raise RequestError(f"{where}: an item of the type {quoted(kind, 60)} is not offered")
     if reply:
         yield _whole(reply)
+
+
+def _joined(*contents: Any) -> list[Any]:
+    return [part for content in contents for part in ([text_part(content)] if isinstance(content, str) else content)]
 
 
 def _whole(reply: dict[str, Any]) -> dict[str, Any]:

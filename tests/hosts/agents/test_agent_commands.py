@@ -24,7 +24,7 @@ def play(*command, hook="demonstration"):
     if command[-1] == "cancelled":
         cancel_first_call(env)
     while not env.state.done:
-        *_, info = env.step(getattr(env, hook)(rng))
+        *_, info = env.step("<think>Let me see.</think>" + getattr(env, hook)(rng))
     env.close()
     return info.get("failure"), info["stop"], env.state.assistant_turns > 2
 

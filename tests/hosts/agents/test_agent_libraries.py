@@ -35,12 +35,12 @@ named = {"ids": lambda value: getattr(value, "__name__", None) or ",".join(map(s
 
 
 def play(agent, hook="demonstration", episodes=2):
-    """Return how episodes end, played by a script of the example program."""
+    """Return how episodes end, played by a script of the example program; the second has replies with reasoning."""
     env, rng, ends = Agent(agent, level="medium", **SCRIPTS), np.random.default_rng(0), []
     for seed in range(episodes):
         env.reset(seed=seed)
         while not env.state.done:
-            *_, info = env.step(getattr(env, hook)(rng))
+            *_, info = env.step(seed * "<think>Let me see.</think>" + getattr(env, hook)(rng))
         ends.append((info.get("failure"), env.state.stop, env.state.assistant_turns > 2))
     env.close()
     return ends
