@@ -21,8 +21,7 @@ from gateway_kit import answering, echo
 from examples.agents import openai_agents
 from textenvs.envs.agent import Agent
 from textenvs.gateway.server import gateway
-from textenvs.messages import text_of, user
-from textenvs.task import Task
+from textenvs.messages import text_of
 from textenvs.tools.formats import call
 
 SCRIPTS = {name: f"textenvs.envs.agent.example:{name}" for name in ("expert", "careless")}
@@ -64,8 +63,8 @@ def test_example_plays_and_survives_wrong_calls():
 
 
 STEPS = {
-    "tools": [("", call("calculate", a=3, sign="+", b=13)), ("", call("final_answer", answer="16"))],
-    "code": [("<code>\nprint(calculate(3, '+', 13))\n</code>",), ("<code>\nfinal_answer('16')\n</code>",)],
+    "tools": [("", [call("calculate", a=3, sign="+", b=13)]), ("", [call("final_answer", answer="16")])],
+    "code": [("<code>\nprint(calculate(3, '+', 13))\n</code>", ()), ("<code>\nfinal_answer('16')\n</code>", ())],
 }
 
 
@@ -73,13 +72,15 @@ STEPS = {
 @pytest.mark.parametrize("kind", STEPS)
 def test_smolagents_begin_a_context_with_each_call(kind, stream):
     """They write the calls of earlier replies into their text."""
-    replies = iter(STEPS[kind])
-    task = Task("a", "test", (user("Work out 3 + 13."),), "16")
-    with answering(lambda made: echo(*next(replies))(made)) as channel:
-        url = f"{gateway().url}/v1"
-        assert smolagents_program.run(task, url, channel.key, code=kind == "code", stream=stream) == 1.0
-        assert [observation.begins for observation in channel.observations] == [True, True]
-        assert "16" in text_of(channel.observations[1].call.messages[-1])
+    env = Agent(functools.partial(smolagents_program.run, code=kind == "code", stream=stream), level="easy")
+    opening, _ = env.reset(seed=0)
+    assert env.task.question == "Work out 3 + 13."
+    first, second = STEPS[kind]
+    conversation, *_ = env.step(env.format.write(*first))
+    assert (conversation[0], "16" in text_of(conversation[-1])) == (opening[0], True)
+    _, reward, _, _, info = env.step(env.format.write(*second))
+    assert (info.get("failure"), reward, len(env.state.contexts)) == (None, 1.0, 1)
+    env.close()
 
 
 class Answer(pydantic.BaseModel):
