@@ -6,6 +6,7 @@ import functools
 import inspect
 import threading
 
+import agents
 import langgraph_program
 import numpy as np
 import openai
@@ -81,6 +82,28 @@ def test_smolagents_begin_a_context_with_each_call(kind, stream):
     _, reward, _, _, info = env.step(env.format.write(*second))
     assert (info.get("failure"), reward, len(env.state.contexts)) == (None, 1.0, 1)
     env.close()
+
+
+SOLVE = openai_agents.CALCULATOR.as_tool("solve", "Work out an expression.")
+TWO_CALLS = [("", [call("solve", input="3 + 13"), call("solve", input="13 + 3")]), ("#### 16", ()), ("#### 16", ())]
+ONE_STEP = [("", [call("calculate", a=3, sign="+", b=13)]), ("#### 16", ())]
+TEAMS = {  # agents, their replies before the last, and the conversations that are left
+    "sub-agent": ({"tools": [SOLVE]}, [("", [call("solve", input="3 + 13")]), *ONE_STEP], 1),
+    "parallel sub-agents": ({"tools": [SOLVE]}, TWO_CALLS, 2),
+    "handoff": ({"handoffs": [openai_agents.CALCULATOR]}, [("", [call("transfer_to_calculator")]), *ONE_STEP[:1]], 1),
+}
+
+
+@pytest.mark.parametrize("team", TEAMS)
+def test_agents_of_a_team_have_contexts(team):
+    options, replies, left = TEAMS[team]
+    manager = agents.Agent(name="Manager", instructions="Let others work it out.", model="policy", **options)
+    env = Agent(functools.partial(openai_agents_program.run, agent=manager), level="easy")
+    env.reset(seed=0)
+    for text, calls in [*replies, ("#### 16", ())]:
+        *_, info = env.step(env.format.write(text, calls))
+    env.close()
+    assert (info.get("failure"), info["stop"], len(env.state.contexts)) == (None, "solved", left)
 
 
 class Answer(pydantic.BaseModel):
