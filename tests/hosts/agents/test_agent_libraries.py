@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import sys
 import threading
 
 import agents
@@ -17,6 +18,7 @@ import pydantic_ai_program
 import pytest
 import smolagents
 import smolagents_program
+from arithmetic import grade
 from gateway_kit import answering, echo
 
 from examples.agents import openai_agents
@@ -61,6 +63,37 @@ def test_example_plays_and_survives_wrong_calls():
         *_, info = env.step(env.format.write("", [wrong]))
         assert (info.get("failure"), info["stop"]) == (None, stop)
     env.close()
+
+
+SCRIPT = """
+import json, os
+from agents import Agent, Runner, function_tool
+
+@function_tool
+def calculate(a: float, sign: str, b: float) -> float:
+    "Work out one operation."
+    return {"+": a + b, "-": a - b, "*": a * b}[sign]
+
+agent = Agent(name="Calculator", instructions="Use the tool.", tools=[calculate])
+result = Runner.run_sync(agent, json.loads(os.environ["TEXTENVS_TASK"])["question"])
+print(result.final_output)
+"""
+
+
+def right_answer(task, messages, files):
+    return grade(task, text_of(messages[-1]))
+
+
+def test_unchanged_script_plays_as_a_command(tmp_path):
+    """It finds the gateway by the variables of OpenAI's client, and names a model of OpenAI's."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py"]
+    env = Agent(command=command, files=str(tmp_path), scorer=right_answer, level="easy", **SCRIPTS)
+    env.reset(seed=0)
+    while not env.state.done:
+        *_, info = env.step(env.demonstration(np.random.default_rng(0)))
+    env.close()
+    assert (info.get("failure"), info["stop"], env.state.assistant_turns) == (None, "solved", 2)
 
 
 STEPS = {
