@@ -1,8 +1,8 @@
 #!/bin/sh
 # OpenAI's Codex CLI (`npm install -g @openai/codex`) as a program under training: docs/environments/agent.md.
 #
-# Its settings and its log are in the episode's folder. Searching the web and sub-agents are off: a service would do the
-# one, and the others hold conversations of their own. The commands that it runs are not isolated.
+# Its settings and its log are in the episode's folder. Searching the web is off, because the service would do that. The
+# commands that it runs are not isolated.
 export CODEX_HOME="$PWD/.codex"
 mkdir "$CODEX_HOME"
 cat > "$CODEX_HOME/config.toml" <<END
@@ -11,7 +11,6 @@ model_provider = "textenvs"
 web_search = "disabled"
 allow_login_shell = false
 [features]
-multi_agent = false
 shell_snapshot = false
 [analytics]
 enabled = false

@@ -62,6 +62,7 @@ class ModelCall:
         include_usage: Whether a stream ends with the usage (OpenAI's chat completions).
         instructions: Whether the first message belongs to this call alone (OpenAI's responses).
         reasoning: Whether the program asked to see the reasoning (Anthropic's messages).
+        namespaces: By the name of a tool that has one: its namespace and its name there (OpenAI's responses).
     """
 
     protocol: Protocol
@@ -75,6 +76,7 @@ class ModelCall:
     include_usage: bool = False
     instructions: bool = False
     reasoning: bool = False
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..messages import Message, Messages, image_part, text_of, text_part
+from ..messages import Messages, image_part, text_of, text_part
 from ..text import quoted
 from .model_call import (
     Fields,
@@ -47,7 +48,7 @@ class Responses:
     def remember(self, call: ModelCall, reply: ModelReply, number: int) -> None:
         messages = call.messages[1:] if call.instructions else call.messages
         self.conversations[_id(number)] = (*messages, reply.message)
-        for item in _output(reply.message, number):
+        for item in _output(call, reply, number):
             self.items[item["id"]] = item
 
 
@@ -57,7 +58,9 @@ def read(body: Any, earlier: Responses) -> ModelCall:
     fields.refuse(_REFUSED)
     text = Fields(fields.get("text") or {}, "text")
     read_format(text.get("format"), "text.format")
-    tools = checked_tools(_tool(tool, f"tools[{i}]") for i, tool in enumerate(fields.items("tools")))
+    namespaces: dict[str, tuple[str, str]] = {}
+    declared = [_tools(tool, f"tools[{i}]", namespaces) for i, tool in enumerate(fields.items("tools"))]
+    tools = checked_tools(itertools.chain.from_iterable(declared))
     messages: list[Any] = []
     if instructions := fields.text("instructions", ""):
         messages.append({"role": "system", "content": instructions})
@@ -88,6 +91,7 @@ def read(body: Any, earlier: Responses) -> ModelCall:
         stream=fields.flag("stream"),
         instructions=bool(instructions),
         reasoning=bool(fields.get("reasoning")),
+        namespaces=namespaces,
     )
 
 
@@ -104,7 +108,7 @@ def response(call: ModelCall, reply: ModelReply, number: int, created: int) -> d
     return {
         **_head(call, number, created, "incomplete" if cut else "completed"),
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": _output(reply.message, number, logprob_entries(call, reply)),
+        "output": _output(call, reply, number),
         "usage": usage,
     }
 
@@ -143,6 +147,11 @@ def events(call: ModelCall, reply: ModelReply, number: int, created: int) -> Ite
                 yield named("response.function_call_arguments.done", **at, **done)
             case _:
                 yield named("response.output_item.added", output_index=place, item={**item, "summary": []})
+                within, (part,) = {**at, "summary_index": 0}, item["summary"]
+                yield named("response.reasoning_summary_part.added", **within, part={**part, "text": ""})
+                yield named("response.reasoning_summary_text.delta", **within, delta=part["text"])
+                yield named("response.reasoning_summary_text.done", **within, text=part["text"])
+                yield named("response.reasoning_summary_part.done", **within, part=part)
         yield named("response.output_item.done", output_index=place, item=item)
     yield named(f"response.{whole['status']}", response=whole)
 
@@ -163,18 +172,24 @@ def _messages(items: Any, earlier: Responses) -> Iterator[dict[str, Any]]:
             fields = Fields(earlier.items[reference], where)
         kind = fields.get("type") or "message"
         replied = kind in ("function_call", "reasoning") or (kind == "message" and fields.get("role") == "assistant")
-        begins = not replied or (kind != "function_call" and ("content" in reply or "tool_calls" in reply))
+        # Neighbouring texts of the assistant are one reply: Pydantic AI sends reasoning back as a text of its own.
+        begins = not replied or ("tool_calls" in reply and kind != "function_call")
+        begins |= "content" in reply and kind == "reasoning"
         if begins and reply:
             yield _whole(reply)
             reply = {}
         match kind:
             case "message" if replied:
-                reply["content"] = read_content(fields.get("content"), f"{where}.content", _part)
+                content = read_content(fields.get("content"), f"{where}.content", _part)
+                reply["content"] = _joined(reply["content"], content) if "content" in reply else content
             case "message":
                 content = read_content(fields.get("content"), f"{where}.content", _part)
                 yield {"role": fields.text("role", ""), "content": content}
             case "function_call":
-                function = {"name": fields.text("name"), "arguments": fields.text("arguments", "{}")}
+                name = fields.text("name")
+                if "namespace" in fields:
+                    name = _full_name(fields.text("namespace"), name)
+                function = {"name": name, "arguments": fields.text("arguments", "{}")}
                 made = {"id": fields.text("call_id"), "type": "function", "function": function}
                 reply.setdefault("tool_calls", []).append(made)
             case "function_call_output":
@@ -189,6 +204,10 @@ def _messages(items: Any, earlier: Responses) -> Iterator[dict[str, Any]]:
                 raise RequestError(f"{where}: an item of the type {quoted(kind, 60)} is not offered")
     if reply:
         yield _whole(reply)
+
+
+def _joined(*contents: Any) -> list[Any]:
+    return [part for content in contents for part in ([text_part(content)] if isinstance(content, str) else content)]
 
 
 def _whole(reply: dict[str, Any]) -> dict[str, Any]:
@@ -206,8 +225,26 @@ def _part(fields: Fields) -> Any:
     raise RequestError(f"{fields.where}: a part is a text or an image's URL, not {quoted(fields.get('type'), 60)}")
 
 
-def _tool(tool: Any, where: str) -> dict[str, Any]:
+def _tools(tool: Any, where: str, namespaces: dict[str, tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    """Yield the schemas of a function, or of a namespace's functions, whose names are added to ``namespaces``."""
     fields = Fields(tool, where)
+    if fields.get("type") != "namespace":
+        yield _tool(fields, where)
+        return
+    namespace = fields.text("name")
+    for i, item in enumerate(fields.items("tools")):
+        schema = _tool(Fields(item, f"{where}.tools[{i}]"), f"{where}.tools[{i}]")
+        name = schema["function"]["name"]
+        full = _full_name(namespace, name)
+        namespaces[full] = (namespace, name)
+        yield {**schema, "function": {**schema["function"], "name": full}}
+
+
+def _full_name(namespace: str, name: str) -> str:
+    return f"{namespace}__{name}"
+
+
+def _tool(fields: Fields, where: str) -> dict[str, Any]:
     if fields.get("type") != "function":
         raise RequestError(
             f"{where}: a tool is a function, not of the type {quoted(fields.get('type'), 60)}",
@@ -256,7 +293,8 @@ def _head(call: ModelCall, number: int, created: int, status: str) -> dict[str, 
     }
 
 
-def _output(message: Message, number: int, logprobs: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+def _output(call: ModelCall, reply: ModelReply, number: int) -> list[dict[str, Any]]:
+    message, logprobs = reply.message, logprob_entries(call, reply)
     items: list[dict[str, Any]] = []
     if message.get("reasoning_content"):
         summary = [{"type": "summary_text", "text": message["reasoning_content"]}]
@@ -268,5 +306,7 @@ def _output(message: Message, number: int, logprobs: list[dict[str, Any]] | None
         items.append({**head, "content": [part]})
     for place, made in enumerate(calls):
         head = {"id": f"fc_{number}_{place}", "type": "function_call", "call_id": made["id"], "status": "completed"}
-        items.append({**head, **made["function"]})
+        namespace = call.namespaces.get(made["function"]["name"])
+        own = {} if namespace is None else {"namespace": namespace[0], "name": namespace[1]}
+        items.append({**head, **made["function"], **own})
     return items

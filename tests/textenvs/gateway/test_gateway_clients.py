@@ -216,6 +216,17 @@ def test_settings_without_effect_are_accepted(protocol):
         assert observation.call.tool_choice == "function:double"
 
 
+def test_responses_stream_the_reasoning():
+    message = {**assistant("Yes."), "reasoning_content": "Hm."}
+    with answering(lambda call: ModelReply(message)) as channel:
+        stream = chat_client(channel).responses.stream(model="any", input="?")
+        with stream as events:
+            deltas = [(event.type, event.delta) for event in events if event.type.endswith("delta")]
+            reasoning, _ = events.get_final_response().output
+    assert deltas == [("response.reasoning_summary_text.delta", "Hm."), ("response.output_text.delta", "Yes.")]
+    assert [part.text for part in reasoning.summary] == ["Hm."]
+
+
 def test_unknown_usage_is_zero():
     with answering(echo()) as channel:
         client = chat_client(channel)

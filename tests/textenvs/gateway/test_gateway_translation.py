@@ -154,6 +154,35 @@ def test_anthropic_blocks_become_messages():
     assert call.messages[3]["tool_call_id"] == "t1"
 
 
+def test_namespaces_are_prefixes_of_names():
+    function = {"type": "function", "name": "find", "parameters": {}}
+    tools = [function, {"type": "namespace", "name": "web", "description": "Search.", "tools": [function]}]
+    earlier = openai_responses.Responses()
+    call = openai_responses.read({"input": "?", "tools": tools}, earlier)
+    assert [tool["function"]["name"] for tool in call.tools] == ["find", "web__find"]
+    message = assistant("", [make_call("find", "{}", "call_0"), make_call("web__find", "{}", "call_1")])
+    items = openai_responses.response(call, ModelReply(message), 1, 2)["output"]
+    assert [(item["name"], item.get("namespace")) for item in items] == [("find", None), ("find", "web")]
+    again = openai_responses.read({"input": [user("?"), *items, user("?")], "tools": tools}, earlier)
+    assert message_key(again.messages[1]) == message_key(message)
+
+
+def test_neighbouring_texts_of_a_reply_are_one_message():
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    parts = [{"type": "output_text", "text": "I look."}]
+    items = [
+        assistant("<think>Hm.</think>"),
+        {"role": "assistant", "content": parts},
+        call,
+        assistant("So."),
+        user("?"),
+    ]
+    messages = openai_responses.read({"input": items}, openai_responses.Responses()).messages
+    assert [(message["content"], len(message.get("tool_calls", ()))) for message in messages] == [
+        ("<think>Hm.</think>\nI look.", 1), ("So.", 0), ("?", 0),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("choice", ["auto", "none", "required", {"type": "function", "function": {"name": "f"}}])
 def test_tool_choice_is_read(choice):
     tools = [{"type": "function", "function": {"name": "f"}}]
