@@ -70,15 +70,15 @@ def run(tmp_path_factory):
     return synthetic.write_run(tmp_path_factory.mktemp("viewer") / "run", 2, 2, 3)
 
 
-def test_left_contexts_of_an_evaluation_are_in_the_page():
+def test_page_has_contexts_of_an_evaluation():
     left = (user("Before."), assistant("Long ago."))
     record = Record(0, 0, 3, 1, "key", "source", turn_rewards=(1.0,), terminated=True, stop="solved")
-    shown = [
+    entries = [
         episode_json(_of_record(0, replace(record, messages=(user("Now."),), contexts=contexts)))
         for contexts in ((left,), ())
     ]
-    assert shown[0]["contexts"] == [list(left)]
-    assert "contexts" not in shown[1]
+    assert entries[0]["contexts"] == [list(left)]
+    assert "contexts" not in entries[1]
 
 
 def test_episode_of_several_contexts_is_not_continued(tmp_path):
