@@ -73,7 +73,7 @@ class Branch:
         self._rng = np.random.default_rng(episode.env_seed or 0)
         if episode.env_seed is None or episode.task_index is None or episode.task_index < 0:
             raise BranchError("the record has no seed, or no index of its task, so it cannot be played again")
-        if episode.record is not None and episode.record.contexts:
+        if _has_contexts(episode):
             raise BranchError("the record has several contexts, and only an episode of one conversation is continued")
         replies = replies_of(episode)
         if not 0 <= turn <= len(replies):
@@ -206,6 +206,16 @@ class Branch:
 
     def close(self) -> None:
         self._env.close()
+
+
+def _has_contexts(episode: Episode) -> bool:
+    """Return whether the messages of an episode are only the last of its conversations."""
+    if episode.record is not None:
+        return bool(episode.record.contexts)
+    if episode.tokens is None or len(episode.tokens.segment_starts) < 2:
+        return False
+    replies = sum(message["role"] == "assistant" for message in episode.messages)
+    return replies < len(episode.turn_rewards) + episode.first_turn
 
 
 def replies_of(episode: Episode) -> list[Message]:

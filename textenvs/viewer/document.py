@@ -279,6 +279,8 @@ def episode_json(episode: Episode) -> dict[str, Any]:
     if episode.tokens is not None and len(episode.tokens.token_ids):
         entry["tokens"] = _tokens(episode.tokens)
     if (record := episode.record) is not None:
+        if record.contexts:
+            entry["contexts"] = [list(messages) for messages in record.contexts]
         entry["record"] = {
             name: getattr(record, name)
             for name in ("prompt_tokens", "completion_tokens", "cut_replies", "cost", "tool_calls", "tool_errors")

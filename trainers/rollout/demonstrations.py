@@ -25,6 +25,7 @@ from textenvs.data import TaskError
 from textenvs.data.files import file_rows, without_nulls
 from textenvs.env import NoDemonstration, TextEnv
 from textenvs.messages import Messages, check_conversation, copy_messages, text_of
+from textenvs.turn import messages_of_turn
 
 from ..chat_template import RendererError, Tools
 from ..engines.base import Generation
@@ -75,6 +76,7 @@ def play(
 ) -> Iterator[Demonstration]:
     """Let the environment's scripted expert play ``count`` episodes, with careless replies among its turns.
 
+    Yields a demonstration for each conversation of an episode with replies to imitate: mostly one.
     Its hooks ``demonstration`` and ``careless_reply`` reply. ``seed`` decides tasks, the demonstrator's randomness and
     the places of mistakes; only the first ``tasks`` tasks are played, ``None`` for all. ``mistake_rate``, in [0, 1), is
     the probability, at each turn, of a careless reply instead of the expert's; ``mistake_weight`` the imitation weight
@@ -101,7 +103,7 @@ def play(
             rng = np.random.default_rng((seed, number))
             number += 1
             try:
-                conversation, opening, wrongs = _episode(env, rng, tasks, mistake_rate, call)
+                talks = _episode(env, rng, tasks, (mistake_rate, mistake_weight), call)
             except NoDemonstration as error:
                 without += 1
                 if without >= _WITHOUT:
@@ -114,10 +116,9 @@ def play(
                     f"{error}: a server must run and show its scripted replies (textenvs serve --allow expert); "
                     "else give conversations to imitate (files with a column 'messages'), or switch the warm start off"
                 ) from error
-            weights = [mistake_weight if wrong else 1.0 for wrong in wrongs]
-            if any(weights):
+            if any(any(talk.weights) for talk in talks):
                 played, without = played + 1, 0
-                yield _up_to_last_imitated(conversation, opening, weights)
+                yield from (_up_to_last_imitated(talk) for talk in talks if any(talk.weights))
 
 
 def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -163,15 +164,48 @@ class _Thread:
                 result.set_exception(error)
 
 
+@dataclass
+class _Talk:
+    """A conversation, and the imitation weight of each of its assistant messages; 0 for those that it began with."""
+
+    messages: Messages
+    weights: list[float]
+
+    @classmethod
+    def begun(cls, messages: Messages) -> _Talk:
+        return cls(messages, [0.0] * _replies(messages))
+
+
+def _replies(messages: Messages) -> int:
+    return sum(message["role"] == "assistant" for message in messages)
+
+
+def _entered(talks: list[_Talk], context: Messages) -> _Talk:
+    """Return the conversation that an observation continues, the longest one, or a new one among ``talks``."""
+    begun = [talk for talk in talks if context[: len(talk.messages)] == talk.messages]
+    if not begun:
+        talks.append(_Talk.begun(context))
+        return talks[-1]
+    talk = max(begun, key=lambda talk: len(talk.messages))
+    talk.weights += [0.0] * _replies(context[len(talk.messages) :])
+    talk.messages = context
+    return talk
+
+
 def _episode(
-    env: TextEnv[Any], rng: np.random.Generator, tasks: int | None, mistake_rate: float, call: Callable[..., Any]
-) -> tuple[Messages, int, list[bool]]:
-    """Return a conversation, the number of messages in its opening, and which replies are careless."""
+    env: TextEnv[Any],
+    rng: np.random.Generator,
+    tasks: int | None,
+    mistakes: tuple[float, float],
+    call: Callable[..., Any],
+) -> list[_Talk]:
+    """Return the conversations of an episode; ``mistakes`` are the rate and the weight of careless replies."""
+    mistake_rate, mistake_weight = mistakes
     seed = int(rng.integers(2**31))
     options = None if tasks is None else {"task_index": int(rng.integers(tasks))}
     conversation, _ = call("reset", env.reset, seed=seed, options=options)
-    opening = len(conversation)
-    wrongs: list[bool] = []
+    talk = _Talk.begun(conversation)
+    talks = [talk]
     done = False
     while not done:
         wrong = bool(rng.random() < mistake_rate)
@@ -186,18 +220,22 @@ def _episode(
                 + ("set mistake_rate (and careless_steps, of a warm start) to 0, " if wrong else "")
                 + "or switch the warm start off"
             ) from error
-        conversation, _, terminated, truncated, _ = call("step", env.step, reply)
+        contexts = env.state.contexts
+        _, _, terminated, truncated, _ = call("step", env.step, reply)
         done = terminated or truncated
-        wrongs.append(wrong)
-    return conversation, opening, wrongs
+        added, context = messages_of_turn(env.state, len(talk.messages), contexts)
+        talk.messages = (*talk.messages, *added)
+        talk.weights.append(mistake_weight if wrong else 1.0)
+        if context is not None:
+            talk = _entered(talks, context)
+    return talks
 
 
-def _up_to_last_imitated(conversation: Messages, opening: int, weights: Sequence[float]) -> Demonstration:
-    """Return the conversation up to the last imitated reply. An opening's own replies (few-shot) are not imitated."""
-    last = max(turn for turn, weight in enumerate(weights) if weight > 0)
-    few_shot = sum(message["role"] == "assistant" for message in conversation[:opening])
-    replies = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
-    return Demonstration(conversation[: replies[few_shot + last] + 1], (*([0.0] * few_shot), *weights[: last + 1]))
+def _up_to_last_imitated(talk: _Talk) -> Demonstration:
+    """Return a conversation up to the last imitated reply. An opening's own replies (few-shot) are not imitated."""
+    last = max(number for number, weight in enumerate(talk.weights) if weight > 0)
+    replies = [i for i, message in enumerate(talk.messages) if message["role"] == "assistant"]
+    return Demonstration(talk.messages[: replies[last] + 1], tuple(talk.weights[: last + 1]))
 
 
 def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:

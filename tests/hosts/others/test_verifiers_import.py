@@ -9,6 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 import textenvs
 from textenvs.integrations.importers.verifiers import Verifiers, _engines
+from textenvs.messages import assistant, user
 
 CHAT = {"agent": {"harness": {"id": "textenvs_verifiers"}, "runtime": {"type": "subprocess"}}}
 
@@ -52,6 +53,35 @@ def test_foreign_taskset():
     assert info["metrics"] == {"length": 8.0}
     env.reset(seed=0, options={"task_index": 0})
     assert env.step("It is certainly 3.")[1] == 0.0
+    env.close()
+
+
+def test_harness_streams_and_rewrites_its_history():
+    env = Verifiers("toy_taskset", config={"agent": {**CHAT["agent"], "harness": {"id": "toy_harness"}}})
+    observation, _ = env.reset(seed=0, options={"task_index": 1})
+    first = (*observation, assistant("Is it 3?"))
+    second, *_ = env.step("Is it 3?")
+    assert second == (user("Check: Is it 3?"),)
+    third, *_ = env.fork().step("No.")
+    assert env.step("No.")[0] == third == (user("So far: No."), assistant("Is it 3?"), user("Well?"))
+    fourth, *_ = env.step("Hm.")
+    assert fourth == (*first, user("Sure?"))
+    assert env.state.contexts == ((*second, assistant("No.")), (*third, assistant("Hm.")))
+    _, reward, terminated, _, info = env.step("It is 4.")
+    assert (reward, terminated, info["terms"]) == (1.5, True, {"right": 1.0, "short": 0.5})
+    env.close()
+
+
+def test_each_trace_pays_its_own_reply():
+    env = Verifiers("toy_taskset", config={**CHAT, "id": "best-of-n", "n": 3})
+    observation, _ = env.reset(seed=0, options={"task_index": 1})
+    for reply in ("It is certainly 3.", "It is 4."):
+        following, reward, *_ = env.step(reply)
+        assert (following, reward) == (observation, 0.0)
+    _, reward, terminated, _, info = env.step("It is surely 4.")
+    assert info["earlier"] == {0: {"right": 0.0, "short": 0.0}, 1: {"right": 1.0, "short": 0.5}}
+    assert (info["terms"], reward, terminated) == ({"right": 2.0, "short": 0.5}, 2.5, True)
+    assert info["metrics"]["best"] == pytest.approx(1 / 3)
     env.close()
 
 

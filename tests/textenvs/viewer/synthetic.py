@@ -160,6 +160,29 @@ def hostile_rows():
     return rows
 
 
+def several_contexts():
+    """An episode whose second turn is a sub-agent's: its context stands first, because it was used last before."""
+    (row,) = rows_of(1, 1, 1, forks=False)
+    aside = [{"role": "user", "content": "Check it."}, {"role": "assistant", "content": "It is right."}]
+    main = [
+        {"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Perhaps seven."},
+        {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "#### 7"},
+    ]  # fmt: skip
+    row |= {column: None for column in EXPLAINED if isinstance(row.get(column), list)}
+    parts = [(tokens_of(aside, 0), [1]), (tokens_of(main, 0), [0, 2])]
+    text = [piece for (pieces, _, _), _ in parts for piece in pieces]
+    mask = [action for (_, actions, _), _ in parts for action in actions]
+    turns = [-1 if own < 0 else numbers[own] for (_, _, owns), numbers in parts for own in owns]
+    size, rewards = len(text), [0.25, -0.5, 1.0]
+    row |= {
+        "messages": main, "turn_rewards": rewards, "turn_terms": [[("right", value)] for value in rewards],
+        "episode_id": "several", "token_text": text, "token_ids": [1] * size, "action_mask": mask, "turn_id": turns,
+        "logprobs": [0.0] * size, "weight_version": [0 if action else -1 for action in mask],
+        "segment_starts": [0, len(parts[0][0][0])], "credit_moved": None, "fork_value": None,
+    }  # fmt: skip
+    return row
+
+
 def write_rows(path, rows, **info):
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = arrow_schema(PLAYED, EXPLAINED)

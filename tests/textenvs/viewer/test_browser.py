@@ -1,6 +1,7 @@
 """The page in a real Chromium, driven by Playwright: `make test-viewer` installs both and runs these."""
 
 import json
+import re
 import threading
 from pathlib import Path
 
@@ -112,6 +113,28 @@ def test_colours_and_keys(page, run):
     page.keyboard.press("0")
     page.keyboard.press("t")
     page.wait_for_selector(".message.user")
+
+
+def test_contexts_are_drawn_as_lanes(page, tmp_path):
+    synthetic.write_rows(tmp_path / "one.parquet", [synthetic.several_contexts()], kind="train", iteration=1)
+    where = write_page(Document([tmp_path / "one.parquet"]), tmp_path / "view.html").as_uri()
+    go(page, f"{where}#/run/0/train/1/e/several", "[data-lanes='2']")
+    cells = page.eval_on_selector_all(
+        ".lanes button", "all => all.map(e => [e.textContent, e.style.gridRow, e.style.gridColumn])"
+    )
+    assert sorted((text, row.split(" ")[0], column.split(" ")[0]) for text, row, column in cells) == [
+        ("1", "1", "2"),
+        ("2", "2", "3"),
+        ("3", "1", "4"),
+    ]
+    # The last observation's replies are the turns of its own context.
+    heads = page.eval_on_selector_all(".message.assistant h4", "all => all.map(e => e.textContent)")
+    assert [re.search(r"turn (\d)\D*reward ([\d.]+)", text).groups() for text in heads] == [("1", "0.25"), ("3", "1")]
+    page.click(".lanes button >> text=2")
+    page.wait_for_selector("[data-sum]")
+    assert "turn 2" in text_of(page, "[data-sum]")
+    (first, second) = page.eval_on_selector_all(".message h4", "all => all.map(e => e.textContent)")
+    assert (first, second) == ("context 2 turns 2", "context 1 turns 1, 3")
 
 
 def test_filters_and_search(page, run):

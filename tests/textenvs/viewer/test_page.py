@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,11 +17,16 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
+import textenvs
 from textenvs.cli import main
+from textenvs.evaluate.records import Record
 from textenvs.evaluate.statistics import mean_interval
+from textenvs.messages import assistant, user
 from textenvs.records import RecordsError, open_run
+from textenvs.records.reader import _of_record
 from textenvs.viewer import Document, write_page
-from textenvs.viewer.document import _numbers
+from textenvs.viewer.branches import Branch, BranchError
+from textenvs.viewer.document import _numbers, episode_json
 from textenvs.viewer.page import served_page
 
 VIEWER = Path(synthetic.__file__).parents[3] / "textenvs" / "viewer"
@@ -62,6 +68,25 @@ def data_of(path):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return synthetic.write_run(tmp_path_factory.mktemp("viewer") / "run", 2, 2, 3)
+
+
+def test_page_has_contexts_of_an_evaluation():
+    left = (user("Before."), assistant("Long ago."))
+    record = Record(0, 0, 3, 1, "key", "source", turn_rewards=(1.0,), terminated=True, stop="solved")
+    entries = [
+        episode_json(_of_record(0, replace(record, messages=(user("Now."),), contexts=contexts)))
+        for contexts in ((left,), ())
+    ]
+    assert entries[0]["contexts"] == [list(left)]
+    assert "contexts" not in entries[1]
+
+
+def test_episode_of_several_contexts_is_not_continued(tmp_path):
+    synthetic.write_rows(tmp_path / "one.parquet", [synthetic.several_contexts()], kind="train", iteration=1)
+    (iteration,) = open_run(tmp_path / "one.parquet").iterations
+    (episode,) = iteration.episodes()
+    with pytest.raises(BranchError, match="several contexts"):
+        Branch(episode, 1, textenvs.make(synthetic.ENVIRONMENT["id"]))
 
 
 def test_page_runs_own_script_and_loads_nothing():

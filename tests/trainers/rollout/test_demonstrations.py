@@ -18,6 +18,7 @@ import pytest
 from chat_styles import make_tokenizer, tokenizer_of, tool_schema
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_envs import Contexts
 
 import textenvs
 from textenvs import NoDemonstration, Task, TextEnv, Turn
@@ -90,6 +91,30 @@ def test_only_the_expert_replies_are_imitated():
     # An episode whose three turns were all mistakes has nothing to imitate; another one is played instead.
     share = np.mean([len(demonstration.imitate) > 1 for demonstration in played])
     assert share == pytest.approx((0.4 - 0.4**3) / (1 - 0.4**3), abs=0.09)
+
+
+class Script(Contexts):
+    """Its expert branches off, goes back and ends; the careless reply goes on."""
+
+    def demonstration(self, rng):
+        back = "back 0" if self.state.contexts else "more"
+        return ("more", "branch", back, "anew", "end")[min(self.state.assistant_turns, 4)]
+
+    def careless_reply(self, rng):
+        return "more"
+
+
+def test_each_context_is_a_demonstration():
+    branched, went_back, last = play(Script(), 1, seed=0)
+    assert [m["content"] for m in branched.messages if m["role"] == "assistant"] == ["more", "branch", "anew"]
+    assert branched.imitate == (1.0, 1.0, 1.0)
+    assert [m["content"] for m in went_back.messages if m["role"] == "assistant"] == ["back 0"]
+    assert went_back.messages[0] == branched.messages[0]
+    assert (last.messages[-1], last.imitate) == (assistant("end"), (1.0,))
+    for demonstration in play(Script(), 20, seed=1, mistake_rate=0.5):
+        replies = [m["content"] for m in demonstration.messages if m["role"] == "assistant"]
+        assert len(replies) == len(demonstration.imitate)
+        assert demonstration.imitate[-1] == 1.0
 
 
 def test_mistakes_may_be_imitated_little():

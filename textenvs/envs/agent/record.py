@@ -26,10 +26,11 @@ _HINT = "record it again with `textenvs record`"
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run: its messages, and the places of the replies among them."""
+    """A recorded run: its messages, the places of the replies among them, and contexts that were left before them."""
 
     messages: Messages
     replies: tuple[int, ...]
+    contexts: tuple[Messages, ...] = ()
 
 
 class Record:
@@ -62,6 +63,8 @@ class Record:
         run = self._runs.get(task.key)
         if run is None:
             raise NoDemonstration(f"{self.path} has no solved run of task {task.key!r}")
+        if run.contexts:
+            return self._reply_among(task, run, messages)
         if number >= len(run.replies):
             raise self._differs(task, f"call {number + 1} is one more than there were")
         place = run.replies[number]
@@ -73,6 +76,26 @@ class Record:
             problem = f"message {which + 1} of the program was {texts[0]} and is {texts[1]} now"
             raise self._differs(task, f"in call {number + 1}, {problem}")
         return run.messages[place]
+
+    def _reply_among(self, task: Task, run: Run, messages: Messages) -> Message:
+        """Return the reply to a call in a run of several contexts, whose order of turns is not recorded."""
+        now = _parts(messages)
+        replies = [
+            message
+            for conversation in (*run.contexts, run.messages)
+            for place, message in enumerate(conversation)
+            if message["role"] == "assistant" and _parts(conversation[:place]) == now
+        ]
+        if not replies:
+            raise self._differs(
+                task, f"no call of the record ends with {quoted(now[-1][1], 80)} after the same messages"
+            )
+        if any(reply != replies[0] for reply in replies):
+            raise NotImplementedError(
+                f"the record {self.path} of task {task.key!r} has several replies to the same call (which ends with "
+                f"{quoted(now[-1][1], 80)}), and does not say which one came first"
+            )
+        return replies[0]
 
     def _differs(self, task: Task, problem: str) -> NotImplementedError:
         return NotImplementedError(
@@ -123,6 +146,8 @@ def _run(row: Mapping[str, Any]) -> Run:
     messages = copy_messages(check_conversation(row["messages"], "messages"))
     replies = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     turns = int(row["assistant_turns"])
+    if contexts := row.get("contexts"):
+        return Run(messages, (), tuple(copy_messages(check_conversation(talk, "contexts")) for talk in contexts))
     if not 0 < turns <= len(replies):
         raise ValueError(f"it has {len(replies)} messages of the assistant for {turns} turns")
     return Run(messages, tuple(replies[-turns:]))  # those before are the program's own

@@ -20,10 +20,11 @@ from ...external import Answer, ExternalEnv, ExternalState
 from ...gateway.channel import Ended
 from ...gateway.conversations import Conversations
 from ...gateway.model_call import ModelReply
-from ...gateway.session import Observation, Session
-from ...messages import Message, user
+from ...gateway.session import Observation, Session, message_key
+from ...messages import Message, assistant, user
 from ...options import PositiveInt, Seconds, checked
 from ...task import Task
+from ...tools.call_format import make_call
 from .seeds import seed_of
 
 _MISSING = "this needs verifiers 0.4: pip install 'verifiers>=0.4'"
@@ -43,9 +44,10 @@ class Verifiers(ExternalEnv[ExternalState]):
 
     The environment, its harness and its scoring run as they are, on this machine. Only the model is missing: where the
     harness calls it, the call's messages are the observation, and the reply to ``step`` is its answer. So a turn is a
-    model call. verifiers rewards a rollout as a whole, and the reward comes on the last turn, with verifiers' names for
-    its terms. A rollout that verifiers calls truncated is ``truncated``; one that it records an error for fails
-    (``info["failed"]``).
+    model call, and a call that extends no conversation begins a context. verifiers rewards a trace as a whole, and the
+    reward comes on the last turn, with verifiers' names for its terms; of several traces that are to be learned from,
+    each pays its own last reply. A rollout that verifiers calls truncated is ``truncated``; one that it records an
+    error for fails (``info["failed"]``).
 
     Verifiers has tasks, and no seeds: a fork plays the same task again with the same replies, and where the environment
     then says something else, the step fails.
@@ -191,27 +193,29 @@ class _Rollout:
             if not isinstance(opening, Observation):
                 raise _failure("the rollout ended before it called the model")
             self._conversations = Conversations()
+            self._replies: list[Any] = []  # their keys, by turn
             self.opening = self._conversations.begin(opening, opening.new)
         except BaseException:
             self.close()
             raise
 
     def reply(self, message: Message) -> Answer:
+        self._replies.append(message_key(message))
         self._channel.answer(ModelReply(message, "tool_calls" if message.get("tool_calls") else "stop"))
         following = self._next()
         if isinstance(following, Observation):
             return Answer(**self._conversations.turn(message, following, following.new))
-        return _ended(following)
+        return _ended(following, self._replies)
 
     def close(self) -> None:
         self._end()
 
     def _next(self) -> Observation | Any:
-        """Return the next call of the model, or the trace of the rollout that has ended."""
+        """Return the next call of the model, or the traces of the rollout that has ended."""
         following = self._channel.observe(self._timeout)
         if following is None:
             raise _failure(f"the environment neither called the model nor ended in {self._timeout:g} seconds")
-        return following if isinstance(following, Observation) else _trace(following.result)
+        return following if isinstance(following, Observation) else _traces(following.result)
 
 
 def _failure(reason: str) -> EnvironmentFailure:
@@ -225,8 +229,8 @@ def _forget(sessions: set[str], key: str, episode: Future[Any]) -> None:
     episode.cancel()
 
 
-def _trace(ended: Future[Any]) -> Any:
-    """Return the trace to learn from; errors of the episode are raised."""
+def _traces(ended: Future[Any]) -> list[Any]:
+    """Return the traces to learn from, at least one; errors of the episode are raised."""
     try:
         episode = ended.result()
     except (Exception, CancelledError) as error:
@@ -236,20 +240,47 @@ def _trace(ended: Future[Any]) -> Any:
         reasons = "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason is given"
         raise _failure(f"verifiers: {reasons}")
     learners = [trace for trace in episode.traces if trace.agent.trainable]
-    if len(learners) != 1:
-        raise _failure(f"verifiers: {len(learners)} traces are to be learned from, not one")
-    return learners[0]
+    if not learners:
+        raise _failure("verifiers: no trace of the episode is to be learned from")
+    return learners
 
 
-def _ended(trace: Any) -> Answer:
-    stop = str(trace.stop_condition or "done")
+def _ended(traces: list[Any], replies: list[Any]) -> Answer:
+    """Return the last turn: it pays what each trace earned to the trace's last reply."""
+    truncated = [trace for trace in traces if trace.is_truncated]
+    stop = str((truncated or traces)[-1].stop_condition or "done")
+    earned: dict[int, dict[str, float]] = {len(replies) - 1: {}}
+    paid: set[int] = set()
+    for trace in traces:
+        number = len(replies) - 1 if len(traces) == 1 else _last_turn(trace, replies, paid)
+        terms = earned.setdefault(number, {})
+        for name, reward in trace.rewards.items():
+            if reward is not None:
+                terms[name] = terms.get(name, 0.0) + reward.value
+    values: dict[str, list[float]] = {}
+    for trace in traces:
+        for name, value in trace.metrics.items():
+            values.setdefault(name, []).extend([] if value is None else [value])
     return Answer(
-        terminated=not trace.is_truncated,
-        stop=None if trace.is_truncated else stop,
-        cut=stop if trace.is_truncated else None,
-        terms={name: reward.value for name, reward in trace.rewards.items() if reward is not None},
-        metrics={name: value for name, value in trace.metrics.items() if value is not None},
+        terminated=not truncated,
+        stop=None if truncated else stop,
+        cut=stop if truncated else None,
+        terms=earned.pop(len(replies) - 1),
+        earlier=earned,
+        metrics={name: sum(numbers) / len(numbers) for name, numbers in values.items() if numbers},
     )
+
+
+def _last_turn(trace: Any, replies: list[Any], paid: set[int]) -> int:
+    """Return the turn of a trace's last reply, the first of equal ones that no other trace has; else the last turn."""
+    sampled = [node.message for node in trace.nodes if node.sampled]
+    if not sampled:
+        return len(replies) - 1
+    calls = [make_call(call.name, call.arguments, call.id) for call in sampled[-1].tool_calls or ()]
+    key = message_key(assistant(sampled[-1].content or "", calls))
+    number = next((n for n, reply in enumerate(replies) if reply == key and n not in paid), len(replies) - 1)
+    paid.add(number)
+    return number
 
 
 def _verifiers() -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,11 @@ from fake_service import FakeService, Reply  # noqa: E402
 from textenvs.cli import main  # noqa: E402
 from textenvs.env import NoDemonstration  # noqa: E402
 from textenvs.envs.agent import Agent  # noqa: E402
+from textenvs.evaluate import policies as evaluated  # noqa: E402
+from textenvs.evaluate.baselines import play_policy  # noqa: E402
+from textenvs.evaluate.plan import Job  # noqa: E402
+from textenvs.messages import user  # noqa: E402
+from textenvs.task import Task  # noqa: E402
 
 PROGRAM = """
 import json, urllib.request
@@ -99,6 +105,60 @@ def test_solved_runs_are_demonstrated(record, call_format):
             solved.add(env.task.question)
     env.close()
     assert solved == {"Twice 2?", "Twice 3?"}
+
+
+class Lines:
+    """A policy that says its lines."""
+
+    def __init__(self, *lines):
+        self.lines = lines
+
+    def start(self, env, seed):
+        lines = iter(self.lines)
+
+        async def reply(conversation, tools):
+            return evaluated.Reply(next(lines))
+
+        return reply
+
+
+def calling(*questions):
+    """A program that asks each question in a conversation of its own, and goes back to the first one."""
+
+    def agent(task, url, key):
+        talks = [[user(question)] for question in questions]
+        for talk in (*talks, talks[0]):
+            if len(talk) > 1:
+                talk.append(user("Sure?"))
+            body, headers = json.dumps({"messages": talk}).encode(), {"Authorization": f"Bearer {key}"}
+            request = urllib.request.Request(f"{url}/chat/completions", body, headers)
+            with urllib.request.urlopen(request) as response:
+                talk.append(json.load(response)["choices"][0]["message"])
+        return 1.0
+
+    return agent
+
+
+@pytest.mark.parametrize("questions", [("One?", "Two?"), ("One?", "One?")])
+def test_run_of_several_contexts_is_demonstrated(tmp_path, questions):
+    tasks = [Task("a", "test", (user("?"),), None)]
+    native = Agent(calling(*questions), tasks=tasks, call_format="native")
+    (run,) = play_policy(native, Lines("First.", "Second.", "Yes."), [Job(0, 0, 0, 1)])
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"environment": {"id": "textenv/agent", "options": {"call_format": "native"}}})
+    )
+    (tmp_path / "episodes.jsonl").write_text(run.to_json() + "\n")
+    env, rng = Agent(calling(*questions), tasks=tasks, record=str(tmp_path)), np.random.default_rng(0)
+    env.reset(seed=0)
+    if len(set(questions)) == 1:
+        with pytest.raises(NotImplementedError, match="several replies to the same call"):
+            env.demonstration(rng)
+        return
+    replies = []
+    while not env.state.done:
+        replies.append(env.demonstration(rng))
+        env.step(replies[-1])
+    assert (replies, env.state.stop) == (["First.", "Second.", "Yes."], "solved")
 
 
 def test_changed_program_is_refused_in_words(record, monkeypatch):

@@ -49,12 +49,27 @@ export async function loadEpisode(row) {
   return { ...more, row, turnOf: turnsOf(more) };
 }
 
-/** Which turn each message is the reply of, or -1: the last assistant messages are the turns. */
-function turnsOf({ messages, rewards }) {
-  const said = messages.flatMap((m, n) => (m.role === "assistant" ? [n] : []));
+/** Which turn each message is the reply of, or -1: the last assistant messages are the turns, of several contexts the last one's. */
+function turnsOf({ messages, rewards, tokens, contexts }) {
+  const replies = messages.flatMap((m, n) => (m.role === "assistant" ? [n] : []));
   const found = messages.map(() => -1);
-  said.slice(-rewards.length || said.length).forEach((n, k) => (found[n] = k));
+  if (contexts) return found; // the order of the turns among them was not recorded
+  const lanes = lanesOf(tokens);
+  const turns = lanes && replies.length < rewards.length ? lanes.find(({ last }) => last).turns : rewards.map((_, k) => k);
+  const first = lanes ? Math.max(0, turns.length - replies.length) : 0;
+  replies.slice(-turns.length || replies.length).forEach((n, k) => (found[n] = turns[first + k]));
   return found;
+}
+
+/** The contexts of an episode with several, in the order in which they began: the segment, and its turns. */
+export function lanesOf(tokens) {
+  if (!tokens || tokens.segments.length < 2) return null;
+  const lanes = tokens.segments.map((start, segment) => ({ start, segment, turns: [], last: segment === tokens.segments.length - 1 }));
+  for (const [begin, , turn] of tokens.spans) {
+    const { turns } = lanes.findLast(({ start }) => start <= begin);
+    if (turns.at(-1) !== turn) turns.push(turn);
+  }
+  return lanes.sort((a, b) => (a.turns[0] ?? Infinity) - (b.turns[0] ?? Infinity) || a.segment - b.segment);
 }
 
 export const act = (what, body) => ask(`/${what}`, body);
@@ -164,8 +179,8 @@ export function unmoved({ row, tokens }, turn) {
 export async function* searched(rows, words) {
   const wanted = words.toLowerCase();
   for (const [n, row] of rows.entries()) {
-    const { messages } = await loadEpisode(row);
-    if (JSON.stringify(messages.map((m) => [m.content, m.tool_calls])).toLowerCase().includes(wanted)) yield { n, row };
+    const { messages, contexts = [] } = await loadEpisode(row);
+    if (JSON.stringify([...contexts.flat(), ...messages].map((m) => [m.content, m.tool_calls])).toLowerCase().includes(wanted)) yield { n, row };
     else if (n % 64 === 0) yield { n };
   }
 }

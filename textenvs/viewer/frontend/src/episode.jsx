@@ -1,6 +1,6 @@
 // An episode: the conversation, its tokens in colour, and what a token's advantage is the sum of.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { groupPath, largest, live, loadEpisode, num, pathOf, quantile, sum, unmoved } from "./data.js";
+import { groupPath, lanesOf, largest, live, loadEpisode, num, pathOf, quantile, sum, unmoved } from "./data.js";
 import { Reward, Tag, useLoaded } from "./parts.jsx";
 import { go, read, same, set, trail, useKeys } from "./route.js";
 
@@ -65,6 +65,7 @@ function Loaded({ episode, route }) {
   return (
     <section class="episode">
       <Head episode={episode} />
+      <Lanes episode={episode} />
       {tokens && (
         <div class="colours">
           {NAMES.map((name, n) => (
@@ -78,7 +79,8 @@ function Loaded({ episode, route }) {
       )}
       <div class="sides">
         <div class="conversation" ref={box} onClick={clicked}>
-          {raw && tokens ? <Raw tokens={tokens} scale={scale} /> : <Conversation episode={episode} scale={scale} coloured={chosen !== "none"} />}
+          {episode.contexts && !raw && <Left contexts={episode.contexts} />}
+          {raw && tokens ? <Raw episode={episode} scale={scale} /> : <Conversation episode={episode} scale={scale} coloured={chosen !== "none"} />}
         </div>
         {selected !== null && tokens && places.includes(selected) ? <Sum episode={episode} place={selected} /> : <Aside episode={episode} />}
       </div>
@@ -101,6 +103,38 @@ function Head({ episode: { row, error } }) {
       {error && <p class="problem">{visible(error)}</p>}
     </>
   );
+}
+
+/** The contexts of an episode, a lane each: which turn was in which, and what it earned. */
+function Lanes({ episode: { row, tokens, rewards } }) {
+  const lanes = useMemo(() => lanesOf(tokens), [tokens]);
+  if (!lanes) return null;
+  const most = largest(rewards);
+  const first = new Map(tokens.spans.map(([begin, , turn]) => [turn, begin]).reverse());
+  return (
+    <div class="lanes" data-lanes={lanes.length}>
+      {lanes.slice(0, MESSAGES).map(({ turns }, n) => [
+        <span style={{ gridRow: n + 1, gridColumn: 1 }}>context {n + 1}</span>,
+        turns.slice(0, MESSAGES).map((turn) => (
+          <button style={{ gridRow: n + 1, gridColumn: turn + 2 }} title={`turn ${turn + row.from + 1} in context ${n + 1}: reward ${num(rewards[turn], 3)}`} onClick={() => set({ token: first.get(turn), raw: "1" })}>
+            {turn + row.from + 1}<i class={rewards[turn] < 0 ? "minus" : "plus"} style={{ width: `${(100 * Math.abs(rewards[turn] ?? 0)) / most}%` }} />
+          </button>
+        )),
+      ])}
+    </div>
+  );
+}
+
+/** Conversations that were left before the current one, where they are recorded as messages. */
+function Left({ contexts }) {
+  const [most, setMost] = useState(MESSAGES);
+  return contexts.map((messages, n) => (
+    <details class="left-context" data-context={n + 1}>
+      <summary>context {n + 1} <span class="muted">was left after {messages.length} messages</span></summary>
+      {messages.slice(0, most).map((message) => <article class={`message ${message.role}`}><h4>{message.role}</h4><Body message={message} /></article>)}
+      {messages.length > most && <button class="more" onClick={() => setMost(Infinity)}>show all {messages.length} messages</button>}
+    </details>
+  ));
 }
 
 function Conversation({ episode, scale, coloured }) {
@@ -157,12 +191,18 @@ function shown(text) {
   return text.includes("\n") ? text.split(/(\n)/).map((part) => (part === "\n" ? ["⏎", "\n"] : visible(part))) : visible(text);
 }
 
-function Raw({ tokens, scale }) {
+function Raw({ episode: { tokens, row }, scale }) {
   const [most, setMost] = useState(MOST);
   const ends = [...tokens.segments.slice(1), tokens.ids.length];
+  const lanes = lanesOf(tokens);
+  const name = (segment) => {
+    const n = lanes.findIndex((lane) => lane.segment === segment);
+    const turns = lanes[n].turns.slice(0, MESSAGES).map((turn) => turn + row.from + 1);
+    return <h4>context {n + 1} <span class="muted">{turns.length ? `turns ${turns.join(", ")}` : "no turn"}</span></h4>;
+  };
   return tokens.segments.map((start, n) => (
     <article class="message">
-      {tokens.segments.length > 1 && <h4>segment {n + 1} <span class="muted">history was rewritten here</span></h4>}
+      {lanes && name(n)}
       <div class="words tokens">
         {Array.from({ length: Math.min(ends[n] - start, most) }, (_, m) => <Token key={start + m} tokens={tokens} place={start + m} scale={scale} />)}
         {ends[n] - start > most && <button class="more" onClick={() => setMost(Infinity)}>show all {ends[n] - start} tokens</button>}
