@@ -1,4 +1,4 @@
-"""An episode's tokens: what was sampled stays, what was not is masked, and history that changes starts a segment."""
+"""An episode's tokens: what was sampled stays, what was not is masked, and history that changes starts a context."""
 
 from __future__ import annotations
 

@@ -51,6 +51,16 @@ def trajectory_of(
     )
 
 
+def in_contexts(visits: Sequence[tuple[int, int, int]], tail: int = 0) -> tuple[list[int], list[int]]:
+    """Return the turn of each token, and where contexts start: ``visits`` are (context, observed, sampled) in time."""
+    contexts: dict[int, list[int]] = {}
+    for turn, (number, observed, sampled) in enumerate(visits):
+        contexts[number] = contexts.pop(number, []) + [-1] * observed + [turn] * sampled  # the one used last at the end
+    parts = list(contexts.values())
+    starts = np.cumsum([0, *map(len, parts)])[:-1].tolist()
+    return [*(turn for part in parts for turn in part), *[-1] * tail], starts if parts or not tail else [0]
+
+
 def mixed(item: Trajectory, rng: np.random.Generator) -> Trajectory:
     """Return the same tokens, with the turns of different contexts in a random order, which their last uses allow."""
     context = np.searchsorted(item.segment_starts, item.turn_ends(), side="right") - 1  # of each turn

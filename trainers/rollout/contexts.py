@@ -42,27 +42,22 @@ class Reply:
         """The message that stands for it in the chat template."""
         return self.message if self.structured and self.message is not None else assistant(self.text)
 
-    def is_exactly(self, message: Message) -> bool:
-        return message["role"] == "assistant" and (
-            message == self.message or (len(message) == 2 and message["content"] == self.text)
-        )
+    def distance(self, message: Message) -> int | None:
+        """Return how far a message is from this reply, 0 for the same; ``None``: it is another one (edited history).
 
-    def is_in(self, message: Message) -> bool:
-        """Return whether a message is this reply, as an environment may keep it.
-
-        That is its text, whatever its white space and Unicode form; or its text, reasoning and calls apart, each of
-        which stands in the sampled text. Any other message is another reply (edited history).
+        An environment may keep a reply with other white space or in another Unicode form; or its text, reasoning and
+        calls apart, each of which stands in the sampled text. What of it the message does not show is the distance.
         """
         if message["role"] != "assistant":
-            return False
-        if self.is_exactly(message):
-            return True
+            return None
+        if message == self.message or (len(message) == 2 and message["content"] == self.text):
+            return 0
         calls, reasoning = message.get("tool_calls", ()), message.get("reasoning_content", "")
         text, content = _squeezed(self.text), _squeezed(text_of(message))
         if not calls and not reasoning:
-            return content == text
-        parts = (content, _squeezed(reasoning), *(_squeezed(call["function"]["name"]) for call in calls))
-        return all(part in text for part in parts)
+            return 1 if content == text else None
+        parts = [content, _squeezed(reasoning), *(_squeezed(call["function"]["name"]) for call in calls)]
+        return 1 + max(0, len(text) - sum(map(len, parts))) if all(part in text for part in parts) else None
 
 
 def _squeezed(text: str) -> str:
@@ -75,7 +70,8 @@ class Boundary:
 
     messages: int  #: of the conversation, the reply included
     tokens: int  #: up to the end of the reply
-    structured: bool  #: see :attr:`Reply.structured`
+    reply: Reply
+    distance: int  #: of the message in the conversation from it; see :meth:`Reply.distance`
 
 
 @dataclass(eq=False)
@@ -102,27 +98,18 @@ class Context:
         """Return a copy that was not sampled: all its tokens are context."""
         return replace(self, token_ids=list(self.token_ids), pieces=[])
 
-    def continued_by(self, conversation: Messages) -> bool:
-        """Return whether a conversation extends this one and the reply after it."""
+    def replied_by(self, conversation: Messages) -> Message | None:
+        """Return the assistant's message that a conversation has where this one waits for its reply, if any."""
         size = len(self.conversation)
-        return (
-            self.reply is not None
-            and len(conversation) > size
-            and conversation[size - 1] == self.conversation[-1]  # the last message tells most of them apart
-            and conversation[:size] == self.conversation
-            and self.reply.is_in(conversation[size])
-        )
-
-    def replied_otherwise(self, conversation: Messages) -> bool:
-        """Return whether a conversation has another reply where this one waits for its own."""
-        size = len(self.conversation)
-        return (
+        if (
             self.reply is not None
             and len(conversation) > size
             and conversation[size]["role"] == "assistant"
-            and not self.reply.is_in(conversation[size])
+            and conversation[size - 1] == self.conversation[-1]  # the last message tells most of them apart
             and conversation[:size] == self.conversation
-        )
+        ):
+            return conversation[size]
+        return None
 
     def common(self, conversation: Messages) -> int:
         """Return how many messages both conversations begin with."""
@@ -136,9 +123,11 @@ class Context:
     def settle(self, message: Message) -> None:
         """Take note of how the environment shows the reply."""
         assert self.reply is not None
+        distance = self.reply.distance(message)
+        assert distance is not None
         self.conversation = (*self.conversation, message)
         self.history = (*self.history, self.reply.shown)
-        place = Boundary(len(self.conversation), len(self.token_ids), self.reply.structured)
+        place = Boundary(len(self.conversation), len(self.token_ids), self.reply, distance)
         self.boundaries, self.reply = (*self.boundaries, place), None
 
     def branch(self, at: Boundary) -> Context:

@@ -52,9 +52,9 @@ class Speaker:
     async def reply(self, conversation: Messages, tools: Any = None) -> Reply:
         """Return the next reply; one that a weight update cut is sampled again from its start, by the new weights.
 
-        ``conversation`` is all of it, and begins with that of the call before; the chat template shows ``tools``
-        (schemas) in the first call. Raises NoRoomError: the context is full; RendererError: the conversation does not
-        fit the chat template; EngineError: the engine failed.
+        ``conversation`` is all that the model is shown; what it has in common with earlier calls keeps its tokens. The
+        chat template shows the ``tools`` (schemas) of the first call. Raises NoRoomError: the context is full;
+        RendererError: the conversation does not fit the chat template; EngineError: the engine failed.
         """
         policy = self._policy
         if self._tokens is None:

@@ -211,6 +211,6 @@ def _conversation(value: Any, seen: Messages = ()) -> Messages:
     if not isinstance(value, tuple | list) or not value:
         raise ValueError(f"an observation is a tuple of at least one message, not {quoted(value)}")
     value = tuple(value)
-    # Mostly the last one with a little more at its end; long conversations are not checked anew on every turn.
+    # Mostly the last one with a little more at its end, which alone is checked; another conversation is, as a whole.
     checked_part = seen if value[: len(seen)] == seen else ()
     return (*checked_part, *check_conversation(value[len(checked_part) :], "the observation", checked_part))

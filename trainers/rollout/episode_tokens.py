@@ -149,17 +149,17 @@ class EpisodeTokens:
         context, rank = self._continued(conversation)
         # A single context that is extended has every reply. Of several, one that went on otherwise may have more.
         branch = self._branched(conversation) if context is None or len(self._contexts) > 1 else None
-        if context is not None and (branch is None or (branch[1].messages, True) <= rank):
+        if context is not None and (branch is None or (branch[1].messages, -branch[1].distance) <= rank):
             self._continue(context, conversation)
         else:
-            context = None
-            if last.replied_otherwise(conversation):
+            if context is None and last.replied_by(conversation) is not None:
                 self._renderer.warn_once(
                     "edited",
                     "an environment shows another reply than the model's in its place: it is context from then on, and "
                     "the conversation goes on in a new context of the trajectory",
                 )
-            self._contexts.append(self._begun(conversation, branch))
+            context = self._begun(conversation, branch)
+            self._contexts.append(context)
             self._phase = "ask"
         self.switched = context is not last
 
@@ -210,18 +210,17 @@ class EpisodeTokens:
             **fields,
         )
 
-    def _continued(self, conversation: Messages) -> tuple[Context | None, tuple[int, bool]]:
-        """Return the context that this conversation extends, if any, and by how many messages and how exactly."""
+    def _continued(self, conversation: Messages) -> tuple[Context | None, tuple[int, int]]:
+        """Return the context that this conversation extends, if any, by how many messages, and minus the distance."""
         best: Context | None = None
-        rank = (0, False)
+        rank = (0, 0)
         for context in reversed(self._contexts):
-            size = len(context.conversation)
-            if size + 1 >= rank[0] and context.continued_by(conversation):
-                assert context.reply is not None
-                # Several replies to one conversation are told apart by their text.
-                own = (size + 1, context.reply.is_exactly(conversation[size]))
-                if own > rank:
-                    best, rank = context, own
+            if context.reply is None or (message := context.replied_by(conversation)) is None:
+                continue
+            # Several replies to one conversation are told apart by their text.
+            distance = context.reply.distance(message)
+            if distance is not None and (own := (len(context.conversation) + 1, -distance)) > rank:
+                best, rank = context, own
         return best, rank
 
     def _continue(self, context: Context, conversation: Messages) -> None:
@@ -248,7 +247,9 @@ class EpisodeTokens:
                 continue
             common = min(context.common(conversation), len(conversation) - 1)
             at = next((at for at in reversed(context.boundaries) if at.messages <= common), None)
-            if at is not None and (best is None or at.messages > best[1].messages):
+            if at is None:
+                continue
+            if best is None or (at.messages, -at.distance) > (best[1].messages, -best[1].distance):
                 best = context, at
         return best
 
@@ -259,7 +260,7 @@ class EpisodeTokens:
         (source, at), new = branch, conversation[branch[1].messages :]
         context = source.branch(at)
         context.conversation, context.history = conversation, (*context.history, *new)
-        following, anew = self._following(context.token_ids, context.history, new, at.structured)
+        following, anew = self._following(context.token_ids, context.history, new, at.reply.structured)
         if anew:
             return Context(following, conversation, context.history)
         context.token_ids += following

@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 from hypothesis import strategies as st
-from trajectories import trajectory_of, turns_of
+from trajectories import in_contexts, trajectory_of
 
 from trainers.trajectory import Status, Trajectory
 
@@ -48,7 +48,8 @@ class Episode:
 
 def trajectory(episode: Episode) -> Trajectory:
     """Lay the episode out as tokens."""
-    turns = turns_of(*((turn.observation, turn.reply) for turn in episode.turns), tail=2 * episode.goes_on)
+    visits = [(context_of(episode, number), turn.observation, turn.reply) for number, turn in enumerate(episode.turns)]
+    turns, starts = in_contexts(visits, tail=2 * episode.goes_on)
     return trajectory_of(
         turns,
         [turn.reward for turn in episode.turns],
@@ -58,7 +59,13 @@ def trajectory(episode: Episode) -> Trajectory:
         truncated=episode.truncated,
         status=Status.COMPLETED if episode.terminated else Status.TRUNCATED_TURNS,
         group_id=episode.group,
+        segment_starts=np.array(starts, np.int32),
     )
+
+
+def context_of(episode: Episode, turn: int) -> int:
+    """Return the context that a turn is sampled in: half of the episodes use two in turn."""
+    return turn % (1 + episode.turns[0].reply % 2)
 
 
 def flatten(rows: list[tuple[tuple[float, ...], ...]]) -> np.ndarray:
@@ -143,7 +150,8 @@ def anchor(episode: Episode, turn: int, kind: str) -> tuple[int, ...]:
     """Return what :func:`trajectory` shows before a turn: all tokens are 0 there, so lengths identify the state."""
     if kind == "observation":
         return (episode.turns[turn].observation,)
-    before = sum(t.observation + t.reply for t in episode.turns[:turn])
+    own = context_of(episode, turn)
+    before = sum(t.observation + t.reply for n, t in enumerate(episode.turns[:turn]) if context_of(episode, n) == own)
     return (before + episode.turns[turn].observation,)
 
 

@@ -29,12 +29,12 @@ def test_rewards_stand_where_trajectory_puts_them(episodes: list[Episode]) -> No
 
 
 @forall(batches())
-def test_gather_takes_action_tokens_in_order(episodes: list[Episode]) -> None:
+def test_gather_takes_action_tokens_in_time(episodes: list[Episode]) -> None:
     trajectories = [trajectory(e) for e in episodes]
     arrays = [np.arange(1.0, len(t.token_ids) + 1) for t in trajectories]
     flat = gather(trajectories, arrays)
     assert len(flat) == sum(turn.reply for e in episodes for turn in e.turns)
-    places = [np.flatnonzero(t.action_mask) + 1.0 for t in trajectories]
+    places = [np.flatnonzero(t.turn_id == turn) + 1.0 for t in trajectories for turn in range(t.num_turns)]
     np.testing.assert_array_equal(flat, np.concatenate([np.zeros(0), *places]))
 
 
