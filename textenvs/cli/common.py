@@ -30,6 +30,8 @@ _NOT_THEIRS = (
     *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
     "<",
 )
+#: An option that may name a function of the user's, ``module:function``.
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: Python's spellings of JSON's literals, which docstrings use.
 _LITERALS = {"None": None, "True": True, "False": False}
 
@@ -139,6 +141,8 @@ def options_of(maker: Callable[..., Any]) -> tuple[dict[str, Option], bool]:
 def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
     """Make an environment with options from the command line; what is refused is a ``CommandError``."""
     class_of(env_id)
+    if any(isinstance(value, str) and _FUNCTION.fullmatch(value) for value in options.values()):
+        import_from_here()
     try:
         return make(env_id, **options)
     except Exception as raised:

@@ -7,7 +7,6 @@ import json
 import keyword
 import random
 import re
-import shlex
 import sys
 from collections.abc import Mapping
 from importlib import resources
@@ -21,7 +20,7 @@ from .common import CommandError
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 #: The functions of an agent's module, by the option of the environment that names them.
 _FUNCTIONS = {"agent": "agent", "scorer": "score", "expert": "expert"}
-_TASKS = 40  # rows of an agent's tasks
+_TASKS = {"train": 100, "val": 20}  # rows of an agent's tasks
 _TAKEN = {*sys.stdlib_module_names, "gymnasium", "numpy", "pytest", "textenvs", "trainers"}
 
 
@@ -38,16 +37,17 @@ def run(arguments: argparse.Namespace) -> int:
         "title": " ".join(words).capitalize(),
         "id": "-".join(words),
         "module": module,
+        "folder": str(folder),
         "cls": cls,
         "state": f"{cls}State",
         "test": str(folder / f"test_{module}.py"),
     }
     if arguments.agent:
-        names |= {"program": str(folder / f"{module}.py"), "tasks": str(folder / f"{module}_tasks.jsonl")}
+        names["program"] = str(folder / f"{module}.py")
+        names |= {split: str(folder / f"{module}_{split}.jsonl") for split in _TASKS}
         options = [f"{option}={module}:{function}" for option, function in _FUNCTIONS.items()]
-        options.append(f"tasks={shlex.quote(names['tasks'])}")
         names |= {"options": " ".join(options), "kwargs": " ".join(f"env.kwargs.{option}" for option in options)}
-        texts = {"program": _filled("new_agent", names), "tasks": _tasks(), "test": _filled("new_agent_test", names)}
+        texts = {"program": _filled("new_agent", names), "test": _filled("new_agent_test", names), **_tasks()}
     else:
         names["environment"] = str(folder / f"{module}.py")
         texts = {"environment": _filled("new_environment", names), "test": _filled("new_test", names)}
@@ -69,12 +69,15 @@ def _filled(template: str, names: Mapping[str, str]) -> str:
     return Template(text).substitute(names)
 
 
-def _tasks() -> str:
-    """Return the rows of the agent's tasks: crates and what is in them."""
-    rng, lines = random.Random(0), []
-    for number in range(_TASKS):
-        crates = {name: rng.randint(11, 99) for name in "ABC"[: 2 + number % 2]}
-        names = " and ".join(crates) if len(crates) == 2 else "A, B and C"
-        row = {"question": f"How many things are in the crates {names}?", "answer": str(sum(crates.values()))}
-        lines.append(f"{json.dumps(row | {'crates': crates})}\n")
-    return "".join(lines)
+def _tasks() -> dict[str, str]:
+    """Return the rows of the agent's tasks, crates and what is in them; no task is in both files."""
+    rng, texts, questions = random.Random(0), dict.fromkeys(_TASKS, ""), set[str]()
+    for split, count in _TASKS.items():
+        while texts[split].count("\n") < count:
+            crates = {name: rng.randint(11, 99) for name in rng.sample("ABCDEFGH", rng.randint(2, 3))}
+            question = f"How many things are in the crates {', '.join(crates)}?"
+            if question not in questions:
+                questions.add(question)
+                row = {"question": question, "answer": str(sum(crates.values())), "crates": crates}
+                texts[split] += f"{json.dumps(row)}\n"
+    return texts

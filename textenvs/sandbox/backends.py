@@ -36,7 +36,8 @@ def make_job(
 ) -> dict[str, Any]:
     """Build the job of a run for :mod:`.container_init`; without ``stdin``, the code has the launcher's."""
     rlimits = limits.rlimits()
-    job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": program, "stdin": stdin, "channel": None}
+    job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": program, "stdin": stdin}
+    job |= {"channel": None, "proc": False}
     if backend == "unsafe":
         start = str(Path(__file__).resolve().parent / "start")
         environment = layout.environment("", packages, start=start) | {"PATH": "/usr/bin:/bin"}
@@ -54,10 +55,16 @@ def make_command_job(
     limits: CommandLimits,
     paths: Sequence[str],
     port: int,
+    *,
+    proc: bool,
 ) -> dict[str, Any]:
-    """Build the job of a command: it has the system's programs, loopback, and a listening socket at ``port``."""
+    """Build the job of a command: it has the system's programs, loopback, and a listening socket at ``port``.
+
+    ``proc`` is whether it has ``/proc``, with its own processes.
+    """
     rlimits = limits.rlimits()
     job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": None, "stdin": b"", "port": port}
+    job |= {"proc": proc}
     job |= layout.command_layout(paths) | _confined(backend, limits, rlimits, sockets=True)
     return job | {"argv": list(argv), "environment": dict(environment), "disk": limits.disk_mb << 20}
 

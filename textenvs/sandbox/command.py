@@ -34,10 +34,18 @@ _DEPTH = 64  # of folders that are copied
 
 @dataclass(frozen=True)
 class CommandSandbox:
-    """The settings of commands in boxes; ``paths`` are what they may read beside the system's files."""
+    """The settings of commands in boxes.
+
+    Args:
+        limits: What they may use.
+        paths: What they may read beside the system's files.
+        proc: Whether they have ``/proc``, with their own processes. Where the machine hides parts of its own, as most
+            containers do, the kernel refuses it.
+    """
 
     limits: CommandLimits
     paths: tuple[str, ...] = ()
+    proc: bool = False
 
     @classmethod
     def of(cls, value: bool | Mapping[str, Any]) -> CommandSandbox | None:
@@ -55,12 +63,14 @@ class CommandSandbox:
         paths = options.pop("paths", ())
         if isinstance(paths, str) or not all(isinstance(path, str) for path in paths):
             raise ValueError(f"paths must be a list of paths, not {paths!r}")
+        if not isinstance(proc := options.pop("proc", False), bool):
+            raise ValueError(f"proc must be true or false, not {proc!r}")
         names = [field.name for field in fields(CommandLimits)]
         if unknown := sorted(set(options) - set(names)):
-            raise ValueError(f"it has no option {unknown[0]!r}; it has {', '.join((*names, 'paths'))}")
+            raise ValueError(f"it has no option {unknown[0]!r}; it has {', '.join((*names, 'paths', 'proc'))}")
         limits = CommandLimits(**options)
         choose(None, _ORDER, _NO_SANDBOX)
-        return cls(limits, tuple(paths))
+        return cls(limits, tuple(paths), proc)
 
     def check(self, command: Sequence[str]) -> None:
         """Raise ``ValueError`` where the program of a command is not in the box."""
@@ -68,7 +78,7 @@ class CommandSandbox:
 
     def open(self, command: Sequence[str], environment: Mapping[str, str], *, piped: bool = False) -> CommandBox:
         """Make the box of a command; see :class:`CommandBox`."""
-        return CommandBox(command, environment, self.limits, self.paths, piped=piped)
+        return CommandBox(command, environment, self, piped=piped)
 
 
 class CommandBox:
@@ -77,8 +87,7 @@ class CommandBox:
     Args:
         command: Its words. The program is looked up as a shell does, in the box's part of ``PATH``.
         environment: Variables; there are no others but ``PATH``, ``HOME``, ``TMPDIR``, ``LANG`` and ``USER``.
-        limits: What it may use.
-        paths: Files and folders of this machine that it may read, beside the system's.
+        settings: What it may use and read.
         piped: Whether its standard input and its standard error are pipes of their own.
 
     Raises:
@@ -91,20 +100,20 @@ class CommandBox:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        limits: CommandLimits,
-        paths: Sequence[str] = (),
+        settings: CommandSandbox,
         *,
         piped: bool = False,
     ) -> None:
         backend = choose(None, _ORDER, _NO_SANDBOX)
-        self.limits = limits
+        limits = self.limits = settings.limits
         self._group = None if (parent := cgroup.parent()) is None else cgroup.Group(parent, limits)
         self._init_pid: int | None = None
         self._spent = False  # whether it was stopped for its memory
         channel, far_end = socket.socketpair()
         try:
-            argv, search = resolved(command, paths)
-            job = make_command_job(backend, argv, _environment(search) | dict(environment), limits, paths, PORT)
+            argv, search = resolved(command, settings.paths)
+            variables = _environment(search) | dict(environment)
+            job = make_command_job(backend, argv, variables, limits, settings.paths, PORT, proc=settings.proc)
             self.owner = job["outside_user"]
             job["channel"] = far_end.fileno()
             pipes = {"stderr": subprocess.STDOUT}

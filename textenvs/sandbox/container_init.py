@@ -30,6 +30,7 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV = 1, 2, 4
 _SYS_MOUNT_SETATTR = 442  # the same number on every architecture
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_PR_SET_DUMPABLE, _MS_NOEXEC = 4, 8
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 1, 24, 38, 22
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _ADDR_NO_RANDOMIZE = 0x0040000
@@ -156,6 +157,10 @@ def _mount(job: dict[str, Any]) -> None:
         _read_only(target)
     for device in job["devices"]:
         _bind(device, device)
+    if job["proc"]:
+        os.makedirs("/proc", exist_ok=True)
+        flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+        _call("mount(/proc)", _libc.mount(b"proc", b"/proc", b"proc", flags, None))
     for target, path in job["links"]:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
@@ -212,6 +217,8 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
         except BaseException as error:  # no Python around this process: nothing else would report it
             os.write(trouble[1], f"{type(error).__name__}: {error}".encode())
         os._exit(1)
+    if job["proc"]:  # the code may be the same user, and must not open the files of this process there
+        _call("prctl(PR_SET_DUMPABLE)", _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
     os.close(trouble[1])
     for fd in (0, 1, 2):
         os.close(fd)

@@ -104,6 +104,8 @@ def _bubblewrap(job: Mapping[str, Any], job_fd: int, status_fd: int, pid_fd: int
         argv += ["--size", "4096", "--tmpfs", inside, "--remount-ro", inside]
     for device in job["devices"]:
         argv += ["--dev-bind", device, device]
+    if job["proc"]:
+        argv += ["--proc", "/proc"]
     for target, path in job["links"]:
         argv += ["--symlink", target, path]
     argv += ["--perms", "1777", "--size", str(job["disk"]), "--tmpfs", job["folder"], "--remount-ro", "/"]

@@ -557,11 +557,11 @@ def test_new_agent_passes_its_own_test(tmp_path, capsys, monkeypatch):
     pytest.importorskip("openai", reason="needs the extra 'chat'")
     status, out, _ = command(capsys, "new", "stock-taker", "--agent", "-o", "mine")
     assert status == 0
-    names = ["stock_taker.py", "stock_taker_tasks.jsonl", "test_stock_taker.py"]
+    names = ["stock_taker.py", "stock_taker_train.jsonl", "stock_taker_val.jsonl", "test_stock_taker.py"]
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == names
     assert run_tests(tmp_path / "mine") == "9 passed"
     # And the options that it prints work.
-    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    monkeypatch.chdir(tmp_path / "mine")
     options = next(line for line in out.splitlines() if "textenvs play" in line).split()[5:]
     status, out, _ = command(capsys, "evaluate", "textenv/agent", *options, "--policy", "expert", "--num-tasks", "4")
     assert (status, re.search(r"^success +100\.0%", out, re.MULTILINE) is not None) == (0, True)

@@ -70,8 +70,9 @@ class Agent(ExternalEnv[AgentState]):
         files: A folder whose contents a command finds in its own.
         sandbox: Whether the command runs in a sandbox: no network but the gateway, no files but its own and the
             system's programs, and limits. Limits other than those of
-            :class:`~textenvs.sandbox.result.CommandLimits` are given by name, and ``paths`` are files and folders of
-            this machine that it may read: ``{"memory_mb": 2048, "paths": ["/srv/agent"]}``.
+            :class:`~textenvs.sandbox.result.CommandLimits` are given by name, ``paths`` are files and folders of this
+            machine that it may read, and ``proc`` is whether it has ``/proc``:
+            ``{"memory_mb": 2048, "paths": ["/srv/agent"], "proc": True}``.
         serve: The command stays alive, and has so many tasks at a time: each is a JSON line of its standard input, and
             its result one of its standard output. Environments of one process share such commands.
         scorer: A function, or ``"module:function"``, of the task, the messages and the command's folder (``None`` for

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from textenvs.env import EnvironmentFailure
 from textenvs.envs.agent import Agent
 from textenvs.gateway.channel import Ended
 from textenvs.gateway.model_call import ModelReply
@@ -102,6 +103,31 @@ def test_sandboxed_command_plays_and_is_scored(make):
         scorer=count_lines,
     )
     assert env.step("a\nb\nc")[1:3] == (3.0, True)
+
+
+@pytest.mark.parametrize("backend", backends.BACKENDS)
+def test_proc_has_the_boxes_processes_alone(make, monkeypatch, backend):
+    monkeypatch.setattr(command, "_ORDER", (backend,))
+    if backends._problem_with(backend, os.geteuid()):
+        pytest.skip(f"{backend} does not isolate here")
+    program = """
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        ask(json.dumps({
+            "pids": pids,
+            "exe": os.readlink("/proc/self/exe") != "",
+            "first": [attempt(os.listdir, "/proc/1/fd"), attempt(open, "/proc/1/environ")],
+            "written": attempt(open, "/proc/sys/kernel/hostname", "w"),
+        }))
+    """
+    try:
+        env = make(program, sandbox={"proc": True})
+    except EnvironmentFailure as failure:
+        pytest.skip(f"this machine hides parts of /proc: {failure}")
+    answer = content(env)
+    assert set(answer["pids"]) <= {1, 2, 3}
+    assert answer["exe"]
+    assert answer["first"] == ["EACCES", "EACCES"]
+    assert answer["written"] != "it worked"
 
 
 @pytest.mark.parametrize("backend", backends.BACKENDS)
