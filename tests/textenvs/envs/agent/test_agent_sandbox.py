@@ -257,7 +257,7 @@ def test_floods_and_stolen_keys_harm_nobody_else(make):
         env = make("""
             body = {"messages": [{"role": "user", "content": "?"}]}
             large = {"messages": [{"role": "user", "content": "x" * 10_000_000}]}
-            keys = [os.environ["OPENAI_API_KEY"][:-1] + "x", "sk-textenvs-", "", "*", "../x"]
+            keys = [os.environ["OPENAI_API_KEY"] + "x", "sk-textenvs-", "", "*", "../x"]
             seen = [name for name in os.environ if "KEY" in name]
             ask(json.dumps({
                 "stolen": [post("/chat/completions", body, key)["status"] for key in keys],
