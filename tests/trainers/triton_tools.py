@@ -14,21 +14,26 @@ from types import SimpleNamespace
 import pytest
 
 
-def run_interpreted(tests):
-    """Run a file of tests in a process with ``TRITON_INTERPRET=1``; they must pass."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)]
+def run_interpreted(*tests):
+    """Run files of tests in a process with ``TRITON_INTERPRET=1``; they must pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)]
     done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
 
 
 @contextmanager
-def bfloat16_products():
-    """Give the interpreter's products bfloat16 numbers in float32: it keeps them as integers, and multiplies these."""
+def interpreter(kernels):
+    """Mend Triton's interpreter for the kernels of a module.
+
+    It keeps bfloat16 as integers, and multiplies these: products get the numbers in float32. Each call of a function
+    replaces Triton's functions again, which takes most of the time: it is done once, for a module of kernels by the
+    launch.
+    """
     import numpy as np
     import triton.language as tl
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _convert_float
+    from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle, _convert_float
 
-    original = InterpreterBuilder.create_dot
+    product, slow, replaced = InterpreterBuilder.create_dot, InterpretedFunction.__call__, {kernels.__name__}
 
     def create_dot(self, a, b, *rest):
         def exact(handle):
@@ -36,10 +41,17 @@ def bfloat16_products():
                 return handle
             return TensorHandle(_convert_float(handle.data, tl.bfloat16, tl.float32, None).view(np.float32), tl.float32)
 
-        return original(self, exact(a), exact(b), *rest)
+        return product(self, exact(a), exact(b), *rest)
+
+    def call(self, *rest, **named):
+        if self.fn.__module__ in replaced:
+            return self.rewrite()(*rest, **named)
+        replaced.add(self.fn.__module__)
+        return slow(self, *rest, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InterpreterBuilder, "create_dot", create_dot)
+        patch.setattr(InterpretedFunction, "__call__", call)
         yield
 
 

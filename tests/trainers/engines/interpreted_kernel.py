@@ -1,6 +1,6 @@
 """The paged attention kernel, run by Triton's interpreter: tests of a process with ``TRITON_INTERPRET=1``.
 
-``test_paged_attention.py`` starts it.
+``test_interpreted_kernels.py`` starts it.
 """
 
 from dataclasses import replace
@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from triton_tools import bfloat16_products
+from triton_tools import interpreter
 
+from trainers.engines import paged_kernel
 from trainers.engines.decoder import SIZE, Decoder
 from trainers.engines.paged_attention import Tuning, launch, paged_attention, paged_attention_reference, plan
 
@@ -20,8 +21,8 @@ TILE = 16  #: keys; with 2 tiles a split, a row of 64 keys has 2 splits
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _bfloat16_products():
-    with bfloat16_products():
+def _interpreter():
+    with interpreter(paged_kernel):
         yield
 
 

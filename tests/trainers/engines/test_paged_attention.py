@@ -1,13 +1,12 @@
 """Attention to blocks in place: softmax(q k * scale) v over the visible positions of each row."""
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from triton_tools import compiled_kernels, run_interpreted
+from triton_tools import compiled_kernels
 
 from trainers.engines import paged_attention
 from trainers.engines.decoder import SIZE
@@ -41,11 +40,6 @@ def test_reference_follows_the_formula(data):
     for row, position in enumerate(positions):
         expected = formula(q[row], cache, table[row], position, scale, window) if position >= 0 else 0 * out[row]
         torch.testing.assert_close(out[row], expected)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Triton is there for Linux alone")
-def test_interpreted_kernel_passes_its_tests():
-    run_interpreted(Path(__file__).with_name("interpreted_kernel.py"))
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""Tree attention on CUDA, without a GPU: its kernels interpreted and compiled, and the order of their work."""
+"""Tree attention on CUDA, without a GPU: its kernels compiled, its operator, and the order of the work."""
 
 import math
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learner_helpers import VOCAB, small_model
 from torch._dynamo.testing import CompileCounterWithBackend
-from triton_tools import compiled_kernels, run_interpreted
+from triton_tools import compiled_kernels
 
 from trainers.learner import tree_attention as module
 from trainers.learner.attention import OWN, Tree
@@ -21,11 +20,6 @@ from trainers.learner.trees import merge, visits
 
 CPU = torch.device("cpu")
 KERNELS = ("forward", "backward_queries", "backward_keys", "add_parts")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Triton is there for Linux alone")
-def test_interpreted_kernels_pass_their_tests():
-    run_interpreted(Path(__file__).with_name("interpreted_tree_kernel.py"))
 
 
 def _launched(dtype, heads, key_heads, dim):
