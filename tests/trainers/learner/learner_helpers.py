@@ -96,12 +96,12 @@ def some_trajectories(seed: int = 0) -> list[Trajectory]:
         trajectory(rng, [[(9, 5), (4, 7), (2, 6)]]),
         trajectory(rng, [[(1, 1)]]),
         trajectory(rng, [[(5, 3), (3, 2)], [(6, 4)]]),
-        trajectory(rng, [[(4, 2), (2, 1), (3, 2)], [(5, 3), (1, 2)], [(2, 2), (2, 4)]]),
         trajectory(rng, [[(12, 8), (3, 9)]], tail=5),
         trajectory(rng, [[(7, 3)], [(4, 0)]], tail=2),
         trajectory(rng, [[(4, 0)]], tail=1),
         trajectory(rng, [[(2, 20)]]),
         trajectory(rng, [[(11, 2)]]),
+        trajectory(rng, [[(4, 2), (2, 1), (3, 2)], [(5, 3), (1, 2)], [(2, 2), (2, 4)]]),
     ]
 
 
