@@ -22,6 +22,7 @@ import yaml
 from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from .compaction import Compact
 from .env import TextEnv
 from .options import PositiveInt, import_named
 from .text import nearest
@@ -95,18 +96,28 @@ def describe(env_id: str) -> EnvironmentSpec:
     return _shipped()[env_id]
 
 
-def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
+def make(env_id: str, *, compact: Mapping[str, Any] | None = None, **kwargs: Any) -> TextEnv[Any]:
     """Make the environment itself, without Gymnasium's wrappers: for collectors, which need ``astep`` and ``fork``.
 
     Args:
         env_id: An id registered with Gymnasium, ours or your own; ``module:id`` imports the module first, and
             ``module:Class`` is an environment's class in it.
+        compact: Options of :class:`textenvs.compaction.Compact`, such as ``{"tokens": 2000}``: the policy summarises
+            long conversations. ``None``: it does not.
         **kwargs: Arguments of the environment's constructor.
 
     Raises:
         gymnasium.error.NameNotFound: Nothing has this id; the message names the nearest ones.
         TypeError: The constructor does not take an argument, or it makes something else than a ``TextEnv``.
+        ValueError: A value of an option is not allowed.
     """
+    if compact is not None:
+        if not isinstance(compact, Mapping):
+            raise ValueError(f"compact is a mapping of options, such as {{'tokens': 2000}}, not {compact!r}")
+        options = sorted(set(parameters(Compact)[0]) - {"env"})
+        if unknown := sorted(set(compact) - set(options)):
+            raise TypeError(f"compact has no option {unknown[0]!r}; it has {', '.join(options)}")
+        return Compact(make(env_id, **kwargs), **compact)
     maker = constructor(env_id)
     names, complete = parameters(maker)
     for name in kwargs if complete else ():

@@ -197,13 +197,17 @@ class EpisodeState:
     def done(self) -> bool:
         return self.terminated or self.truncated
 
+    def shared_values(self) -> list[Any]:
+        """Return the values of the fields in ``shared``."""
+        return [getattr(self, name) for name in self.shared]
+
 
 StateT = TypeVar("StateT", bound=EpisodeState)
 
 
 def copy_state(state: StateT) -> StateT:
     """``copy.deepcopy`` with the fields in ``shared`` shared."""
-    return copy.deepcopy(state, {id(value): value for value in (getattr(state, name) for name in state.shared)})
+    return copy.deepcopy(state, {id(value): value for value in state.shared_values()})
 
 
 def paid_with_earlier(turn: Turn, number: int) -> tuple[float, dict[str, float]]:

@@ -96,6 +96,8 @@ class TwoSides:
         reward: Literal["shared", "opposed"] = "shared",
         refused_cost: float = 1.0,
     ) -> None:
+        if options.get("compact") is not None:
+            raise ValueError("compact is for a policy that is trained alone: leave it out, or train no user")
         self.env = make(id, **options, user={"model": "outside", "format": "text", **user})
         self.fixed, self.blocking = fixed, self.env.blocking
         self._sign, self._refused = 1.0 if reward == "shared" else -1.0, -refused_cost

@@ -15,6 +15,7 @@ import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
+from .compaction import Compact as Compact  # noqa: PLC0414 (it is a TextEnv of its own, and belongs to these)
 from .env import EnvironmentFailure, TextEnv, check_numbers
 from .event_loop import settle, wait_for
 from .lookahead import Lookahead
