@@ -54,8 +54,8 @@ class Compact(TextEnv[CompactState]):
     """An environment whose policy summarises conversations that become long.
 
     A summary is requested after a turn whose conversation is longer than ``tokens``, at most once between two turns,
-    and only where it shortens the conversation. ``tokens`` is no limit: a conversation whose opening and last messages are
-    longer goes on. A summary of more than half of ``tokens`` is cut. Budgets of turns do not count summaries.
+    and only where it shortens the conversation. ``tokens`` is no limit: a conversation whose opening and last messages
+    are longer goes on. A summary of more than half of ``tokens`` is cut. Budgets of turns do not count summaries.
 
     Args:
         env: A text environment, of any kind; it belongs to this one from now on.
