@@ -157,7 +157,7 @@ def test_async_environments_play_alike():
     assert plain.state.summaries > 0
 
 
-def test_environments_that_begin_anew_are_compacted_in_each_context():
+def test_each_context_within_is_compacted():
     env = Compact(Contexts(max_assistant_turns=None), tokens=20)
     env.reset(seed=3)
     views = []

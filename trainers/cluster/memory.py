@@ -337,6 +337,16 @@ def _buckets(config: PPOConfig, shape: ModelShape, device: str) -> Iterator[tupl
             yield "engine", BUCKET, bucket
 
 
+def pairs_of_buckets(config: PPOConfig, engines: int) -> int:
+    """Return the pairs of buckets in a process of the learner: a rank has one for all servers, else each has one."""
+    if config.cluster.backend == "ray":
+        return 1
+    engine = config.engine
+    if engine.base_urls and isinstance(engine, ServedEngineSection):
+        return max(local_servers(config) if engine.weight_transport == "auto" else engines, 1)
+    return engines
+
+
 def local_servers(config: PPOConfig) -> int:
     """Count the servers in ``base_url`` on this machine, by their addresses."""
     hosts = [urlsplit(url).hostname for url in config.engine.base_urls]

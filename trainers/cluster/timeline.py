@@ -34,7 +34,7 @@ from trainers.cluster.memory import (
     MomentName,
     Rows,
     is_there,
-    local_servers,
+    pairs_of_buckets,
 )
 from trainers.config.engine import ServedEngineSection, TorchEngineSection, VLLMEngineSection
 from trainers.config.sizes import sleep_level, slots
@@ -172,12 +172,10 @@ def _places(
     """Yield each place whose memory is shared: its kind, a phrase, its capacity in bytes, and its rows."""
     local = config.cluster.nnodes == 1 and config.ray_init.address is None  # or Ray may have other machines
     engines = _engines_at_once(config, device, machine)
-    pairs = 1 if config.cluster.backend == "ray" else engines  # a rank has one for all servers, this process one each
-    if config.cluster.backend == "local" and config.engine.base_urls and isinstance(config.engine, ServedEngineSection):
-        pairs = local_servers(config) if config.engine.weight_transport == "auto" else engines
-        pairs = max(pairs, 1)
     counts = {"learner": ranks if device == "cpu" else 1, "engine": engines, SERVED: 1}
-    once = {("learner", what): 1 for what in ("weights as loaded", ON_THEIR_WAY)} | {("learner", BUCKETS): pairs}
+    once = {("learner", what): 1 for what in ("weights as loaded", ON_THEIR_WAY)} | {
+        ("learner", BUCKETS): pairs_of_buckets(config, engines)
+    }
     rows = [(who, what, size * once.get((who, what), counts[who])) for who, what, size in rows]
     if device == "cpu":
         if local:

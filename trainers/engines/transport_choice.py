@@ -17,7 +17,7 @@ ORDER: tuple[Transport, ...] = get_args(Transport)
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a server and the learner; texts say why something is impossible, for people."""
+    """Facts about a server and the learner; texts say why something is impossible, for people."""
 
     server: str  #: its name in messages
     senders: Sequence[str] = ()  #: places of the learner's memory; see ``place_of``

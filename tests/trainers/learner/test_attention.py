@@ -108,7 +108,7 @@ def test_row_attention_compiles_without_graph_break():
 
 
 @pytest.mark.parametrize("impl", [None, "FA3", "FA4"])
-def test_only_flash_attention_3_is_told_not_to_split(monkeypatch, impl):
+def test_flash_attention_3_alone_must_not_split(monkeypatch, impl):
     """FlashAttention 2 of torch 2.12 refuses the option, FlashAttention 4 splits only where it is told to."""
 
     def before(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
