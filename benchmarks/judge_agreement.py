@@ -46,7 +46,7 @@ class Reply(NamedTuple):
 
 def replies(tasks: str | None, count: int, seed: int) -> list[Reply]:
     """Return ``count`` replies, a third of each sort."""
-    env = textenvs.make("textenv/gsm8k", split="test", **({} if tasks is None else {"tasks": tasks}))
+    env = textenvs.make("textenv/gsm8k", split="test", **dict[str, Any]({} if tasks is None else {"tasks": tasks}))
     rng, items = random.Random(seed), list[Reply]()
     for number in range(-(-count // 3)):
         env.reset(seed=seed + number)
