@@ -45,7 +45,8 @@ def boards(only: list[str] | None) -> Iterator[tuple[str, str, list[str]]]:
 
 def evaluations(name: str, env_id: str, options: list[str], words: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield what is played: a name for its folder, and the words of ``textenvs evaluate`` after the options."""
-    with closing(make(env_id, **dict[str, Any](word.split("=") for word in options))) as env:
+    kwargs: dict[str, Any] = dict(word.split("=") for word in options)
+    with closing(make(env_id, **kwargs)) as env:
         scripts = [name for name in SCRIPTS if has_script(env, name)]
         script = env.own_script
         attacks = [attack for attack in env.attacks() if not attack.rehearse or "expert" in scripts]
