@@ -43,11 +43,13 @@ class CompactState(EpisodeState):
     awaits_summary: bool = False  #: whether the next reply is a summary
     summaries: int = 0
     turn_since: bool = True  #: whether a turn was played since the last summary
+    #: Of each conversation that the environment within has left: the conversation, and what the policy saw of it
+    left: tuple[tuple[Messages, Messages, int, int], ...] = ()
     turns: tuple[int, ...] = ()  #: by turn of the environment within: its number among all turns
     terms: tuple[str, ...] = ("reward",)  #: the names of the last reward's terms
 
     def shared_values(self) -> list[Any]:
-        return [*super().shared_values(), *self.inner.shared_values()]
+        return [*super().shared_values(), self.left, *self.inner.shared_values()]
 
 
 class Compact(TextEnv[CompactState]):
@@ -116,8 +118,11 @@ class Compact(TextEnv[CompactState]):
     def conversation_score(self) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
         return self._inner().conversation_score()
 
-    def cleanup(self) -> None | Awaitable[None]:
-        return self.env.cleanup()
+    def close(self) -> None:
+        self.env.close()
+
+    async def aclose(self) -> None:
+        await self.env.aclose()
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         self.env.check_options(options)
@@ -135,9 +140,9 @@ class Compact(TextEnv[CompactState]):
     def _summary_by_script(self) -> str:
         messages = self.state.inner.messages
         if self.script is not None:
-            return self.script(messages)
+            return self._shortened(self.script(messages))
         words = [text_of(message) for message in messages[self.state.opening_size :] if message["role"] != "assistant"]
-        return "\n".join(reversed(words))
+        return self._shortened("\n".join(reversed(words)))
 
     # ------------------------------------------------------------------ snapshots
 
@@ -192,7 +197,8 @@ class Compact(TextEnv[CompactState]):
                 f"Compact: the episode is {'over' if state.done else 'not started'}; call reset() first"
             )
         if state.awaits_summary:
-            return self._take_summary(as_reply(action, state.messages))
+            reply, marks = as_reply(action, state.messages), self.env.reasoning_marks
+            return self._take_summary(reply if marks is None else self._inner()._separated(reply, marks))
         contexts = state.inner.contexts
         result = self._inner()._play(action)
         return self._played_later(result, contexts) if inspect.isawaitable(result) else self._played(result, contexts)
@@ -213,10 +219,10 @@ class Compact(TextEnv[CompactState]):
             state.messages = self._view()
         else:  # the environment within begins anew by itself
             state.messages = (*state.head, *inner.contexts[-1][state.start :])
-            left, first = enter_context(state.contexts, state.messages, inner.messages)
-            self._print_context(left, first)
-            state.contexts, state.messages = left, inner.messages
-            state.head, state.start, state.opening_size = (), 0, len(inner.messages)
+            self._enter(inner)
+            contexts, first = enter_context(state.contexts, state.messages, self._view())
+            self._print_context(contexts, first)
+            state.contexts, state.messages = contexts, self._view()
         if not state.done and self._is_long():
             state.awaits_summary = True
             state.messages = _with_text(state.messages, self.request)
@@ -227,11 +233,29 @@ class Compact(TextEnv[CompactState]):
             self.render()
         return copy_messages(state.messages), reward, terminated, truncated, info
 
+    def _enter(self, inner: EpisodeState) -> None:
+        """Leave the conversation within, and see the one that it continues as before, or all of a new one."""
+        state = self.state
+        views = [*state.left, (inner.contexts[-1], state.head, state.start, state.opening_size)]
+        before = [view for view in views if inner.messages[: len(view[0])] == view[0]]
+        state.head, state.start, state.opening_size = (), 0, len(inner.messages)
+        if before:
+            view = max(before, key=lambda view: len(view[0]))
+            _, state.head, state.start, state.opening_size = view
+            views.remove(view)
+        state.left = tuple(views)
+
     def _view(self) -> Messages:
         return (*self.state.head, *self.state.inner.messages[self.state.start :])
 
     def _is_long(self) -> bool:
-        return self.state.turn_since and self._cut() is not None and self.count(transcript(self._view())) > self.tokens
+        """Return whether the conversation is too long, and shorter with the longest summary."""
+        state = self.state
+        if not state.turn_since or (start := self._cut()) is None:
+            return False
+        size = self.count(transcript(self._view()))
+        rest = (*state.inner.messages[: state.opening_size], *state.inner.messages[start:])
+        return size > max(self.tokens, self.count(transcript(rest)) + self.tokens // 2)
 
     def _cut(self) -> int | None:
         """Return the message within from which on all stay; ``None`` where that leaves nothing out."""

@@ -166,6 +166,7 @@ def test_each_context_within_is_compacted():
             views.append(env.step("summary")[0])
         observation, *_ = env.step(action)
         assert observation == env.state.messages
+    assert len(observation) < len(env.env.state.messages), "a conversation that continues stays compacted"
     assert views
     assert all(any(HEADING in message["content"] for message in view) for view in views)
     assert env.env.state.assistant_turns == 8
@@ -196,3 +197,34 @@ def test_made_by_option_and_by_wrapper():
         Compact(wrapped, tokens=5)
     with pytest.raises(ValueError, match="trained alone"):
         TwoSides("textenv/clarify", {"compact": {"tokens": 50}}, user={})
+
+
+class Closing(Talk):
+    closed = 0
+
+    def close(self):
+        type(self).closed += 1
+
+
+def test_what_is_within_is_closed():
+    Compact(Closing(), tokens=5).close()
+    asyncio.run(Compact(Talk(), tokens=5).aclose())
+    assert Closing.closed == 1
+
+
+def test_private_reasoning_of_summaries_stays_private():
+    env = Compact(Talk(reasoning_marks=[["[[", "]]"]]), tokens=20, keep=0, count=len)
+    env.reset(seed=0)
+    env.step("a long enough reply to be left out")
+    observation, *_ = env.step("[[private]]public")
+    assert observation[-1]["content"].endswith(f"{HEADING}\npublic")
+    assert env.state.contexts[-1][-1]["reasoning_content"] == "private"
+
+
+def test_no_summary_where_it_cannot_shorten():
+    env = Compact(Talk(), tokens=60, count=len, keep=2)
+    env.reset(seed=0)
+    for _ in range(3):
+        env.step("x" * 100)
+        assert not env.state.awaits_summary, "the opening and the last messages are longer than a summary could save"
+        break

@@ -258,7 +258,7 @@ def _no_constant(name: str) -> Any:
 
 
 _gateway: Gateway | None = None
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer may call in the middle of a call
 
 
 def gateway() -> Gateway:
@@ -273,7 +273,7 @@ def gateway() -> Gateway:
 def _forget_after_fork() -> None:
     """Forget the parent's gateway, which a forked child cannot serve."""
     global _gateway, _lock
-    _gateway, _lock = None, threading.Lock()
+    _gateway, _lock = None, threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

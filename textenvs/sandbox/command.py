@@ -195,21 +195,19 @@ class CommandBox:
     def copy_files(self, target: Path) -> None:
         """Copy the command's regular files and folders to ``target``, an empty folder.
 
-        Links and special files are left out: the one who reads the copy would follow them to elsewhere.
-
-        Raises:
-            OSError: There are more MiB than ``limits.disk_mb``, or folders too deep; the message says so.
+        Links and special files are left out: the one who reads the copy would follow them to elsewhere. So are files
+        for which ``limits.disk_mb`` has no room left, in the order of names, and folders too deep: whoever wrote them
+        must not escape the judgement of the others.
         """
-        self._copy(self._folder, target, [self.limits.disk_mb << 20], 0)
+        self._copy(self._folder, target, self.limits.disk_mb << 20, 0)
 
-    def _copy(self, folder: int, target: Path, room: list[int], depth: int) -> None:
-        if depth > _DEPTH:
-            raise OSError(f"its folder has more than {_DEPTH} levels")
+    def _copy(self, folder: int, target: Path, room: int, depth: int) -> int:
+        """Copy an open folder, with so many bytes of room; return the room that is left."""
         for entry in sorted(os.listdir(folder)):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
             try:
                 mode = os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                if not stat.S_ISREG(mode) and not (stat.S_ISDIR(mode) and depth < _DEPTH):
                     continue
                 opened = os.open(entry, flags, dir_fd=folder)
             except OSError:  # it was removed meanwhile, or may not be read
@@ -217,16 +215,12 @@ class CommandBox:
             try:
                 if stat.S_ISDIR(mode):
                     (target / entry).mkdir()
-                    self._copy(opened, target / entry, room, depth + 1)
+                    room = self._copy(opened, target / entry, room, depth + 1)
                 else:
-                    with open(target / entry, "xb") as copy:
-                        while chunk := os.read(opened, 1 << 20):
-                            room[0] -= len(chunk)
-                            if room[0] < 0:
-                                raise OSError(f"its files have more than {self.limits.disk_mb} MiB")
-                            copy.write(chunk)
+                    room = _copy_file(opened, target / entry, room)
             finally:
                 os.close(opened)
+        return room
 
     def close(self) -> None:
         """Release the folder, after the process was waited for."""
@@ -292,3 +286,16 @@ def resolved(command: Sequence[str], paths: Sequence[str]) -> tuple[list[str], s
 def _environment(search: str) -> dict[str, str]:
     folder = layout.COMMAND_FOLDER
     return {"PATH": search, "HOME": folder, "TMPDIR": folder, "PWD": folder, "LANG": "C.UTF-8", "USER": "user"}
+
+
+def _copy_file(source: int, target: Path, room: int) -> int:
+    """Copy an open file if it has at most ``room`` bytes; return the room that is left."""
+    size = 0
+    with open(target, "xb") as copy:
+        while size <= room and (chunk := os.read(source, min(1 << 20, room - size + 1))):
+            size += len(chunk)
+            copy.write(chunk)
+    if size <= room:
+        return room - size
+    target.unlink()
+    return room

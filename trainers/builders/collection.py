@@ -173,6 +173,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
         check_name("custom_reward_function", "custom", so_far)
         return terms(so_far) if so_far.over or (instead and so_far.reward) else None
 
+    score.replaces = instead  # type: ignore[attr-defined]
     return score
 
 

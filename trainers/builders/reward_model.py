@@ -241,4 +241,5 @@ def _score(
         instead = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
         return terms(instead, pending) if instead or pending is not None else None
 
+    score.replaces = replace  # type: ignore[attr-defined]
     return score

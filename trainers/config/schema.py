@@ -181,6 +181,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _curriculum_checks(config)
     yield from _side_checks(config)
     yield from _held_out_checks(config)
+    yield from _compaction_checks(config)
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
     yield from _replace_checks(config)
@@ -340,9 +341,7 @@ def _side_checks(config: PPOConfig) -> Problems:
         yield "algorithm.adv_estimator", text
     later = {
         "env.curriculum.reverse_share": env.curriculum.reverse_share,
-        "multiturn_reward.enable": config.multiturn_reward.enable,
-        "custom_reward_function.path": config.custom_reward_function.path,
-        **sections_of(config),
+        **_judges(config),
         "overlong_buffer.enable": config.overlong_buffer.enable,
         "rollout.cut_reply_penalty": config.rollout.cut_reply_penalty,
     }
@@ -411,6 +410,25 @@ def model_checks(model: ModelSection) -> Problems:
         yield "model.hidden", f"is {model.hidden}; it must be a multiple of {text}"
     if model.heads % model.kv_heads:
         yield "model.kv_heads", f"is {model.kv_heads}, which does not divide model.heads={model.heads}"
+
+
+def _compaction_checks(config: PPOConfig) -> Problems:
+    """Check that nothing scores conversations that a policy has summarised: it wrote them itself."""
+    env = config.env
+    options = {"env": {**env.kwargs, **env.val_kwargs}}
+    options |= {f"env.mixture.{name}": {**part.kwargs, **part.val_kwargs} for name, part in env.mixture.items()}
+    key = next((name for name, values in options.items() if "compact" in values), None)
+    if key is None:
+        return
+    for name in (name for name, value in _judges(config).items() if value):
+        yield name, f"does not go with {key}.kwargs.compact: it would judge what the policy wrote of the conversation"
+
+
+def _judges(config: PPOConfig) -> dict[str, Any]:
+    """Return what scores conversations, by key; a value that is false is off."""
+    function = config.custom_reward_function.path
+    futures = {"multiturn_reward.enable": config.multiturn_reward.enable, "custom_reward_function.path": function}
+    return {**futures, **sections_of(config)}
 
 
 def _multiturn_checks(config: PPOConfig) -> Problems:

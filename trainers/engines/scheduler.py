@@ -51,6 +51,7 @@ class Request:
     kept_ids: list[NDArray[np.int32]] = field(default_factory=list, init=False)  # of each new token, where asked for
     stops: frozenset[int] = field(default=frozenset(), init=False)
     queued_s: float = field(default=0.0, init=False)  # until it was admitted
+    seed: int = field(default=0, init=False)  # its own, or the next one of those that have none
 
 
 @dataclass(eq=False)
@@ -169,6 +170,9 @@ class Scheduler:
         self.counters["requests"] += 1
         if item.session is None:  # a later turn may reuse its KV, until the memory is needed
             item.session = (self.counters["requests"],)
+        seed = item.sampling.seed
+        # Here and not on admission: whether a request that is cancelled was admitted decides no other's tokens.
+        item.seed = int(self._rng.integers(2**63)) if seed is None else seed
         self._waiting.append(item)
 
     def cancel(self, item: Request | Update) -> None:
@@ -178,6 +182,7 @@ class Scheduler:
         if item in queue:
             queue.remove(item)
         elif isinstance(item, Request) and self._running.get(item.row) is item:
+            self._share_with_waiting()
             self._leave(item.row)
 
     def release(self, session: str) -> None:
@@ -258,9 +263,8 @@ class Scheduler:
             self._length[row] = self._known[row] = self._prompt[row] = size
             self._limit[row] = min(size + sampling.max_new_tokens, self._decoder.max_context)
             request.stops = frozenset() if sampling.ignore_stop else frozenset((*self._stop, *sampling.stop_token_ids))
-            seed = int(self._rng.integers(2**63)) if sampling.seed is None else sampling.seed
             cuts = (sampling.top_p, sampling.min_p, sampling.return_kept, min(sampling.top_k, 2**62))
-            self._draws[row] = (sampling.temperature, *cuts, int(seed) % 2**64)
+            self._draws[row] = (sampling.temperature, *cuts, int(request.seed) % 2**64)
             request.row = row
             request.queued_s += self._clock()
             self._running[row] = request
@@ -369,6 +373,11 @@ class Scheduler:
             self._held[row] += 1
             self._named[row] += 1
             self._computed[row] += SIZE
+
+    def _share_with_waiting(self) -> None:
+        """Let requests that wait for blocks share those that leave, while they are still there."""
+        for row in self._running.keys() - self._ready:
+            self._share(row)
 
     def _name(self, row: int) -> Name:
         """Return the name of a row's first block that other requests cannot find yet."""
@@ -519,7 +528,6 @@ class Scheduler:
         self._computed[ended] = np.minimum(self._computed[ended], at[done])
         self._publish(rows[~done])
         if len(ended):
-            for row in self._running.keys() - self._ready:  # while the blocks of those that end are still there
-                self._share(row)
+            self._share_with_waiting()
         for row, stop in zip(ended.tolist(), stopped[done].tolist(), strict=True):
             self._finish(row, "stop" if stop else "length")

@@ -196,6 +196,9 @@ class Sender:
                 freed = [(past, form) for past in self._past for form in past.pairs if form[1].type == "cuda"]
                 for past, form in freed:
                     del past.pairs[form]
+                for link in self._links.values():
+                    if isinstance(link, SharedLink) and link.buffer is not None and link.buffer.device.type == "cuda":
+                        link.buffer = None
                 if freed:
                     torch.cuda.empty_cache()  # for the engine's process
 

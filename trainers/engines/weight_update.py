@@ -321,11 +321,11 @@ class WeightUpdater(Receiver):
         no_room = self._lacks_room(source) if shares else None
         direct = self.transport == "auto" and shares and no_room is None
         if not (direct or self._started or self._tested or self.transport in ("ipc", "http")):
-            self._tested = True
             if self.transport != "disk" and isinstance(source, LocalSource):  # else the learner is elsewhere
                 self._unreached = await self._test_connection()
             if self.transport == "disk" or self._unreached is not None:
                 self._unseen = await self._test_folder()
+            self._tested = True
         return Facts(self._name, source.places, self._places, shares, no_room, self._unreached, self._unseen)
 
     def _group_backend(self, source: WeightSource) -> str:

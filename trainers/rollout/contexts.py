@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from textenvs.messages import Message, Messages, assistant, text_of
 
 from ..engines.base import Generation
+from ..trajectory import Trajectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,3 +166,14 @@ def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, N
         "kept_ids": np.concatenate(kept),
         "kept_counts": counts if len(kept) > 1 else counts[:0],
     }
+
+
+def without_unseen(trajectory: Trajectory, limit: int) -> Trajectory:
+    """Leave out what its context cannot hold of the last observation: the model never saw it, and never could."""
+    size = len(trajectory.token_ids)
+    sampled = np.flatnonzero(trajectory.action_mask)
+    keep = max(int(trajectory.segment_starts[-1]) + limit, int(sampled[-1]) + 1 if sampled.size else 0)
+    if size <= keep:
+        return trajectory
+    arrays = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "kept_counts")
+    return replace(trajectory, **{name: getattr(trajectory, name)[:keep] for name in arrays})

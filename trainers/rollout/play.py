@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 
 from textenvs.lookahead import Played
-from textenvs.messages import Messages, clean_text
+from textenvs.messages import Messages, assistant, clean_text
 from textenvs.two_sides import Cut
 
 from ..chat_template import RendererError
 from ..config.rollout import RolloutSection
 from ..engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling
 from ..trajectory import EpisodeError, Status, Trajectory
+from .contexts import without_unseen
 from .curriculum import Start, context_digest
 from .environments import Backend, EnvError, Lease
 from .episode_tokens import EpisodeTokens
 from .forks import ForkPoint
+from .group_scheduler import CollectionError
 from .renderer import Renderer
 from .rewards import PendingRewards, Score, TurnContext
 from .seeds import derive_seed
@@ -92,10 +94,26 @@ class _Progress:
     scores: Mapping[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
+    def pay(self, earlier: Mapping[int, Mapping[str, float]], replayed: int) -> None:
+        """Record what earlier turns of the environment are paid; ``replayed`` ones are no turns of this episode."""
+        assert self.tokens is not None
+        first = self.first_turn + replayed
+        for number in (number for number in earlier if number >= first):
+            self.tokens.add_reward(number - first, earlier[number])
+            if self.rewards.replaces:
+                taken = {"environment_not_counted": -sum(earlier[number].values())}
+                self.tokens.add_reward(number - first, taken)
+
 
 _NOT_EXACT = (
     "what the environment says is no function of its seed and the replies (is a model its user, a clock its limit?), "
     "so no episode can begin in the middle of one. Set env.curriculum.reverse_share=0"
+)
+
+
+_SWITCHED = (
+    "the multiturn-aware reward scores one conversation, and this episode has left one (compaction, sub-agents): set "
+    "multiturn_reward.enable=false, and reward its turns in the environment"
 )
 
 
@@ -312,9 +330,8 @@ class Player:
         timeline.phase("own")
         (reward, terms, earlier), stop = _terms(info, reward), info.get("stop")
         tokens.reward(reward, terms)
-        for number in (number for number in earlier if number >= progress.first_turn):
-            tokens.add_reward(number - progress.first_turn, earlier[number])
-        progress.messages = conversation
+        progress.pay(earlier, 0 if episode.start is None else episode.start.turn)
+        own, progress.messages = (*progress.messages, assistant(text)), conversation
         progress.metrics.update(info.get("metrics") or {})
         progress.user_messages = info.get("user_messages", ())
         if info.get("failed"):
@@ -329,6 +346,8 @@ class Player:
                 end = _End(Status.TRUNCATED_TURNS, stop=stop)
             elif tokens.context_size >= point.limit:
                 end = _no_room(tokens, point.limit)
+        if (switched := not terminated and tokens.switched) and (progress.rewards.needs_futures or episode.window):
+            raise CollectionError(_SWITCHED)
         if progress.rewards:
             futures = None
             if progress.rewards.needs_futures and episode.training:
@@ -338,7 +357,7 @@ class Player:
             so_far = TurnContext(
                 episode_id=episode.episode_id,
                 **point.names,
-                messages=conversation,
+                messages=own if switched else conversation,
                 reply=text,
                 reward=reward,
                 terms=dict(terms),
@@ -501,7 +520,7 @@ class Player:
     def _finished(self, tokens: EpisodeTokens, episode: Episode, end: _End, **more: Any) -> Trajectory:
         how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
         trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **more)  # type: ignore[arg-type]
-        return _cut(trajectory, self.engine.max_context)
+        return without_unseen(trajectory, self.engine.max_context)
 
 
 def _no_room(tokens: EpisodeTokens, limit: int) -> _End:
@@ -586,14 +605,3 @@ def _nothing(episode: Episode, end: _End) -> Trajectory:
     names |= _origin(episode)
     error = None if end.error is None else clean_text(end.error)
     return Trajectory(**arrays, **names, truncated=True, status=end.status, stop=end.stop, error=error)  # type: ignore[arg-type]
-
-
-def _cut(trajectory: Trajectory, limit: int) -> Trajectory:
-    """Leave out what its context cannot hold of the last observation: the model never saw it, and never could."""
-    size = len(trajectory.token_ids)
-    sampled = np.flatnonzero(trajectory.action_mask)
-    keep = max(int(trajectory.segment_starts[-1]) + limit, int(sampled[-1]) + 1 if sampled.size else 0)
-    if size <= keep:
-        return trajectory
-    arrays = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "kept_counts")
-    return replace(trajectory, **{name: getattr(trajectory, name)[:keep] for name in arrays})

@@ -48,7 +48,7 @@ class TurnContext:
     group_id: str  #: shared by the siblings of a group
     task_key: str  #: the task's stable name
     data_source: str  #: the task's source
-    messages: Messages  #: the whole conversation, as the environment returns it
+    messages: Messages  #: the conversation that the reply belongs to, as the environment returns it
     reply: str  #: the policy's reply of this turn
     reward: float  #: the environment's reward for it
     terms: Mapping[str, float]  #: the named parts of that
@@ -111,6 +111,8 @@ class PendingRewards:
     ) -> None:
         self._scores, self._timeout, self._timeline, self.root = scores, timeout, timeline, root
         self.needs_futures = any(getattr(score, "needs_futures", False) for score in scores.values())
+        #: Whether one of them stands in place of the environment's reward
+        self.replaces = any(getattr(score, "replaces", False) for score in scores.values())
         self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order of requests
 
     def ask(self, so_far: TurnContext, turn: int) -> None:
@@ -208,7 +210,7 @@ class MultiturnScore:
     ) -> None:
         section = section or MultiturnRewardSection()
         self._lookahead, self._credit, self._replace = lookahead, section.credit, section.replace
-        self._sampling = sampling
+        self._sampling, self.replaces = sampling, section.replace
         # The estimates on the way of each episode, by turn.
         self._before: WeakKeyDictionary[PendingRewards, dict[int, asyncio.Task[MultiturnReward]]] = WeakKeyDictionary()
         self._counts: Counter[str] = Counter()

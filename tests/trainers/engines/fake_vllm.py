@@ -131,8 +131,9 @@ class FakeVLLM(FakeServer):
             return {"results": [self._updates[self.label]] * self.ranks}
         if body["method"] == "connection_problem":
             return {"results": [None, self.connection_problem][-self.ranks :]}
-        if body["method"] == "file_content":
-            return {"results": [Path(*body["args"]).read_text() if self.sees_files else None] * self.ranks}
+        if body["method"] == "reads":
+            path, content = body["args"]
+            return {"results": [self.sees_files and Path(path).read_text() == content] * self.ranks}
         if body["method"] == "weight_checksums":
             return {"results": [self._checksums(rank) for rank in range(self.ranks)]}
         return {"results": [{**DESCRIBED, "updates": self._updates.get(self.label, 0), **self.described}] * self.ranks}

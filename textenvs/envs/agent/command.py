@@ -112,14 +112,19 @@ class Command:
             )
         variables = _variables(COMMAND_FOLDER, task, self.url, self._key)
         box = settings.sandbox.open(settings.words, variables, piped=piped)
+        listens = False
         try:
             _fill(box.folder, settings.files, task)
             gateway().listen(self._key, box.listener)
+            listens = True
             box.begin()
         except BaseException:
             box.kill()
             box.process.wait()
-            box.listener.close()
+            if listens:
+                gateway().close(self._key)  # the socket is the server's now: closed under it, it breaks the next one
+            else:
+                box.listener.close()
             box.close()
             raise
         self._box = box

@@ -6,7 +6,7 @@ import copy
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from . import example
 from .attacks import ATTACKS
 from .command import CommandSettings
 from .episode import Episode, Settings, format_of
-from .program import CommandProgram, FunctionProgram, Program, task_fields
+from .program import CommandProgram, FunctionProgram, Program, task_fields, without_answer
 from .record import Record
 from .serving import Serving
 from .tasks import LEVELS, READER
@@ -191,15 +191,15 @@ class Agent(ExternalEnv[AgentState]):
         return Episode(lambda url, channel: self._start(task, url, channel), task, self._settings)
 
     def _start(self, task: Task, url: str, channel: Channel) -> Program:
-        scored = self._settings.scorer is not None
+        visible = task if self._settings.scorer is None else without_answer(task)
         if self._command is not None:
-            fields = task_fields(task, with_answer=not scored)
+            fields = task_fields(visible)
             if self._serving is not None:
                 return self._serving.begin(fields, url, channel)
             return CommandProgram(self._command, fields, url, channel)
         assert self._agent is not None
-        own = copy.deepcopy(task)  # which the function may change
-        return FunctionProgram(self._agent, replace(own, ground_truth=None) if scored else own, f"{url}/v1", channel)
+        own = copy.deepcopy(visible)  # which the function may change
+        return FunctionProgram(self._agent, own, f"{url}/v1", channel)
 
     def opening(self, task: Task) -> Sequence[Message]:
         opening = super().opening(task)

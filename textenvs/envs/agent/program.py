@@ -8,6 +8,7 @@ import json
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,16 +33,25 @@ class Program(Protocol):
     def stop(self) -> None: ...
 
 
-def task_fields(task: Task, *, with_answer: bool) -> dict[str, Any]:
+#: Columns that data sets have the answer in.
+_ANSWERS = ("answer", "ground_truth", "solution")
+
+
+def without_answer(task: Task) -> Task:
+    """Return a task as a program may see it whose result a scorer judges."""
+    return replace(task, ground_truth=None, extra={k: v for k, v in task.extra.items() if k not in _ANSWERS})
+
+
+def task_fields(task: Task) -> dict[str, Any]:
     """Return a task as a command gets it in JSON."""
-    fields: dict[str, Any] = {
+    return {
         "key": task.key,
         "data_source": task.data_source,
         "question": task.question,
         "prompt": [dict(message) for message in task.prompt],
         "extra": dict(task.extra),
+        **({} if task.ground_truth is None else {"ground_truth": task.ground_truth}),
     }
-    return {**fields, "ground_truth": task.ground_truth} if with_answer else fields
 
 
 def last_words(error: BaseException) -> str:

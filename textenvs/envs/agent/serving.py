@@ -51,7 +51,10 @@ class Serving:
     def of(cls, settings: CommandSettings, most: int) -> Serving:
         """Return the one of this process."""
         with _shared_lock:
-            return _shared.setdefault((settings, most), cls(settings, most))
+            serving = _shared.get((settings, most))
+            if serving is None:
+                serving = _shared[settings, most] = cls(settings, most)
+            return serving
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Serving.of, (self._settings, self._most)
@@ -100,7 +103,7 @@ class _Server:
     def __init__(self, settings: CommandSettings, url: str) -> None:
         self._key = f"serving-{secrets.token_urlsafe(24)}"  # opens no session
         self._boxed = settings.sandbox is not None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may abandon a task in the middle of a call
         self._open = True  # for further tasks
         self._tasks: dict[int, Channel] = {}
         self._overdue: set[int] = set()  # tasks that did not end with their episodes

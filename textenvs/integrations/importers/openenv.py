@@ -141,9 +141,10 @@ class _Remote:
         context = observation.get("context")
         if not isinstance(context, list) or not context or self.env.observation_field is not None:
             return None
-        with suppress(ValueError):
+        try:
             return check_conversation(context, "context")
-        return None
+        except ValueError as problem:
+            raise EnvironmentFailure("tool_failed", f"the observation's context is malformed: {problem}") from problem
 
     def _said(self, observation: Mapping[str, Any]) -> Messages:
         messages, field = observation.get("messages"), self.env.observation_field

@@ -128,19 +128,11 @@ class VLLMUpdater(WeightUpdater):
         return next((problem for problem in problems if problem), None)
 
     async def _reads(self, file: Path, content: str) -> bool | None:
-        contents = await self._tell("file_content", str(file))
-        return all(other == content for other in contents) if contents else None
+        return all(await self._tell("reads", str(file), content))
 
     async def _tell(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of the workers' extension; an older extension, without it, gives nothing."""
-        try:
-            return list((await self.control("/collective_rpc", {"method": method, "args": args}))["results"])
-        except UnreachableError:
-            raise
-        except EngineError as error:
-            if method not in str(error):
-                raise
-            return []
+        """Call a method of the workers' extension; return each worker's result."""
+        return list((await self.control("/collective_rpc", {"method": method, "args": args}))["results"])
 
     async def join_group(self, group: Group) -> None:
         await self.control("/init_weight_transfer_engine", {"init_info": {"group": dict(group)}})

@@ -68,7 +68,7 @@ def record(tmp_path_factory):
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
         words = ["record", "--agent", "recorded_program:agent", "--tasks", "tasks.jsonl", "--model", "better"]
-        assert main([*words, "--base-url", service.url, "--output", "records", "--quiet"]) == 0
+        assert main([*words, "--base-url", service.url, "--out", "records", "--quiet"]) == 0
         yield folder, service.requests
 
 

@@ -7,7 +7,6 @@ docs/engines.md.
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,12 +61,13 @@ class WorkerExtension:
             return str(error)
         return None
 
-    def file_content(self, path: str) -> str | None:
-        """Return the content of a small file of the learner's; ``None`` if this worker cannot read it."""
+    def reads(self, path: str, content: str) -> bool:
+        """Return whether this worker finds that content in a file; it discloses no file to who does not know it."""
         try:
-            return Path(path).read_text()
-        except OSError:
-            return None
+            with open(path, encoding="utf-8") as file:
+                return file.read(len(content) + 1) == content
+        except (OSError, ValueError):
+            return False
 
     def count_update(self) -> int:
         """Add one to the number of updates that the sampler reports with each token, and return it."""
