@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learner_helpers import sections, small_model, some_trajectories
 from ranks import measure
+from torch.distributed.fsdp import FSDPModule
 
 from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
@@ -122,8 +123,12 @@ def exhausted(made, above, where):
     return tries
 
 
+# Before torch 2.13, FSDP2 cannot give a pass up: `can_forget` says so, and memory that runs out ends the run.
+forgets = pytest.mark.skipif(not hasattr(FSDPModule, "reset_iter_state"), reason="FSDP2 of this torch cannot")
+
+
 @pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("keys", [{}, {"fsdp": "always"}, {"dtype": "bfloat16"}], ids=str)
+@pytest.mark.parametrize("keys", [{}, pytest.param({"fsdp": "always"}, marks=forgets), {"dtype": "bfloat16"}], ids=str)
 def test_pass_without_memory_is_computed_again_with_half(caplog, where, keys):
     keys = {"critic": True, "share_prefixes": False, **keys}
     expected = measure(Learner(small_model(), **sections(max_tokens_per_micro_batch=40, **keys)), ITEMS)
