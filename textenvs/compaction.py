@@ -44,12 +44,12 @@ class CompactState(EpisodeState):
     summaries: int = 0
     turn_since: bool = True  #: whether a turn was played since the last summary
     #: Of each conversation that the environment within has left: the conversation, and what the policy saw of it
-    left: tuple[tuple[Messages, Messages, int, int], ...] = ()
+    views: tuple[tuple[Messages, Messages, int, int], ...] = ()
     turns: tuple[int, ...] = ()  #: by turn of the environment within: its number among all turns
     terms: tuple[str, ...] = ("reward",)  #: the names of the last reward's terms
 
     def shared_values(self) -> list[Any]:
-        return [*super().shared_values(), self.left, *self.inner.shared_values()]
+        return [*super().shared_values(), self.views, *self.inner.shared_values()]
 
 
 class Compact(TextEnv[CompactState]):
@@ -236,14 +236,14 @@ class Compact(TextEnv[CompactState]):
     def _enter(self, inner: EpisodeState) -> None:
         """Leave the conversation within, and see the one that it continues as before, or all of a new one."""
         state = self.state
-        views = [*state.left, (inner.contexts[-1], state.head, state.start, state.opening_size)]
+        views = [*state.views, (inner.contexts[-1], state.head, state.start, state.opening_size)]
         before = [view for view in views if inner.messages[: len(view[0])] == view[0]]
         state.head, state.start, state.opening_size = (), 0, len(inner.messages)
         if before:
             view = max(before, key=lambda view: len(view[0]))
             _, state.head, state.start, state.opening_size = view
             views.remove(view)
-        state.left = tuple(views)
+        state.views = tuple(views)
 
     def _view(self) -> Messages:
         return (*self.state.head, *self.state.inner.messages[self.state.start :])

@@ -101,8 +101,8 @@ class _Progress:
         for number in (number for number in earlier if number >= first):
             self.tokens.add_reward(number - first, earlier[number])
             if self.rewards.replaces:
-                taken = {"environment_not_counted": -sum(earlier[number].values())}
-                self.tokens.add_reward(number - first, taken)
+                correction = {"environment_not_counted": -sum(earlier[number].values())}
+                self.tokens.add_reward(number - first, correction)
 
 
 _NOT_EXACT = (
