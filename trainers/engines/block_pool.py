@@ -29,7 +29,7 @@ class BlockPool:
         self._numbers = count(ROOT + 1)
         # What sessions keep, by number: the session and its blocks; the one idle for longest first.
         self._kept: OrderedDict[int, tuple[Hashable, list[int]]] = OrderedDict()
-        self._sessions: dict[Hashable, list[int]] = {}  # the numbers of what each keeps
+        self._sessions: dict[Hashable, list[int]] = {}  # keys of ``_kept``
         self._keeps = count()
 
     @property

@@ -66,7 +66,7 @@ class Link(ABC):
 
     @abstractmethod
     def begin(self, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
-        """Begin to send a bucket, as :meth:`Sender.cast` made it."""
+        """Begin to send a bucket, as a :class:`Packing` of the sender holds it."""
 
     @abstractmethod
     def is_sent(self) -> bool:

@@ -83,7 +83,7 @@ class Buffer:
         if device.type == "cuda":
             self._memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
             # Once: every sharing wraps the memory anew.
-            self._cuda = (*reductions.reduce_tensor(self._memory)[1][:-1], False)  # waits for no event: see fill
+            self._cuda = (*reductions.reduce_tensor(self._memory)[1][:-1], False)  # waits for no event: see finish
         else:
             storage = torch.UntypedStorage._new_using_filename_cpu(nbytes)
             self._memory = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
@@ -106,7 +106,7 @@ class Buffer:
             torch.cuda.current_stream(self._memory.device).synchronize()
 
     def references(self, named: Sequence[tuple[str, Tensor]]) -> References:
-        """Return references to tensors that :meth:`fill` has placed, for one reader."""
+        """Return references to tensors that :meth:`place` returned, for one reader."""
         pickled = io.BytesIO()
         _Pickler(pickled, self._cuda).dump(list(named))
         return base64.b64encode(pickled.getvalue()).decode("ascii")

@@ -47,7 +47,7 @@ _FLOATS = ("temperature", "top_p", "min_p", "filler")  # two of them take the pl
 _TABLE_STEP = 8  # columns of the table are copied in multiples of it
 
 
-_CAPTURING = threading.Lock()  # a capture begins by synchronising the device, so only one engine captures at a time
+_CAPTURING = threading.Lock()  # one engine of this process captures at a time
 
 
 @dataclass(eq=False)

@@ -170,7 +170,7 @@ class Learner:
 
         Where a trajectory has its sampling mask (``kept_ids``), they are over the tokens that it keeps: of the actor
         and of the reference, so that both are policies of the same actions. With ``entropy`` it returns ``(logprobs,
-        entropies)``. Raises ``ValueError``: there is no reference, a segment starts with an action token, or one of
+        entropies)``. Raises ``ValueError``: there is no reference, a context starts with an action token, or one of
         ``unused_token_ids`` is an action.
         """
         policy = self.actor if model == "actor" else self.reference
