@@ -139,7 +139,8 @@ class _SizedCache(EngineSection):
 
     kv_cache_gib: float | None = Field(None, gt=0)
     """GiB of keys and values (in each replica); requests that do not fit wait. null is 1 on a CPU; on a GPU, a quarter
-    of the free memory that decoding steps leave for `torch`, and what `engine.vllm.gpu_memory_utilization` leaves for `vllm`."""
+    of the free memory that decoding steps leave for `torch`, and what `engine.vllm.gpu_memory_utilization` leaves for
+    `vllm`."""
 
     @property
     def kv_cache_bytes(self) -> int | None:
