@@ -197,10 +197,12 @@ def test_temporary_environments_are_closed(monkeypatch):
             return "4"
 
         def reset(self, *, seed, options):
-            return (user("2 + 2"),), {}
+            self.state = textenvs.EpisodeState(messages=(user("2 + 2"),))
+            return self.state.messages, {}
 
         def step(self, reply):
-            return (user("2 + 2"), assistant(reply)), 1.0, True, False, {}
+            self.state.messages = (user("2 + 2"), assistant(reply))
+            return self.state.messages, 1.0, True, False, {}
 
     monkeypatch.setattr(environments.Component, "make", lambda component, kwargs=None: Noted())
     judge = [f"reward_model.{key}" for key in ("enable=true", "kind=judge", "judge.model=m", "judge.rubric=correct")]

@@ -67,7 +67,7 @@ def test_user_learns_rewarded_messages(model: Path, tmp_path: Path, reward: str,
         f"env.user_reward={reward}",
         "rollout.groups_per_batch=8",
         "rollout.n=4",
-        "trainer.total_iterations=20",
+        "trainer.total_iterations=30",
     ]
     trained(tmp_path, model, "env.train_side=user", *overrides, "trainer.seed=1")
     rewards = [row["train/reward"] for row in training_of(tmp_path)]

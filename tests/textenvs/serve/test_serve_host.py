@@ -373,8 +373,8 @@ class Unspeakable(ToyTasks):
 
 
 class NotJson(Guess):
-    def _result(self, turn, failure=None):
-        *most, info = super()._result(turn, failure)
+    def _result(self, *turn, **failure):
+        *most, info = super()._result(*turn, **failure)
         return *most, {**info, "odd": object()}
 
 

@@ -210,7 +210,7 @@ engine.name=sglang rollout.min_p=0.1 -> only where engine.sglang.seeds=false
 engine.name=sglang engine.sglang.server_args=[--tp=2] -> give engine.tensor_parallel_size instead
 VLLM engine.vllm.args.tensor_parallel_size=1 -> args.tensor_parallel_size: give engine.tensor_parallel_size
 VLLM engine.vllm.args.max_num_seqs=4 -> engine.vllm.args.max_num_seqs: is decided by other options
-VLLM engine.vllm.update_folder=x -> engine.vllm.update_folder: has no effect
+VLLM engine.weight_transport=ipc engine.vllm.update_folder=x -> engine.vllm.update_folder: has no effect
 VLLM engine.vllm.base_url=[http://x,host:1] -> must begin with http://
 VLLM engine.vllm.base_url=[http://x,http://x] -> engine.vllm.base_url: names a server twice
 VLLM engine.vllm.base_url=[http://x,http://y] engine.replicas=2 -> engine.replicas: is 2; each address
