@@ -187,8 +187,10 @@ def main() -> None:
     cost = statistics.median(through) - statistics.median(floor)
     print(f"the gateway's cost a call: {cost:.2f} ms at the median (target: below 2)")
     before = folders()
-    called, ended = play_programs(arguments.programs, sandbox=arguments.sandbox)
-    print(f"{arguments.programs} processes at once: all have called after {called:.1f} s; 5 calls each: {ended:.1f} s")
+    first_calls_s, total_s = play_programs(arguments.programs, sandbox=arguments.sandbox)
+    print(
+        f"{arguments.programs} processes at once: all have called after {first_calls_s:.1f} s; 5 calls each: {total_s:.1f} s"
+    )
     if things := remains(before):
         raise SystemExit(f"left behind: {', '.join(things)}")
     print("nothing is left behind")

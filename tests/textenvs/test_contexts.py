@@ -194,9 +194,9 @@ def test_bad_context_is_refused_in_words(turn, words):
 
 
 def test_context_is_clean_and_copied():
-    given = [system("A \ud800."), user("B.")]
-    turn = Turn(context=given)
-    given[1]["content"] = "changed"
+    messages = [system("A \ud800."), user("B.")]
+    turn = Turn(context=messages)
+    messages[1]["content"] = "changed"
     assert turn.context == (system("A \ufffd."), user("B."))
 
 

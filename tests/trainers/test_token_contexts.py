@@ -64,30 +64,30 @@ class TurnRecord:
 def as_shown(text: str, way: int) -> Message:
     """Return a reply as an environment may keep it: as it is, or with its reasoning apart."""
     if way and text.startswith("<think>") and "</think>" in text:
-        thought, said = text.removeprefix("<think>").split("</think>", 1)
-        return {**assistant(said.strip()), "reasoning_content": thought.strip()}
+        reasoning, answer = text.removeprefix("<think>").split("</think>", 1)
+        return {**assistant(answer.strip()), "reasoning_content": reasoning.strip()}
     return assistant(text)
 
 
 @st.composite
 def observations(draw: st.DrawFn, turns: list[TurnRecord]) -> Messages:
     """Draw what a program may show next: its conversation extended, an earlier one, a branch, or another."""
-    asked = user(draw(ASKS))
+    question = user(draw(ASKS))
     way, turn = draw(st.integers(0, 6)), draw(st.sampled_from(turns))
     last = turns[-1]
     if way <= 1:
-        return (*last.conversation, asked)
+        return (*last.conversation, question)
     if way == 2:  # as where a sub-agent has ended: the reply of an earlier turn was not answered yet
-        return (*turn.conversation, asked)
+        return (*turn.conversation, question)
     if way == 3:  # edited history
-        return (*last.observation, assistant("no, " + str(last.shown["content"])), asked)
+        return (*last.observation, assistant("no, " + str(last.shown["content"])), question)
     if way == 4:  # the same call once more
         return turn.observation
     if way == 5:  # a branch in the middle
         cut = draw(st.integers(1, len(last.conversation)))
         before = last.conversation[:cut]
-        return (*before, asked) if before[-1]["role"] == "assistant" else (*before[:-1], asked)
-    return (system("Be brief."), asked) if draw(st.booleans()) else (asked,)
+        return (*before, question) if before[-1]["role"] == "assistant" else (*before[:-1], question)
+    return (system("Be brief."), question) if draw(st.booleans()) else (question,)
 
 
 @given(data=st.data())

@@ -60,7 +60,7 @@ def test_gradient_over_contexts_is_enumerated_gradient(
 ) -> None:
     model = small_model()
     logprobs = [naive_scores(model, episode, 1.0)[0] for episode in EPISODES]
-    chances = torch.stack([each.sum() for each in logprobs]).exp()
+    chances = torch.stack([row.sum() for row in logprobs]).exp()
     assert float(chances.detach().sum()) == pytest.approx(1.0, abs=1e-5)
     expected_reward = (chances * torch.tensor([e.total_reward for e in EPISODES], dtype=torch.float32)).sum()
     parameters = dict(model.named_parameters())

@@ -74,8 +74,8 @@ def test_main_agent_continues_after_its_sub_agents() -> None:
         for turn in (2, 4):
             before = [*context_of(t, turn - 2), *t.token_ids[t.turn_id == turn - 2]]
             assert context_of(t, turn)[: len(before)].tolist() == before
-            said = Characters().decode(t.token_ids[t.turn_id == turn - 1].tolist())
-            assert Characters().decode(context_of(t, turn)[len(before) :].tolist()) == f"it said {said}"
+            reply = Characters().decode(t.token_ids[t.turn_id == turn - 1].tolist())
+            assert Characters().decode(context_of(t, turn)[len(before) :].tolist()) == f"it said {reply}"
         for turn in (1, 3):
             text = Characters().decode(context_of(t, turn).tolist())
             assert text == "work on " + Characters().decode(t.token_ids[t.turn_id == turn - 1].tolist())
