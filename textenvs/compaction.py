@@ -88,6 +88,8 @@ class Compact(TextEnv[CompactState]):
             raise TypeError(
                 f"Compact is for a text environment itself, not for a {type(env).__name__}; wrap its result"
             )
+        if len(env.roles) > 1:
+            raise ValueError(f"Compact is for one role, and this environment has {', '.join(env.roles)}")
         super().__init__(env.tasks, render_mode=env.render_mode)
         env.render_mode = None  # this one prints what the policy sees
         self.env, self.tokens, self.keep, self.request = env, tokens, keep, request

@@ -54,8 +54,10 @@ from .turn import (
     StateT,
     Turn,
     check_numbers,
+    conversations_of,
     copy_state,
     enter_context,
+    enter_role,
     paid_with_earlier,
     transcript_of,
 )
@@ -101,6 +103,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     #: Whether a step may block the thread (a sandbox, a synchronous client); who runs many at once then gives each a
     #: thread.
     blocking: ClassVar[bool] = False
+    #: Who acts by ``step``, first the one that the opening is for (or ``opening`` sets ``state.role``); of several,
+    #: ``info["role"]`` names the one whose turn it is, and a turn may begin that of another (``Turn(role=...)``). Turns
+    #: and their limit are counted over all of them; a step's reward is the sum of what they earned.
+    roles: tuple[str, ...] = ("assistant",)
     #: The values of the option ``level``, easiest first; none where there is no such option.
     levels: ClassVar[tuple[str, ...]] = ()
     #: How far every attack's mean return stays below the expert's, as a share of the range from doing nothing to the
@@ -272,8 +278,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             ``(conversation, reward, terminated, truncated, info)``. The conversation extends the last one, or is
             another context (:attr:`EpisodeState.contexts` has those that were left). ``info`` has ``terms`` (they sum
             to the reward), ``metrics``, ``stop`` (why the episode ended, else ``None``), ``failed`` and what identifies
-            the task; where the step also pays earlier turns, ``earlier``: their terms, which are among ``terms``; at
-            the end ``user_messages``, where a model plays the user.
+            the task; with several :attr:`roles`, ``role``: whose the conversation is, and who acts next in it (as in
+            ``reset``); where the step also pays earlier turns, ``earlier``: their terms, which are among ``terms``;
+            at the end ``user_messages``, where a model plays the user.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode is over or was never started.
@@ -387,7 +394,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     ) -> ResetResult | Coroutine[Any, Any, ResetResult]:
         super().reset(seed=seed)
         index, task = self._pick(options or {})
-        self.state = self.state_type(task=task, task_index=index)  # type: ignore[assignment]
+        self.state = self.state_type(task=task, task_index=index, role=self.roles[0])  # type: ignore[assignment]
         self._printed = 0
         opening = self.opening(task)
         return self._open_later(opening) if inspect.isawaitable(opening) else self._open(opening)
@@ -487,14 +494,19 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         if not (turn.terminated or turn.messages or turn.context):
             raise ValueError(f"{type(self).__name__}.respond: a turn that does not terminate must say something")
         current, context, news = (*state.messages, *turn.messages), turn.context, turn.messages
-        contexts, start = state.contexts, 0
+        contexts, start, waiting = state.contexts, 0, state.waiting
+        if switched := turn.role is not None and turn.role != state.role:
+            current, context, waiting = conversations_of(state, turn, self.roles)
         if context is not None:
             context = self._with_system_prompt(context)
-            contexts, start = enter_context(contexts, current, context)
+            if switched and turn.context is None:
+                contexts, start = enter_role(contexts, current, state.waiting.get(str(turn.role)))
+            else:
+                contexts, start = enter_context(contexts, current, context)
             news = (*news, *(context[start:] if start else ()))  # what a context begins with is an opening
         spent = None if turn.terminated else self.spent_budget(news)
         if spent != "max_user_turns":  # the user has no turn left: nothing more is said
-            state.messages = current
+            state.messages, state.waiting, state.role = current, waiting, turn.role or state.role
             if context is not None:
                 self._print_context(contexts, start)
                 state.messages, state.contexts = context, contexts
@@ -519,7 +531,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _identity(self) -> dict[str, Any]:
         task = self.task
-        return {"task_key": task.key, "task_index": self.state.task_index, "data_source": task.data_source}
+        names = {"task_key": task.key, "task_index": self.state.task_index, "data_source": task.data_source}
+        return names if len(self.roles) == 1 else {**names, "role": self.state.role}
 
     def _result(self, turn: Turn, reward: float, terms: dict[str, float], failure: str | None = None) -> StepResult:
         state = self.state

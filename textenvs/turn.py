@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from math import fsum, isclose
 from typing import Any, ClassVar, TypeVar
@@ -60,6 +60,8 @@ class Turn:
         stop: Why it is over; given when ``terminated``, and only then.
         terms: The reward by named parts. Left out, the whole reward is one term, ``"reward"``.
         metrics: Numbers worth reporting that are not reward.
+        role: Who acts next, where it is another of :attr:`TextEnv.roles <textenvs.env.TextEnv.roles>`. ``messages``
+            go on in that role's own conversation, or begin it; with a ``context``, that is its conversation.
         context: The next observation as a whole, where it does not extend the conversation: one that begins anew
             (compaction, a sub-agent), or one that was left before and continues. At least one message; of any role,
             as in an opening. ``None``: the conversation goes on.
@@ -70,7 +72,7 @@ class Turn:
     Raises:
         ValueError: The terms do not sum to the reward, a number is not finite or above :data:`LARGEST` in magnitude, a
             message is malformed or is not from the user or a tool, ``terminated`` and ``stop`` do not come together, or
-            a context is empty or comes with ``terminated``.
+            a context is empty, or a context or a role comes with ``terminated``.
     """
 
     messages: Messages
@@ -81,6 +83,7 @@ class Turn:
     metrics: Mapping[str, float]
     context: Messages | None
     earlier: Mapping[int, Mapping[str, float]]
+    role: str | None
 
     # Written out for speed: one of these is made on every turn of every episode.
     def __init__(
@@ -93,6 +96,7 @@ class Turn:
         metrics: Mapping[str, float] | None = None,
         context: Sequence[Message] | None = None,
         earlier: Mapping[int, Mapping[str, float]] | None = None,
+        role: str | None = None,
     ) -> None:
         if terms:
             parts = {name: float(value) + 0.0 for name, value in terms.items()}  # -0.0 becomes 0.0
@@ -116,6 +120,8 @@ class Turn:
                 raise ValueError(f"Turn: stop={stop!r} is set by TextEnv when a budget runs out, not by respond()")
             if stop in FAILURE_STOPS:
                 raise ValueError(f"Turn: stop={stop!r} is a failure; raise EnvironmentFailure({stop!r}, reason)")
+        if terminated and role is not None:
+            raise ValueError(f"Turn: a turn that terminates has no next one, so no role; it is {role!r}")
         fields = self.__dict__  # frozen for everybody else
         fields["messages"] = _said(messages)
         fields["reward"] = reward
@@ -125,6 +131,7 @@ class Turn:
         fields["metrics"] = numbers
         fields["earlier"] = {} if earlier is None else _checked_earlier(earlier)
         fields["context"] = None if context is None else _checked_context(context, terminated)
+        fields["role"] = role
 
 
 def check_numbers(what: str, values: Mapping[str, float]) -> None:
@@ -174,7 +181,7 @@ class EpisodeState:
     The fields in ``shared`` are immutable and shared between snapshots; everything else is copied.
     """
 
-    shared: ClassVar[tuple[str, ...]] = ("task", "messages", "contexts", "user_side")
+    shared: ClassVar[tuple[str, ...]] = ("task", "messages", "contexts", "waiting", "user_side")
 
     task: Task | None = None
     task_index: int = -1
@@ -183,6 +190,10 @@ class EpisodeState:
     #: The conversations that were left and do not continue in ``messages``, in the order in which they were left, each
     #: up to the reply that ended it and what answered that. The same object as long as no conversation is left.
     contexts: tuple[Messages, ...] = ()
+    #: Who acts next, of :attr:`TextEnv.roles <textenvs.env.TextEnv.roles>`, and the conversations of those that acted
+    #: before. The mapping is replaced and never changed.
+    role: str = "assistant"
+    waiting: Mapping[str, Messages] = field(default_factory=dict)
     #: The conversation from the side of a model that plays the user; in ``info["user_messages"]`` of the last turn.
     user_side: Messages = ()
     assistant_turns: int = 0
@@ -243,6 +254,32 @@ def enter_context(
     if place is None:
         return conversations, 0
     return (*conversations[:place], *conversations[place + 1 :]), len(conversations[place])
+
+
+def conversations_of(
+    state: EpisodeState, turn: Turn, roles: Sequence[str]
+) -> tuple[Messages, Messages, Mapping[str, Messages]]:
+    """Return the conversation that is left for another role, that of the role, and all that wait from now on."""
+    role = str(turn.role)
+    if role not in roles:
+        raise ValueError(f"Turn: role={role!r} is not one of the environment's roles: {', '.join(roles)}")
+    current, context = (*state.messages, *turn.messages), turn.context
+    if context is None:
+        current, context = state.messages, (*state.waiting.get(role, ()), *turn.messages)
+    return current, context, {**state.waiting, state.role: current}
+
+
+def enter_role(
+    contexts: tuple[Messages, ...], current: Messages, waiting: Messages | None
+) -> tuple[tuple[Messages, ...], int]:
+    """Return what :func:`enter_context` does where another role acts next, whose conversation was ``waiting``.
+
+    Which conversation continues is known, also where roles were told the same.
+    """
+    if waiting is None:
+        return (*contexts, current), 0
+    place = next((place for place in reversed(range(len(contexts))) if contexts[place] == waiting), len(contexts))
+    return (*contexts[:place], *contexts[place + 1 :], current), len(waiting)
 
 
 def messages_of_turn(

@@ -9,6 +9,7 @@ judges before the user's words run once more for each of its messages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import fsum
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -24,8 +25,8 @@ from .users.base import HasUser
 from .users.llm import instead
 
 Side: TypeAlias = Literal["assistant", "user"]
-#: What turns of a side earned: the side, the number of its turn (from 0), and the parts of the reward.
-Paid: TypeAlias = tuple[Side, int, Mapping[str, float]]
+#: What a turn earned: its number among the turns by ``step``, ``None`` where it is not one of these; and the terms.
+Payment: TypeAlias = "tuple[int | None, Mapping[str, float]]"
 
 
 class Cut(str):
@@ -65,10 +66,10 @@ class TwoSides:
     """An environment (``id``, ``options``) in which ``step`` takes the words of the side whose turn it is.
 
     ``reset`` and ``step`` (and their async twins) return what those of :class:`~textenvs.env.TextEnv` do, with the
-    conversation as the next speaker sees it: of the user, its instructions and goal first. ``info["side"]`` is that
-    speaker. The reward is always 0: ``info["paid"]`` has what turns earned (:data:`Paid`) as soon as it is known, and
-    what a turn is paid adds up. ``info["refused"]`` says that the episode ended because no message of the user's would
-    do.
+    conversation as the next speaker sees it: of the user, its instructions and goal first. ``info["role"]`` is that
+    speaker, as in an environment with the roles ``assistant`` and ``user``. What a turn earned is paid as soon as it is
+    known, by ``info["terms"]`` and ``info["earlier"]``, and adds up. ``info["refused"]`` says that the episode ended
+    because no message of the user's would do.
 
     Args:
         id: Of the environment.
@@ -105,12 +106,13 @@ class TwoSides:
     async def areset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
         self._talk, info = await self.env.areset(seed=seed, options=None if options is None else dict(options))
         self._rng, self._seed = np.random.default_rng([seed or 0, 2]), seed or 0
-        self._turns = {"assistant": 0, "user": 0}
+        self._numbers: dict[Side, list[int | None]] = {"assistant": [], "user": []}
+        self._steps = 0
         self._side: Side = "assistant"
         self._request: Messages = ()  # the user's last observation
         self._last: int | None = None  # the user's last message that was said
         if self.fixed is None:
-            return self._talk, {**info, "side": self._side}
+            return self._talk, {**info, "role": self._side}
         _, _, terminated, truncated, after = await self._go_on([])
         if after.get("failed"):
             raise RuntimeError(f"{after['stop']}: {after['failure']}")
@@ -119,31 +121,43 @@ class TwoSides:
                 f"the fixed assistant ended the episode ({after['stop']}) before the user had a turn, so there is "
                 "nothing to train: choose tasks in which the user is asked (ambiguous=1.0 of textenv/clarify)"
             )
-        return self._request, {**info, "side": self._side}
+        return self._request, {**info, "role": self._side}
 
     async def astep(self, action: str) -> Any:
         """Take the next words; a user's that were cut off are a :class:`Cut`."""
-        payments: list[Paid] = []
+        payments: list[Payment] = []
         if self._side == "assistant":
             self._reply: str | Message = action
             self._words: list[str] = []
         else:
             self._words.append(action)
-        self._turns[self._side] += 1
+        self._numbers[self._side].append(self._steps)
+        self._steps += 1
         result = await self._turn(payments)
         if self.fixed is not None and self._side == "assistant" and not (result[2] or result[3]):
             result = await self._go_on(payments)
-        return result
+        observation, _, terminated, truncated, info = result
+        earlier: dict[int, dict[str, float]] = {}
+        for number, parts in payments:
+            if number is not None:
+                terms = earlier.setdefault(number, {})
+                terms.update({name: terms.get(name, 0.0) + value for name, value in parts.items()})
+        terms = {}
+        for parts in earlier.values():
+            terms.update({name: terms.get(name, 0.0) + value for name, value in parts.items()})
+        earlier.pop(self._steps - 1, None)
+        info = {**info, "terms": terms, "earlier": earlier}
+        return observation, fsum(terms.values()), terminated, truncated, info
 
-    async def _go_on(self, payments: list[Paid]) -> Any:
+    async def _go_on(self, payments: list[Payment]) -> Any:
         """Let the fixed assistant reply until the user is to speak."""
         while True:
             try:
                 self._reply, self._words = await self._fixed_reply(), []
             except ChatFailure as failure:
-                info = {"stop": "assistant_failed", "failed": True, "failure": str(failure), "paid": payments}
-                return self._talk, 0.0, False, True, {**info, "side": self._side, "refused": False}
-            self._turns["assistant"] += 1
+                info = {"stop": "assistant_failed", "failed": True, "failure": str(failure)}
+                return self._talk, 0.0, False, True, {**info, "role": self._side, "refused": False}
+            self._numbers["assistant"].append(None)
             result = await self._turn(payments)
             if self._side == "user" or result[2] or result[3]:
                 return result
@@ -153,12 +167,13 @@ class TwoSides:
             return self.env.demonstration(self._rng)
         assert self.fixed is not None
         client = await client_for(self.fixed)
-        sample, tools = (self._seed + self._turns["assistant"]) % 2**31, getattr(self.env, "tools_not_in_prompt", None)
+        sample = (self._seed + len(self._numbers["assistant"])) % 2**31
+        tools = getattr(self.env, "tools_not_in_prompt", None)
         return (await client.complete(self._talk, tools=tools or None, sample=sample)).message
 
-    async def _turn(self, payments: list[Paid]) -> Any:
+    async def _turn(self, payments: list[Payment]) -> Any:
         """Play the assistant's turn with the user's words so far, as far as that goes."""
-        spoke = self._turns["user"] - 1 if self._side == "user" else None
+        spoke = self._numbers["user"][-1] if self._side == "user" else None
         token = instead.set(_Words(self._words))
         try:
             self._talk, reward, terminated, truncated, info = await self.env.astep(self._reply)
@@ -166,32 +181,25 @@ class TwoSides:
             if (
                 spoke is not None and question.request[1:] == self._request[1:]
             ):  # the same question again: the words were refused
-                payments.append(("user", spoke, {"refused": self._refused}))
+                payments.append((spoke, {"refused": self._refused}))
             self._request, self._side = question.request, "user"
-            return self._request, 0.0, False, False, {"side": "user", "paid": payments, "refused": False}
+            return self._request, 0.0, False, False, {"role": "user", "refused": False}
         finally:
             instead.reset(token)
         refused = info["failed"] and info["stop"] == "user_failed" and spoke is not None
         if refused:
-            assert spoke is not None
-            payments.append(("user", spoke, {"refused": self._refused}))
+            payments.append((spoke, {"refused": self._refused}))
         if not info["failed"]:
             own = dict(info["terms"] or {"reward": reward})
             for number, parts in info.get("earlier", {}).items():
-                payments.append(("assistant", number, parts))
+                payments.append((self._numbers["assistant"][number], parts))
                 own = {name: value - parts.get(name, 0.0) for name, value in own.items()}
-            payments.append(("assistant", self._turns["assistant"] - 1, own))
+            payments.append((self._numbers["assistant"][-1], own))
             self._last = self._last if spoke is None else spoke
             if self._last is not None:
-                payments.append(("user", self._last, {"answer": self._sign * reward * self._share(reward)}))
+                payments.append((self._last, {"answer": self._sign * reward * self._share(reward)}))
         self._side = "assistant"
-        return (
-            self._talk,
-            0.0,
-            terminated,
-            truncated,
-            {**info, "side": "assistant", "paid": payments, "refused": refused},
-        )
+        return self._talk, 0.0, terminated, truncated, {**info, "role": "assistant", "refused": refused}
 
     def _share(self, reward: float) -> float:
         """Return how much of the assistant's reward is the user's, too: all of a cost and of what it opposes."""

@@ -262,7 +262,8 @@ def estimate(
     that the advantages are made of. ``ValueError``: the batch lacks what the algorithm needs.
     """
     trained = [episode for episode in batch if episode.role != "greedy"]
-    episodes, side = [episode.credited for episode in trained], [episode.role == "user" for episode in trained]
+    agents = sorted({episode.agent for episode in trained})
+    episodes, side = [e.credited for e in trained], [agents.index(e.agent) for e in trained]
     actions, metrics = ActionBatch.from_trajectories(episodes, side=side, **numbers), dict[str, float]()
     if "greedy" in algorithm.needs:
         totals = greedy_totals(batch)

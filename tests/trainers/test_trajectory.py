@@ -18,7 +18,8 @@ from trajectories import mixed, trajectory_of, turns_of
 from textenvs.env import LARGEST
 from textenvs.messages import text_part, user
 from trainers.engines.base import Sampling
-from trainers.rollout.play import Episode, _End, _nothing
+from trainers.rollout.play import Episode, _nothing
+from trainers.rollout.progress import End
 from trainers.trajectory import Status, Trajectory, from_table, is_reward, read_parquet, to_table, write_parquet
 
 
@@ -334,5 +335,5 @@ def test_text_parts_are_written_as_their_text() -> None:
 
 def test_unopened_episode_with_any_error_is_written() -> None:
     never = Episode("e", "g", {"task_index": 0}, 1, Sampling(), 2)
-    (read,) = from_table(to_table([_nothing(never, _End(Status.ERROR_ENV, error="no file caf\udce9"))]))
+    (read,) = from_table(to_table([_nothing(never, End(Status.ERROR_ENV, error="no file caf\udce9"))]))
     assert (read.error or "").startswith("no file caf")

@@ -91,7 +91,7 @@ def test_both_sides_train_on_engine_tokens(model: Path, tmp_path: Path) -> None:
     run = trained(tmp_path, model, "env.train_side=both", "trainer.total_iterations=2", look=look)
     for version, batch in enumerate(batches):
         run.learner.actor.load_state_dict(models[version])
-        assert batch.of("user")
+        assert batch.of("partner")
         for trajectory in batch.trained:
             assert set(trajectory.weight_version[trajectory.action_mask].tolist()) == {version}
             for piece in trajectory.segments():
@@ -102,7 +102,7 @@ def test_both_sides_train_on_engine_tokens(model: Path, tmp_path: Path) -> None:
                 mask = trajectory.action_mask[piece][1:]
                 assert np.allclose(full[mask], trajectory.logprobs[piece][1:][mask], atol=1e-4)
     rows = training_of(tmp_path)
-    assert all(row["train/user/episodes"] == len(batch.of("user")) for row, batch in zip(rows, batches, strict=True))
+    assert all(row["train/user/episodes"] == len(batch.of("partner")) for row, batch in zip(rows, batches, strict=True))
     assert all(row["actor/outside_clip_first"] == 0 for row in rows if "actor/outside_clip_first" in row)
 
 
@@ -113,6 +113,6 @@ async def test_folder_plays_fixed_assistant(model: Path) -> None:
     config, _ = resolve([*ORDER, *fixed, f"model.path={model}"], PPOConfig)
     async with backend_of(config, played(config)[0], validation=False) as backend, backend.lease() as env:
         request, info = await env.reset(1, {})
-        assert (info["side"], [m["role"] for m in request]) == ("user", ["system", "user", "assistant", "user"])
-        _, _, _, _, info = await env.step("tea")
-    assert [(who, turn) for who, turn, _ in info["paid"]][0] == ("assistant", 0)
+        assert (info["role"], [m["role"] for m in request]) == ("user", ["system", "user", "assistant", "user"])
+        _, reward, _, _, info = await env.step("tea")
+    assert info["terms"] == {"answer": reward}

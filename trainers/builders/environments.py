@@ -29,7 +29,7 @@ from textenvs.users.llm import LLMUser
 
 from ..chat_template import Tools
 from ..config.rollout import EnvSection, PlayedEnvSection, TrainDataSection
-from ..config.schema import PPOConfig
+from ..config.schema import PPOConfig, several_roles_checks
 from ..rollout.curriculum import measure_openings
 from ..rollout.environments import Backend, EnvSpec, tools_of
 from ..rollout.renderer import Renderer
@@ -258,6 +258,10 @@ def check_environments(config: PPOConfig) -> None:
             with closing(component.make(kwargs)) as env:
                 if config.env.train_side != "policy":
                     _check_sides(config, env)
+                elif len(env.roles) > 1:
+                    what = f"the roles {', '.join(env.roles)} of {component.id}"
+                    for key, text in several_roles_checks(config, what):
+                        raise SetupError(f"{key}: {text}")
                 if env.blocking and config.env.backend == "inline":
                     text = f"{component.id} may block its thread: use env.backend=thread or env.backend=process"
                     raise SetupError(f"{component.key}: {text}" if component.name else text)

@@ -336,9 +336,15 @@ def _side_checks(config: PPOConfig) -> Problems:
             yield "warm_start.enable", text
         elif warm.files is not None and warm.careless_steps:
             yield "warm_start.careless_steps", f"{reason}: it must be 0"
+    yield from several_roles_checks(config, side)
+
+
+def several_roles_checks(config: PPOConfig, side: str) -> Problems:
+    """Check what does not go with episodes in which several roles act by ``step``; ``side`` says which these are."""
+    env = config.env
     if config.algorithm.adv_estimator in ("fork", "remax"):
         text = f"is {config.algorithm.adv_estimator}, which plays more of each episode, and only the assistant's side"
-        yield "algorithm.adv_estimator", text
+        yield "algorithm.adv_estimator", f"{text}; it does not go with {side}"
     later = {
         "env.curriculum.reverse_share": env.curriculum.reverse_share,
         **_judges(config),

@@ -7,6 +7,7 @@ each bucket there, and the receiver how many buckets were taken.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -38,8 +39,8 @@ class Link(ABC):
         return f"the workers did not {what} within {self.group['timeout_s']:g} s"
 
     def fail(self, error: Exception, what: str) -> None:
-        """Note an error of torch, which has the same limit and its own words for it; either side may be first."""
-        late = time.monotonic() - self.since >= self.group["timeout_s"]
+        """Note an error of torch, which has the same limit, by its own clock and in its own words."""
+        late = time.monotonic() - self.since >= self.group["timeout_s"] or _is_timeout(error)
         self.give_up(self.late(what) if late else f"they failed to {what}: {error!r}")
 
     def give_up(self, why: str) -> None:
@@ -205,6 +206,11 @@ class Inlet:
         """Tell the sender that the workers have read the bucket: its memory may change."""
         self._taken += 1
         self._store.set(_STATE, str(self._taken))
+
+
+def _is_timeout(error: Exception) -> bool:
+    # Torch has no type for it: its stores and its groups raise the types of their other failures.
+    return re.search(r"timed?[- ]?out", str(error), re.IGNORECASE) is not None
 
 
 def _key(bucket: int, worker: int) -> str:

@@ -56,7 +56,7 @@ _STARTS_AT_ONCE = 64  # episodes that start before the event loop turns to somet
 _LOOK_EVERY = 1.0  # seconds between two looks at the engine's load
 
 
-Role = Literal["root", "fork", "user", "greedy"]
+Role = Literal["root", "fork", "partner", "greedy"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +66,12 @@ class BatchEpisode:
     trajectory: Trajectory  #: as it was played, with the rewards that it earned
     credited: Trajectory  #: the same with the turn rewards that the estimator is to see
     #: ``root``: a member of its group, played from where the group begins; ``fork``: begun in a state of a root;
-    #: ``user``: the user's side of a root, where the policy plays both sides, also of an attempt that failed on it;
+    #: ``partner``: another role of a root's episode, also of an attempt that failed;
     #: ``greedy``: what its group's roots are compared with, not to train on
     role: Role = "root"
     group: int = 0  #: the number of its group in the run
     choice: Choice = Choice("", 0)  #: what its group played
+    agent: str = ""  #: the name of a partner's role in its environment; of the role that begins: empty
 
     def changed(self, trajectory: Trajectory) -> BatchEpisode:
         """Return the same part of the batch with another trajectory, credited with what it earned."""
@@ -78,7 +79,7 @@ class BatchEpisode:
 
 
 def roots_and_forks(trajectories: Iterable[Trajectory]) -> list[BatchEpisode]:
-    """Return the episodes of a batch without users and greedy episodes."""
+    """Return the episodes of a batch without partners and greedy episodes."""
     return [BatchEpisode(t, t, "fork" if t.forked_from else "root") for t in trajectories]
 
 
@@ -88,7 +89,7 @@ class Batch:
 
     number: int  #: of this batch in the run, from 0
     version: int  #: the weights it is to be trained on: no token is more than ``staleness`` versions older
-    #: Roots, then forks, then users, then greedy ones; each group by group in order of admission, siblings in order
+    #: Roots, then forks, then partners, then greedy ones; each group by group in order of admission, siblings in order
     #: (fewer where some failed for good)
     episodes: Sequence[BatchEpisode]
     #: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before
@@ -106,9 +107,16 @@ class Batch:
         return self.of("root")
 
     @property
+    def partners(self) -> dict[str, list[Trajectory]]:
+        """The partners, by the name of their role."""
+        partners = [episode for episode in self.episodes if episode.role == "partner"]
+        agents = dict.fromkeys(episode.agent for episode in partners)
+        return {agent: [one.trajectory for one in partners if one.agent == agent] for agent in agents}
+
+    @property
     def trained(self) -> list[Trajectory]:
         """All episodes to train on."""
-        return self.of("root", "fork", "user")
+        return self.of("root", "fork", "partner")
 
     @property
     def groups(self) -> list[list[Trajectory]]:
@@ -191,9 +199,9 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         self._load = Load(engine_slots or self._scheduler.max_running)
         self._lag = None if lag_interval is None else LoopLag(lag_interval)
         self._stats, self._length_bias = Stats(), LengthBias()
-        # By group, until it is delivered or dropped: credited episodes by id, and users' sides.
+        # By group, until it is delivered or dropped: credited episodes by id, and partners.
         self._credited: defaultdict[int, dict[str, Trajectory]] = defaultdict(dict)
-        self._users: defaultdict[int, list[Trajectory]] = defaultdict(list)
+        self._partners: defaultdict[int, list[tuple[str, Trajectory]]] = defaultdict(list)
         plan = ForkPlan(fork, rollout.n * rollout.groups_per_batch, seed, getattr(algorithm, "gamma", 1.0))
         self._forks = plan if "forks" in algorithm.needs else None
         self._points: dict[tuple[int, int], list[ForkPoint]] = {}  # by group and sibling, while forks are to be played
@@ -250,18 +258,20 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         """Yield the episodes of the batch just taken; forget what was kept of its groups, and of dropped ones."""
         scheduler, numbers = self._scheduler, self._scheduler.taken_groups
         choices = [self._choose(number) for number in numbers]
+        partners = [self._partners[number] for number in numbers]
+        agents = {id(trajectory): agent for group in partners for agent, trajectory in group}
         of_roles: dict[Role, list[list[Trajectory]]] = {
             "root": groups,
             "fork": scheduler.taken_forks,
-            "user": [self._users[number] for number in numbers],
+            "partner": [[trajectory for _, trajectory in group] for group in partners],
             "greedy": [[trajectory] for trajectory in scheduler.taken_greedy] or [[] for _ in numbers],
         }
         for role, of_groups in of_roles.items():
             for number, choice, trajectories in zip(numbers, choices, of_groups, strict=True):
                 for trajectory in trajectories:
                     credited = self._credited[number].get(trajectory.episode_id, trajectory)
-                    yield BatchEpisode(trajectory, credited, role, number, choice)
-        for kept in (self._users, self._credited):
+                    yield BatchEpisode(trajectory, credited, role, number, choice, agents.get(id(trajectory), ""))
+        for kept in (self._partners, self._credited):
             for number in [number for number in kept if scheduler.is_done(number)]:
                 del kept[number]
 
@@ -460,20 +470,20 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
 
     async def _play(self, ticket: Ticket) -> None:
         moment, episode = self._player.moment(), self._episode(ticket)
-        timeline, points, users = self._timeline("episodes", episode), list[ForkPoint](), list[Trajectory]()
+        timeline, points, partners = self._timeline("episodes", episode), list[ForkPoint](), dict[str, Trajectory]()
         try:
             backend = self._backends[self._choose(ticket.group).component]
-            trajectory = await self._player.play(backend, episode, timeline, points, users)
+            trajectory = await self._player.play(backend, episode, timeline, points, partners)
         except asyncio.CancelledError:
             self._measure_length(ticket, None, timeline)
             raise
         if self._credit is not None and trajectory.status.trainable:
             trajectory = await self._with_credit(self._credit, ticket, trajectory, timeline)
-        for user in users:
-            if self._credit is not None and user.status.trainable:
-                user = await self._with_credit(self._credit, ticket, user, timeline)  # noqa: PLW2901
-            if user.status.trainable:
-                self._users[ticket.group].append(user)
+        for agent, partner in partners.items():
+            if self._credit is not None and partner.status.trainable:
+                partner = await self._with_credit(self._credit, ticket, partner, timeline)  # noqa: PLW2901
+            if partner.status.trainable:
+                self._partners[ticket.group].append((agent, partner))
         self._stats.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)

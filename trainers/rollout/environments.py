@@ -22,7 +22,6 @@ from textenvs.messages import Messages, check_conversation
 from textenvs.options import PositiveInt, Seconds, checked
 from textenvs.text import quoted
 from textenvs.tools.formats import Native
-from textenvs.two_sides import TwoSides
 
 from ..trajectory import is_reward
 from .workers import EnvError, EnvSpec, EnvTimeoutError, Host, InlineWorker, ProcessHost, RayHost, ThreadWorker, Worker
@@ -132,8 +131,6 @@ class Backend(contextlib.AbstractAsyncContextManager["Backend"]):
         if kind == "process" and workers is None:
             workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.spec, self.kind, self.tools, self.workers = spec, kind, tools, workers
-        #: Whether the policy plays the user (or both sides) of these environments
-        self.sides = spec.target is TwoSides
         self._reset_timeout, self._step_timeout = reset_timeout, step_timeout
         self._places: asyncio.Semaphore | None = None if workers is None else asyncio.Semaphore(workers)
         if beside is not None:

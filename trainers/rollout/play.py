@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from textenvs.lookahead import Played
 from textenvs.messages import Messages, assistant, clean_text
-from textenvs.two_sides import Cut
 
 from ..chat_template import RendererError
 from ..config.rollout import RolloutSection
@@ -29,8 +28,10 @@ from .environments import Backend, EnvError, Lease
 from .episode_tokens import EpisodeTokens
 from .forks import ForkPoint
 from .group_scheduler import CollectionError
+from .progress import End, Progress, own_terms
 from .renderer import Renderer
 from .rewards import PendingRewards, Score, TurnContext
+from .roles import USER, play_roles
 from .seeds import derive_seed
 from .stats import Load, Timeline
 
@@ -66,43 +67,6 @@ def sampling_of(rollout: RolloutSection) -> Sampling:
         max_new_tokens=rollout.max_response_length,
         return_kept=rollout.keep_sampling_mask,
     )
-
-
-@dataclass(frozen=True)
-class _End:
-    status: Status
-    terminated: bool = False
-    stop: str | None = None
-    error: str | None = None
-    cause: str | None = None
-
-
-@dataclass
-class _Progress:
-    """Progress of an episode, for the code that ends it."""
-
-    timeline: Timeline
-    rewards: PendingRewards
-    backend: Backend
-    tokens: EpisodeTokens | None = None
-    first_turn: int = 0  # the number of the turn that is the first of ``tokens``
-    messages: Messages = ()
-    user_messages: Messages = ()
-    sides: dict[str, EpisodeTokens] = field(default_factory=dict)  # by speaker, where the user is played, too
-    refused: bool = False  # no message of that user was acceptable
-    points: list[ForkPoint] = field(default_factory=list)
-    scores: Mapping[str, float] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-
-    def pay(self, earlier: Mapping[int, Mapping[str, float]], replayed: int) -> None:
-        """Record what earlier turns of the environment are paid; ``replayed`` ones are no turns of this episode."""
-        assert self.tokens is not None
-        first = self.first_turn + replayed
-        for number in (number for number in earlier if number >= first):
-            self.tokens.add_reward(number - first, earlier[number])
-            if self.rewards.replaces:
-                correction = {"environment_not_counted": -sum(earlier[number].values())}
-                self.tokens.add_reward(number - first, correction)
 
 
 _NOT_EXACT = (
@@ -191,18 +155,18 @@ class Player:
         episode: Episode,
         timeline: Timeline | None = None,
         points: list[ForkPoint] | None = None,
-        users: list[Trajectory] | None = None,
+        partners: dict[str, Trajectory] | None = None,
     ) -> Trajectory:
         """Play ``episode`` in an environment of ``backend``; ``timeline`` records the time of each phase.
 
         ``points`` gets the states to fork it in, where it ends well; the engine then keeps what it computed until
-        :meth:`release`. ``users`` gets the user's side, where the policy plays both (:mod:`textenvs.two_sides`) and the
-        user spoke: the same episode, in a group of its own.
+        :meth:`release`. ``partners`` gets the other roles' trajectories by their names, where the policy plays several
+        (:attr:`textenvs.env.TextEnv.roles`): the same episode, each in a group of its own.
         """
         timeline = timeline or Timeline(Load(1))
         root = None if episode.begin is None else episode.begin.rewards
         rewards = PendingRewards(self._rewards, self._reward_timeout, timeline, root)
-        progress = _Progress(timeline, rewards, backend)
+        progress = Progress(timeline, rewards, backend)
         end = None
         try:
             end = await self._whole(episode, progress)
@@ -213,8 +177,13 @@ class Player:
                 points += progress.points
             if not points and (progress.points or rewards.needs_futures):
                 await self.release(episode.episode_id)
-        if users is not None and "assistant" in progress.sides and (user := progress.sides.get("user")):
-            users += [self._end_of_user(user, end, progress.refused, episode)] if user.num_turns else []
+        if partners is None and episode.training and len(progress.roles) > 1:
+            raise ValueError(f"{', '.join(progress.roles)} all act in {backend.spec.target}; only one is expected here")
+        for role, tokens in [*progress.roles.items()][1:]:
+            if partners is not None and tokens.num_turns:
+                completed = End(Status.COMPLETED, terminated=True, stop=end.stop)  # rewarded: no message would do
+                refused = progress.refused and role == USER
+                partners[role] = self._finished(tokens, episode, completed if refused else end)
         return self._finish(episode, progress, end)
 
     async def play_future(
@@ -227,7 +196,7 @@ class Player:
         async with backend.lease() as env:
             on_start()
             while True:
-                progress = _Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend)
+                progress = Progress(timeline := Timeline(Load(1)), PendingRewards({}, None, timeline), backend)
                 end = await self._whole(future, progress, env)
                 turns = 0 if progress.tokens is None else progress.tokens.num_turns
                 for _ in range(turns):
@@ -244,7 +213,7 @@ class Player:
         with contextlib.suppress(EngineError):
             await self.engine.release(f"{self._name}/{episode_id}")
 
-    async def _whole(self, episode: Episode, progress: _Progress, leased: Lease | None = None) -> _End:
+    async def _whole(self, episode: Episode, progress: Progress, leased: Lease | None = None) -> End:
         """Play the turns, then await the pending rewards; a failure is returned as an end, too."""
         session = f"{self._name}/{episode.episode_id}"
         clock: asyncio.Timeout | None = None
@@ -253,48 +222,52 @@ class Player:
                 progress.timeline.phase("queue")
                 lease = progress.backend.lease() if leased is None else contextlib.nullcontext(leased)
                 async with lease as env, asyncio.timeout(self.rollout.episode_timeout_s) as clock:
-                    play = self._sides if progress.backend.sides else self._turns
-                    end = await play(env, episode, session, progress)
+                    end = await self._turns(env, episode, session, progress)
                     if episode.window is not None and end.status.trainable:
                         progress.scores = await env.conversation_score()
                     progress.timeline.phase("own")
             finally:
                 if not progress.points and not progress.rewards.needs_futures:
                     await self.release(episode.episode_id)
-                for side in list(progress.sides)[1:]:
-                    await self.release(f"{episode.episode_id}/{side}")
+                for role in list(progress.roles)[1:]:
+                    await self.release(f"{episode.episode_id}/{role}")
             if end.status.trainable:
                 await self._settle(progress)
             return end
         except EpisodeError as error:
-            return _End(error.status, error=str(error), cause=error.cause)
+            return End(error.status, error=str(error), cause=error.cause)
         except RendererError as error:  # of this conversation: the template can render others, or there would be no run
-            return _End(Status.ERROR_ENV, error=str(error), cause="not_shown")
+            return End(Status.ERROR_ENV, error=str(error), cause="not_shown")
         except EngineDeadError:
             raise
         except EngineError as error:
-            return _End(Status.ERROR_ENGINE, error=f"{type(error).__name__}: {error}", cause=type(error).__name__)
+            return End(Status.ERROR_ENGINE, error=f"{type(error).__name__}: {error}", cause=type(error).__name__)
         except TimeoutError:
             if clock is None or not clock.expired():
                 raise
             message = f"the episode took longer than {self.rollout.episode_timeout_s:g} s"
-            return _End(Status.TRUNCATED_TIME, error=message, cause="episode_timeout")
+            return End(Status.TRUNCATED_TIME, error=message, cause="episode_timeout")
         except Exception as error:
             error.add_note(f"in episode {episode.episode_id}, task_index {episode.options.get('task_index')}")
             raise
 
-    async def _settle(self, progress: _Progress) -> None:
+    async def _settle(self, progress: Progress) -> None:
         if progress.rewards.pending:
             progress.timeline.phase("rewards")
         for turn, terms in await progress.rewards.settle():
             assert progress.tokens is not None  # or no reward would have been requested
             progress.tokens.add_reward(turn - progress.first_turn, terms)
 
-    async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress) -> _End:
+    async def _turns(self, env: Lease, episode: Episode, session: str, progress: Progress) -> End:
         enter = progress.timeline.phase
         enter("reset")
         if episode.begin is None:
-            point = await self._open(env, episode, progress)
+            conversation, info = await env.reset(episode.env_seed, episode.options)
+            enter("own")
+            if "role" in info:
+                names = {"episode_id": episode.episode_id, **_names(episode, info)}
+                return await play_roles(self, env, episode, session, progress, conversation, info, names)
+            point = await self._open(env, episode, progress, conversation, _names(episode, info))
         else:
             point = await _restore(env, episode, episode.begin)
         enter("own")
@@ -304,13 +277,13 @@ class Player:
             progress.metrics["start_turn"] = float(episode.start.turn)
         if (size := point.opening if episode.start is None else tokens.context_size) >= limit:
             message = f"the opening takes {size} tokens, and the context has room for {limit}"
-            return _End(Status.TRUNCATED_CONTEXT, error=message, cause="no_room")
+            return End(Status.TRUNCATED_CONTEXT, error=message, cause="no_room")
         for turn in itertools.count(point.turn):
             if episode.window is not None:
                 if tokens.context_size >= limit:
                     return _no_room(tokens, limit)
                 if turn - point.turn >= episode.window:
-                    return _End(Status.TRUNCATED_TURNS)
+                    return End(Status.TRUNCATED_TURNS)
             if episode.forks is not None and (samples := episode.forks(turn)):
                 progress.points.append(replace(await _snapshot(env, point, turn, progress), samples=samples))
             if (end := await self._turn(env, episode, session, progress, point, turn)) is not None:
@@ -318,17 +291,17 @@ class Player:
         raise AssertionError("unreachable")
 
     async def _turn(
-        self, env: Lease, episode: Episode, session: str, progress: _Progress, point: ForkPoint, turn: int
-    ) -> _End | None:
+        self, env: Lease, episode: Episode, session: str, progress: Progress, point: ForkPoint, turn: int
+    ) -> End | None:
         """Sample a reply of the episode that began at ``point``, step, record the rewards; return its end, if it is."""
         tokens, timeline = point.tokens, progress.timeline
         cut_before = timeline.counts["cut"]
-        text = await self._reply(episode, turn, point.limit, session, tokens, timeline)
+        text = await self.reply(episode, turn, point.limit, session, tokens, timeline)
         response_tokens = max(0, tokens.context_size - point.opening)
         timeline.phase("step")
         conversation, reward, terminated, truncated, info = await env.step(text)
         timeline.phase("own")
-        (reward, terms, earlier), stop = _terms(info, reward), info.get("stop")
+        (reward, terms, earlier), stop = own_terms(info, reward), info.get("stop")
         tokens.reward(reward, terms)
         progress.pay(earlier, 0 if episode.start is None else episode.start.turn)
         own, progress.messages = (*progress.messages, assistant(text)), conversation
@@ -336,14 +309,14 @@ class Player:
         progress.user_messages = info.get("user_messages", ())
         if info.get("failed"):
             cause = str(stop or "env_failed")
-            return _End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=cause)
+            return End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=cause)
         end = None
         if terminated:
-            end = _End(Status.COMPLETED, terminated=True, stop=stop)
+            end = End(Status.COMPLETED, terminated=True, stop=stop)
         else:
             tokens.observe(conversation)
             if truncated:
-                end = _End(Status.TRUNCATED_TURNS, stop=stop)
+                end = End(Status.TRUNCATED_TURNS, stop=stop)
             elif tokens.context_size >= point.limit:
                 end = _no_room(tokens, point.limit)
         if (switched := not terminated and tokens.switched) and (progress.rewards.needs_futures or episode.window):
@@ -374,71 +347,10 @@ class Player:
             progress.rewards.ask(so_far, turn)
         return end
 
-    async def _sides(self, env: Lease, episode: Episode, session: str, progress: _Progress) -> _End:
-        """Play the turns of assistant and user (:class:`~textenvs.two_sides.TwoSides`), each side in its own tokens."""
-        enter, sides, limits = progress.timeline.phase, progress.sides, dict[str, int]()
-        enter("reset")
-        conversation, info = await env.reset(episode.env_seed, episode.options)
-        enter("own")
-        main, names = info["side"], {"episode_id": episode.episode_id, **_names(episode, info)}
-        for turn in itertools.count():
-            side = info["side"]
-            if side in sides:
-                sides[side].observe(conversation)
-            else:
-                group = {name: f"{names[name]}-{side}" for name in ("episode_id", "group_id")} if sides else {}
-                tools = progress.backend.tools if side == "assistant" else None
-                sides[side] = EpisodeTokens(self.renderer, conversation, tools=tools, **{**names, **group})
-                most = self.rollout.max_response_tokens or self.engine.max_context
-                limits[side] = min(self.engine.max_context, sides[side].context_size + most)
-            tokens, progress.tokens = sides[side], sides[main]
-            if side == "assistant":
-                progress.messages = conversation
-            if tokens.context_size >= limits[side]:
-                if side == "assistant" and tokens.num_turns:
-                    return _End(Status.TRUNCATED_CONTEXT)
-                # The reward of the assistant's turn that the user would answer is not known.
-                message = (
-                    f"the {side}'s conversation takes {tokens.context_size} tokens; there is room for {limits[side]}"
-                )
-                return _End(Status.ERROR_ENV, error=message, cause=f"no_room_{side}")
-            cut_before = progress.timeline.counts["cut"]
-            own_session = session if side == main else f"{session}/{side}"
-            text = await self._reply(episode, turn, limits[side], own_session, tokens, progress.timeline)
-            tokens.reward(0.0, {})
-            cut = side == "user" and progress.timeline.counts["cut"] > cut_before
-            enter("step")
-            conversation, _, terminated, truncated, info = await env.step(Cut(text) if cut else text)
-            enter("own")
-            for who, number, terms in info["paid"]:
-                if who in sides:
-                    sides[who].add_reward(number, terms)
-            progress.metrics.update(info.get("metrics") or {})
-            progress.user_messages = info.get("user_messages", ())
-            progress.refused, stop = info["refused"], info.get("stop")
-            if main == "assistant" and (terminated or truncated):
-                progress.messages = conversation
-            if info.get("failed") and not (progress.refused and main == "user"):
-                return _End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=str(stop))
-            if terminated or progress.refused:
-                return _End(Status.COMPLETED, terminated=True, stop=stop)
-            if truncated:
-                if main == "assistant":
-                    sides[main].observe(conversation)
-                return _End(Status.TRUNCATED_TURNS, stop=stop)
-        raise AssertionError("unreachable")
-
-    def _end_of_user(self, user: EpisodeTokens, end: _End, refused: bool, episode: Episode) -> Trajectory:
-        """Return the user's side of an episode; where no message of it was accepted, that is its end, and rewarded."""
-        if refused:
-            end = _End(Status.COMPLETED, terminated=True, stop=end.stop)
-        return self._finished(user, episode, end)
-
-    async def _open(self, env: Lease, episode: Episode, progress: _Progress) -> ForkPoint:
-        conversation, info = await env.reset(episode.env_seed, episode.options)
-        progress.timeline.phase("own")
+    async def _open(
+        self, env: Lease, episode: Episode, progress: Progress, conversation: Messages, names: dict[str, str]
+    ) -> ForkPoint:
         progress.messages = conversation
-        names = _names(episode, info)
         tokens = EpisodeTokens(
             self.renderer, conversation, tools=progress.backend.tools, episode_id=episode.episode_id, **names
         )
@@ -464,7 +376,7 @@ class Player:
             raise EnvError(f"a replayed episode came to another conversation: {_NOT_EXACT}", "replay_differs")
         return conversation
 
-    async def _reply(
+    async def reply(
         self, episode: Episode, turn: int, limit: int, session: str, tokens: EpisodeTokens, timeline: Timeline
     ) -> str:
         """Sample a reply: one generation, or several where weight updates cut it and it may continue."""
@@ -510,27 +422,27 @@ class Player:
             message = f"its oldest token is {age} versions old, more than partial_max_age={most}: it is played again"
             raise _AbortedError(message, "too_old")
 
-    def _finish(self, episode: Episode, progress: _Progress, end: _End) -> Trajectory:
+    def _finish(self, episode: Episode, progress: Progress, end: End) -> Trajectory:
         if progress.tokens is None:  # it did not even open
             return _nothing(episode, end)
         messages = progress.messages or None  # of a user: those of its tokens
         more = {"metrics": progress.metrics, "messages": messages, "user_messages": progress.user_messages}
         return self._finished(progress.tokens, episode, end, **more)
 
-    def _finished(self, tokens: EpisodeTokens, episode: Episode, end: _End, **more: Any) -> Trajectory:
+    def _finished(self, tokens: EpisodeTokens, episode: Episode, end: End, **more: Any) -> Trajectory:
         how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
         trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **more)  # type: ignore[arg-type]
         return without_unseen(trajectory, self.engine.max_context)
 
 
-def _no_room(tokens: EpisodeTokens, limit: int) -> _End:
+def _no_room(tokens: EpisodeTokens, limit: int) -> End:
     if not tokens.switched:
-        return _End(Status.TRUNCATED_CONTEXT)
+        return End(Status.TRUNCATED_CONTEXT)
     message = f"the context that turn {tokens.num_turns} goes on in has {tokens.context_size} tokens; there is room for"
-    return _End(Status.TRUNCATED_CONTEXT, error=f"{message} {limit}", cause="no_room_context")
+    return End(Status.TRUNCATED_CONTEXT, error=f"{message} {limit}", cause="no_room_context")
 
 
-async def _snapshot(env: Lease, point: ForkPoint, turn: int, progress: _Progress) -> ForkPoint:
+async def _snapshot(env: Lease, point: ForkPoint, turn: int, progress: Progress) -> ForkPoint:
     """Return the state of the episode that began at ``point``, before its reply ``turn``."""
     progress.timeline.phase("step")
     state = await env.snapshot()
@@ -578,15 +490,6 @@ class _Futures:
         return await self.player.play_future(self.backend, future, on_reply, on_start, self.over)
 
 
-def _terms(info: Mapping[str, Any], reward: float) -> tuple[float, Mapping[str, float], Mapping[int, Any]]:
-    """Return the reward and the terms of a step's own turn, and the terms that it pays to earlier turns."""
-    terms, earlier = info.get("terms"), info.get("earlier") or {}
-    terms = terms if isinstance(terms, Mapping) and terms else {"reward": reward}
-    for parts in earlier.values():
-        terms = {name: value - parts.get(name, 0.0) for name, value in terms.items()}
-    return sum(terms.values()) if earlier else reward, terms, earlier
-
-
 def _names(episode: Episode, info: Mapping[str, Any]) -> dict[str, str]:
     return {"group_id": episode.group_id} | {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
 
@@ -597,7 +500,7 @@ def _origin(episode: Episode) -> dict[str, Any]:
     return seeds | {"task_index": int(task) if isinstance(task, (int, np.integer)) else None}
 
 
-def _nothing(episode: Episode, end: _End) -> Trajectory:
+def _nothing(episode: Episode, end: End) -> Trajectory:
     whole, real = np.zeros(0, np.int32), np.zeros(0)
     arrays = {"token_ids": whole, "action_mask": np.zeros(0, np.bool_), "logprobs": np.zeros(0, np.float32)}
     arrays |= {"weight_version": whole, "turn_id": whole, "turn_rewards": real}

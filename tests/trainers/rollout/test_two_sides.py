@@ -68,10 +68,10 @@ def contexts(trajectory: Trajectory) -> list[list[int]]:
 
 def test_episode_yields_both_sides_with_engine_tokens() -> None:
     batch, calls = played([["a number 5", "tea"], ["coffee"], ["Bye."]])
-    assert [t.episode_id for t in batch.of("user")] == [f"{t.episode_id}-user" for t in batch.trajectories]
-    assert {t.group_id for t in batch.of("user")} == {"g0-user"}
-    assert batch.trained == [*batch.trajectories, *batch.of("user")]
-    policy, user = batch.trajectories[0], batch.of("user")[0]
+    assert [t.episode_id for t in batch.of("partner")] == [f"{t.episode_id}-user" for t in batch.trajectories]
+    assert {t.group_id for t in batch.of("partner")} == {"g0-user"}
+    assert batch.trained == [*batch.trajectories, *batch.of("partner")]
+    policy, user = batch.trajectories[0], batch.of("partner")[0]
     assert words(policy) == ["Which?", "tea", "tea"]
     assert words(user) == ["a number 5", "tea", "coffee", "Bye."]
     half = calls[: len(calls) // 2]
@@ -88,7 +88,7 @@ def test_episode_yields_both_sides_with_engine_tokens() -> None:
 @pytest.mark.parametrize(("reward", "sign"), [("shared", 1.0), ("opposed", -1.0)])
 def test_message_earns_answered_turn_and_refused_costs(reward: str, sign: float) -> None:
     batch, _ = played([["a number 5", "tea"], ["coffee"], ["Bye."]], ["Which?", "tea", "coffee"], reward=reward)
-    policy, user = batch.trajectories[0], batch.of("user")[0]
+    policy, user = batch.trajectories[0], batch.of("partner")[0]
     assert policy.turn_rewards.tolist() == [-0.25, 0.75, -0.25]
     assert user.turn_rewards.tolist() == [-0.5, sign * -0.25, sign * 0.75, sign * -0.25]
     assert user.turn_terms[:2] == ({"refused": -0.5}, {"answer": sign * -0.25})
@@ -121,9 +121,9 @@ def test_attempts_failed_on_user_join_users_group() -> None:
     (batch,) = run_simulated(collect(engine_of(script), spec(), groups_per_batch=1, max_running=1, tasks=2))
     assert [t.status for t in batch.trajectories] == [Status.COMPLETED] * 2
     # "tea" answers the first reply; no message answers the last one, "bye".
-    assert [t.turn_rewards.tolist() for t in batch.of("user")] == [[-0.5, -0.5], [-0.5], [-0.5]]
-    assert [t.terminated for t in batch.of("user")] == [True] * 3
-    assert {t.group_id for t in batch.of("user")} == {"g0-user"}
+    assert [t.turn_rewards.tolist() for t in batch.of("partner")] == [[-0.5, -0.5], [-0.5], [-0.5]]
+    assert [t.terminated for t in batch.of("partner")] == [True] * 3
+    assert {t.group_id for t in batch.of("partner")} == {"g0-user"}
 
 
 async def test_process_plays_as_event_loop_does() -> None:
@@ -137,13 +137,13 @@ async def test_process_plays_as_event_loop_does() -> None:
 
 def test_cut_or_empty_user_message_is_refused() -> None:
     env = TwoSides("tests/order", {}, user={"prompt": "short"}, refused_cost=0.5)
-    assert env.reset(seed=0)[1]["side"] == "assistant"
+    assert env.reset(seed=0)[1]["role"] == "assistant"
     env.step("Which?")
     for words in (Cut("tea and"), ""):
         request, _, _, _, info = env.step(words)
-        assert info["paid"][-1][2] == {"refused": -0.5}
+        assert (info["terms"], info["earlier"]) == ({"refused": -0.5}, {})
         assert "could not be used" in request[0]["content"]
-    assert env.step("tea")[4]["side"] == "assistant"
+    assert env.step("tea")[4]["role"] == "assistant"
     clear = TwoSides("textenv/clarify", {"ambiguous": 0.0}, user={}, fixed="expert")
     with pytest.raises(Exception, match=r"ended the episode \(solved\) before the user had a turn"):
         clear.reset(seed=0)
@@ -185,16 +185,17 @@ def play(talk: Sequence[str], reward: str) -> tuple[list[float], float]:
     """Return what each message of the user earned, and the assistant's return."""
     env = TwoSides("tests/closing", {}, user={"prompt": "short", "may_end": False}, reward=reward)  # type: ignore[arg-type]
     env.reset(seed=0)
-    earned = {"user": [0.0] * len(talk), "assistant": [0.0] * (len(talk) + 1)}
-    for answer in talk:
-        env.step("here")
-        _, _, terminated, _, info = env.step(answer)
-        for side, turn, terms in info["paid"]:
-            earned[side][turn] += sum(terms.values())
-    if not terminated:
-        for side, turn, terms in env.step("bye")[4]["paid"]:
-            earned[side][turn] += sum(terms.values())
-    return earned["user"], sum(earned["assistant"])
+    earned = [0.0] * (2 * len(talk) + 1)  # the assistant speaks first
+    replies = [reply for answer in talk for reply in ("here", answer)]
+    for turn, reply in enumerate([*replies, "bye"]):
+        _, reward, terminated, _, info = env.step(reply)
+        earned[turn] += reward
+        for number, terms in info["earlier"].items():
+            earned[number] += sum(terms.values())
+            earned[turn] -= sum(terms.values())
+        if terminated:
+            break
+    return earned[1::2], sum(earned[::2])
 
 
 @pytest.mark.parametrize(("reward", "sign"), [("shared", 1.0), ("opposed", -1.0)])
@@ -234,9 +235,8 @@ def test_only_what_rule_recovers_is_shared(utterance: str, share: float, reward:
         env.step(utterance.format(**codes))
         _, _, terminated, _, info = env.step(f"#### {' '.join(request.answer)}")
         assert terminated
-        rewards = {side: terms for side, _, terms in info["paid"]}
-        assert rewards["assistant"]["correct"] == 1.0
-        assert rewards["user"] == {"answer": share if reward == "shared" else -1.0}
+        assert info["terms"]["correct"] == 1.0
+        assert info["earlier"] == {1: {"answer": share if reward == "shared" else -1.0}}
 
 
 def test_asked_values_count_though_said_of_something_else() -> None:

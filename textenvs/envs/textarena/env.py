@@ -46,7 +46,8 @@ class TextArenaState(EpisodeState):
     moves: tuple[str, ...] = ()
     invalid: int = 0  # moves of the policy's that were not valid
     unread: int = 0  # replies in a row that the game raised an exception on
-    won: bool = False  # the game gave its full reward
+    won: bool = False  # the game gave its full reward (to player 0, where both play by ``step``)
+    last_turns: tuple[int, int] = (-1, -1)  # of each player, where both play by ``step``; -1 for none
 
 
 class TextArena(TextEnv[TextArenaState]):
@@ -55,6 +56,10 @@ class TextArena(TextEnv[TextArenaState]):
     The reward has one term, ``game``: the game's reward, on the turn that ends it, and 0 before. Most games give 1
     for a win, a share of it for the final progress, and for two players -1 for a loss. An invalid move is
     answered by the game; most end at the second in a row. A lost game of Guess the Number pays nothing.
+
+    With ``opponent="self"``, the caller of ``step`` plays both: the roles ``player-0`` and ``player-1``, each in its
+    own conversation. The last step pays both, the player that did not make the last move by ``info["earlier"]``; an
+    invalid move that ends the game costs its player, and earns the other what the game says.
 
     The running game is no part of the state: the state has the moves, and a game is replayed from its seed unless
     the cached one is at the same point (after ``restore``, in a fork, in another process).
@@ -68,8 +73,9 @@ class TextArena(TextEnv[TextArenaState]):
             Guess the Number has the package's 10 guesses.
         opponent: The policy's opponent, in a game for two: ``"strong"`` (the default: minimax in ConnectFour and
             TicTacToe, an equilibrium in KuhnPoker and IteratedRockPaperScissors, the nim-sum in Nim, holding at 20 in
-            PigDice) or ``"random"``, any allowed move, which says little: in ConnectFour one column beats it.
-        seat: Which player the policy is, in a game for two: 0 or 1.
+            PigDice), ``"random"``, any allowed move, which says little: in ConnectFour one column beats it, or
+            ``"self"``, the policy itself.
+        seat: Which player the policy is, in a game for two: 0 or 1. It is 0 with ``opponent="self"``.
         forfeit: Whether a game that an invalid move ends earns nothing (or less, if the game says so). Without it,
             some games then pay a share for the progress, and a few pay it for nothing at all.
         split: ``"train"`` or ``"test"``.
@@ -116,6 +122,10 @@ class TextArena(TextEnv[TextArenaState]):
             raise ValueError(f"seat must be {allowed}, not {seat!r}")
         if opponent is not None and players_of(game) == 1:
             raise ValueError(f"opponent={opponent!r} is for a game for two, and {game} is for one; leave it out")
+        if opponent == "self":
+            if seat:
+                raise ValueError(f'opponent="self" plays both seats: leave out seat={seat!r}')
+            self.roles = ("player-0", "player-1")
         super().__init__(tasks, **env_options)
         self.seat, self.forfeit, self.opponent = seat, forfeit, opponent or "strong"
         self._live: tuple[int, tuple[str, ...], LiveGame] | None = None
@@ -127,30 +137,38 @@ class TextArena(TextEnv[TextArenaState]):
     def opening(self, task: Task) -> Sequence[Message]:
         game = self._take()
         self._opponents(game)  # who may begin
-        text, _ = game.new_messages(self.seat)
+        player = self._player(game)
+        text, _ = game.new_messages(player)
         self._keep(game)
+        if self.both:
+            self.state.role = self.roles[player]
         return (user(text or "The game begins."),)
 
     def respond(self, reply: Message) -> Turn:
         state, game = self.state, self._take()
-        move = visible_text(reply)[-_MAX_CHARS:]
+        move, player = visible_text(reply)[-_MAX_CHARS:], self._player(game)
+        if self.both:
+            number, (first, second) = state.assistant_turns - 1, state.last_turns
+            state.last_turns = (number, second) if player == 0 else (first, number)
         try:
             game.move(move)
         except GameFault:
-            return self._unread()
+            return self._unread(player)
         state.moves, state.unread = (*state.moves, move), 0
         self._opponents(game)
-        text, invalid = game.new_messages(self.seat)
+        next_player = self._player(game)
+        text, invalid = game.new_messages(next_player)
         state.invalid += invalid
         if not game.done:
             self._keep(game)
-            return self._turn(0.0, text or "It is your turn.")
+            return self._turn(0.0, text or "It is your turn.", role=self.roles[next_player] if self.both else None)
         try:
-            reward, invalid = game.outcome(self.seat)
+            outcomes = [self._outcome(game, one) for one in (range(2) if self.both else [self.seat])]
         except GameFault as fault:
             raise EnvironmentFailure("tool_failed", f"{self.tasks.game}, at its end: {fault}") from fault
-        if invalid and self.forfeit or reward < 1.0 and self._base in _NO_SHARE:
-            reward = min(reward, 0.0)
+        if self.both:
+            return self._end([reward for reward, _ in outcomes], player, any(invalid for _, invalid in outcomes))
+        reward, invalid = outcomes[0]
         state.invalid += invalid
         state.won = reward >= 1.0
         drawn = game.players == 2 and reward == 0.0
@@ -158,25 +176,45 @@ class TextArena(TextEnv[TextArenaState]):
             reward, stop="solved" if state.won else "invalid_move" if invalid else "draw" if drawn else "lost"
         )
 
-    def _unread(self) -> Turn:
+    def _outcome(self, game: LiveGame, player: int) -> tuple[float, bool]:
+        """Return what a game that is over pays a player, and whether its invalid move ended it. GameFault."""
+        reward, invalid = game.outcome(player)
+        if invalid and self.forfeit or reward < 1.0 and self._base in _NO_SHARE:
+            reward = min(reward, 0.0)
+        return reward, invalid
+
+    def _end(self, rewards: Sequence[float], player: int, invalid: bool) -> Turn:
+        """Pay both players, after the last move, which was ``player``'s; one that made no move earns nothing."""
+        state, winner = self.state, int(rewards[1] > rewards[0])
+        state.invalid += invalid
+        state.won = rewards[0] >= 1.0
+        decided = "draw" if rewards[0] == rewards[1] else f"{self.roles[winner]}_won"
+        other = state.last_turns[1 - player]
+        earlier = {} if other < 0 else {other: {"game": rewards[1 - player]}}
+        return self._turn(rewards[player], stop="invalid_move" if invalid else decided, earlier=earlier)
+
+    def _unread(self, player: int) -> Turn:
         """Count an unread move without making it; the second in a row that raises an exception ends the episode."""
         self.state.unread += 1
         self.state.invalid += 1
+        if self.state.unread > 1 and self.both:
+            return self._end([1.0 if one != player else -1.0 for one in range(2)], player, invalid=True)
         if self.state.unread > 1:
             return self._turn(-1.0, stop="invalid_move")  # as TextArena's games end
         return self._turn(0.0, "The game could not read that. Make a move as its rules say.")
 
-    def _turn(self, reward: float, *messages: str, stop: str | None = None) -> Turn:
+    def _turn(self, reward: float, *messages: str, stop: str | None = None, **fields: Any) -> Turn:
         return Turn(
             messages=tuple(map(user, messages)),
             terminated=stop is not None,
             stop=stop,
             terms={"game": reward},
             metrics={"invalid": float(self.state.invalid)},
+            **fields,
         )
 
     def conversation_score(self) -> Mapping[str, float]:
-        """Return ``success``: whether the game is over with its full reward."""
+        """Return ``success``: whether the game is over with its full reward (for player 0)."""
         return {"success": float(self.state.won)}
 
     def reveals(self, reply: Message) -> bool:
@@ -194,11 +232,20 @@ class TextArena(TextEnv[TextArenaState]):
         return () if secret is None or self.state.task is None else secret(self._peek().game)
 
     @property
+    def both(self) -> bool:
+        """Return whether both players' moves are made by ``step``."""
+        return self.opponent == "self"
+
+    def _player(self, game: LiveGame) -> int:
+        """Return the player that ``step`` plays now."""
+        return game.turn if self.both else self.seat
+
+    @property
     def _base(self) -> str:
         return base_of(self.tasks.game)
 
     def _opponents(self, game: LiveGame) -> None:
-        while not game.done and game.turn != self.seat:
+        while not (self.both or game.done or game.turn == self.seat):
             move = opponent_move(self._base, game.game, self.np_random, self.opponent)
             try:
                 game.move(move)
@@ -215,9 +262,11 @@ class TextArena(TextEnv[TextArenaState]):
             return cached[2]
         game = LiveGame(self.tasks.game, self.tasks.options, seed)
         for move in self.state.moves:
+            if self.both:
+                game.new_messages(game.turn)
             game.move(move)
         if self.state.messages:
-            game.new_messages(self.seat)  # it is in the conversation already
+            game.new_messages(self._player(game))  # it is in the conversation already
         return game
 
     def _keep(self, game: LiveGame) -> LiveGame:

@@ -15,8 +15,8 @@ import numpy as np
 
 from .minimax import connect_four, tic_tac_toe
 
-#: The strength of an opponent.
-Opponent = Literal["strong", "random"]
+#: The strength of an opponent; ``"self"`` is the caller of ``step``, for both players.
+Opponent = Literal["strong", "random", "self"]
 
 #: More codes than this are too many to search.
 _MAX_CODES = 200_000

@@ -1,0 +1,93 @@
+"""Episodes of several roles: a trajectory and a group each, the engine's own tokens, payments to the right turns."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import gymnasium
+import pytest
+from collector_helpers import Characters, collect, engine_of, tokens
+
+from benchmarks.simulation.clock import run_simulated
+from benchmarks.simulation.scripted import Reply
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import user
+from trainers.rollout.collector import Batch
+from trainers.rollout.environments import EnvSpec
+from trainers.trajectory import Status, Trajectory
+
+ORDER = ("ask", "solve", "judge", "solve", "ask")
+
+
+class Court(TextEnv[Any]):
+    """Three roles act in the order of ``ORDER``; the end pays turn ``k`` with ``k + 1``, by a term of its role."""
+
+    roles = ("ask", "solve", "judge")
+
+    def __init__(self) -> None:
+        super().__init__([Task("task", "tests", (user("ask: begin"),), ground_truth="")])
+
+    def respond(self, reply: Any) -> Turn:
+        number = self.state.assistant_turns - 1
+        if number == len(ORDER) - 1:
+            earlier = {turn: {ORDER[turn]: turn + 1.0} for turn in range(number)}
+            return Turn(terms={ORDER[-1]: 5.0}, earlier=earlier, terminated=True, stop="over")
+        name = ORDER[number + 1]
+        return Turn([user(f"{name}: {reply['content']}")], role=name, terms={"pace": -0.5})
+
+
+gymnasium.register(id="tests/court", entry_point=Court)  # type: ignore[arg-type]
+
+
+def played() -> Batch:
+    """A batch of one group; the replies are numbered, with one episode after another."""
+    numbers = itertools.count()
+    engine = engine_of(lambda call, version: Reply(tokens(f"r{next(numbers) % len(ORDER) + 1}")))
+    collected = collect(engine, EnvSpec("tests/court", {}), groups_per_batch=1, max_running=1, tasks=1)
+    (batch,) = run_simulated(collected)
+    assert {str(call.session) for call in engine.calls if "/g0-" in str(call.session)} <= set(engine.released)
+    return batch
+
+
+def words(trajectory: Trajectory) -> list[str]:
+    return [Characters().decode(trajectory.token_ids[trajectory.turn_id == k]) for k in range(trajectory.num_turns)]
+
+
+def test_roles_have_trajectories_in_groups_of_their_own() -> None:
+    batch = played()
+    roots, partners = batch.trajectories, batch.partners
+    assert list(partners) == ["solve", "judge"]
+    size = len(roots)
+    for role, trajectories in (("", roots), *partners.items()):
+        assert len(trajectories) == size
+        assert {t.group_id for t in trajectories} == {f"g0-{role}" if role else "g0"}
+        assert {t.status for t in trajectories} == {Status.COMPLETED}
+    first = [roots[0], partners["solve"][0], partners["judge"][0]]
+    assert [words(t) for t in first] == [["r1", "r5"], ["r2", "r4"], ["r3"]]
+    for trajectory, role in zip(first, Court.roles, strict=True):
+        text = Characters().decode(trajectory.token_ids)
+        assert all(f"{other}:" not in text for other in set(Court.roles) - {role})
+    trained = [*roots, *partners["solve"], *partners["judge"]]
+    assert {t.episode_id for t in batch.trained} == {t.episode_id for t in trained}
+    assert len(batch.trained) == len(trained)
+
+
+def test_payments_reach_turns_of_other_roles_exactly() -> None:
+    batch = played()
+    root, solve, judge = (batch.trajectories[0], batch.partners["solve"][0], batch.partners["judge"][0])
+    assert root.turn_rewards.tolist() == [0.5, 5.0]
+    assert solve.turn_rewards.tolist() == [1.5, 3.5]
+    assert judge.turn_rewards.tolist() == [2.5]
+    assert root.turn_terms == ({"pace": -0.5, "ask": 1.0}, {"ask": 5.0})
+    assert solve.turn_terms == ({"pace": -0.5, "solve": 2.0}, {"pace": -0.5, "solve": 4.0})
+
+
+def test_self_play_pays_winner_and_loser() -> None:
+    pytest.importorskip("textarena", reason="needs the extra 'textarena'")
+    moves = itertools.cycle(["[0]", "[3]", "[1]", "[4]", "[2]"])
+    spec = EnvSpec("textenv/textarena", {"game": "TicTacToe-v0", "opponent": "self"})
+    engine = engine_of(lambda call, version: Reply(tokens(next(moves))))
+    (batch,) = run_simulated(collect(engine, spec, groups_per_batch=1, max_running=1, tasks=2))
+    assert [t.turn_rewards.tolist() for t in batch.trajectories] == [[0.0, 0.0, 1.0]] * 2
+    assert [t.turn_rewards.tolist() for t in batch.partners["player-1"]] == [[0.0, -1.0]] * 2

@@ -1,0 +1,64 @@
+"""State and end of an episode, and the rewards of its turns, shared by the modules that play it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from textenvs.messages import Messages
+
+from ..trajectory import Status
+from .environments import Backend
+from .episode_tokens import EpisodeTokens
+from .forks import ForkPoint
+from .rewards import PendingRewards
+from .stats import Timeline
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of an episode, with its status and reason."""
+
+    status: Status
+    terminated: bool = False
+    stop: str | None = None
+    error: str | None = None
+    cause: str | None = None
+
+
+@dataclass
+class Progress:
+    """Progress of an episode, for the code that ends it."""
+
+    timeline: Timeline
+    rewards: PendingRewards
+    backend: Backend
+    tokens: EpisodeTokens | None = None
+    first_turn: int = 0  # the number of the turn that is the first of ``tokens``
+    messages: Messages = ()
+    user_messages: Messages = ()
+    roles: dict[str, EpisodeTokens] = field(default_factory=dict)  # of several: by name, first that which began
+    refused: bool = False  # no message of that user was acceptable
+    points: list[ForkPoint] = field(default_factory=list)
+    scores: Mapping[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def pay(self, earlier: Mapping[int, Mapping[str, float]], replayed: int) -> None:
+        """Record what earlier turns of the environment are paid; ``replayed`` ones are no turns of this episode."""
+        assert self.tokens is not None
+        first = self.first_turn + replayed
+        for number in (number for number in earlier if number >= first):
+            self.tokens.add_reward(number - first, earlier[number])
+            if self.rewards.replaces:
+                correction = {"environment_not_counted": -sum(earlier[number].values())}
+                self.tokens.add_reward(number - first, correction)
+
+
+def own_terms(info: Mapping[str, Any], reward: float) -> tuple[float, Mapping[str, float], Mapping[int, Any]]:
+    """Return the reward and the terms of a step's own turn, and the terms that it pays to earlier turns."""
+    terms, earlier = info.get("terms"), info.get("earlier") or {}
+    terms = terms if isinstance(terms, Mapping) and terms else {"reward": reward}
+    for parts in earlier.values():
+        terms = {name: value - parts.get(name, 0.0) for name, value in terms.items()}
+    return sum(terms.values()) if earlier else reward, terms, earlier
