@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -134,6 +135,21 @@ async def test_workers_that_never_join_time_out(
     async with asyncio.timeout(60):
         with pytest.raises(EngineError, match=r"did not join within 1 s"):
             await source().broadcast(receiver)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (dist.DistStoreError("wait timeout after 30000ms, keys: /cpu//0/1"), "the workers did not join within 30 s"),
+        (RuntimeError("[gloo/transport/tcp] Timed out waiting 30000ms"), "the workers did not join within 30 s"),
+        (dist.DistNetworkError("connection refused"), "they failed to join: .*refused"),
+    ],
+)
+def test_torch_may_notice_late_workers_first(error: Exception, message: str) -> None:
+    """Its clock begins before ours, so that its error can come before our limit."""
+    link = links.SharedLink({"timeout_s": 30.0}, dist.HashStore())  # type: ignore[typeddict-item]
+    link.fail(error, "join")
+    assert re.fullmatch(rf"(?s){message}.*", link.error or "")
 
 
 @backends
