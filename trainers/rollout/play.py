@@ -31,7 +31,7 @@ from .group_scheduler import CollectionError
 from .progress import End, Progress, own_terms
 from .renderer import Renderer
 from .rewards import PendingRewards, Score, TurnContext
-from .roles import USER, play_roles
+from .roles import USER, RolePlay
 from .seeds import derive_seed
 from .stats import Load, Timeline
 
@@ -265,8 +265,7 @@ class Player:
             conversation, info = await env.reset(episode.env_seed, episode.options)
             enter("own")
             if "role" in info:
-                names = {"episode_id": episode.episode_id, **_names(episode, info)}
-                return await play_roles(self, env, episode, session, progress, conversation, info, names)
+                return await self._roles(env, episode, session, progress, conversation, info)
             point = await self._open(env, episode, progress, conversation, _names(episode, info))
         else:
             point = await _restore(env, episode, episode.begin)
@@ -289,6 +288,35 @@ class Player:
             if (end := await self._turn(env, episode, session, progress, point, turn)) is not None:
                 return end
         raise AssertionError("unreachable")
+
+    async def _roles(
+        self,
+        env: Lease,
+        episode: Episode,
+        session: str,
+        progress: Progress,
+        conversation: Messages,
+        info: Mapping[str, Any],
+    ) -> End:
+        if episode.start or episode.forks or episode.window is not None or progress.rewards:
+            message = "an episode of several roles has no forks, futures, later rewards or beginning in the middle"
+            raise EnvError(message, "several_roles")
+
+        def begin(first: Messages, tools: Any, names: Mapping[str, str]) -> EpisodeTokens:
+            return EpisodeTokens(self.renderer, first, tools=tools, **names)
+
+        async def reply(turn: int, limit: int, place: str | None, tokens: EpisodeTokens) -> str:
+            own = session if place is None else f"{session}/{place}"
+            return await self.reply(episode, turn, limit, own, tokens, progress.timeline)
+
+        names = {"episode_id": episode.episode_id, **_names(episode, info)}
+        return await RolePlay(progress, names, begin, self._room, reply).play(env, conversation, info)
+
+    def _room(self, tokens: EpisodeTokens) -> int:
+        """Return how many tokens a conversation may take that begins with these."""
+        most = self.rollout.max_response_tokens
+        limit = self.engine.max_context
+        return limit if most is None else min(limit, tokens.context_size + most)
 
     async def _turn(
         self, env: Lease, episode: Episode, session: str, progress: Progress, point: ForkPoint, turn: int
@@ -354,9 +382,7 @@ class Player:
         tokens = EpisodeTokens(
             self.renderer, conversation, tools=progress.backend.tools, episode_id=episode.episode_id, **names
         )
-        opening, limit = tokens.context_size, self.engine.max_context
-        if self.rollout.max_response_tokens is not None:
-            limit = min(limit, opening + self.rollout.max_response_tokens)
+        opening, limit = tokens.context_size, self._room(tokens)
         if episode.start is not None and episode.begin is None:
             conversation = await self._replay(env, episode.start, tokens)
             tokens = tokens.fork(episode_id=episode.episode_id, **names)

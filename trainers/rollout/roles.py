@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from textenvs.messages import Messages
 from textenvs.two_sides import Cut
@@ -14,87 +14,107 @@ from .environments import EnvError, Lease
 from .episode_tokens import EpisodeTokens
 from .progress import End, Progress, own_terms
 
-if TYPE_CHECKING:
-    from .play import Episode, Player
-
 #: The role of :class:`~textenvs.two_sides.TwoSides` that speaks without tools, and is told when its words were cut.
 USER = "user"
 
 
-async def play_roles(
-    player: Player,
-    env: Lease,
-    episode: Episode,
-    session: str,
-    progress: Progress,
-    conversation: Messages,
-    info: Mapping[str, Any],
-    names: Mapping[str, str],
-) -> End:
-    """Play the turns from the opening on; ``info["role"]`` says whose each is, and ``progress.roles`` gets the tokens.
+class RolePlay:
+    """The turns of one episode; ``info["role"]`` says whose each is, and ``progress.roles`` gets their tokens.
 
-    The role that begins has the names of the episode and its group, ``names``; the others have these with their own
-    name behind them, so that groups compare within a role. A step's own terms are of its turn, and those in
-    ``info["earlier"]`` of the turns with these numbers, whichever role they are of.
+    The role that begins has the names of the episode and its group; the others have these with their own name behind
+    them, so that groups compare within a role. A step's own terms are of its turn, and those in ``info["earlier"]`` of
+    the turns with these numbers, whichever role they are of.
+
+    Args:
+        progress: Of the episode.
+        names: The names of the episode and its group.
+        begin: Begins the tokens of a role: of its first conversation, its tools and its names.
+        room: Returns how many tokens the conversation of such tokens may take, where they begin.
+        reply: Samples a reply: of the turn's number, the role's limit, its place in the engine's cache, its tokens.
     """
-    if episode.begin or episode.start or episode.forks or episode.window is not None or progress.rewards:
-        message = "an episode of several roles has no forks, futures, later rewards or beginning in the middle"
-        raise EnvError(message, "several_roles")
-    roles, limits, turns, main = progress.roles, dict[str, int](), list[tuple[str, int]](), info["role"]
-    enter, counts = progress.timeline.phase, progress.timeline.counts
-    for turn in itertools.count():
-        role = info["role"]
+
+    def __init__(
+        self,
+        progress: Progress,
+        names: Mapping[str, str],
+        begin: Callable[[Messages, Any, Mapping[str, str]], EpisodeTokens],
+        room: Callable[[EpisodeTokens], int],
+        reply: Callable[[int, int, str | None, EpisodeTokens], Awaitable[str]],
+    ) -> None:
+        self._progress, self._names = progress, names
+        self._begin, self._room, self._reply = begin, room, reply
+        self._limits: dict[str, int] = {}
+        self._turns: list[tuple[str, int]] = []  # of the episode: whose each is, and which of that role's
+
+    async def play(self, env: Lease, conversation: Messages, info: Mapping[str, Any]) -> End:
+        """Play the turns from the opening on."""
+        progress, main = self._progress, str(info["role"])
+        enter, counts = progress.timeline.phase, progress.timeline.counts
+        for turn in itertools.count():
+            role = str(info["role"])
+            tokens = self._observe(role, conversation)
+            progress.tokens = progress.roles[main]
+            if tokens.context_size >= self._limits[role]:
+                return self._no_room(role)
+            cuts = counts["cut"]
+            text = await self._reply(turn, self._limits[role], None if role == main else role, tokens)
+            self._turns.append((role, tokens.num_turns - 1))
+            is_cut = role == USER and counts["cut"] > cuts
+            enter("step")
+            conversation, reward, terminated, truncated, info = await env.step(Cut(text) if is_cut else text)
+            enter("own")
+            self._record(reward, info)
+            if info["role"] == main and (terminated or truncated):
+                progress.messages = conversation
+            if (end := self._end(main, terminated, truncated, info)) is not None:
+                if end.status is Status.TRUNCATED_TURNS and info["role"] in progress.roles:
+                    self._observe(str(info["role"]), conversation)
+                return end
+        raise AssertionError("unreachable")
+
+    def _observe(self, role: str, conversation: Messages) -> EpisodeTokens:
+        roles = self._progress.roles
         if role in roles:
             roles[role].observe(conversation)
         else:
-            own = {name: f"{names[name]}-{role}" for name in ("episode_id", "group_id")} if roles else {}
-            tools = None if role == USER else progress.backend.tools
-            roles[role] = EpisodeTokens(player.renderer, conversation, tools=tools, **{**names, **own})
-            most = player.rollout.max_response_tokens or player.engine.max_context
-            limits[role] = min(player.engine.max_context, roles[role].context_size + most)
-        tokens, progress.tokens = roles[role], roles[main]
-        if tokens.context_size >= limits[role]:
-            if role != USER and tokens.num_turns:
-                return End(Status.TRUNCATED_CONTEXT)
-            # The reward of the assistant's turn that the user would answer is not known; an opening has no turn.
-            message = f"the {role}'s conversation takes {tokens.context_size} tokens; there is room for {limits[role]}"
-            return End(Status.ERROR_ENV, error=message, cause=f"no_room_{role}")
-        cut_before = counts["cut"]
-        own_session = session if role == main else f"{session}/{role}"
-        text = await player.reply(episode, turn, limits[role], own_session, tokens, progress.timeline)
-        turns.append((role, tokens.num_turns - 1))
-        cut = role == USER and counts["cut"] > cut_before
-        enter("step")
-        conversation, reward, terminated, truncated, info = await env.step(Cut(text) if cut else text)
-        enter("own")
-        _record(progress, turns, reward, info)
+            own = {name: f"{self._names[name]}-{role}" for name in ("episode_id", "group_id")} if roles else {}
+            tools = None if role == USER else self._progress.backend.tools
+            roles[role] = self._begin(conversation, tools, {**self._names, **own})
+            self._limits[role] = self._room(roles[role])
+        return roles[role]
+
+    def _no_room(self, role: str) -> End:
+        tokens = self._progress.roles[role]
+        if role != USER and tokens.num_turns:
+            return End(Status.TRUNCATED_CONTEXT)
+        # The reward of the assistant's turn that the user would answer is not known; an opening has no turn.
+        room = f"there is room for {self._limits[role]}"
+        message = f"the {role}'s conversation takes {tokens.context_size} tokens; {room}"
+        return End(Status.ERROR_ENV, error=message, cause=f"no_room_{role}")
+
+    def _record(self, reward: float, info: Mapping[str, Any]) -> None:
+        """Record what a step paid its own turn, the last one, and earlier ones."""
+        progress = self._progress
         progress.metrics.update(info.get("metrics") or {})
         progress.user_messages = info.get("user_messages", ())
-        progress.refused, stop = info.get("refused", False), info.get("stop")
-        if info["role"] == main and (terminated or truncated):
-            progress.messages = conversation
-        if info.get("failed") and not (progress.refused and main == USER):
+        progress.refused = info.get("refused", False)
+        reward, terms, earlier = own_terms(info, reward)
+        *before, (role, _) = self._turns
+        elsewhere = {name for parts in earlier.values() for name in parts}
+        unpaid = not info.get("terms") and not reward
+        terms = {name: value for name, value in terms.items() if not unpaid and (value or name not in elsewhere)}
+        progress.roles[role].reward(reward, terms)
+        for number, parts in earlier.items():
+            if number >= len(before):
+                message = f"the environment pays turn {number} in turn {len(before)} as an earlier one"
+                raise EnvError(message, "no_such_turn")
+            payee, own = before[number]
+            progress.roles[payee].add_reward(own, parts)
+
+    def _end(self, main: str, terminated: bool, truncated: bool, info: Mapping[str, Any]) -> End | None:
+        stop, refused = info.get("stop"), self._progress.refused
+        if info.get("failed") and not (refused and main == USER):
             return End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=str(stop))
-        if terminated or progress.refused:
+        if terminated or refused:
             return End(Status.COMPLETED, terminated=True, stop=stop)
-        if truncated:
-            if info["role"] in roles:
-                roles[info["role"]].observe(conversation)
-            return End(Status.TRUNCATED_TURNS, stop=stop)
-    raise AssertionError("unreachable")
-
-
-def _record(progress: Progress, turns: list[tuple[str, int]], reward: float, info: Mapping[str, Any]) -> None:
-    """Record what a step paid its own turn, the last of ``turns``, and earlier ones."""
-    reward, terms, earlier = own_terms(info, reward)
-    *before, (role, _) = turns
-    elsewhere = {name for parts in earlier.values() for name in parts}
-    unpaid = not info.get("terms") and not reward
-    terms = {name: value for name, value in terms.items() if not unpaid and (value or name not in elsewhere)}
-    progress.roles[role].reward(reward, terms)
-    for number, parts in earlier.items():
-        if number >= len(before):
-            message = f"the environment pays turn {number} in turn {len(before)} as an earlier one"
-            raise EnvError(message, "no_such_turn")
-        who, own = before[number]
-        progress.roles[who].add_reward(own, parts)
+        return End(Status.TRUNCATED_TURNS, stop=stop) if truncated else None
