@@ -5,7 +5,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from toy_envs import Contexts, ToyTasks
@@ -312,6 +312,37 @@ def test_evaluation_records_all_contexts():
     assert "contexts" not in replace(record, contexts=()).to_json()
     with pytest.raises(BranchError, match="several contexts"):
         Branch(_of_record(0, record), 1, Contexts())
+
+
+class Numbered:
+    """A policy whose replies have their numbers as reasoning; it goes back only to what was left."""
+
+    def __init__(self, actions):
+        self.actions = actions
+
+    def start(self, env, seed):
+        numbers = iter(range(len(self.actions) + 1))
+
+        async def reply(conversation, tools):
+            number = next(numbers)
+            action = self.actions[number] if number < len(self.actions) else "end"
+            if isinstance(action, int):
+                left = env.state.contexts
+                action = f"back {action % len(left)}" if left else "anew"
+            return Reply({**assistant(action), "reasoning_content": str(number)})
+
+        return reply
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(["more", "anew", "answered", "branch"]) | st.integers(0, 5), max_size=10))
+def test_record_has_the_place_of_each_reply(actions):
+    (record,) = play_policy(Contexts(), Numbered(actions), [Job(0, 0, 3, 1)])
+    conversations = (*record.contexts, record.messages)
+    replies = [conversations[number][place] for number, place in record.reply_places]
+    numbers = [int(reply["reasoning_content"]) for reply in replies]
+    assert numbers == (list(range(record.assistant_turns)) if record.contexts else [])
+    assert Record.from_json(record.to_json()) == record
 
 
 def test_played_episode_has_all_contexts():

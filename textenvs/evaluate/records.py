@@ -28,7 +28,7 @@ EPISODES = "episodes.jsonl"
 RESULTS = "results.parquet"
 SUMMARY = "summary.json"
 
-_MAY_LACK = ("user_messages", "contexts", "notes")  # what a line leaves out where it is empty
+_MAY_LACK = ("user_messages", "contexts", "reply_places", "notes")  # what a line leaves out where it is empty
 _SYNC_EVERY_S = 1.0  # only a machine that loses power loses what was written and not synced
 
 
@@ -98,6 +98,8 @@ class Record:
     cost: float | None = None  # in US dollars; ``None`` where it is not known
     messages: Messages = ()  # the conversation; of several, the last one
     contexts: tuple[Messages, ...] = ()  # conversations that were left before, in the order in which they were
+    # Of several conversations: the number of that of each turn's reply, in (*contexts, messages), and its place there.
+    reply_places: tuple[tuple[int, int], ...] = ()
     user_messages: Messages = ()  # the same from the side of a model that plays the user; empty without one
     notes: tuple[Any, ...] = ()  # what the policy kept of each turn; empty where it kept nothing of any
 

@@ -205,6 +205,8 @@ class _Episode:
         self._policy = policy
         self._player: Player | None = None
         self._reply = Reply("")  # the last one
+        self._size = 0  # of the conversation before it
+        self._places = _ReplyPlaces()
         self._stats = stats
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
@@ -220,6 +222,7 @@ class _Episode:
     async def ask(self, conversation: Messages) -> str | Message:
         if self._player is None:
             self._player = self._policy.start(self.env, self.record.seed)
+        self._size = len(conversation)
         with _environments_errors():
             tools = tools_of(self.env)  # of a program, those of its call
         try:
@@ -249,6 +252,7 @@ class _Episode:
         with _environments_errors():
             check_numbers("an episode's rewards and terms, summed,", {"return": old.total + reward, **terms})
             check_numbers("the metrics", info["metrics"])
+            self._places.add(self._size, state.contexts)
         self.record = replace(
             old,
             success=terminated and info["stop"] == SOLVED,
@@ -267,6 +271,7 @@ class _Episode:
             cost=_add(old.cost, reply.cost),
             messages=conversation,
             contexts=tuple(map(copy_messages, state.contexts)),
+            reply_places=self._places.listed(),
             user_messages=info.get("user_messages", ()),
             notes=_noted(old, reply),
         )
@@ -282,6 +287,34 @@ class _Episode:
             messages=copy_messages(self.env.state.messages),
             contexts=tuple(map(copy_messages, self.env.state.contexts)),
         )
+
+
+class _ReplyPlaces:
+    """The places of an episode's replies among its conversations, which are left and continue."""
+
+    def __init__(self) -> None:
+        self._contexts: tuple[Messages, ...] = ()
+        self._numbers = [0]  # of the conversations in ``(*contexts, messages)``, in the order in which they began
+        self._replies: list[tuple[int, int]] = []  # the number of a conversation, and a reply's place in it
+
+    def add(self, place: int, contexts: tuple[Messages, ...]) -> None:
+        """Add a turn: its reply's place in the current conversation, and the state's contexts after it."""
+        self._replies.append((self._numbers[-1], place))
+        before, self._contexts = self._contexts, contexts
+        if contexts is before:
+            return
+        *numbers, current = self._numbers
+        if len(contexts) > len(before):
+            self._numbers = [*numbers, current, max(self._numbers) + 1]
+            return
+        pairs = zip(before, contexts, strict=True)  # the first one that has gone from its place continues
+        gone = next(i for i, (old, new) in enumerate(pairs) if old is not new)
+        self._numbers = [*numbers[:gone], *numbers[gone + 1 :], current, numbers[gone]]
+
+    def listed(self) -> tuple[tuple[int, int], ...]:
+        """Return :attr:`Record.reply_places <.records.Record.reply_places>`; none of a single conversation."""
+        places = {number: place for place, number in enumerate(self._numbers)}
+        return tuple((places[number], place) for number, place in self._replies) if self._contexts else ()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ...bounded_files import UnreadableFile, read_json_object
 from ...data.files import file_rows
 from ...messages import Message, Messages, check_conversation, copy_messages
 from ...task import Task, TaskError
-from ...text import excerpt, quoted
+from ...text import excerpt, plural, quoted
 from ...turn import NoDemonstration
 
 MANIFEST, EPISODES = "manifest.json", "episodes.jsonl"
@@ -26,11 +26,22 @@ _HINT = "record it again with `textenvs record`"
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run: its messages, the places of the replies among them, and contexts that were left before them."""
+    """A recorded run: its conversations, and of each of the model's replies the conversation and its place there.
 
-    messages: Messages
-    replies: tuple[int, ...]
-    contexts: tuple[Messages, ...] = ()
+    Other messages of the assistant are the program's own: examples in its prompt, or a history that it wrote anew.
+    """
+
+    conversations: tuple[Messages, ...]
+    replies: tuple[tuple[int, int], ...]
+
+    def call(self, number: int) -> Messages:
+        """Return the messages before a reply."""
+        conversation, place = self.replies[number]
+        return self.conversations[conversation][:place]
+
+    def reply(self, number: int) -> Message:
+        conversation, place = self.replies[number]
+        return self.conversations[conversation][place]
 
 
 class Record:
@@ -63,39 +74,36 @@ class Record:
         run = self._runs.get(task.key)
         if run is None:
             raise NoDemonstration(f"{self.path} has no solved run of task {task.key!r}")
-        if run.contexts:
-            return self._reply_among(task, run, messages)
+        if len(run.conversations) > 1:
+            return self._reply_among(task, number, run, messages)
         if number >= len(run.replies):
             raise self._differs(task, f"call {number + 1} is one more than there were")
-        place = run.replies[number]
-        before, now = _parts(run.messages[:place]), _parts(messages)
+        before, now = _parts(run.call(number)), _parts(messages)
         if before != now:
             count = min(len(before), len(now))
             which = next((i for i in range(count) if before[i] != now[i]), count)
             texts = [quoted(parts[which][1], 80) if which < len(parts) else "missing" for parts in (before, now)]
             problem = f"message {which + 1} of the program was {texts[0]} and is {texts[1]} now"
             raise self._differs(task, f"in call {number + 1}, {problem}")
-        return run.messages[place]
+        return run.reply(number)
 
-    def _reply_among(self, task: Task, run: Run, messages: Messages) -> Message:
-        """Return the reply to a call in a run of several contexts, whose order of turns is not recorded."""
+    def _reply_among(self, task: Task, number: int, run: Run, messages: Messages) -> Message:
+        """Return the reply to a call in a run of several conversations, whose calls may come in another order."""
         now = _parts(messages)
-        replies = [
-            message
-            for conversation in (*run.contexts, run.messages)
-            for place, message in enumerate(conversation)
-            if message["role"] == "assistant" and _parts(conversation[:place]) == now
-        ]
-        if not replies:
+        matches = [turn for turn in range(len(run.replies)) if _parts(run.call(turn)) == now]
+        if not matches:
             raise self._differs(
                 task, f"no call of the record ends with {quoted(now[-1][1], 80)} after the same messages"
             )
-        if any(reply != replies[0] for reply in replies):
-            raise NotImplementedError(
-                f"the record {self.path} of task {task.key!r} has several replies to the same call (which ends with "
-                f"{quoted(now[-1][1], 80)}), and does not say which one came first"
+        if number in matches:
+            return run.reply(number)
+        if any(run.reply(turn) != run.reply(matches[0]) for turn in matches):
+            raise self._differs(
+                task,
+                f"its calls come in another order, and to that which ends with {quoted(now[-1][1], 80)} there are "
+                "several replies",
             )
-        return replies[0]
+        return run.reply(matches[0])
 
     def _differs(self, task: Task, problem: str) -> NotImplementedError:
         return NotImplementedError(
@@ -118,8 +126,9 @@ def _runs_of(folder: Path, modified_ns: int, size: int) -> Mapping[str, Run]:
                     continue
                 worth = (sum(map(float, row["turn_rewards"])), -int(row["assistant_turns"]))
                 key, run = str(row["task_key"]), _run(row)
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{folder / EPISODES} line {number} is no recorded episode: {error}") from error
+            except (IndexError, KeyError, TypeError, ValueError) as error:
+                where = f"{folder / EPISODES} line {number}"
+                raise ValueError(f"{where} is no recorded episode: {error}; {_HINT}") from error
             if key not in best or worth > best[key][0]:
                 best[key] = worth, run
     except TaskError as error:
@@ -143,14 +152,24 @@ def _check_manifest(folder: Path) -> None:
 
 
 def _run(row: Mapping[str, Any]) -> Run:
-    messages = copy_messages(check_conversation(row["messages"], "messages"))
-    replies = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     turns = int(row["assistant_turns"])
-    if contexts := row.get("contexts"):
-        return Run(messages, (), tuple(copy_messages(check_conversation(talk, "contexts")) for talk in contexts))
-    if not 0 < turns <= len(replies):
-        raise ValueError(f"it has {len(replies)} messages of the assistant for {turns} turns")
-    return Run(messages, tuple(replies[-turns:]))  # those before are the program's own
+    conversations = tuple(
+        copy_messages(check_conversation(messages, "messages"))
+        for messages in (*row.get("contexts", ()), row["messages"])
+    )
+    if len(conversations) > 1:
+        replies = [(int(conversation), int(place)) for conversation, place in row["reply_places"]]
+    else:  # the program's own are in its opening
+        places = [place for place, message in enumerate(conversations[0]) if message["role"] == "assistant"]
+        replies = [(0, place) for place in places[-turns:]]
+    if not 0 < turns == len(replies):
+        raise ValueError(f"it has {plural(len(replies), 'reply', 'replies')} of the assistant for {turns} turns")
+    if any(min(conversation, place) < 0 for conversation, place in replies):
+        raise ValueError("the place of a reply is a number of at least 0")
+    run = Run(conversations, tuple(replies))
+    if not all(run.reply(number)["role"] == "assistant" for number in range(turns)):
+        raise ValueError("the place of a reply has another message")
+    return run
 
 
 def _parts(messages: Messages) -> list[tuple[str, str]]:

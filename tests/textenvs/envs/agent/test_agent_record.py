@@ -122,40 +122,73 @@ class Lines:
         return reply
 
 
-def calling(*questions):
-    """A program that asks each question in a conversation of its own, and goes back to the first one."""
+def own(text):
+    return {"role": "assistant", "content": text}
 
+
+#: Programs of several conversations: the messages of their calls.
+SEVERAL = {
+    "going back": [[user("One?")], [user("Two?")], [user("One?"), own("Reply 0."), user("Sure?")]],
+    "equal calls": [[user("One?")], [user("One?")], [user("One?")]],
+    "an edited history": [[user("One?")], [user("One?"), own("Edited."), user("Two?")], [user("One?")]],
+    "an example": [[user("One?"), own("Example."), user("Two?")], [user("One?")], [user("Two?")]],
+}
+
+
+def calling(calls):
     def agent(task, url, key):
-        talks = [[user(question)] for question in questions]
-        for talk in (*talks, talks[0]):
-            if len(talk) > 1:
-                talk.append(user("Sure?"))
-            talk.append(ask(url, key, *talk))
+        for call in calls:
+            ask(url, key, *call)
         return 1.0
 
     return agent
 
 
-@pytest.mark.parametrize("questions", [("One?", "Two?"), ("One?", "One?")])
-def test_run_of_several_contexts_is_demonstrated(tmp_path, questions):
+def write_record(folder, line):
+    manifest = {"environment": {"id": "textenv/agent", "options": {"call_format": "native"}}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "episodes.jsonl").write_text(line + "\n")
+
+
+@pytest.mark.parametrize("calls", SEVERAL.values(), ids=SEVERAL)
+def test_run_of_several_contexts_is_demonstrated(tmp_path, calls):
+    """Messages of the assistant that the program has written itself are no replies of the model."""
     tasks = [Task("a", "test", (user("?"),), None)]
-    native = Agent(calling(*questions), tasks=tasks, call_format="native")
-    (run,) = play_policy(native, Lines("First.", "Second.", "Yes."), [Job(0, 0, 0, 1)])
-    (tmp_path / "manifest.json").write_text(
-        json.dumps({"environment": {"id": "textenv/agent", "options": {"call_format": "native"}}})
-    )
-    (tmp_path / "episodes.jsonl").write_text(run.to_json() + "\n")
-    env, rng = Agent(calling(*questions), tasks=tasks, record=str(tmp_path)), np.random.default_rng(0)
+    native = Agent(calling(calls), tasks=tasks, call_format="native")
+    (run,) = play_policy(native, Lines("Reply 0.", "Reply 1.", "Reply 2."), [Job(0, 0, 0, 1)])
+    write_record(tmp_path, run.to_json())
+    env, rng = Agent(calling(calls), tasks=tasks, record=str(tmp_path)), np.random.default_rng(0)
     env.reset(seed=0)
-    if len(set(questions)) == 1:
-        with pytest.raises(NotImplementedError, match="several replies to the same call"):
-            env.demonstration(rng)
-        return
     replies = []
     while not env.state.done:
         replies.append(env.demonstration(rng))
         env.step(replies[-1])
-    assert (replies, env.state.stop) == (["First.", "Second.", "Yes."], "solved")
+    assert (replies, env.state.stop) == (["Reply 0.", "Reply 1.", "Reply 2."], "solved")
+
+
+def test_calls_in_another_order_have_their_own_replies(tmp_path):
+    tasks, calls = [Task("a", "test", (user("?"),), None)], [[user("One?")], [user("Two?")], [user("Three?")]]
+    native = Agent(calling(calls), tasks=tasks, call_format="native")
+    (run,) = play_policy(native, Lines("1", "2", "3"), [Job(0, 0, 0, 1)])
+    write_record(tmp_path, run.to_json())
+    env, rng = Agent(calling(calls[::-1]), tasks=tasks, record=str(tmp_path)), np.random.default_rng(0)
+    env.reset(seed=0)
+    replies = []
+    while not env.state.done:
+        replies.append(env.demonstration(rng))
+        env.step(replies[-1])
+    assert replies == ["3", "2", "1"]
+    equal = calling([calls[1], calls[1], calls[0]])
+    (run,) = play_policy(Agent(equal, tasks=tasks, call_format="native"), Lines("1", "2", "3"), [Job(0, 0, 0, 1)])
+    write_record(tmp_path, run.to_json())
+    env = Agent(calling([calls[0], calls[2], calls[1]]), tasks=tasks, record=str(tmp_path))
+    env.reset(seed=0)
+    env.step(env.demonstration(rng))
+    with pytest.raises(NotImplementedError, match="no call of the record ends with 'Three\\?'"):
+        env.demonstration(rng)
+    env.step("x")
+    with pytest.raises(NotImplementedError, match="another order, and .* there are several replies"):
+        env.demonstration(rng)
 
 
 def test_changed_program_is_refused_in_words(record, monkeypatch):
@@ -189,7 +222,7 @@ def test_useless_records_are_refused_in_words(record, tmp_path):
     for number, (name, old, new, words) in enumerate(
         (
             ("episodes.jsonl", '"success":true', '"success":false', "no run of the record is solved"),
-            ("episodes.jsonl", '"assistant_turns":2', '"assistant_turns":9', "2 messages of the assistant for 9 turns"),
+            ("episodes.jsonl", '"assistant_turns":2', '"assistant_turns":9', "2 replies of the assistant for 9 turns"),
             ("manifest.json", '"native"', '"hermes"', "call format 'hermes'"),
             ("manifest.json", '"textenv/agent"', '"textenv/gsm8k"', "not of textenv/agent"),
         )
