@@ -279,8 +279,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             another context (:attr:`EpisodeState.contexts` has those that were left). ``info`` has ``terms`` (they sum
             to the reward), ``metrics``, ``stop`` (why the episode ended, else ``None``), ``failed`` and what identifies
             the task; with several :attr:`roles`, ``role``: whose the conversation is, and who acts next in it (as in
-            ``reset``); where the step also pays earlier turns, ``earlier``: their terms, which are among ``terms``;
-            at the end ``user_messages``, where a model plays the user.
+            ``reset``); where the step also pays earlier turns, ``earlier``: their terms, by turn, and ``own_terms``:
+            those of this turn alone (``terms`` are all of these, added by name); at the end ``user_messages``, where a
+            model plays the user.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode is over or was never started.
@@ -547,6 +548,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         }
         if turn.earlier:
             info["earlier"] = {number: {**parts} for number, parts in turn.earlier.items()}
+            info["own_terms"] = {**turn.terms}
         if failure is not None:
             info["failure"] = failure
         if state.user_side and state.done:

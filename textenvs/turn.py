@@ -67,7 +67,7 @@ class Turn:
             as in an opening. ``None``: the conversation goes on.
         earlier: Terms that earlier turns earned, by the turn's number from 0, where they are known only now. They are
             part of the step's reward and ``info["terms"]``, so returns are right; ``info["earlier"]`` says which part
-            is whose, and training adds it to those turns.
+            is whose, and training adds it to those turns. What is left for this turn is ``info["own_terms"]``.
 
     Raises:
         ValueError: The terms do not sum to the reward, a number is not finite or above :data:`LARGEST` in magnitude, a
@@ -233,6 +233,30 @@ def paid_with_earlier(turn: Turn, number: int) -> tuple[float, dict[str, float]]
     terms = {name: fsum(part.get(name, 0.0) for part in paid) for name in dict.fromkeys(chain.from_iterable(paid))}
     check_numbers("Turn: terms with those of earlier turns", terms)
     return fsum(terms.values()), terms
+
+
+def own_terms(info: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return what a step's own turn earned: its terms without those that it pays to earlier turns."""
+    own: Mapping[str, float] = info["own_terms"] if "earlier" in info else info["terms"]
+    return own
+
+
+def check_own_terms(info: Mapping[str, Any], reward: float) -> None:
+    """Raise ``ValueError`` unless a step's own terms and those of earlier turns, where it pays some, sum to its reward.
+
+    A wrapper that changes one of these and no other breaks it.
+    """
+    if not info.get("earlier"):
+        return
+    paid = [info.get("own_terms"), *info["earlier"].values()]
+    if not all(isinstance(terms, Mapping) for terms in paid):
+        raise ValueError(f"info['own_terms'] comes with info['earlier'], both with terms by name, not {quoted(paid)}")
+    values = [float(value) for terms in paid for value in terms.values()]
+    if not isclose(total := fsum(values), reward, rel_tol=1e-9, abs_tol=1e-9 * (1.0 + fsum(map(abs, values)))):
+        raise ValueError(
+            f"info['own_terms'] and info['earlier'] sum to {total:g}, and the reward is {reward:g}: a wrapper that "
+            "changes rewards changes all three"
+        )
 
 
 def enter_context(

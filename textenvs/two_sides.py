@@ -21,6 +21,7 @@ from .chat.spec import SpecLike
 from .event_loop import wait_for
 from .messages import Message, Messages, assistant
 from .registry import make
+from .turn import own_terms
 from .users.base import HasUser
 from .users.llm import instead
 
@@ -68,8 +69,8 @@ class TwoSides:
     ``reset`` and ``step`` (and their async twins) return what those of :class:`~textenvs.env.TextEnv` do, with the
     conversation as the next speaker sees it: of the user, its instructions and goal first. ``info["role"]`` is that
     speaker, as in an environment with the roles ``assistant`` and ``user``. What a turn earned is paid as soon as it is
-    known, by ``info["terms"]`` and ``info["earlier"]``, and adds up. ``info["refused"]`` says that the episode ended
-    because no message of the user's would do.
+    known, by ``info["own_terms"]`` and ``info["earlier"]``, and adds up. ``info["refused"]`` says that the episode
+    ended because no message of the user's would do.
 
     Args:
         id: Of the environment.
@@ -145,8 +146,8 @@ class TwoSides:
         terms = {}
         for parts in earlier.values():
             terms.update({name: terms.get(name, 0.0) + value for name, value in parts.items()})
-        earlier.pop(self._steps - 1, None)
-        info = {**info, "terms": terms, "earlier": earlier}
+        own = earlier.pop(self._steps - 1, {})
+        info = {**info, "terms": terms, "own_terms": own, "earlier": earlier}
         return observation, fsum(terms.values()), terminated, truncated, info
 
     async def _go_on(self, payments: list[Payment]) -> Any:
@@ -190,11 +191,10 @@ class TwoSides:
         if refused:
             payments.append((spoke, {"refused": self._refused}))
         if not info["failed"]:
-            own = dict(info["terms"] or {"reward": reward})
-            for number, parts in info.get("earlier", {}).items():
-                payments.append((self._numbers["assistant"][number], parts))
-                own = {name: value - parts.get(name, 0.0) for name, value in own.items()}
-            payments.append((self._numbers["assistant"][-1], own))
+            payments += [
+                (self._numbers["assistant"][number], parts) for number, parts in info.get("earlier", {}).items()
+            ]
+            payments.append((self._numbers["assistant"][-1], own_terms(info)))
             self._last = self._last if spoke is None else spoke
             if self._last is not None:
                 payments.append((self._last, {"answer": self._sign * reward * self._share(reward)}))

@@ -132,15 +132,16 @@ class RewardTerms(TextWrapper[Messages]):
             raise ValueError(
                 f"RewardTerms: there are no terms {sorted(unknown)}; {self.env.unwrapped} has {sorted(info['terms'])}"
             )
-        terms = {name: self.weights.get(name, self.others) * term + 0.0 for name, term in info["terms"].items()}
+        terms = self._weighted(info["terms"])
         check_numbers("RewardTerms: the weighted terms", terms)
         info = {**info, "terms": terms}
         if "earlier" in info:
-            info["earlier"] = {
-                number: {name: self.weights.get(name, self.others) * term + 0.0 for name, term in parts.items()}
-                for number, parts in info["earlier"].items()
-            }
+            info["earlier"] = {number: self._weighted(parts) for number, parts in info["earlier"].items()}
+            info["own_terms"] = self._weighted(info["own_terms"])
         return observation, math.fsum(terms.values()), terminated, truncated, info
+
+    def _weighted(self, terms: Mapping[str, float]) -> dict[str, float]:
+        return {name: self.weights.get(name, self.others) * term + 0.0 for name, term in terms.items()}
 
 
 class MultiturnAwareReward(TextWrapper[Messages]):
@@ -193,8 +194,8 @@ class MultiturnAwareReward(TextWrapper[Messages]):
         observation, reward, terminated, truncated, info = result
         if info["failed"]:
             return observation, reward, terminated, truncated, {**info, "turn_reward": reward}
-        info = {**info, "turn_reward": reward}
-        info.pop("earlier", None)
+        info = {name: value for name, value in info.items() if name not in ("earlier", "own_terms")}
+        info["turn_reward"] = reward
         try:
             ahead = await self.lookahead(self._text_env)
         except EnvironmentFailure as failure:

@@ -25,6 +25,7 @@ from textenvs import TextEnv, TextVectorEnv
 from textenvs.messages import assistant
 from textenvs.sandbox import SandboxUnavailable
 from textenvs.serve.remote import Remote
+from textenvs.turn import check_own_terms
 
 # An environment of a server, and what that server plays.
 REMOTE, PLAYED_THERE = "textenv/remote", "textenv/gsm8k-tool"
@@ -208,6 +209,8 @@ def test_turns_keep_the_contract_and_repeat(env_id, choose):
             assert grown[len(conversation)]["role"] == "assistant"
             assert type(reward) is float
             assert reward == pytest.approx(sum(info["terms"].values()))
+            assert ("own_terms" in info) == ("earlier" in info)
+            check_own_terms(info, reward)
             assert not (terminated and truncated)
             assert (terminated or truncated) == (i == len(steps) - 1) == (info["stop"] is not None)
             assert not info["failed"]

@@ -18,6 +18,8 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from math import fsum
+from operator import add
 from typing import Any, TextIO, TypeVar
 
 from ..chat.errors import BudgetExceeded, CacheError
@@ -29,6 +31,7 @@ from ..play import play as play_episode
 from ..text import excerpt, printable, quoted
 from ..threads import Calls, StepTimeoutError
 from ..tool_env import ToolState
+from ..turn import own_terms
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stopped, ToolSchemas
 from .records import Record
@@ -256,7 +259,7 @@ class _Episode:
         self.record = replace(
             old,
             success=terminated and info["stop"] == SOLVED,
-            turn_rewards=_rewards((*old.turn_rewards, reward), info.get("earlier", {})),
+            turn_rewards=_paid(old.turn_rewards, info, reward),
             terms=terms,
             metrics={**old.metrics, **{k: v for k, v in info["metrics"].items() if k not in _TOOL_COUNTS}},
             tool_calls=state.calls_made if isinstance(state, ToolState) else None,
@@ -351,14 +354,12 @@ def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:
     return (*old.notes, *[None] * (len(old.turn_rewards) - len(old.notes)), reply.notes)
 
 
-def _rewards(rewards: tuple[float, ...], earlier: Mapping[int, Mapping[str, float]]) -> tuple[float, ...]:
-    """Return the rewards of turns, with what the last step paid to earlier ones given to those."""
-    moved = list(rewards)
-    for number, parts in earlier.items():
-        amount = sum(parts.values())
-        moved[number] += amount
-        moved[-1] -= amount
-    return tuple(moved)
+def _paid(before: tuple[float, ...], info: Mapping[str, Any], reward: float) -> tuple[float, ...]:
+    """Return the rewards of turns with a step's own reward, and what it pays to earlier ones."""
+    if not (earlier := info.get("earlier")):
+        return (*before, reward)
+    paid = (fsum(earlier.get(number, {}).values()) for number in range(len(before)))
+    return (*map(add, before, paid), fsum(own_terms(info).values()))
 
 
 def _add(total: Number | None, amount: Number | None) -> Number | None:

@@ -21,9 +21,10 @@ from ..env import FAILURE_STOPS, LARGEST
 from ..messages import Messages, check_conversation, clean_messages
 from ..options import PositiveInt
 from ..task import Task
+from ..turn import check_own_terms
 
 #: Bump on incompatible changes.
-PROTOCOL = 4
+PROTOCOL = 5
 #: The same for every version of the protocol, so that ``describe`` always works and names the server's version.
 PREFIX = "/v1"
 #: How many events the ``replay`` of an ``open`` may have, and all that are under way for one owner of a token.
@@ -246,6 +247,7 @@ class Opened(Answer):
 class _SteppedInfo(_OpenedInfo):
     terms: dict[str, Number]
     earlier: Annotated[dict[int, dict[str, Number]], BeforeValidator(_by_number)] = Field(default_factory=dict)
+    own_terms: dict[str, Number] = Field(default_factory=dict)
     metrics: dict[str, Number]
     assistant_turns: Count
     user_turns: Count
@@ -272,6 +274,7 @@ class Stepped(Answer):
         info = self.info
         if not isclose(self.reward, fsum(info.terms.values()), rel_tol=1e-6, abs_tol=1e-6):
             raise ValueError(f"the terms do not sum to the reward of {self.reward:g}")
+        check_own_terms(info.model_dump(include={"earlier", "own_terms"}), self.reward)
         if (self.terminated and self.truncated) or (info.stop is not None) != (self.terminated or self.truncated):
             raise ValueError("an episode is either terminated or truncated, and 'stop' says why")
         if info.failed != (info.stop in FAILURE_STOPS) or (info.failed and not self.truncated):

@@ -186,7 +186,7 @@ class Remote(TextEnv[RemoteState]):
         answer, state = turn.answer, self.state
         info = answer.info.model_dump()
         if not answer.info.earlier:
-            del info["earlier"]
+            del info["earlier"], info["own_terms"]
         elif max(answer.info.earlier) >= state.played or min(answer.info.earlier) < 0:
             raise RemoteError(f"{self.url} pays turns that are not earlier ones: {excerpt(repr(info['earlier']))}")
         if answer.info.failed:

@@ -22,6 +22,7 @@ from textenvs.messages import Messages, check_conversation
 from textenvs.options import PositiveInt, Seconds, checked
 from textenvs.text import quoted
 from textenvs.tools.formats import Native
+from textenvs.turn import check_own_terms
 
 from ..trajectory import is_reward
 from .workers import EnvError, EnvSpec, EnvTimeoutError, Host, InlineWorker, ProcessHost, RayHost, ThreadWorker, Worker
@@ -72,6 +73,7 @@ class Lease:
             conversation, reward, terminated, truncated, info = parts
             if not isinstance(reward, bool) and not is_reward(reward):
                 raise ValueError(f"the reward is {quoted(reward)}, not a finite number of at most {LARGEST:g}")
+            check_own_terms(info, float(reward))
             self._seen = _conversation(conversation, self._seen)
             return self._seen, float(reward), bool(terminated), bool(truncated and not terminated), info
 

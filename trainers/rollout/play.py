@@ -28,7 +28,7 @@ from .environments import Backend, EnvError, Lease
 from .episode_tokens import EpisodeTokens
 from .forks import ForkPoint
 from .group_scheduler import CollectionError
-from .progress import End, Progress, own_terms
+from .progress import End, Progress, paid_by
 from .renderer import Renderer
 from .rewards import PendingRewards, Score, TurnContext
 from .roles import USER, RolePlay
@@ -329,7 +329,7 @@ class Player:
         timeline.phase("step")
         conversation, reward, terminated, truncated, info = await env.step(text)
         timeline.phase("own")
-        (reward, terms, earlier), stop = own_terms(info, reward), info.get("stop")
+        (reward, terms, earlier), stop = paid_by(info, reward), info.get("stop")
         tokens.reward(reward, terms)
         progress.pay(earlier, 0 if episode.start is None else episode.start.turn)
         own, progress.messages = (*progress.messages, assistant(text)), conversation

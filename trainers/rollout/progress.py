@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import fsum
 from typing import Any
 
 from textenvs.messages import Messages
+from textenvs.turn import own_terms
 
 from ..trajectory import Status
-from .environments import Backend
+from .environments import Backend, EnvError
 from .episode_tokens import EpisodeTokens
 from .forks import ForkPoint
 from .rewards import PendingRewards
@@ -49,16 +51,18 @@ class Progress:
         assert self.tokens is not None
         first = self.first_turn + replayed
         for number in (number for number in earlier if number >= first):
+            if number - first >= self.tokens.num_turns - 1:
+                raise EnvError(f"the environment pays turn {number} before or in that turn", "no_such_turn")
             self.tokens.add_reward(number - first, earlier[number])
             if self.rewards.replaces:
                 correction = {"environment_not_counted": -sum(earlier[number].values())}
                 self.tokens.add_reward(number - first, correction)
 
 
-def own_terms(info: Mapping[str, Any], reward: float) -> tuple[float, Mapping[str, float], Mapping[int, Any]]:
+def paid_by(info: Mapping[str, Any], reward: float) -> tuple[float, Mapping[str, float], Mapping[int, Any]]:
     """Return the reward and the terms of a step's own turn, and the terms that it pays to earlier turns."""
-    terms, earlier = info.get("terms"), info.get("earlier") or {}
-    terms = terms if isinstance(terms, Mapping) and terms else {"reward": reward}
-    for parts in earlier.values():
-        terms = {name: value - parts.get(name, 0.0) for name, value in terms.items()}
-    return sum(terms.values()) if earlier else reward, terms, earlier
+    if "earlier" in info:
+        own = own_terms(info)
+        return fsum(own.values()), own, info["earlier"]
+    terms = info.get("terms")
+    return reward, terms if isinstance(terms, Mapping) and terms else {"reward": reward}, {}

@@ -12,7 +12,7 @@ from textenvs.two_sides import Cut
 from ..trajectory import Status
 from .environments import EnvError, Lease
 from .episode_tokens import EpisodeTokens
-from .progress import End, Progress, own_terms
+from .progress import End, Progress, paid_by
 
 #: The role of :class:`~textenvs.two_sides.TwoSides` that speaks without tools, and is told when its words were cut.
 USER = "user"
@@ -98,11 +98,8 @@ class RolePlay:
         progress.metrics.update(info.get("metrics") or {})
         progress.user_messages = info.get("user_messages", ())
         progress.refused = info.get("refused", False)
-        reward, terms, earlier = own_terms(info, reward)
+        reward, terms, earlier = paid_by(info, reward)
         *before, (role, _) = self._turns
-        elsewhere = {name for parts in earlier.values() for name in parts}
-        unpaid = not info.get("terms") and not reward
-        terms = {name: value for name, value in terms.items() if not unpaid and (value or name not in elsewhere)}
         progress.roles[role].reward(reward, terms)
         for number, parts in earlier.items():
             if number >= len(before):

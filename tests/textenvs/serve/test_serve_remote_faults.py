@@ -170,7 +170,7 @@ def test_other_protocol_version_is_refused(toys, monkeypatch, answer):
         return 200, json.dumps(answer).encode()
 
     monkeypatch.setattr(Client, "_send", other)
-    with pytest.raises(RemoteError, match=r"speaks version .{1,60} of the protocol, and this textenvs version 4"):
+    with pytest.raises(RemoteError, match=r"speaks version .{1,60} of the protocol, and this textenvs version 5"):
         toys.remote("guess")
 
 
@@ -247,6 +247,7 @@ FORGED = {
     "1e308": _answer(reward=1e308),
     "a number of 400 digits": _answer(reward=10**400),
     "a reward that is not its terms": _answer(reward=7.0),
+    "a payment to a turn that its reward lacks": _info(earlier={"0": {"reward": 7.0}}),
     "NaN in a term": _info(terms={"reward": math.nan}),
     "a text as a term": _info(terms={"reward": "1"}),
     "no terms": _info(terms=None),

@@ -68,7 +68,7 @@ def test_client_without_token_is_refused(guarded, header):
         assert status == 401
         assert "token" in answer["error"]["message"]
         assert TOKEN not in json.dumps(answer)
-    assert get(guarded, "/health") == (200, {"status": "ok", "protocol": 4})
+    assert get(guarded, "/health") == (200, {"status": "ok", "protocol": 5})
 
 
 def test_token_error_names_remedy(guarded, monkeypatch):

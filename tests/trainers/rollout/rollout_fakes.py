@@ -69,6 +69,10 @@ class SyncEnv:
                 return (), 0.0, False, False, {}
             case "role":
                 return ({"role": "boss", "content": "x"},), 0.0, False, False, {}
+            case "unpaid":
+                return self.messages, 1.5, False, False, {"earlier": {0: {"a": 1.0}}, "own_terms": {"a": 0.25}}
+            case "unowned":
+                return self.messages, 1.0, False, False, {"earlier": {0: {"a": 1.0}}}
             case "noinfo":
                 return self.messages, 0.0, False, False, None
             case "both":

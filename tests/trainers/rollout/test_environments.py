@@ -115,6 +115,8 @@ async def test_raising_environment_is_replaced_with_traceback(kind: Kind) -> Non
         ("empty", "at least one message"),
         ("role", "role is 'boss'"),
         ("noinfo", "info is a mapping, not None"),
+        ("unpaid", r"sum to 1\.25, and the reward is 1\.5"),
+        ("unowned", r"info\['own_terms'\] comes with info\['earlier'\]"),
     ],
 )
 async def test_nonsense_is_error_that_says_what_is_wrong(kind: Kind, word: str, complaint: str) -> None:

@@ -188,11 +188,9 @@ def play(talk: Sequence[str], reward: str) -> tuple[list[float], float]:
     earned = [0.0] * (2 * len(talk) + 1)  # the assistant speaks first
     replies = [reply for answer in talk for reply in ("here", answer)]
     for turn, reply in enumerate([*replies, "bye"]):
-        _, reward, terminated, _, info = env.step(reply)
-        earned[turn] += reward
-        for number, terms in info["earlier"].items():
+        _, _, terminated, _, info = env.step(reply)
+        for number, terms in {**info["earlier"], turn: info["own_terms"]}.items():
             earned[number] += sum(terms.values())
-            earned[turn] -= sum(terms.values())
         if terminated:
             break
     return earned[1::2], sum(earned[::2])

@@ -9,6 +9,7 @@ import pytest
 
 from textenvs.envs.textarena.env import TextArena
 from textenvs.envs.textarena.players import opponent_move
+from textenvs.turn import own_terms
 
 GAMES = ("TicTacToe-v0", "ConnectFour-v0", "KuhnPoker-v0", "Nim-v0", "PigDice-v0", "IteratedRockPaperScissors-v0")
 FIRST_WINS = ("[0]", "[3]", "[1]", "[4]", "[2]")
@@ -30,10 +31,9 @@ def play(env: TextArena, replies: Iterable[Any], seed: int = 0) -> tuple[list[st
         result = env.step(reply() if callable(reply) else reply)
         conversation, reward, terminated, _, info = result
         assert reward == pytest.approx(sum(info["terms"].values()))
-        earlier = {turn: sum(terms.values()) for turn, terms in info.get("earlier", {}).items()}
-        rewards.append(reward - sum(earlier.values()))
-        for turn, value in earlier.items():
-            rewards[turn] += value
+        rewards.append(sum(own_terms(info).values()))
+        for turn, terms in info.get("earlier", {}).items():
+            rewards[turn] += sum(terms.values())
         if info["role"] == roles[-1]:
             assert conversation[: len(before)] == before
         seen[info["role"]] = conversation
