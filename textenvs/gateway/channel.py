@@ -34,12 +34,13 @@ class Channel:
     session: Session
     loop: asyncio.AbstractEventLoop
     responses: Responses = field(default_factory=Responses)
-    #: Rewards that the program posted, and that no turn has yet.
-    rewards: list[Mapping[str, float]] = field(default_factory=list)
+    #: Rewards that the program posted, and that no turn has yet, each with the number of its turn from 0.
+    rewards: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _waiters: dict[int, list[asyncio.Future[ModelReply]]] = field(default_factory=dict)
     _end: Ended | None = None
-    _answered: bool = False  # whether a call has had its reply
+    _answered: int = 0  # how many calls have had their replies
+    _settled: bool = False  # whether the last rewards were taken
 
     # ------------------------------------------------------------------ on the event loop
 
@@ -74,15 +75,15 @@ class Channel:
             self.session.deliver(ticket)
 
     def reward(self, terms: Mapping[str, float]) -> None:
-        """Add to the reward of the turn whose reply came last."""
+        """Add to the reward of the turn whose reply came last, whatever calls wait already."""
         with self._changed:
-            if self.session.ended:
+            if self.session.ended or self._settled:
                 raise SessionEnded
             if not self._answered:
                 raise RequestError("no call has a reply yet, so there is no turn to reward", 409, "no_turn")
             if len(self.rewards) >= 10_000:
                 raise RequestError("this turn has 10,000 rewards already", 429, "busy")
-            self.rewards.append(terms)
+            self.rewards.append((self._answered - 1, terms))
 
     # ------------------------------------------------------------------ in the episode's thread
 
@@ -104,12 +105,18 @@ class Channel:
                 return  # the session has ended
             if current.call.protocol == "anthropic":
                 reply = replace(reply, message=anthropic_messages.served(reply.message))
-            ticket, self._answered = self.session.answer(reply), True
+            ticket = self.session.answer(reply)
+            self._answered += 1
             waiters = self._waiters.pop(ticket, [])
         self._resolve(waiters, reply)
 
-    def take_rewards(self) -> list[Mapping[str, float]]:
+    def take_rewards(self, *, last: bool = False) -> list[tuple[int, Mapping[str, float]]]:
+        """Return the rewards since the last time, with the numbers of their turns; after the ``last``, all are refused.
+
+        A call that waits goes on waiting: what the program does next would change the files that a scorer reads.
+        """
         with self._changed:
+            self._settled |= last
             rewards, self.rewards = self.rewards, []
             return rewards
 

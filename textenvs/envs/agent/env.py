@@ -55,7 +55,7 @@ class Agent(ExternalEnv[AgentState]):
     Without ``agent`` and ``command``, an example program plays: an arithmetic agent with one tool.
 
     Rewards are what the program returns (a number, or numbers by name, on the last turn), what it posts to
-    ``/v1/rewards`` (on the turn whose reply it had last), and what ``scorer`` returns. A program that dies, hangs or
+    ``/v1/rewards`` (on the turn that was answered last), and what ``scorer`` returns. A program that dies, hangs or
     gives no reward fails the episode (``info["failed"]``), with its last words in ``info["failure"]``.
 
     A fork or a restored environment runs the program again with the same replies; where it then calls with other

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import fsum
 from numbers import Real
 from typing import Any
 
@@ -24,11 +25,12 @@ from ...gateway.session import Observation, Session, TooManyContexts
 from ...messages import Message, Messages, has_images, system, text_of
 from ...reasoning import split_reasoning
 from ...task import Task
-from ...text import excerpt, quoted
+from ...text import excerpt, plural, quoted
 from ...tools.call_format import CallFormat, make_call
 from ...tools.formats import make_format
 from ...tools.schema import Tool
 from ...tools.toolbox import ToolResult
+from ...turn import LARGEST
 from .program import Program, ProgramError, last_words
 
 
@@ -45,6 +47,15 @@ class Settings:
     max_assistant_turns: int | None
     max_contexts: int | None
     scorer: Callable[..., Any] | None
+
+
+@dataclass(frozen=True)
+class _Payment:
+    """A part of a turn's reward; ``source`` says who gave it."""
+
+    turn: int
+    terms: Mapping[str, float]
+    source: str
 
 
 def tools_of(schemas: Sequence[Mapping[str, Any]]) -> tuple[Tool[..., Any], ...]:
@@ -106,18 +117,17 @@ class Episode:
         self._turns += 1
         self._channel.answer(reply)
         following = self._next()
-        posted = self._channel.take_rewards()
+        ended = isinstance(following, Ended)
+        spent = self._turns == self._settings.max_assistant_turns
+        posted = [_Payment(*post, "the program posted") for post in self._channel.take_rewards(last=ended or spent)]
         self._rewarded |= bool(posted)
         conversation = (*self._call.messages, reply.message)
         if isinstance(following, Ended):
             return self._last(following.result, posted, conversation)
         self._take(following.call)
         turn = self._conversations.turn(message, following, self._shown(following))
-        earlier: list[dict[str, float]] = []
-        if self._turns == self._settings.max_assistant_turns and self._settings.scorer is not None:
-            *earlier, own = self._score(conversation)  # this budget ends the episode
-            posted.append(own)
-        return Answer(**turn, terms=_sum(posted), earlier=dict(enumerate(earlier)))
+        score = self._score(conversation) if spent and self._settings.scorer is not None else []
+        return Answer(**turn, **self._paid([*posted, *score]))
 
     # ------------------------------------------------------------------ calls
 
@@ -218,24 +228,36 @@ class Episode:
 
     # ------------------------------------------------------------------ the end
 
-    def _last(self, result: Any, posted: list[Mapping[str, float]], conversation: Messages) -> Answer:
-        final = [] if result is None else [self._rewards(result, "the program returned")]
+    def _last(self, result: Any, posted: list[_Payment], conversation: Messages) -> Answer:
+        final = [] if result is None else self._rewards(result, "the program returned")
         if self._settings.scorer is not None:
-            final.append(self._score(conversation))
+            final += self._score(conversation)
         if not final and not self._rewarded:
             raise self._failure(
                 "the program ended and gave no reward: return one, post one to /v1/rewards, or give the option scorer"
             )
-        judged = _sum([terms for rewards in final for terms in rewards] if final else posted)
-        solved = sum(judged.values()) >= self._settings.success - 1e-9
-        terms = _sum([*posted, *(rewards[-1] for rewards in final)])
-        earlier = {
-            number: _sum([rewards[number] for rewards in final if len(rewards) > 1])
-            for number in range(max(map(len, final), default=1) - 1)
-        }
-        return Answer(terminated=True, stop="solved" if solved else "done", terms=terms, earlier=earlier)
+        judged = final or [payment for payment in posted if payment.turn == self._turns - 1]
+        solved = fsum(value for payment in judged for value in payment.terms.values()) >= self._settings.success - 1e-9
+        return Answer(terminated=True, stop="solved" if solved else "done", **self._paid([*posted, *final]))
 
-    def _score(self, conversation: Messages) -> list[dict[str, float]]:
+    def _paid(self, payments: list[_Payment]) -> dict[str, Any]:
+        """Return the arguments ``terms`` and ``earlier`` of the turn that pays these."""
+        turns: dict[int, list[_Payment]] = {}
+        for payment in payments:
+            turns.setdefault(payment.turn, []).append(payment)
+        for listed in (*turns.values(), payments):
+            for name, value in _sum(listed).items():
+                if abs(value) > LARGEST:
+                    most = max(listed, key=lambda payment: abs(payment.terms.get(name, 0.0)))
+                    raise self._failure(
+                        f"its rewards {quoted(name, 60)} add up to {value:g}, and may add up to {LARGEST:g}; scale "
+                        f"them ({most.source} {most.terms[name]:g} for turn {most.turn})"
+                    )
+        sums = {turn: _sum(listed) for turn, listed in turns.items()}
+        own = sums.pop(self._turns - 1, {})
+        return {"terms": own, "earlier": sums}
+
+    def _score(self, conversation: Messages) -> list[_Payment]:
         scorer = self._settings.scorer
         assert scorer is not None
         try:
@@ -247,16 +269,20 @@ class Episode:
             raise EnvironmentFailure("judge_failed", reason) from error
         return self._rewards(result, "the scorer returned")
 
-    def _rewards(self, result: Any, where: str) -> list[dict[str, float]]:
+    def _rewards(self, result: Any, source: str) -> list[_Payment]:
         """Return the reward of each turn, or of the last one alone."""
+        last = self._turns - 1
         if not isinstance(result, (list, tuple)):
-            return [self._terms(result, where)]
+            return [_Payment(last, self._terms(result, source), source)]
         if len(result) != self._turns:
             raise self._failure(
-                f"{where} {len(result)} rewards, and there were {self._turns} turns: a list has one for each reply of "
-                "the model"
+                f"{source} {plural(len(result), 'reward')}, and there were {plural(self._turns, 'turn')}: a list has "
+                "one for each reply of the model"
             )
-        return [self._terms(value, f"{where}, for turn {number},") for number, value in enumerate(result)]
+        return [
+            _Payment(number, self._terms(value, f"{source}, for turn {number},"), source)
+            for number, value in enumerate(result)
+        ]
 
     def _terms(self, result: Any, where: str) -> dict[str, float]:
         if isinstance(result, (bool, np.bool_, Real)):
@@ -280,13 +306,10 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, (bool, np.bool_, Real)) else value
 
 
-def _sum(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _sum(payments: Sequence[_Payment]) -> dict[str, float]:
     """Add rewards, term by term."""
-    total: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            total[name] = total.get(name, 0.0) + value
-    return total
+    names = dict.fromkeys(name for payment in payments for name in payment.terms)
+    return {name: fsum(payment.terms.get(name, 0.0) for payment in payments) for name in names}
 
 
 def _cut(text: str, call: ModelCall) -> tuple[str, str | None]:

@@ -7,53 +7,21 @@ import pickle
 import threading
 import time
 import urllib.error
-import urllib.request
 
 import pytest
+from agent_kit import PARAMETERS, TASKS, TOOL, ask, make, talk
 
 from textenvs.env import EnvironmentFailure
 from textenvs.envs.agent import Agent
 from textenvs.gateway.server import gateway
 from textenvs.messages import assistant, user
-from textenvs.task import Task
 from textenvs.tools.call_format import call
 
-PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}}
-TOOL = {"type": "function", "function": {"name": "double", "description": "Double.", "parameters": PARAMETERS}}
-TASKS = [Task("a", "test", (user("Twice 2?"),), "4"), Task("b", "test", (user("Twice 3?"),), "6")]
 CALL = '<tool_call>\n{"name": "double", "arguments": {"a": 2}}\n</tool_call>'
-
-
-def post(url, key, path, body):
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.load(response)
-
-
-def ask(url, key, *messages, **options):
-    """Call the model; return its message."""
-    return post(url, key, "chat/completions", {"messages": list(messages), **options})["choices"][0]["message"]
-
-
-def make(agent, **options):
-    env = Agent(agent, tasks=options.pop("tasks", TASKS), timeout=options.pop("timeout", 60.0), **options)
-    env.reset(seed=0, options={"task_index": 0})
-    return env
 
 
 def one_answer(task, url, key):
     return task.ground_truth in ask(url, key, user(task.question))["content"]
-
-
-def talk(task, url, key):
-    """Ask until the model says stop."""
-    messages = [user(task.question)]
-    while True:
-        messages.append(ask(url, key, *messages))
-        if messages[-1]["content"] == "stop":
-            return 1.0
-        messages.append(user(f"You said {messages[-1]['content']}."))
 
 
 def with_openai(task, url, key):
@@ -116,118 +84,6 @@ def test_stock_client_plays_with_tools(agent):
     assert info["terms"] == {"right": 1.0, "short": 0.5}
 
 
-# ------------------------------------------------------------------ rewards
-
-
-def posting(task, url, key):
-    first = ask(url, key, user("?"))
-    post(url, key, "rewards", {"reward": 0.25})
-    post(url, key, "rewards", {"terms": {"reward": 0.25, "style": -1}})
-    ask(url, key, user("?"), first, user("And?"))
-    post(url, key, "rewards", {"reward": 2})
-
-
-def test_posted_rewards_are_of_the_turn_before():
-    env = make(posting)
-    _, reward, *_, info = env.step("a")
-    assert (reward, info["terms"]) == (-0.5, {"reward": 0.5, "style": -1.0})
-    _, reward, terminated, _, info = env.step("b")
-    assert (reward, terminated, info["stop"]) == (2.0, True, "solved")
-
-
-def returning(value):
-    def agent(task, url, key):
-        ask(url, key, user("?"))
-        return value
-
-    return agent
-
-
-@pytest.mark.parametrize(
-    ("value", "reward", "stop"),
-    [(True, 1.0, "solved"), (0, 0.0, "done"), (-0.5, -0.5, "done"), ({"a": 2}, 2.0, "solved")],
-)
-def test_returned_value_is_the_reward(value, reward, stop):
-    _, result, terminated, _, info = make(returning(value)).step("x")
-    assert (result, terminated, info["stop"]) == (reward, True, stop)
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "gave no reward"),
-        ([1.0, 2.0], "2 rewards, and there were 1 turns"),
-        (["a"], "for turn 0, 'a', which is neither"),
-        ("1", "neither a number nor named numbers"),
-        (float("nan"), "must be finite"),
-        ({"a": "b"}, "must be a number"),
-        ({}, "a reward is"),
-        (10**400, "too large"),
-        ({"a": 10**400}, "too large"),
-    ],
-)
-def test_other_values_fail_the_episode(value, words):
-    _, reward, terminated, truncated, info = make(returning(value)).step("x")
-    assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
-    assert words in info["failure"]
-
-
-def paying_turns(task, url, key):
-    one, *_ = first = [user("One?")], ask(url, key, user("One?"))
-    ask(url, key, *one, first[1], user("And?"))
-    post(url, key, "rewards", {"reward": 0.125})
-    ask(url, key, user("Two?"))
-    return [0.5, {"style": -1, "reward": 1}, 2]
-
-
-def test_returned_list_has_a_reward_for_each_turn():
-    env = make(paying_turns)
-    assert [env.step("x")[1], env.step("y")[1]] == [0.0, 0.125]
-    _, reward, terminated, _, info = env.step("z")
-    assert (reward, terminated, info["stop"]) == (2.5, True, "solved")
-    assert info["earlier"] == {0: {"reward": 0.5}, 1: {"style": -1.0, "reward": 1.0}}
-    assert info["terms"] == {"reward": 3.5, "style": -1.0}
-    assert env.state.return_so_far == 2.625
-
-
-def test_scorer_may_pay_each_turn():
-    def scorer(task, messages, files):
-        return [1.0, 0.5] if len(messages) == 4 else [0.0]
-
-    env = make(no_answer_in_task, scorer=scorer, max_assistant_turns=2)
-    env.step("3")
-    _, reward, _, truncated, info = env.step("4")
-    assert (reward, truncated, info["earlier"]) == (1.5, True, {0: {"reward": 1.0}})
-
-
-def score(task, messages, files):
-    return {"right": float(messages[-1]["content"] == task.ground_truth), "length": -0.1 * len(messages)}
-
-
-async def broken_score(task, messages, files):
-    raise OSError("the judge is away")
-
-
-def no_answer_in_task(task, url, key):
-    assert task.ground_truth is None
-    talk(task, url, key)
-
-
-def test_scorer_judges_the_end_and_a_spent_budget():
-    env = make(no_answer_in_task, scorer=score, max_assistant_turns=2)
-    env.step("4")
-    _, reward, terminated, _, info = env.step("stop")
-    assert (terminated, info["terms"]) == (True, {"right": 0.0, "length": -0.4})
-    env.reset(options={"task_index": 0})
-    env.step("3")
-    _, reward, terminated, truncated, info = env.step("4")
-    assert (reward, terminated, truncated, info["stop"]) == (pytest.approx(0.6), False, True, "max_assistant_turns")
-    *_, info = make(returning(1), scorer=broken_score).step("x")
-    assert (info["stop"], "the judge is away" in info["failure"]) == ("judge_failed", True)
-    *_, info = make(returning(1), scorer=exiting_score).step("x")
-    assert (info["stop"], "SystemExit: 3" in info["failure"]) == ("judge_failed", True)
-
-
 # ------------------------------------------------------------------ ends
 
 
@@ -258,23 +114,6 @@ class Mute(Exception):
 def mute(task, url, key):
     ask(url, key, user("?"))
     raise Mute
-
-
-def exiting_score(task, messages, files):
-    raise SystemExit(3)
-
-
-def test_reward_before_the_first_reply_is_refused():
-    def eager(task, url, key):
-        with pytest.raises(urllib.error.HTTPError) as refusal:
-            post(url, key, "rewards", {"reward": 5.0})
-        refused.append(json.load(refusal.value)["error"]["message"])
-        ask(url, key, user("?"))
-        return 0.5
-
-    refused = []
-    assert make(eager).step("x")[1] == 0.5
-    assert refused == ["no call has a reply yet, so there is no turn to reward"]
 
 
 @pytest.mark.parametrize(

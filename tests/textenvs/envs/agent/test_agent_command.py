@@ -6,79 +6,26 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+from agent_kit import HEAD, TASKS, content, folder_of, killed_run, runs, wait_until
 
 from textenvs.env import EnvironmentFailure
 from textenvs.envs.agent import Agent
-from textenvs.messages import user
-from textenvs.task import Task
-
-TASKS = [Task("a", "test", (user("Twice 2?"),), "4", extra={"hint": "add"})]
-HEAD = """
-import json, os, subprocess, sys, time, urllib.request
-def post(path, body):
-    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(), headers)
-    return json.load(urllib.request.urlopen(request))
-def ask(*messages):
-    return post("/chat/completions", {"messages": messages})["choices"][0]["message"]
-task = json.load(open(os.environ["TEXTENVS_TASK_FILE"]))
-first = {"role": "user", "content": task["question"]}
-"""
 
 
-@pytest.fixture
-def make(tmp_path):
-    made = []
-
-    def make(program, **options):
-        path = tmp_path / "program.py"
-        path.write_text(HEAD + textwrap.dedent(program))
-        env = Agent(command=[sys.executable, "-I", "-S", str(path)], tasks=TASKS, timeout=60.0, **options)
-        made.append(env)
-        env.reset(seed=0)
-        return env
-
-    yield make
-    for env in made:
-        env.close()
-
-
-def folder_of(env):
-    return env._live[2]._program.folder
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
-
-
-def runs(pid):
-    """Return whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_command_plays_and_is_rewarded(make, tmp_path):
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "note.txt").write_text("a note")
-    env = make(
+def test_command_plays_and_is_rewarded(running):
+    env = running(
         """
         assert json.loads(os.environ["TEXTENVS_TASK"]) == task
         assert os.environ["ANTHROPIC_BASE_URL"] + "/v1" == os.environ["OPENAI_BASE_URL"]
         assert os.environ["ANTHROPIC_API_KEY"] == os.environ["OPENAI_API_KEY"]
         assert os.environ["OPENAI_AGENTS_DISABLE_TRACING"] == "1"
-        reply = ask(first, {"role": "user", "content": open("note.txt").read() + json.dumps(task["extra"])})
+        reply = ask(task["question"], open("note.txt").read() + json.dumps(task["extra"]))
         post("/rewards", {"reward": float(task["ground_truth"] in reply["content"])})
         """,
-        files=str(tmp_path / "files"),
+        files={"note.txt": "a note"},
     )
     folder = folder_of(env)
     assert [message["content"] for message in env.state.messages] == ["Twice 2?", 'a note{"hint": "add"}']
@@ -91,11 +38,11 @@ def count_lines(task, messages, files):
     return len((files / "answer.txt").read_text().splitlines())
 
 
-def test_scorer_reads_the_folder(make):
-    env = make(
+def test_scorer_reads_the_folder(running):
+    env = running(
         """
         assert "ground_truth" not in task
-        open("answer.txt", "w").write(ask(first)["content"])
+        open("answer.txt", "w").write(ask("?")["content"])
         """,
         scorer=count_lines,
     )
@@ -105,26 +52,26 @@ def test_scorer_reads_the_folder(make):
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("ask(first); print('some words'); sys.exit(3)", "it exited with 3; its last words: some words"),
-        ("ask(first); raise KeyError('lost')", "KeyError: 'lost'"),
-        ("ask(first); os.kill(os.getpid(), 9)", "it was killed by signal 9; its last words: none"),
-        ("ask(first); os.kill(0, 9)", "it was killed by signal 9"),
-        ("ask(first); print('x' * 10**7); sys.exit(1)", "it exited with 1"),
-        ("ask(first)", "gave no reward"),
+        ("ask('?'); print('some words'); sys.exit(3)", "it exited with 3; its last words: some words"),
+        ("ask('?'); raise KeyError('lost')", "KeyError: 'lost'"),
+        ("ask('?'); os.kill(os.getpid(), 9)", "it was killed by signal 9; its last words: none"),
+        ("ask('?'); os.kill(0, 9)", "it was killed by signal 9"),
+        ("ask('?'); print('x' * 10**7); sys.exit(1)", "it exited with 1"),
+        ("ask('?')", "gave no reward"),
     ],
 )
-def test_broken_command_fails_with_its_last_words(make, program, words):
-    _, reward, terminated, truncated, info = make(program).step("x")
+def test_broken_command_fails_with_its_last_words(running, program, words):
+    _, reward, terminated, truncated, info = running(program).step("x")
     assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
     assert words in info["failure"]
 
 
-def test_command_that_cannot_start_fails_reset(make):
+def test_command_that_cannot_start_fails_reset(running):
     env = Agent(command="/no/such/program", tasks=TASKS)
     with pytest.raises(EnvironmentFailure, match="cannot be started"):
         env.reset(seed=0)
     with pytest.raises(EnvironmentFailure, match="exited with 2; its last words: bad start"):
-        make("print('bad start'); sys.exit(2)")
+        running("print('bad start'); sys.exit(2)")
 
 
 CHILDREN = """
@@ -132,15 +79,15 @@ kinds = [False, True]  # the second leaves the process group
 sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
 children = [subprocess.Popen(sleep, start_new_session=new) for new in kinds]
 pids = [os.getpid(), *(child.pid for child in children)]
-ask({"role": "user", "content": json.dumps(pids)})
+ask(json.dumps(pids))
 time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "killed"])
-def test_program_ends_with_all_its_processes(make, how):
-    env = make(CHILDREN)
-    pids, folder = json.loads(env.state.messages[-1]["content"]), folder_of(env)
+def test_program_ends_with_all_its_processes(running, how):
+    env = running(CHILDREN)
+    pids, folder = content(env), folder_of(env)
     assert all(map(runs, pids))
     if how == "killed":
         os.kill(pids[0], signal.SIGKILL)
@@ -168,13 +115,7 @@ def test_programs_end_with_the_killed_run(tmp_path):
         print(json.dumps(programs), flush=True)
         time.sleep(600)
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(run)], stdout=subprocess.PIPE, text=True)
-    try:
-        programs = json.loads(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    programs = killed_run(run)
     pids = [pid for listed, _ in programs for pid in listed]
     wait_until(lambda: not any(map(runs, pids)) and not any(Path(folder).exists() for _, folder in programs))
 

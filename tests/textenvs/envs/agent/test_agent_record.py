@@ -2,7 +2,6 @@
 
 import json
 import sys
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 sys.path.append(str(Path(__file__).resolve().parents[2] / "chat"))
 
+from agent_kit import ask  # noqa: E402
 from fake_service import FakeService, Reply  # noqa: E402
 
 from textenvs.cli import main  # noqa: E402
@@ -130,10 +130,7 @@ def calling(*questions):
         for talk in (*talks, talks[0]):
             if len(talk) > 1:
                 talk.append(user("Sure?"))
-            body, headers = json.dumps({"messages": talk}).encode(), {"Authorization": f"Bearer {key}"}
-            request = urllib.request.Request(f"{url}/chat/completions", body, headers)
-            with urllib.request.urlopen(request) as response:
-                talk.append(json.load(response)["choices"][0]["message"])
+            talk.append(ask(url, key, *talk))
         return 1.0
 
     return agent

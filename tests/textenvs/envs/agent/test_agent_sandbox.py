@@ -1,16 +1,14 @@
 """Commands in a sandbox: what they reach, what they may use, and hostile ones that harm nobody else."""
 
-import json
+import functools
 import os
 import socket
-import subprocess
 import sys
-import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from agent_kit import HEAD, TASKS, content, killed_run, wait_until
 
 from textenvs.env import EnvironmentFailure
 from textenvs.envs.agent import Agent
@@ -18,60 +16,21 @@ from textenvs.gateway.channel import Ended
 from textenvs.gateway.model_call import ModelReply
 from textenvs.gateway.server import gateway
 from textenvs.gateway.session import Session
-from textenvs.messages import assistant, user
+from textenvs.messages import assistant
 from textenvs.sandbox import SandboxUnavailable, backends, command
 from textenvs.sandbox.command import CommandSandbox
-from textenvs.task import Task
 
 try:
     CommandSandbox.of(True)
 except SandboxUnavailable as refusal:
     pytest.skip(f"refused on this machine: {refusal}", allow_module_level=True)
 
-TASKS = [Task("a", "test", (user("Twice 2?"),), "4")]
-HEAD = """
-import errno, json, os, resource, socket, sys, time, urllib.error, urllib.request
-def post(path, body, key=os.environ["OPENAI_API_KEY"]):
-    headers = {"Authorization": "Bearer " + key}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(), headers)
-    try:
-        return json.load(urllib.request.urlopen(request))
-    except urllib.error.HTTPError as error:
-        return {"status": error.code}
-def ask(content):
-    return post("/chat/completions", {"messages": [{"role": "user", "content": content}]})["choices"][0]["message"]
-def attempt(function, *arguments):
-    try:
-        function(*arguments)
-    except (OSError, MemoryError) as error:
-        return errno.errorcode[error.errno] if isinstance(error, OSError) else "MemoryError"
-    return "it worked"
-"""
 SMALL = {"memory_mb": 96, "processes": 12, "disk_mb": 4}
 
 
 @pytest.fixture
-def make(tmp_path):
-    made = []
-
-    def make(program, sandbox=True, **options):
-        folder = tmp_path / f"files{len(made)}"
-        folder.mkdir()
-        (folder / "program.py").write_text(HEAD + textwrap.dedent(program))
-        command = [sys.executable, "-I", "-S", "program.py"]
-        env = Agent(command=command, files=str(folder), tasks=TASKS, timeout=60.0, sandbox=sandbox, **options)
-        made.append(env)
-        env.reset(seed=0)
-        return env
-
-    yield make
-    for env in made:
-        env.close()
-
-
-def content(env):
-    """Return what the program wrote in its call."""
-    return json.loads(env.state.messages[-1]["content"])
+def make(running):
+    return functools.partial(running, sandbox=True)
 
 
 def bystander():
@@ -199,10 +158,7 @@ def test_fork_bomb_harms_nobody_else(make):
     box = env._live[2]._program._process.pid
     assert bystander() == 0.5
     env.close()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{box}").exists():
-        assert time.monotonic() < deadline, "its processes are left"
-        time.sleep(0.01)
+    wait_until(lambda: not Path(f"/proc/{box}").exists())
 
 
 def test_memory_and_disk_have_limits(make):
@@ -315,18 +271,9 @@ def test_sandboxes_end_with_the_killed_run(tmp_path):
         print(json.dumps([_tree(program._process.pid), str(program.folder)]), flush=True)
         time.sleep(600)
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(run)], stdout=subprocess.PIPE, text=True)
-    try:
-        pids, folder = json.loads(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    pids, folder = killed_run(run)
     assert len(pids) >= 4  # the launcher, the box's first process, the command and its child
-    deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) or Path(folder).exists():
-        assert time.monotonic() < deadline, "something is left"
-        time.sleep(0.01)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids) and not Path(folder).exists())
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,21 @@
 """Commands that serve many tasks: results by lines, several at once, and their ends."""
 
 import gc
-import json
-import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+from agent_kit import TASKS, content, wait_until
 
 from textenvs.env import EnvironmentFailure
 from textenvs.envs.agent import Agent, serving
-from textenvs.messages import user
 from textenvs.sandbox import SandboxUnavailable
 from textenvs.sandbox.command import CommandSandbox
-from textenvs.task import Task
 
-TASKS = [Task(str(number), "test", (user(f"Twice {number}?"),), str(2 * number)) for number in range(8)]
 HEAD = """
-import json, os, sys, threading, time, urllib.request
-def ask(job, content):
-    body = json.dumps({"messages": [{"role": "user", "content": content}]}).encode()
-    headers = {"Authorization": "Bearer " + job["key"]}
-    with urllib.request.urlopen(urllib.request.Request(job["base_url"] + "/chat/completions", body, headers)) as reply:
-        return json.load(reply)["choices"][0]["message"]["content"]
 def play(job):
-    content = ask(job, json.dumps([os.getpid(), job["task"]["question"]]))
+    question = json.dumps([os.getpid(), job["task"]["question"]])
+    content = ask(question, key=job["key"], url=job["base_url"])["content"]
     if content == "exit":
         print("some words", file=sys.stderr, flush=True)
         os._exit(3)
@@ -48,51 +38,37 @@ ONE, MANY = "    serve(job)", "    threading.Thread(target=serve, args=(job,)).s
 
 
 @pytest.fixture
-def make(tmp_path):
-    made = []
-
+def make(command_env):
     def make(loop=ONE, serve=1, **options):
-        (tmp_path / "files").mkdir(exist_ok=True)
-        (tmp_path / "files" / "program.py").write_text(HEAD + textwrap.indent(textwrap.dedent(loop), "    "))
-        command = [sys.executable, "-I", "-S", "program.py"]
-        env = Agent(command=command, files=str(tmp_path / "files"), serve=serve, tasks=TASKS, timeout=60.0, **options)
-        made.append(env)
-        return env
+        return command_env(HEAD + textwrap.indent(textwrap.dedent(loop), "    "), serve=serve, **options)
 
-    yield make
-    for env in made:
-        env.close()
-        env._serving and serving._stop_all(env._serving._servers)
+    return make
 
 
 def reset(env, index=0):
     """Begin an episode; return the number of the process that plays it."""
     env.reset(seed=0, options={"task_index": index})
-    pid, question = json.loads(env.state.messages[-1]["content"])
-    assert question == f"Twice {index}?"
+    pid, question = content(env)
+    assert question == TASKS[index].question
     return pid
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
+def solve(env):
+    return env.step(env.task.ground_truth)[1:3] == (1.0, True)
 
 
 def test_one_process_serves_task_after_task(make):
     env, pids = make(), set()
     for index in range(4):
         pids.add(reset(env, index))
-        assert env.step(str(2 * index))[1:3] == (1.0, True)
+        assert solve(env)
     assert len(pids) == 1
 
 
 def test_environments_share_a_process(make):
     envs = [make(MANY, serve=4) for _ in range(4)]
     assert len({reset(env, index) for index, env in enumerate(envs)}) == 1
-    for index, env in reversed(list(enumerate(envs))):
-        assert env.step(str(2 * index))[1:3] == (1.0, True)
+    assert all(map(solve, reversed(envs)))
     assert len({reset(env) for env in [*envs, make(MANY, serve=4)]}) == 2  # the fifth has a process of its own
 
 
@@ -100,7 +76,7 @@ def test_error_of_one_task_ends_it_alone(make):
     first, second = envs = [make(MANY, serve=2) for _ in range(2)]
     assert len({reset(env) for env in envs}) == 1
     assert "it reported: it does not work" in first.step("error")[-1]["failure"]
-    assert second.step("0")[1:3] == (1.0, True)
+    assert solve(second)
 
 
 def test_end_of_the_process_fails_its_tasks(make):
@@ -110,7 +86,7 @@ def test_end_of_the_process_fails_its_tasks(make):
     assert failure in first.step("exit")[-1]["failure"]
     assert failure in second.step("0")[-1]["failure"]
     assert reset(first) != pid
-    assert first.step("0")[1:3] == (1.0, True)
+    assert solve(first)
 
 
 def test_hanging_task_retires_its_process(make, monkeypatch):
@@ -119,7 +95,7 @@ def test_hanging_task_retires_its_process(make, monkeypatch):
     (pid,) = {reset(env) for env in envs}
     object.__setattr__(first._settings, "timeout", 0.01)
     assert "neither called the model nor ended" in first.step("hang")[-1]["failure"]
-    assert second.step("0")[1:3] == (1.0, True)
+    assert solve(second)
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
     assert reset(second) != pid
 
@@ -141,7 +117,7 @@ def test_served_commands_run_in_a_sandbox(make):
     env = make(sandbox=True)
     for index in range(2):
         assert reset(env, index) < 10  # a process of its own space of numbers
-        assert env.step(str(2 * index))[1:3] == (1.0, True)
+        assert solve(env)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,260 @@
+"""Rewards of programs: what they return and post, what scorers return, and the turns that are paid."""
+
+import asyncio
+import json
+import urllib.error
+from collections import Counter
+
+import pytest
+from agent_kit import TASKS, ask, make, post, talk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from textenvs.envs.agent import Agent
+from textenvs.gateway.channel import Ended
+from textenvs.gateway.model_call import ModelCall, RequestError
+from textenvs.messages import user
+
+
+def posting(task, url, key):
+    first = ask(url, key, user("?"))
+    post(url, key, "rewards", {"reward": 0.25})
+    post(url, key, "rewards", {"terms": {"reward": 0.25, "style": -1}})
+    ask(url, key, user("?"), first, user("And?"))
+    post(url, key, "rewards", {"reward": 2})
+
+
+def test_posted_rewards_are_of_the_turn_before():
+    env = make(posting)
+    _, reward, *_, info = env.step("a")
+    assert (reward, info["terms"]) == (-0.5, {"reward": 0.5, "style": -1.0})
+    _, reward, terminated, _, info = env.step("b")
+    assert (reward, terminated, info["stop"]) == (2.0, True, "solved")
+
+
+def returning(value):
+    def agent(task, url, key):
+        ask(url, key, user("?"))
+        return value
+
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("value", "reward", "stop"),
+    [(True, 1.0, "solved"), (0, 0.0, "done"), (-0.5, -0.5, "done"), ({"a": 2}, 2.0, "solved")],
+)
+def test_returned_value_is_the_reward(value, reward, stop):
+    _, result, terminated, _, info = make(returning(value)).step("x")
+    assert (result, terminated, info["stop"]) == (reward, True, stop)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "gave no reward"),
+        ([1.0, 2.0], "2 rewards, and there were 1 turn:"),
+        (["a"], "for turn 0, 'a', which is neither"),
+        ("1", "neither a number nor named numbers"),
+        (float("nan"), "must be finite"),
+        ({"a": "b"}, "must be a number"),
+        ({}, "a reward is"),
+        (10**400, "too large"),
+        ([1e13], "the program returned, for turn 0, {'reward': 10000000000000.0}: a reward's terms must be finite"),
+        ([float("-inf")], "for turn 0, {'reward': -inf}: a reward's terms must be finite"),
+        ({"a": 10**400}, "too large"),
+    ],
+)
+def test_other_values_fail_the_episode(value, words):
+    _, reward, terminated, truncated, info = make(returning(value)).step("x")
+    assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
+    assert words in info["failure"]
+
+
+def paying_turns(task, url, key):
+    one, *_ = first = [user("One?")], ask(url, key, user("One?"))
+    ask(url, key, *one, first[1], user("And?"))
+    post(url, key, "rewards", {"reward": 0.125})
+    ask(url, key, user("Two?"))
+    return [0.5, {"style": -1, "reward": 1}, 2]
+
+
+def test_returned_list_has_a_reward_for_each_turn():
+    env = make(paying_turns)
+    assert [env.step("x")[1], env.step("y")[1]] == [0.0, 0.125]
+    _, reward, terminated, _, info = env.step("z")
+    assert (reward, terminated, info["stop"]) == (2.5, True, "solved")
+    assert info["earlier"] == {0: {"reward": 0.5}, 1: {"style": -1.0, "reward": 1.0}}
+    assert info["terms"] == {"reward": 3.5, "style": -1.0}
+    assert env.state.return_so_far == 2.625
+
+
+def test_scorer_may_pay_each_turn():
+    def scorer(task, messages, files):
+        return [1.0, 0.5] if len(messages) == 4 else [0.0]
+
+    env = make(no_answer_in_task, scorer=scorer, max_assistant_turns=2)
+    env.step("3")
+    _, reward, _, truncated, info = env.step("4")
+    assert (reward, truncated, info["earlier"]) == (1.5, True, {0: {"reward": 1.0}})
+
+
+def score(task, messages, files):
+    return {"right": float(messages[-1]["content"] == task.ground_truth), "length": -0.1 * len(messages)}
+
+
+async def broken_score(task, messages, files):
+    raise OSError("the judge is away")
+
+
+def exiting_score(task, messages, files):
+    raise SystemExit(3)
+
+
+def no_answer_in_task(task, url, key):
+    assert task.ground_truth is None
+    talk(task, url, key)
+
+
+def test_scorer_judges_the_end_and_a_spent_budget():
+    env = make(no_answer_in_task, scorer=score, max_assistant_turns=2)
+    env.step("4")
+    _, reward, terminated, _, info = env.step("stop")
+    assert (terminated, info["terms"]) == (True, {"right": 0.0, "length": -0.4})
+    env.reset(options={"task_index": 0})
+    env.step("3")
+    _, reward, terminated, truncated, info = env.step("4")
+    assert (reward, terminated, truncated, info["stop"]) == (pytest.approx(0.6), False, True, "max_assistant_turns")
+    *_, info = make(returning(1), scorer=broken_score).step("x")
+    assert (info["stop"], "the judge is away" in info["failure"]) == ("judge_failed", True)
+    *_, info = make(returning(1), scorer=exiting_score).step("x")
+    assert (info["stop"], "SystemExit: 3" in info["failure"]) == ("judge_failed", True)
+
+
+def test_reward_before_the_first_reply_is_refused():
+    def eager(task, url, key):
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            post(url, key, "rewards", {"reward": 5.0})
+        refused.append(json.load(refusal.value)["error"]["message"])
+        ask(url, key, user("?"))
+        return 0.5
+
+    refused = []
+    assert make(eager).step("x")[1] == 0.5
+    assert refused == ["no call has a reply yet, so there is no turn to reward"]
+
+
+# ------------------------------------------------------------------ the turns that are paid
+
+
+class Played(Agent):
+    """An environment whose program is the test itself, which calls, posts and ends where it likes."""
+
+    def _start(self, task, url, channel):
+        self.channel, self.calls = channel, 0
+        self.call()
+        return self
+
+    def call(self):
+        """Begin a call that waits for its reply, beside those that wait already."""
+        self.calls += 1
+        call = ModelCall("openai-chat", "policy", (user(f"{self.calls}?"),))
+        asyncio.run_coroutine_threadsafe(self.channel.ask(call, str(self.calls).encode(), None), self.channel.loop)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.channel.loop).result(60)  # it comes after the call
+
+    def files(self):
+        return None
+
+    def stop(self):
+        pass
+
+
+numbers = st.integers(-8, 8).map(lambda number: number / 8)
+posts = st.dictionaries(st.sampled_from(["reward", "style"]), numbers, min_size=1)
+returns = st.none() | numbers | st.just("a list")
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(["call", "step"]) | posts, max_size=12), posts, returns, st.none() | st.integers(1, 4))
+def test_posts_pay_the_turn_answered_last(actions, last_post, result, most):
+    """Whatever calls wait: each post is paid to the turn of the reply before it, and returns are whole."""
+    env = Played(tasks=TASKS, max_assistant_turns=most)
+    env.reset(seed=0)
+    expected, paid, turns = Counter(), Counter(), 0
+
+    def step():
+        *_, reward, _, _, info = env.step("x")
+        earlier = info.get("earlier", {})
+        assert all(number < turns for number in earlier)
+        own = Counter(info["terms"])
+        for number, terms in earlier.items():
+            paid.update({(number, name): value for name, value in terms.items()})
+            own.subtract(terms)
+        paid.update({(turns, name): value for name, value in own.items()})
+        assert not info["failed"], info["failure"]
+        return reward
+
+    total = 0.0
+    for action in [*actions, last_post, "end"]:
+        if action == "call":
+            env.call()
+        elif action == "end" or (action == "step" and env.calls > turns + 1):
+            if action == "end":
+                result = [0.5] * (turns + 1) if result == "a list" else result
+                returned = {turns: result} if isinstance(result, float) else dict(enumerate(result or ()))
+                expected.update({(number, "reward"): value for number, value in returned.items()})
+                env.channel.program_ended(Ended(0.0 if result is None and not turns else result))
+            total += step()
+            turns += 1
+        elif isinstance(action, dict) and turns:
+            env.channel.reward(action)
+            expected.update({(turns - 1, name): value for name, value in action.items()})
+        if env.state.done:
+            break
+    with pytest.raises(RequestError, match="this episode is over"):
+        env.channel.reward({"reward": 1.0})
+    assert {key: value for key, value in paid.items() if value} == {k: value for k, value in expected.items() if value}
+    assert total == env.state.return_so_far == sum(expected.values())
+
+
+def test_post_beside_a_waiting_call_pays_its_turn():
+    env = Played(tasks=TASKS)
+    env.reset(seed=0)
+    env.call()
+    assert env.step("x")[1] == 0.0
+    env.channel.reward({"reward": 0.5})
+    env.channel.program_ended(Ended(1.0))
+    _, reward, *_, info = env.step("y")
+    assert (reward, info["terms"], info["earlier"]) == (1.5, {"reward": 1.5}, {0: {"reward": 0.5}})
+
+
+def test_too_large_sums_of_rewards_are_named():
+    def agent(task, url, key):
+        talk(task, url, key)
+        return [7e11, -1.0, 6e11]
+
+    env = make(agent)
+    env.step("a"), env.step("b")
+    info = env.step("stop")[-1]
+    assert (info["stop"], info["terms"]) == ("tool_failed", {"reward": 0.0})
+    assert f"{__name__}:" in info["failure"]
+    words = (
+        "its rewards 'reward' add up to 1.3e+12, and may add up to 1e+12; scale them (the program returned 7e+11 for"
+    )
+    assert f"{words} turn 0)" in info["failure"]
+
+
+def test_no_reward_is_taken_while_a_scorer_judges():
+    """It would be lost, so it is refused; the program's waiting call is not, because it may then change its files."""
+    events = []
+
+    def scorer(task, messages, files):
+        with pytest.raises(RequestError, match="this episode is over"):
+            env.channel.reward({"reward": 1.0})
+        events.append(env.channel.session.ended)
+        return 0.5
+
+    env = Played(tasks=TASKS, scorer=scorer, max_assistant_turns=1)
+    env.reset(seed=0)
+    env.call()
+    assert (env.step("x")[1], events, env.channel.session.ended) == (0.5, [False], True)
