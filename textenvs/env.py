@@ -57,7 +57,7 @@ from .turn import (
     conversations_of,
     copy_state,
     enter_context,
-    enter_role,
+    enter_context_of_role,
     paid_with_earlier,
     transcript_of,
 )
@@ -495,22 +495,24 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         if not (turn.terminated or turn.messages or turn.context):
             raise ValueError(f"{type(self).__name__}.respond: a turn that does not terminate must say something")
         current, context, news = (*state.messages, *turn.messages), turn.context, turn.messages
-        contexts, start, waiting = state.contexts, 0, state.waiting
-        if switched := turn.role is not None and turn.role != state.role:
+        contexts, owners, start, waiting = state.contexts, state.context_roles, 0, state.waiting
+        role = turn.role or state.role
+        if role != state.role:
             current, context, waiting = conversations_of(state, turn, self.roles)
         if context is not None:
             context = self._with_system_prompt(context)
-            if switched and turn.context is None:
-                contexts, start = enter_role(contexts, current, state.waiting.get(str(turn.role)))
-            else:
+            if len(self.roles) == 1:
                 contexts, start = enter_context(contexts, current, context)
+            else:
+                known = state.waiting.get(role) if turn.context is None else None
+                contexts, owners, start = enter_context_of_role(state, current, context, role, known)
             news = (*news, *(context[start:] if start else ()))  # what a context begins with is an opening
         spent = None if turn.terminated else self.spent_budget(news)
         if spent != "max_user_turns":  # the user has no turn left: nothing more is said
-            state.messages, state.waiting, state.role = current, waiting, turn.role or state.role
+            state.messages, state.waiting, state.role = current, waiting, role
             if context is not None:
                 self._print_context(contexts, start)
-                state.messages, state.contexts = context, contexts
+                state.messages, state.contexts, state.context_roles = context, contexts, owners
             state.user_turns += not turn.terminated and _speaks(news)
         state.terminated, state.truncated, state.stop = turn.terminated, spent is not None, spent or turn.stop
         return self._result(turn, reward, terms)

@@ -157,9 +157,12 @@ class ExternalEnv(TextEnv[ExternalStateT]):
 
 
 def _digest_of(answer: Answer) -> bytes:
-    """Return a digest of what is said to a reply, and whether that is the end; judges may give other rewards."""
-    return _digest(answer.messages, answer.context, over=answer.terminated or answer.cut is not None)
+    """Return a digest of what is said to a reply, to whom, and whether that is the end; rewards may differ."""
+    return _digest(answer.messages, answer.context, answer.role, over=answer.terminated or answer.cut is not None)
 
 
-def _digest(messages: Messages, context: Messages | None = None, *, over: bool = False) -> bytes:
-    return hashlib.blake2b(json.dumps([messages, context, over], sort_keys=True).encode(), digest_size=16).digest()
+def _digest(
+    messages: Messages, context: Messages | None = None, role: str | None = None, *, over: bool = False
+) -> bytes:
+    text = json.dumps([messages, context, role, over], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

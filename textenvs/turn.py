@@ -190,6 +190,8 @@ class EpisodeState:
     #: The conversations that were left and do not continue in ``messages``, in the order in which they were left, each
     #: up to the reply that ended it and what answered that. The same object as long as no conversation is left.
     contexts: tuple[Messages, ...] = ()
+    #: Whose each of ``contexts`` is, where several roles act; else empty.
+    context_roles: tuple[str, ...] = ()
     #: Who acts next, of :attr:`TextEnv.roles <textenvs.env.TextEnv.roles>`, and the conversations of those that acted
     #: before. The mapping is replaced and never changed.
     role: str = "assistant"
@@ -293,17 +295,30 @@ def conversations_of(
     return current, context, {**state.waiting, state.role: current}
 
 
-def enter_role(
-    contexts: tuple[Messages, ...], current: Messages, waiting: Messages | None
-) -> tuple[tuple[Messages, ...], int]:
-    """Return what :func:`enter_context` does where another role acts next, whose conversation was ``waiting``.
+def enter_context_of_role(
+    state: EpisodeState, current: Messages, context: Messages, role: str, waiting: Messages | None
+) -> tuple[tuple[Messages, ...], tuple[str, ...], int]:
+    """Return what :func:`enter_context` does where several roles act, and second, whose the conversations are.
 
-    Which conversation continues is known, also where roles were told the same.
+    The context continues one of ``role``'s own: ``waiting``, if that is known, or else the longest.
     """
+    conversations, owners = (*state.contexts, current), (*state.context_roles, state.role)
+    own = [place for place, owner in enumerate(owners) if owner == role]
     if waiting is None:
-        return (*contexts, current), 0
-    place = next((place for place in reversed(range(len(contexts))) if contexts[place] == waiting), len(contexts))
-    return (*contexts[:place], *contexts[place + 1 :], current), len(waiting)
+        begun = [place for place in own if context[: len(conversations[place])] == conversations[place]]
+    else:
+        begun = [place for place in own if conversations[place] == waiting]
+    if not begun:
+        return conversations, owners, 0
+    place = max(begun, key=lambda place: (len(conversations[place]), place))
+    start = len(conversations[place])
+    if place == len(state.contexts):
+        return state.contexts, state.context_roles, start
+    return (
+        (*conversations[:place], *conversations[place + 1 :]),
+        (*owners[:place], *owners[place + 1 :]),
+        start,
+    )
 
 
 def messages_of_turn(

@@ -40,6 +40,7 @@ class Channel:
     _waiters: dict[int, list[asyncio.Future[ModelReply]]] = field(default_factory=dict)
     _end: Ended | None = None
     _answered: int = 0  # how many calls have had their replies
+    _last: dict[str, int] = field(default_factory=dict)  # by role: its last call among these
     _settled: bool = False  # whether the last rewards were taken
 
     # ------------------------------------------------------------------ on the event loop
@@ -74,16 +75,18 @@ class Channel:
         with self._changed:
             self.session.deliver(ticket)
 
-    def reward(self, terms: Mapping[str, float]) -> None:
-        """Add to the reward of the turn whose reply came last, whatever calls wait already."""
+    def reward(self, terms: Mapping[str, float], role: str = "") -> None:
+        """Add to the reward of the turn whose reply came last (of ``role``), whatever calls wait already."""
         with self._changed:
             if self.session.ended or self._settled:
                 raise SessionEnded
-            if not self._answered:
-                raise RequestError("no call has a reply yet, so there is no turn to reward", 409, "no_turn")
+            turn = self._last.get(role) if role else self._answered - 1
+            if turn is None or turn < 0:
+                whose = f" of the role {role}" if role else ""
+                raise RequestError(f"no call{whose} has a reply yet, so there is no turn to reward", 409, "no_turn")
             if len(self.rewards) >= 10_000:
                 raise RequestError("this turn has 10,000 rewards already", 429, "busy")
-            self.rewards.append((self._answered - 1, terms))
+            self.rewards.append((turn, terms))
 
     # ------------------------------------------------------------------ in the episode's thread
 
@@ -106,6 +109,7 @@ class Channel:
             if current.call.protocol == "anthropic":
                 reply = replace(reply, message=anthropic_messages.served(reply.message))
             ticket = self.session.answer(reply)
+            self._last[current.call.role] = self._answered
             self._answered += 1
             waiters = self._waiters.pop(ticket, [])
         self._resolve(waiters, reply)

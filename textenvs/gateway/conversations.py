@@ -18,22 +18,27 @@ class Conversations:
     def __init__(self) -> None:
         self._shown: list[Messages] = []
         self._replies: list[tuple[int, ...]] = []  # of each context: its sizes just after a reply
-        self._current = 0
+        self._last: dict[str, int] = {}  # by role: its context that was used last
+        self._current, self._role = 0, ""
 
     def begin(self, observation: Observation, new: Messages) -> Messages:
         """Return the first observation of an episode."""
         return self._next(observation, new)
 
     def turn(self, reply: Message, observation: Observation, new: Messages) -> dict[str, Any]:
-        """Return the arguments ``messages`` and ``context`` of the turn of a reply, which ``observation`` follows."""
-        current = self._current
+        """Return arguments of the turn of a reply, which ``observation`` follows: what is observed, and by whom."""
+        current, role = self._current, self._role
         before = self._shown[current] = (*self._shown[current], reply)
         self._replies[current] = (*self._replies[current], len(before))
+        last = self._last.get(observation.call.role)
         following = self._next(observation, new)
-        return {"messages": new} if self._current == current else {"context": following}
+        switch = {"role": self._role} if self._role != role else {}
+        return {**switch, **({"messages": new} if self._current == last else {"context": following})}
 
     def _next(self, observation: Observation, new: Messages) -> Messages:
         number = self._current = observation.context
+        self._role = observation.call.role
+        self._last[self._role] = number
         if observation.begins:
             messages: Messages = ()
             replies: tuple[int, ...] = ()

@@ -63,6 +63,7 @@ class ModelCall:
         instructions: Whether the first message belongs to this call alone (OpenAI's responses).
         reasoning: Whether the program asked to see the reasoning (Anthropic's messages).
         namespaces: By the name of a tool that has one: its namespace and its name there (OpenAI's responses).
+        role: Who is to reply, of the session's roles; empty where it has none.
     """
 
     protocol: Protocol
@@ -77,6 +78,7 @@ class ModelCall:
     instructions: bool = False
     reasoning: bool = False
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    role: str = ""
 
 
 @dataclass(frozen=True)

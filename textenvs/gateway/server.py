@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -31,8 +31,6 @@ except ImportError as error:
 
 #: The largest request, in bytes.
 MAX_BYTES = 10_000_000
-#: The name of the policy among ``/models``; requests may name any other.
-MODEL = "policy"
 #: Bodies above this size, in bytes, are parsed in a thread: the event loop serves every session.
 _LARGE = 200_000
 
@@ -107,7 +105,7 @@ class Gateway:
             web.post("/v1/v1/messages", self._handler(_ANTHROPIC)),
             web.post("/v1/rewards", self._rewards),
             web.get("/v1/models", self._models),
-            web.get("/v1/models/{name}", self._model),
+            web.get("/v1/models/{name:.+}", self._model),
             web.route("*", "/{path:.*}", self._unknown),
         ])  # fmt: skip
         # A handler is cancelled when its client disconnects. Compressed bodies are refused: 10 KB may hold 10 MB.
@@ -129,10 +127,11 @@ class Gateway:
     def _handler(self, protocol: _Protocol) -> Any:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
-                channel = self._channel(request)
+                channel, of_key = self._channel(request)
                 body = await _body(request)
                 call = protocol.read(await _parsed(body), channel)
-                digest = hashlib.sha256(request.path.encode() + b"\0" + body).digest()
+                call = replace(call, role=channel.session.role_of(call.model, of_key))
+                digest = hashlib.sha256(f"{request.path}\0{call.role}\0".encode() + body).digest()
                 ticket, reply = await channel.ask(call, digest, request.headers.get("Idempotency-Key"))
             except RequestError as problem:
                 return _refusal(protocol.writer, problem)
@@ -160,9 +159,11 @@ class Gateway:
 
         return handle
 
-    def _channel(self, request: web.Request) -> Channel:
+    def _channel(self, request: web.Request) -> tuple[Channel, str]:
+        """Return the channel of a request's key, and the role that stands behind the key after a slash; or empty."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        key = request.headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
+        text = request.headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
+        key, _, role = text.partition("/")
         channel = self._channels.get(key)
         if channel is None:
             if key in self._closed:
@@ -173,33 +174,40 @@ class Gateway:
                 401,
                 "invalid_api_key",
             )
-        return channel
+        return channel, role
 
     async def _rewards(self, request: web.Request) -> web.Response:
-        """Add to the reward of the turn whose reply came last: ``{"reward": 0.5}`` or ``{"terms": {...}}``."""
+        """Add to the reward of the turn whose reply came last: ``{"reward": 0.5}`` or ``{"terms": {...}}``.
+
+        With ``role``, it is that role's last turn.
+        """
         try:
-            channel = self._channel(request)
+            channel, of_key = self._channel(request)
             fields = Fields(await _parsed(await _body(request)))
+            role = channel.session.role_among("role", fields.text("role", ""), of_key)
             terms = fields.get("terms") if "terms" in fields else {"reward": fields.get("reward")}
-            channel.reward(read_terms(terms))
+            channel.reward(read_terms(terms), role)
         except RequestError as problem:
             return _refusal(openai_chat, problem)
         return web.json_response({"object": "reward"})
 
     async def _models(self, request: web.Request) -> web.Response:
         try:
-            self._channel(request)
+            channel, _ = self._channel(request)
         except RequestError as problem:
             return _refusal(openai_chat, problem)
-        listed = {"object": "list", "data": [_described(MODEL)], "has_more": False}
-        return web.json_response({**listed, "first_id": MODEL, "last_id": MODEL})
+        models = channel.session.models
+        listed = {"object": "list", "data": list(map(_described, models)), "has_more": False}
+        return web.json_response({**listed, "first_id": models[0], "last_id": models[-1]})
 
     async def _model(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
         try:
-            self._channel(request)
+            channel, of_key = self._channel(request)
+            channel.session.role_of(name, of_key)
         except RequestError as problem:
             return _refusal(openai_chat, problem)
-        return web.json_response(_described(request.match_info["name"]))
+        return web.json_response(_described(name))
 
     async def _unknown(self, request: web.Request) -> web.Response:
         offered = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/rewards; GET /v1/models"

@@ -1,5 +1,7 @@
 """The state machine of a session: a program's calls of the model in order, retries, and the contexts they continue.
 
+A call is of one role, where the session has several: a call continues contexts of its own role alone.
+
 Invariants:
 
 1. **Order.** Calls become turns in the order in which they came. One call at a time is the *current* one.
@@ -14,6 +16,7 @@ It does no I/O and reads no clock; :mod:`.server` is the HTTP server around it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -27,6 +30,8 @@ _Key: TypeAlias = tuple[Any, ...]
 _State = Literal["waiting", "current", "answered"]
 #: Answered calls with an idempotency key that are kept, for clients that ask again: calls at the same time each do.
 _MOST_KEPT = 64
+#: The name of the policy as a model; that of a role is ``policy/ROLE``.
+MODEL = "policy"
 
 
 class SessionEnded(RequestError):
@@ -51,8 +56,8 @@ class Observation:
         begins: Whether it begins that context.
         new: The messages that this context has not seen: those after its last reply, or after what it shares with its
             source, or all of them.
-        source: Of a context that begins like an earlier one with the same tools: that context, and how many of its
-            replies they share.
+        source: Of a context that begins like an earlier one of its role with the same tools: that context, and how
+            many of its replies they share.
     """
 
     ticket: int
@@ -78,8 +83,9 @@ class _Open:
 
 @dataclass
 class _Context:
-    """A conversation: its tools, keys of the messages that were shown and sampled so far, and sizes after replies."""
+    """A conversation: whose it is, its tools, keys of the messages so far, and sizes after replies."""
 
+    role: str
     tools: str
     seen: tuple[_Key, ...] = ()
     replies: tuple[int, ...] = ()
@@ -93,11 +99,13 @@ class Session:
         max_contexts: How many contexts an episode may have; ``None`` for no limit.
         images: Whether the policy can be shown images.
         most_open: How many calls may be open at a time.
+        roles: The names of its roles; none, and all calls are of one.
     """
 
     max_contexts: int | None = None
     images: bool = False
     most_open: int = 64
+    roles: tuple[str, ...] = ()
     ended: bool = False
     _open: dict[int, _Open] = field(default_factory=dict)  # in the order in which they came
     _kept: dict[int, _Open] = field(default_factory=dict)  # answered calls with an idempotency key, without messages
@@ -106,6 +114,38 @@ class Session:
     _contexts: list[_Context] = field(default_factory=list)
 
     # ------------------------------------------------------------------ the client's side
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models that a call may name; without roles it may name any other, too."""
+        return tuple(f"{MODEL}/{role}" for role in self.roles) or (MODEL,)
+
+    def role_of(self, model: str, of_key: str = "") -> str:
+        """Return the role of a call: of its model's name, or of its key; empty where the session has none.
+
+        Raises:
+            RequestError: There is no such role, or none is named, or two are.
+        """
+        policy, _, name = model.partition("/")
+        role = self.role_among("model", name if policy == MODEL else "", of_key)
+        if self.roles and not role:
+            raise RequestError(
+                f"model: {quoted(model, 80)} names no role; call {' or '.join(self.models)}, or put a slash and the "
+                "role's name behind the key",
+                code="no_role",
+            )
+        return role
+
+    def role_among(self, where: str, name: str, of_key: str) -> str:
+        """Return the role that a request names in its field ``where``, or by its key; empty: in neither."""
+        for role, place in ((of_key, "the key's end"), (name, where)):
+            if role and role not in self.roles:
+                has = f"the roles are {', '.join(self.roles)}" if self.roles else "there are no roles"
+                problem = f"{place} names the role {quoted(role, 80)}, and {has} (the environment's option roles)"
+                raise RequestError(problem, code="no_role")
+        if of_key and name and of_key != name:
+            raise RequestError(f"{where} names the role {name}, and the key's end {of_key}", code="no_role")
+        return of_key or name
 
     def arrive(self, call: ModelCall, body: bytes, key: str | None = None) -> int:
         """Take a call, or recognise a retry; return its ticket.
@@ -232,25 +272,29 @@ class Session:
 
     def _placed(self, ticket: int, call: ModelCall) -> Observation:
         keys, tools = tuple(map(message_key, call.messages)), _canonical(call.tools)
+        own = [place for place, context in enumerate(self._contexts) if context.role == call.role]
         longest = max(
-            (place for place, context in enumerate(self._contexts) if _extends(keys, tools, call.messages, context)),
+            (place for place in own if _extends(keys, tools, call.messages, self._contexts[place])),
             key=lambda place: len(self._contexts[place].seen),
             default=None,
         )
         if longest is not None:
             return Observation(ticket, call, longest, False, call.messages[len(self._contexts[longest].seen) :])
         if self.max_contexts is not None and len(self._contexts) >= self.max_contexts:
-            raise TooManyContexts(_difference(keys, tools, call.messages, self._contexts[-1]))
-        source = self._source(keys, tools)
+            if not own:
+                raise TooManyContexts(f"it is the first one of the role {call.role}")
+            raise TooManyContexts(_difference(keys, tools, call.messages, self._contexts[own[-1]]))
+        source = self._source(own, keys, tools)
         shared: tuple[int, ...] = () if source is None else self._contexts[source[0]].replies[: source[1]]
-        self._contexts.append(_Context(tools, replies=shared))
+        self._contexts.append(_Context(call.role, tools, replies=shared))
         new = call.messages[shared[-1] :] if shared else call.messages
         return Observation(ticket, call, len(self._contexts) - 1, True, new, source)
 
-    def _source(self, keys: tuple[_Key, ...], tools: str) -> tuple[int, int] | None:
+    def _source(self, own: Sequence[int], keys: tuple[_Key, ...], tools: str) -> tuple[int, int] | None:
         """Return the context that shares the most replies from its beginning, and their number; ``None`` for none."""
         best, place = 0, 0
-        for number, context in enumerate(self._contexts):
+        for number in own:
+            context = self._contexts[number]
             if tools != context.tools:
                 continue
             shared = next(

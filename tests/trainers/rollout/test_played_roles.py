@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
+import urllib.request
 from typing import Any
 
 import gymnasium
@@ -81,6 +84,39 @@ def test_payments_reach_turns_of_other_roles_exactly() -> None:
     assert judge.turn_rewards.tolist() == [2.5]
     assert root.turn_terms == ({"pace": -0.5, "ask": 1.0}, {"ask": 5.0})
     assert solve.turn_terms == ({"pace": -0.5, "solve": 2.0}, {"pace": -0.5, "solve": 4.0})
+
+
+def propose_and_solve(task: Task, url: str, key: str) -> dict[str, Any]:
+    """Let a proposer write a problem, and a solver answer it twice; the solver's words decide both rewards."""
+
+    def call(role: str, *messages: Any) -> Any:
+        body = json.dumps({"model": f"policy/{role}", "messages": messages}).encode()
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/chat/completions", body, headers)) as response:
+            return json.load(response)["choices"][0]["message"]
+
+    problem = call("proposer", user("propose"))["content"]
+    answers = [call("solver", user(f"solve: {problem}"))["content"] for _ in range(2)]
+    return {"solver": [float(answer == "r2") for answer in answers], "proposer": {"hard": -0.25}}
+
+
+def test_program_of_several_roles_is_trained() -> None:
+    pytest.importorskip("aiohttp", reason="needs the extra 'serve'")
+    numbers = itertools.count()
+    engine = engine_of(lambda call, version: Reply(tokens(f"r{next(numbers) % 3 + 1}")))
+    tasks = [Task("task", "tests", (user("?"),), ground_truth="")]
+    spec = EnvSpec("textenv/agent", {"agent": propose_and_solve, "roles": ["solver", "proposer"], "tasks": tasks})
+    (batch,) = asyncio.run(collect(engine, spec, kind="thread", groups_per_batch=1, max_running=1, tasks=1))
+    assert list(batch.partners) == ["solver"]
+    for proposer, solver in zip(batch.trajectories, batch.partners["solver"], strict=True):
+        assert (proposer.stop, solver.stop) == ("solved", "solved")
+        assert (words(proposer), words(solver)) == (["r1"], ["r2", "r3"])
+        assert proposer.turn_rewards.tolist() == [-0.25]
+        assert proposer.turn_terms[0]["hard"] == -0.25
+        assert solver.turn_rewards.tolist() == [1.0, 0.0]
+        assert "propose" not in Characters().decode(solver.token_ids)
+        assert len(solver.segment_starts) == 2
+    assert {t.group_id for t in batch.partners["solver"]} == {"g0-solver"}
 
 
 def test_self_play_pays_winner_and_loser() -> None:

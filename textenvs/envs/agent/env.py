@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from .serving import Serving
 from .tasks import LEVELS, READER
 
 EXAMPLE = "textenvs.envs.agent.example:arithmetic"
+#: Names of roles: they stand in names of models and behind keys.
+_ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass
@@ -55,8 +58,9 @@ class Agent(ExternalEnv[AgentState]):
     Without ``agent`` and ``command``, an example program plays: an arithmetic agent with one tool.
 
     Rewards are what the program returns (a number, or numbers by name, on the last turn), what it posts to
-    ``/v1/rewards`` (on the turn that was answered last), and what ``scorer`` returns. A program that dies, hangs or
-    gives no reward fails the episode (``info["failed"]``), with its last words in ``info["failure"]``.
+    ``/v1/rewards`` (on the turn that was answered last), and what ``scorer`` returns. With ``roles``, what is returned
+    is by role, and a post may name one: it is on that role's last turn. A program that dies, hangs or gives no reward
+    fails the episode (``info["failed"]``), with its last words in ``info["failure"]``.
 
     A fork or a restored environment runs the program again with the same replies; where it then calls with other
     messages, the step fails.
@@ -82,6 +86,8 @@ class Agent(ExternalEnv[AgentState]):
         careless: The same for replies that are mostly wrong.
         record: A folder of ``textenvs record``, whose solved runs are the demonstrations, in the place of ``expert``
             (and of the example's scripts). No mistakes can be mixed in: the program would then do something else.
+        roles: The names of several roles, each trained in conversations of its own. A call names one by its model,
+            ``policy/NAME``, or by its key, with ``/NAME`` behind it. The first is the one that solves the task.
         tasks: Tasks, or what :func:`~textenvs.data.sources.open_source` takes: a task set, or a file whose rows have a
             ``question`` (a text, or messages as ``prompt``) and perhaps an ``answer``; other columns go to the program
             in ``task.extra``. ``None`` for generated expressions, which the example plays.
@@ -91,8 +97,8 @@ class Agent(ExternalEnv[AgentState]):
         call_format: How the policy writes calls, as in :class:`~textenvs.tool_env.ToolEnv`.
         tools_in_prompt: Whether the system message describes the tools; else the model's chat template must.
         images: Whether the policy can be shown images; a call with one is refused otherwise.
-        success: The result (what the program returned and the scorer, or else what was posted on the last turn) from
-            which an episode ends as ``"solved"``, and not as ``"done"``.
+        success: The result (what the program returned and the scorer, or else what was posted on the last turn; with
+            ``roles``, of the first one alone) from which an episode ends as ``"solved"``, and not as ``"done"``.
         timeout: Seconds that the program may take between two calls of the model.
         max_assistant_turns: Truncate after so many replies; ``None`` leaves it to the program.
         max_contexts: Fail an episode whose program begins more conversations; ``None`` for no limit.
@@ -122,6 +128,7 @@ class Agent(ExternalEnv[AgentState]):
         expert: str | Callable[..., Any] | None = None,
         careless: str | Callable[..., Any] | None = None,
         record: str | None = None,
+        roles: Sequence[str] | None = None,
         tasks: Source | Sequence[Task] = None,
         level: str | None = None,
         split: Split = "train",
@@ -154,6 +161,8 @@ class Agent(ExternalEnv[AgentState]):
             max_assistant_turns=max_assistant_turns,
             **options,
         )
+        names = () if roles is None else make_of("roles", _role_names, roles)
+        self.roles = names or self.roles
         self._example = agent in (None, EXAMPLE, example.arithmetic) and command is None
         if self._example:
             agent = example.arithmetic
@@ -181,6 +190,7 @@ class Agent(ExternalEnv[AgentState]):
             success=float(success),
             max_assistant_turns=max_assistant_turns,
             max_contexts=max_contexts,
+            roles=names,
             scorer=None if scorer is None else resolve("scorer", scorer),
         )
         self._probed: str | None = None
@@ -204,6 +214,8 @@ class Agent(ExternalEnv[AgentState]):
     def opening(self, task: Task) -> Sequence[Message]:
         opening = super().opening(task)
         self._note_tools()
+        if self._live is not None and self._settings.roles:
+            self.state.role = self._episode().role
         return opening
 
     def respond(self, reply: Message) -> Turn:
@@ -215,15 +227,18 @@ class Agent(ExternalEnv[AgentState]):
         """Keep the tools of the current call in the state, if the program runs."""
         if self._live is None:
             return
-        running = self._live[2]
-        assert isinstance(running, Episode)
-        self.state.tools = running.tools
+        self.state.tools = self._episode().tools
         if self._probed not in (None, self.state.tools) and self.tools_not_in_prompt:
             raise EnvironmentFailure(
                 "tool_failed",
                 f"{self._settings.name}: its tools differ between calls, and the chat template was given those of the "
                 "first; leave tools_in_prompt=True",
             )
+
+    def _episode(self) -> Episode:
+        running = self._running()
+        assert isinstance(running, Episode)
+        return running
 
     def attacks(self) -> Sequence[Attack]:
         own = super().attacks()
@@ -282,8 +297,7 @@ class Agent(ExternalEnv[AgentState]):
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         if self._record is not None:
-            running = self._running()
-            assert isinstance(running, Episode)
+            running = self._episode()
             return self._spelled(self._record.reply(self.task, self.state.assistant_turns, running.messages))
         return self._scripted("expert", self._expert, rng)
 
@@ -317,6 +331,19 @@ def _words(command: str | Sequence[str]) -> tuple[str, ...]:
     if not words or not all(isinstance(word, str) for word in words):
         raise ValueError(f"it must be a command or a list of its words, not {command!r}")
     return tuple(words)
+
+
+def _role_names(roles: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(roles, str) or not roles:
+        raise ValueError(f"it must be a list of names, such as ['solver', 'verifier'], not {roles!r}")
+    for name in roles:
+        if not isinstance(name, str) or not _ROLE.fullmatch(name):
+            raise ValueError(f"a name has 1 to 64 letters, digits, dots, hyphens and underscores, not {name!r}")
+        if name == "user":  # it is told when its words were cut
+            raise ValueError("'user' is the role of a simulated user; choose another name, such as 'customer'")
+    if len(set(roles)) < len(roles):
+        raise ValueError(f"a name is there twice: {', '.join(roles)}")
+    return tuple(roles)
 
 
 def _folder(files: str) -> Path:

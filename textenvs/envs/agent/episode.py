@@ -46,6 +46,7 @@ class Settings:
     success: float
     max_assistant_turns: int | None
     max_contexts: int | None
+    roles: tuple[str, ...]
     scorer: Callable[..., Any] | None
 
 
@@ -81,7 +82,7 @@ class Episode:
     def __init__(self, start: Callable[[str, Channel], Program], task: Task, settings: Settings) -> None:
         self._task, self._settings = task, settings
         server = gateway()
-        self._channel = server.open(Session(settings.max_contexts, settings.images))
+        self._channel = server.open(Session(settings.max_contexts, settings.images, roles=settings.roles))
         try:
             self._program = start(server.url, self._channel)
         except ProgramError as error:
@@ -91,8 +92,9 @@ class Episode:
         self._end = weakref.finalize(self, _close, self._channel.key, self._program)
         self._end.atexit = False
         self._turns = self._calls = 0
+        self._roles: list[str] = []  # whose each turn was
+        self._posted: list[_Payment] = []
         self._conversations = Conversations()
-        self._rewarded = False
         try:
             observation = self._next()
             if isinstance(observation, Ended):
@@ -108,6 +110,11 @@ class Episode:
         """The messages of the call that waits for a reply, as the program sent them."""
         return self._call.messages
 
+    @property
+    def role(self) -> str:
+        """Whose that call is, of several roles."""
+        return self._call.role
+
     def close(self) -> None:
         self._end()
 
@@ -115,12 +122,13 @@ class Episode:
         """Answer the current call; return the turn up to the next call, or the end."""
         reply = self._read(message)
         self._turns += 1
+        self._roles.append(self.role)
         self._channel.answer(reply)
         following = self._next()
         ended = isinstance(following, Ended)
         spent = self._turns == self._settings.max_assistant_turns
         posted = [_Payment(*post, "the program posted") for post in self._channel.take_rewards(last=ended or spent)]
-        self._rewarded |= bool(posted)
+        self._posted += posted
         conversation = (*self._call.messages, reply.message)
         if isinstance(following, Ended):
             return self._last(following.result, posted, conversation)
@@ -232,12 +240,15 @@ class Episode:
         final = [] if result is None else self._rewards(result, "the program returned")
         if self._settings.scorer is not None:
             final += self._score(conversation)
-        if not final and not self._rewarded:
+        judges = result is not None or self._settings.scorer is not None
+        if not judges and not self._posted:
             raise self._failure(
                 "the program ended and gave no reward: return one, post one to /v1/rewards, or give the option scorer"
             )
-        judged = final or [payment for payment in posted if payment.turn == self._turns - 1]
-        solved = fsum(value for payment in judged for value in payment.terms.values()) >= self._settings.success - 1e-9
+        turns = self._turns_of(self._settings.roles[0] if self._settings.roles else "")
+        judged, counted = (final, turns) if judges else (self._posted, turns[-1:])
+        worth = fsum(value for payment in judged if payment.turn in counted for value in payment.terms.values())
+        solved = bool(turns) and worth >= self._settings.success - 1e-9
         return Answer(terminated=True, stop="solved" if solved else "done", **self._paid([*posted, *final]))
 
     def _paid(self, payments: list[_Payment]) -> dict[str, Any]:
@@ -270,19 +281,40 @@ class Episode:
         return self._rewards(result, "the scorer returned")
 
     def _rewards(self, result: Any, source: str) -> list[_Payment]:
-        """Return the reward of each turn, or of the last one alone."""
-        last = self._turns - 1
-        if not isinstance(result, (list, tuple)):
-            return [_Payment(last, self._terms(result, source), source)]
-        if len(result) != self._turns:
+        """Return the reward of each turn, or of the last one alone; of several roles, by role."""
+        roles = self._settings.roles
+        if not roles or isinstance(result, (list, tuple)):
+            return self._of_turns(result, source, range(self._turns))
+        if not isinstance(result, Mapping) or not result or not all(name in roles for name in result):
             raise self._failure(
-                f"{source} {plural(len(result), 'reward')}, and there were {plural(self._turns, 'turn')}: a list has "
+                f"{source} {quoted(result, 80)}; with the option roles, rewards are by role, as in "
+                f"{{'{roles[0]}': 1.0}} (of {', '.join(roles)}), or a list with one for each reply of the model"
+            )
+        return [
+            payment
+            for role, value in result.items()
+            for payment in self._of_turns(value, f"{source}, for the role {role},", self._turns_of(role))
+        ]
+
+    def _of_turns(self, result: Any, source: str, turns: Sequence[int]) -> list[_Payment]:
+        """Return the reward of each of these turns, or of the last one of them."""
+        if not isinstance(result, (list, tuple)):
+            terms = self._terms(result, source)
+            if not turns and any(terms.values()):
+                raise self._failure(f"{source} {quoted(result, 80)}, and it had no turn")
+            return [_Payment(turn, terms, source) for turn in turns[-1:]]
+        if len(result) != len(turns):
+            raise self._failure(
+                f"{source} {plural(len(result), 'reward')}, and there were {plural(len(turns), 'turn')}: a list has "
                 "one for each reply of the model"
             )
         return [
-            _Payment(number, self._terms(value, f"{source}, for turn {number},"), source)
-            for number, value in enumerate(result)
+            _Payment(turn, self._terms(value, f"{source}, for turn {number},"), source)
+            for number, (turn, value) in enumerate(zip(turns, result, strict=True))
         ]
+
+    def _turns_of(self, role: str) -> list[int]:
+        return [turn for turn, name in enumerate(self._roles) if name == role]
 
     def _terms(self, result: Any, where: str) -> dict[str, float]:
         if isinstance(result, (bool, np.bool_, Real)):

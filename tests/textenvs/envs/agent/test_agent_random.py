@@ -1,4 +1,4 @@
-"""Random programs: every observation is what the program sent, and every call has its own reply once."""
+"""Random programs of two roles: every observation is what the program sent, and every call has its own reply once."""
 
 import http.client
 import json
@@ -23,6 +23,7 @@ SCHEMAS = [
 ]
 TOOLSETS = ([], SCHEMAS[:1], SCHEMAS)
 FORMATS = [make_format("hermes", tools_of(schemas)) for schemas in TOOLSETS]
+ROLES = ("ask", "check")
 TASK = Task("a", "test", (user("?"),), None)
 
 
@@ -42,16 +43,16 @@ def written(number, tools):
 
 
 class Talk:
-    """A conversation of the program: its messages as the client has them, and as the policy is to see them."""
+    """A conversation of a role: its messages as the client has them, and as the policy is to see them."""
 
-    def __init__(self, tools, sent=(), shown=()):
-        self.tools, self.sent, self.shown = tools, list(sent), list(shown)
+    def __init__(self, role, tools, sent=(), shown=()):
+        self.role, self.tools, self.sent, self.shown = role, tools, list(sent), list(shown)
 
-    def copy(self, replies=None, tools=None):
+    def copy(self, replies=None, tools=None, role=None):
         """Return a copy up to a number of replies."""
         ends = [0, *(place + 1 for place, message in enumerate(self.sent) if message["role"] == "assistant")]
         end = ends[-1] if replies is None else ends[replies % len(ends)]
-        return Talk(self.tools if tools is None else tools, self.sent[:end], self.shown[:end])
+        return Talk(role or self.role, self.tools if tools is None else tools, self.sent[:end], self.shown[:end])
 
     def observation(self):
         if not self.tools:
@@ -81,7 +82,9 @@ class Run:
         self.numbers += 1
         number = self.numbers
         if old is None or kind == "begin":
-            talk = Talk(tools)
+            talk = Talk(ROLES[0] if old is None else ROLES[which % 2], tools)
+        elif kind == "hand over":
+            talk = old.copy(role=ROLES[which % 2])
         elif kind == "branch":
             talk = old.copy(replies=which)
         elif kind == "tools":
@@ -100,13 +103,15 @@ class Run:
         else:
             talk.sent.append(user(content))
             talk.shown.append(user(content))
-        self.expected[number] = (talk.observation(), talk.tools)
+        self.expected[number] = (talk.observation(), talk.tools, talk.role)
         return talk
 
     def ask(self, talk, how):
         number = number_of(talk.sent)
-        body = json.dumps({"messages": talk.sent, "tools": TOOLSETS[talk.tools] or None, "stream": how == "stream"})
-        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        model, key = ("gpt", f"{self.key}/{talk.role}") if number % 2 else (f"policy/{talk.role}", self.key)
+        fields = {"tools": TOOLSETS[talk.tools] or None, "stream": how == "stream"}
+        body = json.dumps({"model": model, "messages": talk.sent, **fields})
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         if how in ("retry", "cancel"):
             headers["Idempotency-Key"] = str(number)
             self.cancelled |= {number} if how == "cancel" else set()
@@ -146,7 +151,7 @@ def streamed(text):
     return reply
 
 
-kinds = st.sampled_from(["extend", "extend", "begin", "branch", "tools", "rewrite"])
+kinds = st.sampled_from(["extend", "extend", "begin", "branch", "tools", "rewrite", "hand over"])
 actions = st.tuples(kinds, st.integers(0, 9), st.integers(0, 2), st.sampled_from(["plain", "stream", "retry"]))
 others = st.tuples(kinds, st.integers(0, 9), st.integers(0, 2), st.sampled_from(["plain", "stream"]))
 alone = st.tuples(actions)
@@ -155,30 +160,41 @@ cancelled = st.builds(lambda action: ((*action[:3], "cancel"),), actions)
 
 
 def play(plan, forks):
-    """Play a program, whose first call comes alone; return its run, and all observations."""
+    """Play a program, whose first call comes alone; return its run, and all observations.
+
+    It pays each call its number, by role. ``forks`` is the turn in which it is forked; 0: it is not.
+    """
     runs = []
 
     def program(task, url, key):
-        runs.append(Run(plan, url, key))
-        runs[-1].play()
-        return 1.0
+        run = Run(plan, url, key)
+        runs.append(run)
+        run.play()
+        order = sorted(run.expected) if forks else turns  # a fork's program has turns of its own
+        return {role: [float(number) for number in order if run.expected[number][2] == role] for role in ROLES}
 
-    env = Agent(program, tasks=[TASK], max_assistant_turns=None)
-    observation, _ = env.reset(seed=0)
-    observations, stop = [], None
+    env = Agent(program, tasks=[TASK], max_assistant_turns=None, roles=ROLES)
+    observation, info = env.reset(seed=0)
+    observations, turns, stop = [], [], None
     while stop is None:
         observations.append(observation)
         number = number_of(observation)
-        reply = written(number, runs[0].expected[number][1])
+        turns.append(number)
+        _, tools, role = runs[0].expected[number]
+        assert info["role"] == role
+        reply = written(number, tools)
         fork = env.fork() if len(observations) == forks else None
         result = env.step(reply)
-        observation, *_, info = result
+        observation, reward, *_, info = result
         if fork is not None:
             assert fork.step(reply) == result
             fork.close()
         assert not info["failed"], info["failure"]
         stop = info["stop"]
     assert stop == "solved"
+    paid = {turn: terms["reward"] for turn, terms in info.get("earlier", {}).items()}
+    paid[len(turns) - 1] = reward - sum(paid.values())
+    assert [paid[turn] for turn in range(len(turns))] == turns
     env.close()
     return runs[0], observations
 
