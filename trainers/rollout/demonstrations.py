@@ -175,21 +175,13 @@ class _Talk:
     def begun(cls, messages: Messages) -> _Talk:
         return cls(messages, [0.0] * _replies(messages))
 
+    def goes_on(self, messages: Messages) -> _Talk:
+        """Return it with an observation that begins with it."""
+        return _Talk(messages, [*self.weights, *_Talk.begun(messages[len(self.messages) :]).weights])
+
 
 def _replies(messages: Messages) -> int:
     return sum(message["role"] == "assistant" for message in messages)
-
-
-def _entered(talks: list[_Talk], context: Messages) -> _Talk:
-    """Return the conversation that an observation continues, the longest one, or a new one among ``talks``."""
-    begun = [talk for talk in talks if context[: len(talk.messages)] == talk.messages]
-    if not begun:
-        talks.append(_Talk.begun(context))
-        return talks[-1]
-    talk = max(begun, key=lambda talk: len(talk.messages))
-    talk.weights += [0.0] * _replies(context[len(talk.messages) :])
-    talk.messages = context
-    return talk
 
 
 def _episode(
@@ -199,7 +191,10 @@ def _episode(
     mistakes: tuple[float, float],
     call: Callable[..., Any],
 ) -> list[_Talk]:
-    """Return the conversations of an episode; ``mistakes`` are the rate and the weight of careless replies."""
+    """Return the conversations of an episode, in the order of their last use.
+
+    ``mistakes`` are the rate and the weight of careless replies.
+    """
     mistake_rate, mistake_weight = mistakes
     seed = int(rng.integers(2**31))
     options = None if tasks is None else {"task_index": int(rng.integers(tasks))}
@@ -227,8 +222,17 @@ def _episode(
         talk.messages = (*talk.messages, *added)
         talk.weights.append(mistake_weight if wrong else 1.0)
         if context is not None:
-            talk = _entered(talks, context)
+            place = _missing(talks, env.state.contexts)
+            talk = _Talk.begun(context) if place is None else talks.pop(place).goes_on(context)
+            talks.append(talk)
     return talks
+
+
+def _missing(talks: list[_Talk], left: Sequence[Messages]) -> int | None:
+    """Return which conversation continues: the one that is not among those that were left, in the same order."""
+    if len(left) == len(talks):
+        return None
+    return next((place for place, messages in enumerate(left) if talks[place].messages != messages), len(left))
 
 
 def _up_to_last_imitated(talk: _Talk) -> Demonstration:

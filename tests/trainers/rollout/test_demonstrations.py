@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -105,7 +106,7 @@ class Script(Contexts):
 
 
 def test_each_context_is_a_demonstration():
-    branched, went_back, last = play(Script(), 1, seed=0)
+    went_back, branched, last = play(Script(), 1, seed=0)
     assert [m["content"] for m in branched.messages if m["role"] == "assistant"] == ["more", "branch", "anew"]
     assert branched.imitate == (1.0, 1.0, 1.0)
     assert [m["content"] for m in went_back.messages if m["role"] == "assistant"] == ["back 0"]
@@ -115,6 +116,37 @@ def test_each_context_is_a_demonstration():
         replies = [m["content"] for m in demonstration.messages if m["role"] == "assistant"]
         assert len(replies) == len(demonstration.imitate)
         assert demonstration.imitate[-1] == 1.0
+
+
+class Twins(Contexts):
+    """Two conversations are the same, and one of them continues."""
+
+    def respond(self, reply):
+        number = self.state.assistant_turns
+        if number < 3:
+            return Turn(context=self.state.messages[:-1])
+        return Turn(context=[*self.state.contexts[0], user("New.")]) if number == 3 else super().respond(reply)
+
+    def demonstration(self, rng):
+        self.hooks = self.hooks[: self.state.assistant_turns] + [1.0]
+        return ("same", "same", "other", "end")[self.state.assistant_turns]
+
+    def careless_reply(self, rng):
+        reply = self.demonstration(rng)
+        self.hooks[-1] = 0.25
+        return reply
+
+
+def test_same_conversations_have_weights_of_their_own():
+    env, played = Twins(), Counter()
+    env.hooks = []
+    demonstrations = play(env, 20, seed=0, mistake_rate=0.5, mistake_weight=0.25)
+    for same, other, continued in zip(*[demonstrations] * 3, strict=True):
+        weights = {1: same.imitate, 2: other.imitate, 3: continued.imitate}
+        assert weights == {1: (env.hooks[0],), 2: (env.hooks[2],), 3: (env.hooks[1], env.hooks[3])}
+        assert continued.messages[-2]["content"] == "New."
+        played[tuple(env.hooks[:2])] += 1
+    assert len(played) == 4
 
 
 def test_mistakes_may_be_imitated_little():
