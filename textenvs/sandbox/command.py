@@ -263,6 +263,8 @@ def resolved(command: Sequence[str], paths: Sequence[str]) -> tuple[list[str], s
     missing = [path for path in paths if not os.path.isabs(path) or not os.path.exists(path)]
     if missing:
         raise ValueError(f"paths: {missing[0]!r} is no absolute path of a file or folder of this machine")
+    if any(os.path.normpath(path) == "/tmp" for path in paths):
+        raise ValueError("paths: '/tmp' is a command's own; name the files and folders in it that the command may read")
     box = layout.command_layout(paths)
     visible = [inside for _, inside in box["binds"]]
     visible += [path for target, path in box["links"] if target != layout.COMMAND_FOLDER]  # /bin -> usr/bin

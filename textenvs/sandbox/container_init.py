@@ -149,6 +149,10 @@ def _mount(job: dict[str, Any]) -> None:
     os.mkdir(".host")
     _call("pivot_root", _libc.syscall(_SYS_PIVOT_ROOT[os.uname().machine], b".", b".host"))
     os.chdir("/")
+    size = f"size={job['disk']},nr_inodes={job['inodes']}"
+    for target in job["writable"]:
+        os.makedirs(target, exist_ok=True)
+        _tmpfs(target, f"mode=1777,{size}")
     for source, target in job["binds"]:
         _bind(source, target)
         _read_only(target, _AT_RECURSIVE)
@@ -166,7 +170,7 @@ def _mount(job: dict[str, Any]) -> None:
         os.symlink(target, path)
     uid, gid = job["user"]
     os.makedirs(job["folder"], exist_ok=True)
-    _tmpfs(job["folder"], f"mode=0700,uid={uid},gid={gid},size={job['disk']},nr_inodes={job['inodes']}")
+    _tmpfs(job["folder"], f"mode=0700,uid={uid},gid={gid},{size}")
     _call("umount2(host)", _libc.umount2(b"/.host", _MNT_DETACH))
     os.rmdir("/.host")
     _read_only("/")

@@ -59,7 +59,8 @@ def layout(packages: Sequence[str]) -> dict[str, Any]:
     """Return the root of the box, for this machine's interpreter.
 
     ``binds`` are mounted read-only: (path on the host, path inside); ``hidden`` are folders in these that are covered
-    by an empty one; ``links`` are (target, path inside).
+    by an empty one; ``links`` are (target, path inside); ``writable`` are folders beside the code's own, in memory, in
+    which binds may lie.
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix, library = os.path.realpath(sys.base_prefix), sys.platlibdir
@@ -92,6 +93,7 @@ def layout(packages: Sequence[str]) -> dict[str, Any]:
         "links": tuple(dict.fromkeys(links)),
         "devices": _DEVICES,
         "folder": _FOLDER,
+        "writable": (),
         "environment": environment(_FOLDER, inside_packages),
     }
 
@@ -111,11 +113,18 @@ def command_layout(paths: Sequence[str]) -> dict[str, Any]:
             system.append(path)
     prefixes = [os.path.abspath(path) for path in (sys.base_prefix, sys.prefix)]
     added = [path for path in dict.fromkeys((*prefixes, *paths)) if not within(path, system)]
-    if not any(within(path, ["/tmp"]) for path in added):
-        links.append((COMMAND_FOLDER, "/tmp"))
+    below = any(within(path, ["/tmp"]) for path in added)  # a link could hold none of these
+    links += [] if below else [(COMMAND_FOLDER, "/tmp")]
     etc = Path(__file__).with_name("etc")
     binds = [(path, path) for path in (*system, *added)] + [(str(etc / name), f"/etc/{name}") for name in _ETC]
-    return {"binds": (*binds, *own), "hidden": (), "links": tuple(links), "devices": _DEVICES, "folder": COMMAND_FOLDER}
+    return {
+        "binds": (*binds, *own),
+        "hidden": (),
+        "links": tuple(links),
+        "devices": _DEVICES,
+        "folder": COMMAND_FOLDER,
+        "writable": ("/tmp",) if below else (),
+    }
 
 
 def within(path: str, folders: Sequence[str]) -> bool:

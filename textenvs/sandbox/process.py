@@ -95,8 +95,12 @@ def _bubblewrap(job: Mapping[str, Any], job_fd: int, status_fd: int, pid_fd: int
         argv += ["--unshare-user", "--uid", str(job["user"][0]), "--gid", str(job["user"][1])]
     argv += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1"]
     targets = [*(inside for _, inside in job["binds"]), *job["devices"], *(path for _, path in job["links"])]
+    writable = ["--perms", "1777", "--size", str(job["disk"]), "--tmpfs"]
+    for folder in job["writable"]:
+        argv += [*writable, folder]
     # It would make the folders above a target for itself alone, and the code may be another user.
-    for folder in sorted({str(parent) for target in targets for parent in Path(target).parents} - {"/"}):
+    folders = {str(parent) for target in targets for parent in Path(target).parents} - {"/", *job["writable"]}
+    for folder in sorted(folders):
         argv += ["--perms", "0755", "--dir", folder]
     for source, inside in job["binds"]:
         argv += ["--ro-bind", source, inside]
@@ -108,7 +112,7 @@ def _bubblewrap(job: Mapping[str, Any], job_fd: int, status_fd: int, pid_fd: int
         argv += ["--proc", "/proc"]
     for target, path in job["links"]:
         argv += ["--symlink", target, path]
-    argv += ["--perms", "1777", "--size", str(job["disk"]), "--tmpfs", job["folder"], "--remount-ro", "/"]
+    argv += [*writable, job["folder"], "--remount-ro", "/"]
     argv += ["--setenv", "LD_LIBRARY_PATH", layout.LIBRARIES]
     argv += ["--info-fd", str(pid_fd), "--chdir", "/", "--"]
     return [*argv, layout.PYTHON, "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), "-1", layout.TOOLS]

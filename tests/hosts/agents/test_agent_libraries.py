@@ -179,12 +179,13 @@ def test_cancelled_call_is_the_same_turn_again(run):
 
     async def agent(task, base_url, key):
         first = asyncio.create_task(run(task, base_url, key))
-        await asyncio.to_thread(arrival.wait, 60)
+        assert await asyncio.to_thread(arrival.wait, 60)
         first.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await first
-        while session._open[0].connected:
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(60):
+            with contextlib.suppress(asyncio.CancelledError):
+                await first
+            while session._open[0].connected:
+                await asyncio.sleep(0.001)
         gone.set()
         return await run(task, base_url, key)
 

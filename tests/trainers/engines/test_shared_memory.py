@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_each_rank_serves_the_workers_in_its_place() -> None:
         results[rank] = send(senders[rank], {group["name"]: (wants, group)}, plan, tensors, places, rank)
 
     for _ in range(2):  # updates
-        threads = [threading.Thread(target=serve, args=(rank,)) for rank in range(2)]
+        threads = [threading.Thread(target=serve, args=(rank,), daemon=True) for rank in range(2)]
         for thread in threads:
             thread.start()
         inlet = inlet or Inlet(group)
@@ -150,6 +151,7 @@ def test_no_bucket_is_gathered_beside_the_buffers() -> None:
         inlet.references()
         inlet.done()
     thread.join(60)
+    assert not thread.is_alive()
     assert alive == [0] * (len(specs) - 1)
 
 
@@ -242,8 +244,10 @@ def test_ended_senders_leave_no_memory(killed: bool) -> None:
             process.kill()
         else:
             process.communicate()
+    deadline = time.monotonic() + 120
     while segment.exists():  # PyTorch's own process removes it, when this one has ended
-        threading.Event().wait(0.05)
+        assert time.monotonic() < deadline, "it is left"
+        time.sleep(0.05)
 
 
 def test_places_name_devices() -> None:

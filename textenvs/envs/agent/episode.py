@@ -146,8 +146,8 @@ class Episode:
             following = self._channel.observe(timeout)
         except TooManyContexts as problem:
             raise self._failure(
-                f"a call extends none of its conversations, and it may begin {self._settings.max_contexts} (the option "
-                f"max_contexts); the call differs from the last one: {problem}"
+                f"a call extends none of its conversations, and it may begin {self._settings.max_contexts}; raise the "
+                f"option max_contexts, or leave it out for no limit. The call differs from the last one: {problem}"
             ) from problem
         if following is None:
             raise self._failure(

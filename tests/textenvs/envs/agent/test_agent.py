@@ -214,8 +214,9 @@ def test_other_conversations_are_contexts(agent):
 
 def test_contexts_have_a_limit():
     env = make(beginning_anew, max_contexts=1)
-    *_, info = env.step("x")
-    assert "it may begin 1 (the option max_contexts)" in info["failure"]
+    _, reward, terminated, truncated, info = env.step("x")
+    assert (reward, terminated, truncated, info["failed"]) == (0.0, False, True, True)
+    assert "it may begin 1; raise the option max_contexts, or leave it out for no limit" in info["failure"]
     assert "message 0 (user) was 'One?' (user) and is 'Two?' now" in info["failure"]
 
 

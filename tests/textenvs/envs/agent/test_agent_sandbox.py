@@ -4,6 +4,7 @@ import functools
 import os
 import socket
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -284,6 +285,7 @@ def test_sandboxes_end_with_the_killed_run(tmp_path):
         ({"command": "sh", "sandbox": {"memory": 1}}, "it has no option 'memory'"),
         ({"command": "sh", "sandbox": {"memory_mb": 1}}, "memory_mb must be an integer of at least 64"),
         ({"command": "sh", "sandbox": {"paths": ["/no/such"]}}, "'/no/such' is no absolute path"),
+        ({"command": "sh", "sandbox": {"paths": ["/tmp/"]}}, "'/tmp' is a command's own"),
         ({"command": "sh", "sandbox": "yes"}, "it must be true, false, or a mapping"),
     ],
 )
@@ -301,6 +303,31 @@ def test_program_elsewhere_needs_its_path(make, tmp_path):
     env = Agent(command=[str(program)], sandbox={"paths": [str(program)]}, tasks=TASKS)
     with pytest.raises(Exception, match="it exited with 3"):
         env.reset(seed=0)
+
+
+@pytest.mark.parametrize("backend", backends.BACKENDS)
+@pytest.mark.parametrize("below", [False, True])
+def test_tmp_is_writable(make, monkeypatch, backend, below):
+    """Also where the interpreter, or what the command reads, lies below it."""
+    monkeypatch.setattr(command, "_ORDER", (backend,))
+    if backends._problem_with(backend, os.geteuid()):
+        pytest.skip(f"{backend} does not isolate here")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        Path(folder, "note").write_text("a note")
+        program = f"""
+            ask(json.dumps({{
+                "tmp": attempt(open, "/tmp/x", "w"),
+                "disk": attempt(lambda: open("/tmp/large", "wb").write(bytes(5 << 20))),
+                "note": [attempt(open, {folder!r} + "/note", mode) for mode in ("r", "w")],
+                "beside": [attempt(os.mkdir, {folder!r} + "/x"), attempt(os.rmdir, {folder!r})],
+            }}))
+        """
+        answer = content(make(program, sandbox={**SMALL, "paths": [folder]} if below else SMALL))
+    read, *rest = answer["note"]
+    assert (answer["tmp"], read) == ("it worked", "it worked" if below else "ENOENT")
+    assert answer["disk"] in ("ENOSPC", "EFBIG")
+    assert "it worked" not in (*rest, *answer["beside"])
 
 
 def test_machine_without_isolation_is_refused(monkeypatch):
