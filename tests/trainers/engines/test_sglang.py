@@ -203,7 +203,8 @@ async def test_probe_detects_server_that_does_not_compute(folder: Path) -> None:
         server.paused = True
         with pytest.raises(EngineError, match="/health answers 503"):
             await engine.probe()
-        replicas = Replicas([engine], limits=Limits(probe_interval=0.05, probe_timeout=0.05, stall_timeout=0.2))
+        # A probe that answers late would end in other words, as one without an answer.
+        replicas = Replicas([engine], limits=Limits(probe_interval=0.05, probe_timeout=60.0, stall_timeout=60.1))
         async with asyncio.timeout(100):
             with pytest.raises(EngineDeadError, match="replica 0.*/health answers 503"):
                 await replicas.generate([1], LONG)
