@@ -33,7 +33,15 @@ from .builders.folder import (
     write_config,
 )
 from .builders.learner import check_learner, learner_of, start_from_adapter
-from .builders.policy import careless_of, experts_of, policy_of, renderer_of, set_threads, with_available_scripts
+from .builders.policy import (
+    careless_of,
+    experts_of,
+    loading_phase,
+    policy_of,
+    renderer_of,
+    set_threads,
+    with_available_scripts,
+)
 from .builders.reward_model import RewardModels, check_rewards, reward_models_of, start_early, try_served
 from .chat_template import RendererError
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, changes, damaged, refuse_checkpoint
@@ -237,7 +245,7 @@ class _Parts:
         config = self.config
         self.credit = collection.redistribution_of(config.algorithm)
         self.components = environments.played(config)
-        with self.progress.phase("loading the model"):
+        with self.progress.phase(loading_phase(config.model, self.checkpoint)):
             self.policy = policy_of(
                 config.model,
                 self.components,

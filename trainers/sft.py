@@ -42,6 +42,7 @@ from .builders.policy import (
     careless_left_out,
     demonstrations_needed,
     demonstrations_of,
+    loading_phase,
     policy_of,
     renderer_of,
     set_threads,
@@ -175,7 +176,7 @@ def _run(config: SFTConfig, components: Sequence[Component], folder: Path, progr
     section = _section(config, components)
     config = config.model_copy(update={"sft": section})
     write_config(folder, config)
-    with progress.phase("loading the model"):
+    with progress.phase(loading_phase(config.model)):
         policy = policy_of(config.model, components, section, max_context=section.max_context, seed=seed)
     check_learner(config.model, config.trainer, policy)
     set_threads(policy, config.trainer.threads)

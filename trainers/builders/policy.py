@@ -158,6 +158,12 @@ def renderer_of(policy: Policy, template_kwargs: Mapping[str, Any] | None) -> Re
     return Renderer(policy.tokenizer, template_kwargs=template_kwargs, stop_token_ids=policy.end_token_ids)
 
 
+def loading_phase(model: ModelSection, checkpoint: Checkpoint | None = None) -> str:
+    """Return the name of what :func:`policy_of` does, most of its time."""
+    new = model.path == "tiny" and checkpoint is None
+    return "training the tokenizer on conversations" if new else "loading the model"
+
+
 def policy_of(
     model: ModelSection,
     components: Sequence[Component],

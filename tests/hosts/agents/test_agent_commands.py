@@ -18,9 +18,10 @@ ROOT = HERE.parents[2]
 SCRIPTS = {name: f"textenvs.envs.agent.example:{name}" for name in ("expert", "careless")}
 
 
-def play(*command, hook="demonstration"):
+def play(*command, hook="demonstration", **options):
     """Return how an episode ends."""
-    env, rng = Agent(command=["node", *map(str, command)], level="medium", **SCRIPTS), np.random.default_rng(0)
+    env = Agent(command=["node", *map(str, command)], level="medium", **SCRIPTS, **options)
+    rng = np.random.default_rng(0)
     env.reset(seed=0)
     if command[-1] == "cancelled":
         cancel_first_call(env)
@@ -47,10 +48,11 @@ def test_node_program_plays(program, protocol, mode):
     assert play(HERE / program, protocol, mode) == (None, "solved", True)
 
 
-def test_example_for_vercels_sdk_plays():
+@pytest.mark.parametrize("options", [{}, {"serve": 8}], ids=["process for each", "one process"])
+def test_example_for_vercels_sdk_plays(options):
     program = ROOT / "examples/agents/vercel_ai.mjs"
-    assert play(program) == (None, "solved", True)
-    assert play(program, hook="careless_reply") == (None, "done", False)
+    assert play(program, **options) == (None, "solved", True)
+    assert play(program, hook="careless_reply", **options) == (None, "done", False)
 
 
 def prints_world(task, messages, files):
