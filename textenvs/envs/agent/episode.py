@@ -112,7 +112,7 @@ class Episode:
 
     @property
     def role(self) -> str:
-        """Whose that call is, of several roles."""
+        """The role of that call, of several."""
         return self._call.role
 
     def close(self) -> None:
