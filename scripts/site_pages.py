@@ -76,7 +76,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         )
         + tuple(
             f"trainers.algorithms.estimators.{name}"
-            for name in ("passk", "reinforce_pp", "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo", "fork")
+            for name in ("passk", "reinforce_pp", "reinforce_pp_baseline", "remax", "rae", "turn_grpo", "gigpo", "fork")
         )
         + tuple(
             f"trainers.algorithms.losses.{name}"

@@ -209,12 +209,12 @@ async def publish(run: Run, batch: Batch) -> int:
 def batch_metrics(run: Run, batch: Batch) -> dict[str, float]:
     """Return metrics of the episodes that were played."""
     config, groups = run.config, batch.groups
-    partners = [episode_metrics(episodes, f"train/{agent}") for agent, episodes in batch.partners.items()]
+    by_agent = [episode_metrics(episodes, f"train/{agent}") for agent, episodes in batch.by_agent.items()]
     return {
         **episode_metrics(batch.trajectories, "train", ended=ended(batch.stats)),
         "train/groups_tied": groups_tied(groups, by_term="terms" in config.algorithm.needs),
         **health_metrics(groups, config.rollout.max_response_length, run.stop_token_ids),
-        **{name: value for metrics in partners for name, value in metrics.items()},
+        **{name: value for metrics in by_agent for name, value in metrics.items()},
         **played_metrics(config, batch),
     }
 

@@ -30,8 +30,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .algorithms import off_policy
-from .algorithms.batch import ActionBatch, Advantages, gather, tree_of
-from .algorithms.estimators import Estimator, normalize, restrict
+from .algorithms.baselines import RoleBaselines
+from .algorithms.batch import ActionBatch, Advantages, gather, kept_episodes, tree_of
+from .algorithms.estimators import RAE, Estimator, normalize, restrict
+from .algorithms.estimators.base import totals
 from .algorithms.kl import EntropyBonus, KLController, kl_estimate, mean_kl
 from .algorithms.losses import PolicyLoss, token_weights
 from .algorithms.losses.value import value_loss
@@ -87,8 +89,8 @@ class UpdateResult:
 class Update:
     """Computes an iteration's advantages and takes its optimizer steps.
 
-    ``kl`` and ``entropy`` are the controllers that last over iterations, by default those of the configuration; their
-    state is part of a checkpoint.
+    ``kl`` and ``entropy`` are the controllers that last over iterations, by default those of the configuration, and
+    ``roles`` the means of roles; their state is part of a checkpoint.
     """
 
     def __init__(self, config: PPOConfig, kl: KLController | None = None, entropy: EntropyBonus | None = None) -> None:
@@ -97,14 +99,16 @@ class Update:
         self.config = config
         self.kl = kl or KLController(config.algorithm.kl_ctrl)
         self.entropy = entropy or EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step)
+        self.roles = RoleBaselines()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kl": self.kl.state_dict(), "entropy": self.entropy.state_dict()}
+        return {"kl": self.kl.state_dict(), "entropy": self.entropy.state_dict(), "roles": self.roles.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint's state; ``ValueError`` where it is of another kind of controller."""
         self.kl.load_state_dict(state["kl"])
         self.entropy.load_state_dict(state.get("entropy", {}))
+        self.roles.load_state_dict(state.get("roles", {}))
 
     def step(
         self,
@@ -145,11 +149,13 @@ class Update:
         """Compute what the losses need of each token of the batch's episodes, as credited; greedy ones are left out.
 
         ``forward`` is what :meth:`forward` returned for this batch; ``None`` calls it. ``explain`` keeps the parts that
-        the advantages are made of.
+        the advantages are made of. The means of roles are updated with the batch's returns.
         """
         forward = forward or self.forward(batch, learner)
         columns, metrics = dict(forward.columns), dict(forward.metrics)
-        estimated = estimate(self.config.algorithm, batch, forward.counted, explain=explain, **forward.numbers)
+        estimated = estimate(
+            self.config.algorithm, batch, forward.counted, explain=explain, roles=self.roles, **forward.numbers
+        )
         advantages, columns["advantages"] = estimated.advantages, estimated.scaled
         metrics |= estimated.metrics
         if advantages.returns is not None:
@@ -253,22 +259,27 @@ def estimate(
     counted: Bools | None = None,
     *,
     explain: bool = False,
+    roles: RoleBaselines | None = None,
     **numbers: NDArray[np.floating] | None,
 ) -> Estimated:
     """Compute the advantages of a batch's episodes, as credited; greedy ones are what others are compared with.
 
     ``counted`` ``[N]`` says which tokens may be trained on, ``None`` for all. ``numbers`` are those of models: see
     ``values``, ``bootstrap`` and ``penalty`` of :class:`~.algorithms.batch.ActionBatch`. ``explain`` keeps the parts
-    that the advantages are made of. ``ValueError``: the batch lacks what the algorithm needs.
+    that the advantages are made of. ``roles``, for ``rae``, is updated with the batch's returns. ``ValueError``: the
+    batch lacks what the algorithm needs.
     """
     trained = [episode for episode in batch if episode.role != "greedy"]
     agents = sorted({episode.agent for episode in trained})
     episodes, side = [e.credited for e in trained], [agents.index(e.agent) for e in trained]
     actions, metrics = ActionBatch.from_trajectories(episodes, side=side, **numbers), dict[str, float]()
     if "greedy" in algorithm.needs:
-        totals = greedy_totals(batch)
-        actions = replace(actions, greedy=np.array([totals[episode.group_id] for episode in episodes], np.float64))
-        metrics["actor/greedy_reward"] = float(np.mean(list(totals.values())))
+        greedy = greedy_totals(batch)
+        actions = replace(actions, greedy=np.array([greedy[episode.group_id] for episode in episodes], np.float64))
+        metrics["actor/greedy_reward"] = float(np.mean(list(greedy.values())))
+    if isinstance(algorithm, RAE) and roles is not None:
+        actions = replace(actions, role_baseline=_role_baseline(algorithm, actions, trained, roles))
+        metrics |= {f"actor/role_baseline{name}": mean for name, mean in roles.means.items()}
     actions = algorithm.complete(actions, episodes)
     metrics |= {f"actor/{name}": value for name, value in algorithm.metrics(actions, episodes).items()}
     advantages = algorithm.advantages(actions)
@@ -279,6 +290,14 @@ def estimate(
     metrics |= advantage_metrics(advantages)
     scaled = normalize(advantages) if getattr(algorithm, "norm_adv", False) else advantages
     return Estimated(advantages, scaled.advantages, metrics)
+
+
+def _role_baseline(
+    algorithm: RAE, actions: ActionBatch, trained: Sequence[BatchEpisode], roles: RoleBaselines
+) -> Floats:
+    """Return the baseline of each episode's environment and role, ``[E]``, and add the episodes to ``roles``."""
+    names = ["".join(f"/{part}" for part in (one.choice.component, one.agent) if part) for one in trained]
+    return roles.observe(names, totals(actions), kept_episodes(actions, algorithm.truncated), algorithm.decay)
 
 
 def greedy_totals(batch: Sequence[BatchEpisode]) -> dict[str, float]:

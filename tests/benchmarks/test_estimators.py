@@ -79,7 +79,10 @@ def test_episodes_end_early_and_by_budget() -> None:
 
 
 def test_every_documented_name_is_compared() -> None:
-    assert {way.estimator for way in WAYS} == set(ESTIMATORS) - {"fork"}  # benchmarks.fork_variance compares it
+    assert {way.estimator for way in WAYS} == set(ESTIMATORS) - {
+        "fork",
+        "rae",
+    }  # benchmarks.fork_variance and selfplay compare them
     assert {way.options.get("baseline", "group") for way in WAYS} == set(get_args(Baseline))
     assert {way.aggregation for way in WAYS} == set(get_args(Aggregation)) - {"seq-mean-token-sum-norm"}  # a constant
     assert {correction.importance for correction in CORRECTIONS} == set(get_args(Importance))

@@ -81,6 +81,8 @@ def test_advantage_is_scaled_return_minus_baseline(name: str, options: dict[str,
         extra = {"values": rng.normal(size=count)}
     elif name == "remax":
         extra = {"greedy": np.full(9, 0.25)}
+    elif name == "rae":
+        extra = {"role_baseline": np.linspace(0.0, 1.0, 9)}
     elif name == "gdpo":
         extra = {"terms": episode_terms(trajectories)[1]}
     elif name == "gigpo":

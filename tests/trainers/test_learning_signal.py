@@ -44,6 +44,7 @@ def test_equal_rewards_give_exactly_zero_advantage(reward, groups, size, normali
         np.repeat(np.arange(groups), size),
         anchor=np.tile([0, 1], count),
         greedy=np.full(count, reward),
+        role_baseline=np.full(count, reward),
         terms=np.tile([reward, 0.0], (count, 1)),
         score_norms=np.linspace(0.0, 2.0, 3 * count),
     )

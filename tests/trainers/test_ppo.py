@@ -160,8 +160,9 @@ OPTIONS = [
     f"{ESTIMATOR}=bilevel_gae algorithm.turn_gamma=0.9 algorithm.turn_lam=0.8 algorithm.lam=0.7 model.dtype=bfloat16",
     f"{ESTIMATOR}=gae rollout.retries=0 rollout.top_p=0.8 rollout.top_k=20 rollout.min_p=0.01 "
     f"rollout.keep_sampling_mask=true rollout.temperature=1.3 {RECOMPUTED}=token_tis actor.use_kl_loss=true",
-    f"{ESTIMATOR}=gae actor.policy_loss=gspo_token actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.002 "
-    "actor.ppo_epochs=2 env.id=program_envs:tests/blocking env.backend=thread env.workers=2",
+    f"{ESTIMATOR}=rae rollout.n=1 rollout.groups_per_batch=4 actor.policy_loss=gspo_token "
+    "actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.002 actor.ppo_epochs=2 "
+    "env.id=program_envs:tests/blocking env.backend=thread env.workers=2",
     f"{ESTIMATOR}=rloo actor.policy_loss=geo_mean actor.clip_ratio_low=0.4 actor.ppo_epochs=2 env.backend=process "
     "env.workers=1 algorithm.baseline=mixed algorithm.norm_adv=false rollout.max_running=1 data.shuffle=false "
     "env.kwargs.tasks=3",

@@ -38,7 +38,7 @@ ADAPTIVE += " actor.entropy_target=2"
     [
         "algorithm.adv_estimator=gae critic.warmup=1 actor.lr_warmup_steps=6",
         f"algorithm.adv_estimator=turn_gae {ADAPTIVE}",
-        "algorithm.adv_estimator=turn_grpo actor.use_kl_loss=true env.kwargs.tasks=5 actor.ppo_epochs=2",
+        "algorithm.adv_estimator=rae actor.use_kl_loss=true env.kwargs.tasks=5 actor.ppo_epochs=2",
         "model.lora_rank=4 actor.use_kl_loss=true trainer.async_save=true trainer.save_freq=1",
         pytest.param(
             "algorithm.adv_estimator=remax actor.policy_loss=gspo "

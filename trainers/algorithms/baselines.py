@@ -1,11 +1,12 @@
-"""Baselines from other episodes for an episode, a turn or a token: the ``baseline`` of ``rloo`` and ``turn_grpo``.
+"""Baselines from other episodes, for an episode, a turn or a token.
 
-Each leaves the episode itself out, so each is independent of its actions and keeps the gradient unbiased.
+The ``baseline`` of ``rloo`` and ``turn_grpo``, and the running means of ``rae``. Each leaves the episode itself out, so
+each is independent of its actions and keeps the gradient unbiased.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import comb
 from typing import Literal
@@ -19,6 +20,35 @@ Baseline = Literal["group", "mixed", "shrunk", "optimal_token"]
 
 #: Added to the energy of every token: siblings that were sure of all their tokens have a mean, too.
 ENERGY_FLOOR = 1e-6
+
+
+class RoleBaselines:
+    """A running mean of the returns of each role of each environment (arXiv 2506.24119), over all batches of a run.
+
+    ``b <- decay * b + (1 - decay) * R`` after each episode, from 0. It is part of the checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.means: dict[str, float] = {}
+
+    def observe(self, roles: Sequence[str], returns: Floats, counted: Bools, decay: float) -> Floats:
+        """Return each episode's baseline, the mean of its role before it, and add the episodes to the means.
+
+        ``roles`` names each episode's environment and role, ``returns`` ``[E]`` is what the episodes earned, in the
+        order in which they enter; those that are not ``counted``, bool ``[E]``, do not.
+        """
+        baseline = np.zeros(len(returns))
+        for number, (role, value) in enumerate(zip(roles, returns, strict=True)):
+            baseline[number] = mean = self.means.get(role, 0.0)
+            if counted[number]:
+                self.means[role] = decay * mean + (1.0 - decay) * float(value)
+        return baseline
+
+    def state_dict(self) -> dict[str, float]:
+        return dict(self.means)
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        self.means = {role: float(mean) for role, mean in state.items()}
 
 
 def score_norms(logprobs: Floats) -> Floats:

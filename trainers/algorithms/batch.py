@@ -51,6 +51,8 @@ class ActionBatch:
     #: :func:`anchor_states`
     anchor: Ints | None = None
     greedy: Floats | None = None  #: float ``[E]``; the total reward that greedy decoding earned on each episode's task
+    #: Float ``[E]``; what each episode's role earned on average before it; see :class:`.baselines.RoleBaselines`
+    role_baseline: Floats | None = None
     #: Float ``[E, M]``; what each episode earned by each of ``M`` named rewards; see :func:`episode_terms`
     terms: Floats | None = None
     #: Int ``[E]``; the episode of the batch that each was forked from, -1 for one from the opening on
@@ -110,6 +112,7 @@ class ActionBatch:
             ("penalty", tokens),
             ("anchor", turns),
             ("greedy", episodes),
+            ("role_baseline", episodes),
             ("forked_from", episodes),
             ("forked_turn", episodes),
             ("budgeted", episodes),
@@ -142,6 +145,7 @@ class ActionBatch:
             (self.values, self.episode_of_token, "value"),
             (self.penalty, self.episode_of_token, "penalty"),
             (self.greedy, np.arange(episodes), "greedy return"),
+            (self.role_baseline, np.arange(episodes), "role baseline"),
             (self.score_norms, self.episode_of_token, "score norm"),
         ):
             if array is not None:

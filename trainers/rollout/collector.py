@@ -71,7 +71,7 @@ class BatchEpisode:
     role: Role = "root"
     group: int = 0  #: the number of its group in the run
     choice: Choice = Choice("", 0)  #: what its group played
-    agent: str = ""  #: the name of a partner's role in its environment; of the role that begins: empty
+    agent: str = ""  #: the name of its role in the environment; empty where the environment has one role
 
     def changed(self, trajectory: Trajectory) -> BatchEpisode:
         """Return the same part of the batch with another trajectory, credited with what it earned."""
@@ -107,11 +107,11 @@ class Batch:
         return self.of("root")
 
     @property
-    def partners(self) -> dict[str, list[Trajectory]]:
-        """The partners, by the name of their role."""
-        partners = [episode for episode in self.episodes if episode.role == "partner"]
-        agents = dict.fromkeys(episode.agent for episode in partners)
-        return {agent: [one.trajectory for one in partners if one.agent == agent] for agent in agents}
+    def by_agent(self) -> dict[str, list[Trajectory]]:
+        """The roots and partners of each role, by its name; empty where the environment has one role."""
+        episodes = [one for one in self.episodes if one.role in ("root", "partner") and one.agent]
+        agents = sorted({one.agent for one in episodes})
+        return {agent: [one.trajectory for one in episodes if one.agent == agent] for agent in agents}
 
     @property
     def trained(self) -> list[Trajectory]:
@@ -199,9 +199,10 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         self._load = Load(engine_slots or self._scheduler.max_running)
         self._lag = None if lag_interval is None else LoopLag(lag_interval)
         self._stats, self._length_bias = Stats(), LengthBias()
-        # By group, until it is delivered or dropped: credited episodes by id, and partners.
+        # By group, until it is delivered or dropped: credited episodes and names of roles by episode, and partners.
         self._credited: defaultdict[int, dict[str, Trajectory]] = defaultdict(dict)
-        self._partners: defaultdict[int, list[tuple[str, Trajectory]]] = defaultdict(list)
+        self._agents: defaultdict[int, dict[str, str]] = defaultdict(dict)
+        self._partners: defaultdict[int, list[Trajectory]] = defaultdict(list)
         plan = ForkPlan(fork, rollout.n * rollout.groups_per_batch, seed, getattr(algorithm, "gamma", 1.0))
         self._forks = plan if "forks" in algorithm.needs else None
         self._points: dict[tuple[int, int], list[ForkPoint]] = {}  # by group and sibling, while forks are to be played
@@ -258,20 +259,19 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         """Yield the episodes of the batch just taken; forget what was kept of its groups, and of dropped ones."""
         scheduler, numbers = self._scheduler, self._scheduler.taken_groups
         choices = [self._choose(number) for number in numbers]
-        partners = [self._partners[number] for number in numbers]
-        agents = {id(trajectory): agent for group in partners for agent, trajectory in group}
         of_roles: dict[Role, list[list[Trajectory]]] = {
             "root": groups,
             "fork": scheduler.taken_forks,
-            "partner": [[trajectory for _, trajectory in group] for group in partners],
+            "partner": [self._partners[number] for number in numbers],
             "greedy": [[trajectory] for trajectory in scheduler.taken_greedy] or [[] for _ in numbers],
         }
         for role, of_groups in of_roles.items():
             for number, choice, trajectories in zip(numbers, choices, of_groups, strict=True):
                 for trajectory in trajectories:
                     credited = self._credited[number].get(trajectory.episode_id, trajectory)
-                    yield BatchEpisode(trajectory, credited, role, number, choice, agents.get(id(trajectory), ""))
-        for kept in (self._partners, self._credited):
+                    agent = self._agents[number].get(trajectory.episode_id, "")
+                    yield BatchEpisode(trajectory, credited, role, number, choice, agent)
+        for kept in (self._partners, self._agents, self._credited):
             for number in [number for number in kept if scheduler.is_done(number)]:
                 del kept[number]
 
@@ -470,20 +470,21 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
 
     async def _play(self, ticket: Ticket) -> None:
         moment, episode = self._player.moment(), self._episode(ticket)
-        timeline, points, partners = self._timeline("episodes", episode), list[ForkPoint](), dict[str, Trajectory]()
+        timeline, points, roles = self._timeline("episodes", episode), list[ForkPoint](), dict[str, Trajectory]()
         try:
             backend = self._backends[self._choose(ticket.group).component]
-            trajectory = await self._player.play(backend, episode, timeline, points, partners)
+            trajectory = await self._player.play(backend, episode, timeline, points, roles)
         except asyncio.CancelledError:
             self._measure_length(ticket, None, timeline)
             raise
         if self._credit is not None and trajectory.status.trainable:
             trajectory = await self._with_credit(self._credit, ticket, trajectory, timeline)
-        for agent, partner in partners.items():
+        self._agents[ticket.group].update({one.episode_id: agent for agent, one in roles.items()})
+        for partner in list(roles.values())[1:]:
             if self._credit is not None and partner.status.trainable:
                 partner = await self._with_credit(self._credit, ticket, partner, timeline)  # noqa: PLW2901
             if partner.status.trainable:
-                self._partners[ticket.group].append((agent, partner))
+                self._partners[ticket.group].append(partner)
         self._stats.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)

@@ -155,13 +155,14 @@ class Player:
         episode: Episode,
         timeline: Timeline | None = None,
         points: list[ForkPoint] | None = None,
-        partners: dict[str, Trajectory] | None = None,
+        roles: dict[str, Trajectory] | None = None,
     ) -> Trajectory:
         """Play ``episode`` in an environment of ``backend``; ``timeline`` records the time of each phase.
 
         ``points`` gets the states to fork it in, where it ends well; the engine then keeps what it computed until
-        :meth:`release`. ``partners`` gets the other roles' trajectories by their names, where the policy plays several
-        (:attr:`textenvs.env.TextEnv.roles`): the same episode, each in a group of its own.
+        :meth:`release`. ``roles`` gets the trajectories of all roles by their names, first the one that is
+        returned, where the policy plays several (:attr:`textenvs.env.TextEnv.roles`): the same episode, each in a group
+        of its own.
         """
         timeline = timeline or Timeline(Load(1))
         root = None if episode.begin is None else episode.begin.rewards
@@ -177,14 +178,19 @@ class Player:
                 points += progress.points
             if not points and (progress.points or rewards.needs_futures):
                 await self.release(episode.episode_id)
-        if partners is None and episode.training and len(progress.roles) > 1:
+        if roles is None and episode.training and len(progress.roles) > 1:
             raise ValueError(f"{', '.join(progress.roles)} all act in {backend.spec.target}; only one is expected here")
-        for role, tokens in [*progress.roles.items()][1:]:
-            if partners is not None and tokens.num_turns:
+        trajectory = self._finish(episode, progress, end)
+        if roles is None or not progress.roles:
+            return trajectory
+        main, *others = progress.roles
+        roles[main] = trajectory
+        for role in others:
+            if (tokens := progress.roles[role]).num_turns:
                 completed = End(Status.COMPLETED, terminated=True, stop=end.stop)  # rewarded: no message would do
                 refused = progress.refused and role == USER
-                partners[role] = self._finished(tokens, episode, completed if refused else end)
-        return self._finish(episode, progress, end)
+                roles[role] = self._finished(tokens, episode, completed if refused else end)
+        return trajectory
 
     async def play_future(
         self, backend: Backend, future: Episode, on_reply: Callable[[], None], on_start: Callable[[], None], over: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +16,13 @@ from algorithm_oracles import Episode, Turn, batches, flatten, forall, trajector
 from estimating import estimate
 from hypothesis import strategies as st
 
+from trainers.algorithms.baselines import RoleBaselines
 from trainers.algorithms.batch import ActionBatch, Advantages, anchor_states, discounted_sums
 from trainers.algorithms.estimators import ESTIMATORS, normalize, restrict
 
 CRITIC_FREE = sorted(name for name, kind in ESTIMATORS.items() if "critic" not in kind.needs)
 GREEDY = {"g0": 0.5, "g1": -1.0, "g2": 2.0}  # what greedy decoding earns, by group
+ROLES = {"g0": -0.5, "g1": 0.25, "g2": 1.0}  # the mean return of the role, by group
 factor = st.sampled_from([0.0, 0.3, 0.9, 0.99, 1.0])
 truncated_modes = st.sampled_from(["count", "drop"])
 
@@ -33,6 +36,7 @@ def make(episodes: list[Episode], anchor: Any = "observation") -> ActionBatch:
         penalty=flatten([e.penalties for e in episodes]),
         anchor=anchor_states(trajectories, anchor),
         greedy=[GREEDY.get(e.group, 0.3) for e in episodes],
+        role_baseline=[ROLES.get(e.group, 0.1) for e in episodes],
         terms=np.array([oracle.terms(e) for e in episodes]).reshape(len(episodes), 2),
     )
 
@@ -241,6 +245,32 @@ def test_remax(episodes: list[Episode], truncated: Any) -> None:
     check_critic_free(episodes, truncated, result, lambda e, _, counted: e.total() - GREEDY[e.group])
 
 
+@forall(batches(), truncated_modes)
+def test_rae(episodes: list[Episode], truncated: Any) -> None:
+    result = estimate("rae", make(episodes), truncated=truncated)
+    check_critic_free(episodes, truncated, result, lambda e, _, counted: e.total() - ROLES[e.group])
+
+
+@forall(
+    st.lists(st.tuples(st.sampled_from("abc"), oracle.number, st.booleans()), max_size=30), factor, st.integers(0, 30)
+)
+def test_role_baselines(rows: list[tuple[str, float, bool]], decay: float, cut: int) -> None:
+    """``b <- decay b + (1 - decay) R``, each role apart, across batches and a resumed run."""
+    expected, baselines = [], RoleBaselines()
+    for number, (role, *_) in enumerate(rows):
+        before = [value for other, value, counted in rows[:number] if other == role and counted]
+        ages = range(len(before) - 1, -1, -1)
+        expected.append(sum((1 - decay) * decay**age * value for age, value in zip(ages, before, strict=True)))
+    actual: list[float] = []
+    for part in (rows[:cut], rows[cut:]):
+        roles, values, counted = ([row[column] for row in part] for column in range(3))
+        resumed = RoleBaselines()
+        resumed.load_state_dict(json.loads(json.dumps(baselines.state_dict())))
+        baselines = resumed
+        actual += baselines.observe(roles, np.array(values), np.array(counted, np.bool_), decay).tolist()
+    close(np.array(actual), expected)
+
+
 def whitened(rows: list[list[float]]) -> list[list[float]]:
     """Over all tokens of those that count."""
     flat = [a for row in rows for a in row]
@@ -353,6 +383,8 @@ def test_missing_estimator_inputs_are_errors() -> None:
     bare = ActionBatch.from_trajectories([trajectory(one([1.0]))])
     with pytest.raises(ValueError, match=r"needs greedy \[E\]"):
         estimate("remax", bare)
+    with pytest.raises(ValueError, match=r"needs role_baseline \[E\]"):
+        estimate("rae", bare)
     with pytest.raises(ValueError, match=r"needs anchor \[K\]"):
         estimate("gigpo", bare)
     with pytest.raises(ValueError, match=r"needs terms \[E, M\]"):

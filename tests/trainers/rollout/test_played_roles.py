@@ -59,26 +59,26 @@ def words(trajectory: Trajectory) -> list[str]:
 
 def test_roles_have_trajectories_in_groups_of_their_own() -> None:
     batch = played()
-    roots, partners = batch.trajectories, batch.partners
-    assert list(partners) == ["solve", "judge"]
-    size = len(roots)
-    for role, trajectories in (("", roots), *partners.items()):
+    by_agent = batch.by_agent
+    assert sorted(by_agent) == sorted(Court.roles)
+    assert by_agent["ask"] == batch.trajectories
+    size = len(batch.trajectories)
+    for role, trajectories in by_agent.items():
         assert len(trajectories) == size
-        assert {t.group_id for t in trajectories} == {f"g0-{role}" if role else "g0"}
+        assert {t.group_id for t in trajectories} == {"g0" if role == "ask" else f"g0-{role}"}
         assert {t.status for t in trajectories} == {Status.COMPLETED}
-    first = [roots[0], partners["solve"][0], partners["judge"][0]]
+    first = [by_agent[role][0] for role in Court.roles]
     assert [words(t) for t in first] == [["r1", "r5"], ["r2", "r4"], ["r3"]]
     for trajectory, role in zip(first, Court.roles, strict=True):
         text = Characters().decode(trajectory.token_ids)
         assert all(f"{other}:" not in text for other in set(Court.roles) - {role})
-    trained = [*roots, *partners["solve"], *partners["judge"]]
-    assert {t.episode_id for t in batch.trained} == {t.episode_id for t in trained}
-    assert len(batch.trained) == len(trained)
+    assert {t.episode_id for t in batch.trained} == {t.episode_id for group in by_agent.values() for t in group}
+    assert len(batch.trained) == size * len(Court.roles)
 
 
 def test_payments_reach_turns_of_other_roles_exactly() -> None:
     batch = played()
-    root, solve, judge = (batch.trajectories[0], batch.partners["solve"][0], batch.partners["judge"][0])
+    root, solve, judge = (batch.by_agent[role][0] for role in Court.roles)
     assert root.turn_rewards.tolist() == [0.5, 5.0]
     assert solve.turn_rewards.tolist() == [1.5, 3.5]
     assert judge.turn_rewards.tolist() == [2.5]
@@ -126,4 +126,4 @@ def test_self_play_pays_winner_and_loser() -> None:
     engine = engine_of(lambda call, version: Reply(tokens(next(moves))))
     (batch,) = run_simulated(collect(engine, spec, groups_per_batch=1, max_running=1, tasks=2))
     assert [t.turn_rewards.tolist() for t in batch.trajectories] == [[0.0, 0.0, 1.0]] * 2
-    assert [t.turn_rewards.tolist() for t in batch.partners["player-1"]] == [[0.0, -1.0]] * 2
+    assert [t.turn_rewards.tolist() for t in batch.by_agent["player-1"]] == [[0.0, -1.0]] * 2

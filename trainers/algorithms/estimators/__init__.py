@@ -24,6 +24,7 @@ from trainers.algorithms.estimators.grpo import GRPO
 from trainers.algorithms.estimators.grpo_passk import GRPOPassK
 from trainers.algorithms.estimators.opo import OPO
 from trainers.algorithms.estimators.passk import PassK
+from trainers.algorithms.estimators.rae import RAE
 from trainers.algorithms.estimators.reinforce_pp import ReinforcePP
 from trainers.algorithms.estimators.reinforce_pp_baseline import ReinforcePPBaseline
 from trainers.algorithms.estimators.remax import ReMax
@@ -38,6 +39,7 @@ __all__ = [
     "GDPO",
     "GRPO",
     "OPO",
+    "RAE",
     "RLOO",
     "BilevelGAE",
     "CriticEstimator",
@@ -62,7 +64,7 @@ __all__ = [
 
 _OWN: tuple[type[Estimator], ...] = (
     *(GAE, TurnGAE, BilevelGAE, GRPO, DrGRPO, RLOO, OPO, GDPO, GRPOPassK, PassK),
-    *(ReinforcePP, ReinforcePPBaseline, ReMax, TurnGRPO, GiGPO, Fork),
+    *(ReinforcePP, ReinforcePPBaseline, ReMax, RAE, TurnGRPO, GiGPO, Fork),
 )
 #: Estimators by name.
 ESTIMATORS: dict[str, type[Estimator]] = with_plugins("textenvs.estimators", "adv_estimator", Estimator, _OWN)

@@ -39,8 +39,9 @@ from trainers.section import Fraction, Problems, Section
 from trainers.trajectory import Trajectory
 
 #: What the batch must hold for an estimator, besides the episodes: ``values`` of a critic, the return of a ``greedy``
-#: episode of each task, the reward ``terms`` by name, the ``anchor`` states that turns began in, ``forks``.
-Need: TypeAlias = Literal["critic", "greedy", "terms", "anchor", "forks"]
+#: episode of each task, the ``role_baseline`` of each episode's role, the reward ``terms`` by name, the ``anchor``
+#: states that turns began in, ``forks``.
+Need: TypeAlias = Literal["critic", "greedy", "role_baseline", "terms", "anchor", "forks"]
 
 #: Keeps the division by a standard deviation finite.
 EPS = 1e-6
@@ -69,8 +70,8 @@ class Estimator(Section):
 
     adv_estimator: str
     """`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, `remax` with a greedy
-    episode of each task (one more to play), `fork` with other replies in the same state (see `fork`); the others
-    compare the episodes of a group."""
+    episode of each task (one more to play), `rae` with a running mean of its role, `fork` with other replies in the
+    same state (see `fork`); the others compare the episodes of a group."""
     reward_credit: str = Field("as_earned", min_length=1)
     """Assignment of an episode's rewards to its turns: `as_earned`, all to the `last` turn, `spread` over all turns,
     `discounted` back to earlier turns, or your own `FILE.py:FUNCTION`. See docs/credit.md."""

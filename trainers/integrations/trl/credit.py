@@ -63,7 +63,7 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._algorithm = algorithm or TurnGRPO(
             baseline="group", norm_by_std=self.scale_rewards == "group", norm_adv=self.scale_rewards == "batch"
         )
-        if unmet := sorted(self._algorithm.needs & {"critic", "greedy", "forks"}):
+        if unmet := sorted(self._algorithm.needs & {"critic", "greedy", "role_baseline", "forks"}):
             raise ValueError(f"{self._algorithm.adv_estimator} needs {' and '.join(unmet)}, which TRL has not")
         if self._algorithm.use_kl_in_reward or self._algorithm.reward_credit != "as_earned":
             raise ValueError("TRL reads neither use_kl_in_reward nor reward_credit of an algorithm: leave them out")
