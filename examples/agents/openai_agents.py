@@ -10,7 +10,7 @@
 
 Each episode has a client of its own, because each has an event loop of its own, which connections belong to. An episode
 takes 25 ms of CPU time, twice as much as one of ``calculator.py``: hence fewer demonstrations. The tiny model's
-tokenizer spells the tool's description and its calls sign by sign, so a reply has 50 tokens and a conversation 450 to 520.
+tokenizer spells the tool's description and its calls sign by sign: a reply has 50 tokens, a conversation 450 to 520.
 ``python -m benchmarks.agents --program openai-agents`` trains three seeds.
 """
 
