@@ -22,6 +22,7 @@ from textenvs.evaluate.baselines import has_script, play_policy, split_tasks
 from textenvs.evaluate.plan import jobs
 from textenvs.evaluate.policies import AttackPolicy, ScriptedPolicy
 from textenvs.evaluate.runner import Stopped
+from textenvs.frozen_roles import FrozenRoles, check_frozen
 from textenvs.messages import user
 from textenvs.registry import constructor, parameters
 from textenvs.two_sides import TwoSides
@@ -139,9 +140,9 @@ def recorded_environments(config: PPOConfig) -> dict[str, dict[str, Any]]:
     """Return the environment by kind of episodes: ``id`` and ``options``; of a mixture, those of each component.
 
     :func:`textenvs.viewer.branches.environment_of` continues or replays episodes with it. It is empty if the user is
-    trained, whose messages only the model has.
+    trained, whose messages only the model has, or roles are frozen, which another model plays.
     """
-    if config.env.train_side != "policy":
+    if config.env.train_side != "policy" or config.env.frozen:
         return {}
     kinds: dict[str, dict[str, Any]] = {"train": {}, "validation": {}}
     for component in played(config):
@@ -190,8 +191,12 @@ def backend_of(
     kind, timeout = config.env.backend, config.rollout.step_timeout_s
     later = local and kind == "ray"
     spec = spec_of(config, component, kwargs)
+    if config.env.train_side != "policy":
+        spec = _two_sided(config, spec)
+    elif config.env.frozen and _has_roles(component, kwargs):
+        spec = _frozen(config, spec)
     return Backend(
-        spec if config.env.train_side == "policy" else _two_sided(config, spec),
+        spec,
         "process" if later else kind,
         tools=None if config.env.train_side == "user" else component.tools(kwargs),
         workers=None if later else config.env.workers,
@@ -209,6 +214,29 @@ def _two_sided(config: PPOConfig, spec: EnvSpec) -> EnvSpec:
         fixed = _addressed("env.assistant", {"user": assistant}, env.backend)["user"] if assistant else "expert"
     side = {"user": env.user, "fixed": fixed, "reward": env.user_reward, "refused_cost": env.refused_cost}
     return EnvSpec(TwoSides, {"id": spec.target, "options": spec.kwargs, **side})
+
+
+def _has_roles(component: Component, kwargs: Mapping[str, Any]) -> bool:
+    with closing(component.make(kwargs)) as env:
+        return len(env.roles) > 1
+
+
+def _frozen(config: PPOConfig, spec: EnvSpec) -> EnvSpec:
+    """Return the environment in which models play the frozen roles."""
+    frozen = {
+        role: _addressed(f"env.frozen.{role}", {"user": model}, config.env.backend)["user"]
+        for role, model in config.env.frozen.items()
+    }
+    return EnvSpec(FrozenRoles, {"id": spec.target, "options": spec.kwargs, "frozen": frozen})
+
+
+def _check_frozen(config: PPOConfig, env: TextEnv[Any]) -> None:
+    """Raise ``SetupError`` if a frozen role is none of the environment's, or its model's options are wrong."""
+    with setup_errors(f"env.frozen: {config.env.id}: ", ValueError):
+        check_frozen(env.roles, config.env.frozen)
+    for role, model in config.env.frozen.items():
+        with setup_errors(f"env.frozen.{role}: ", ValueError):
+            ChatSpec.of(model)
 
 
 def _check_sides(config: PPOConfig, env: TextEnv[Any]) -> None:
@@ -244,7 +272,9 @@ def _addressed(key: str, kwargs: Mapping[str, Any], backend: str) -> Mapping[str
 
 def served_folders(config: PPOConfig) -> list[str]:
     """Return the folders of users and judges that this process serves, without duplicates."""
-    arguments: list[Mapping[str, Any]] = [{"user": config.env.assistant}]
+    arguments: list[Mapping[str, Any]] = [
+        {"user": model} for model in (config.env.assistant, *config.env.frozen.values())
+    ]
     for component in played(config):
         arguments += [component.kwargs, {**component.kwargs, **component.val_kwargs}]
     options = [option for kwargs in arguments for option in folders_in(kwargs).values() if not option.get("base_url")]
@@ -254,8 +284,10 @@ def served_folders(config: PPOConfig) -> list[str]:
 def check_environments(config: PPOConfig) -> None:
     """Make all environments once, so that a mistake is found before anything is trained."""
     for component in played(config):
-        for kwargs in (component.training, component.validation):
+        for which, kwargs in (("training", component.training), ("validation", component.validation)):
             with closing(component.make(kwargs)) as env:
+                if config.env.frozen and (which == "training" or len(env.roles) > 1):
+                    _check_frozen(config, env)
                 if config.env.train_side != "policy":
                     _check_sides(config, env)
                 elif len(env.roles) > 1:
@@ -325,7 +357,7 @@ def references(config: PPOConfig) -> dict[str, float]:
         return {}
     (only,) = played(config)
     with closing(only.make()) as env:
-        if not has_script(env, "expert"):
+        if not has_script(env, "expert") or len(env.roles) > 1:  # of several, one is no opponent of the others
             return {}
         size = min(_SCRIPTED, task_count(only) or _SCRIPTED)
         indices, _ = split_tasks(env, size, 0, config.trainer.seed)

@@ -168,7 +168,7 @@ class DemonstrationSection(Section):
     """Conversations to imitate: .jsonl or .parquet with a column `messages`, and `tools` for rows with tools of their
     own; null plays the environment's scripted expert."""
     demonstrations: int = Field(20000, ge=1)
-    """Maximum episodes of the scripted expert; no more than `steps` times `batch_size` are needed."""
+    """Maximum conversations of the scripted expert; no more than `steps` times `batch_size` are needed."""
     mistake_rate: float = Field(0.3, ge=0, lt=1)
     """Share of the expert's turns replaced by careless replies, to show how to continue after one."""
     mistake_weight: float = Field(0.0, ge=0)

@@ -88,6 +88,10 @@ class PlayedEnvSection(OneEnvSection):
     message answers (`shared`); or the negative of these (`opposed`)."""
     refused_cost: float = Field(1.0, ge=0)
     """Cost of each user's message that is refused because it discloses what it must not, is empty or was cut off."""
+    frozen: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """In an environment of several roles: those that are not trained, with the model that plays each, in the form of
+    `env.kwargs.user` (`env.frozen.player-1.model=FOLDER` for a checkpoint's folder `model`, or a service's `model` and
+    `base_url`)."""
     backend: Literal["inline", "thread", "process", "ray"] = "inline"
     """Execution of environments: in the collector's event loop, in threads (for those that block), in processes (for
     those that may hang or crash), or in Ray actors (on the machines of a cluster)."""

@@ -180,6 +180,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from mixture_checks(config.env, config.data)
     yield from _curriculum_checks(config)
     yield from _side_checks(config)
+    yield from _frozen_checks(config)
     yield from _held_out_checks(config)
     yield from _compaction_checks(config)
     yield from _multiturn_checks(config)
@@ -337,6 +338,15 @@ def _side_checks(config: PPOConfig) -> Problems:
         elif warm.files is not None and warm.careless_steps:
             yield "warm_start.careless_steps", f"{reason}: it must be 0"
     yield from several_roles_checks(config, side)
+
+
+def _frozen_checks(config: PPOConfig) -> Problems:
+    """Check that frozen roles go with the kind of training."""
+    env = config.env
+    if env.frozen and env.mixture:
+        yield "env.frozen", "is of one environment, and env.mixture has several"
+    if env.frozen and env.train_side != "policy":
+        yield "env.frozen", f"does not go with env.train_side={env.train_side}, which has its own: env.assistant"
 
 
 def several_roles_checks(config: PPOConfig, side: str) -> Problems:

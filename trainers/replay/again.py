@@ -396,6 +396,10 @@ def read_iteration(recorded: RecordedRun, iteration: int, group: str | None) -> 
         raise ReplayError(f"{file.path} was written by an older version: it does not say what each group played")
     if config.env.train_side != "policy":
         raise ReplayError(f"episodes of a run with env.train_side={config.env.train_side} cannot be played again")
+    if config.env.frozen:
+        raise ReplayError(
+            "episodes of a run with env.frozen cannot be played again: the models' replies are not recorded"
+        )
     if config.env.curriculum.reverse_share:
         raise ReplayError(
             "episodes that begin in the middle (env.curriculum.reverse_share) cannot be played again: their files do "

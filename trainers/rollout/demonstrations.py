@@ -74,9 +74,10 @@ def play(
     mistake_weight: float = 0.0,
     step_timeout_s: float | None = None,
 ) -> Iterator[Demonstration]:
-    """Let the environment's scripted expert play ``count`` episodes, with careless replies among its turns.
+    """Yield ``count`` demonstrations by the environment's scripted expert, with careless replies among its turns.
 
-    Yields a demonstration for each conversation of an episode with replies to imitate: mostly one.
+    An episode has one for each of its conversations with replies to imitate, mostly one; those of the last are all
+    yielded.
     Its hooks ``demonstration`` and ``careless_reply`` reply. ``seed`` decides tasks, the demonstrator's randomness and
     the places of mistakes; only the first ``tasks`` tasks are played, ``None`` for all. ``mistake_rate``, in [0, 1), is
     the probability, at each turn, of a careless reply instead of the expert's; ``mistake_weight`` the imitation weight
@@ -116,9 +117,9 @@ def play(
                     f"{error}: a server must run and show its scripted replies (textenvs serve --allow expert); "
                     "else give conversations to imitate (files with a column 'messages'), or switch the warm start off"
                 ) from error
-            if any(any(talk.weights) for talk in talks):
-                played, without = played + 1, 0
-                yield from (_up_to_last_imitated(talk) for talk in talks if any(talk.weights))
+            if imitated := [talk for talk in talks if any(talk.weights)]:
+                played, without = played + len(imitated), 0
+                yield from map(_up_to_last_imitated, imitated)
 
 
 def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

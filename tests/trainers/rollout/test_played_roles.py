@@ -14,8 +14,9 @@ from collector_helpers import Characters, collect, engine_of, tokens
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Reply
-from textenvs import Task, TextEnv, Turn
-from textenvs.messages import user
+from textenvs import Task, TextEnv, Turn, frozen_roles
+from textenvs.chat.answer import Completion
+from textenvs.messages import assistant, user
 from trainers.rollout.collector import Batch
 from trainers.rollout.environments import EnvSpec
 from trainers.trajectory import Status, Trajectory
@@ -127,3 +128,22 @@ def test_self_play_pays_winner_and_loser() -> None:
     (batch,) = run_simulated(collect(engine, spec, groups_per_batch=1, max_running=1, tasks=2))
     assert [t.turn_rewards.tolist() for t in batch.trajectories] == [[0.0, 0.0, 1.0]] * 2
     assert [t.turn_rewards.tolist() for t in batch.by_agent["player-1"]] == [[0.0, -1.0]] * 2
+
+
+def test_frozen_role_has_no_trajectory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Judge:
+        async def complete(self, observation: Any, **_: Any) -> Completion:
+            return Completion("j", assistant("j"), "stop", None)
+
+    async def client_for(spec: Any) -> Judge:
+        return Judge()
+
+    monkeypatch.setattr(frozen_roles, "client_for", client_for)
+    frozen = {"id": "tests/court", "options": {}, "frozen": {"judge": {"model": "m"}}}
+    engine = engine_of(lambda call, version: Reply(tokens("r")))
+    spec = EnvSpec(frozen_roles.FrozenRoles, frozen)
+    (batch,) = run_simulated(collect(engine, spec, groups_per_batch=1, max_running=1, tasks=1))
+    assert sorted(batch.by_agent) == ["ask", "solve"]
+    assert batch.by_agent["ask"][0].turn_rewards.tolist() == [0.5, 5.0]
+    assert batch.by_agent["solve"][0].turn_rewards.tolist() == [1.5, 3.5]
+    assert "solve: j" in Characters().decode(batch.by_agent["solve"][0].token_ids)
