@@ -18,6 +18,7 @@ import pytest
 from estimating import estimate
 from trajectories import action_batch
 
+from trainers.algorithms.baselines import RoleBaselines
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.estimators import ESTIMATORS, normalize
 from trainers.algorithms.losses import token_weights
@@ -103,6 +104,14 @@ def exact_values(number: int) -> np.ndarray:
 WRONG = np.array([0.3, -0.2, 0.7, 0.1])  # a critic that knows nothing
 
 
+def role_baselines(chosen: Sequence[Path]) -> np.ndarray:
+    """Return what ``rae`` compares these episodes with, which are all of one role and change its mean in turn."""
+    baselines = RoleBaselines()
+    baselines.load_state_dict({"player": 0.4})
+    returns = np.array([sum(path.rewards) for path in chosen])
+    return baselines.observe(["player"] * len(chosen), returns, np.ones(len(chosen), np.bool_), 0.5)
+
+
 def all_batches(exact: bool) -> list[tuple[float, ActionBatch, np.ndarray]]:
     """Each batch with its probability and the scores of its tokens."""
     values = [exact_values(number) if exact else WRONG for number in range(len(TASKS))]
@@ -119,6 +128,7 @@ def all_batches(exact: bool) -> list[tuple[float, ActionBatch, np.ndarray]]:
             greedy=np.array([sum(greedy[g].rewards) for g in group]),
             terms=np.array([[path.rewards[0], sum(path.rewards[1:])] for path in chosen]),
             score_norms=np.square(scores).sum(1),
+            role_baseline=role_baselines(chosen),
         )
         outcomes.append((chance_of(chosen), batch, scores))
     return outcomes
@@ -148,6 +158,7 @@ UNBIASED: list[tuple[str, dict[str, Any]]] = [
     ("rloo", {}),
     ("rloo", {"baseline": "mixed"}),
     ("rloo", {"baseline": "optimal_token"}),
+    ("rae", {}),
     ("remax", {}),
     ("turn_grpo", {}),
     ("turn_grpo", {"baseline": "mixed"}),
