@@ -504,8 +504,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             if len(self.roles) == 1:
                 contexts, start = enter_context(contexts, current, context)
             else:
-                waiting_talk = state.waiting.get(role) if turn.context is None else None
-                contexts, owners, start = enter_context_of_role(state, current, context, role, waiting_talk)
+                contexts, owners, start = enter_context_of_role(state, current, context, role)
             news = (*news, *(context[start:] if start else ()))  # what a context begins with is an opening
         spent = None if turn.terminated else self.spent_budget(news)
         if spent != "max_user_turns":  # the user has no turn left: nothing more is said

@@ -12,6 +12,7 @@ from .chat.spec import SpecLike
 from .event_loop import wait_for
 from .messages import Message, Messages, copy_messages
 from .registry import make
+from .turn import own_terms
 
 StepResult: TypeAlias = Any
 
@@ -61,7 +62,7 @@ class FrozenRoles:
         for parts in paid.values():
             _add(terms, parts)
         earlier = {number: parts for number, parts in paid.items() if number != own}
-        info = {**info, "role": self._role, "terms": terms, "earlier": earlier}
+        info = {**info, "role": self._role, "terms": terms, "earlier": earlier, "own_terms": paid[own]}
         return observation, fsum(terms.values()), terminated, truncated, info
 
     async def _go_on(self, result: StepResult, paid: dict[int, dict[str, float]]) -> StepResult:
@@ -90,14 +91,12 @@ class FrozenRoles:
 
     def _pay(self, result: StepResult, paid: dict[int, dict[str, float]]) -> None:
         """Add what a turn of the environment paid to the caller's turns."""
-        _, reward, _, _, info = result
-        own = dict(info["terms"] or {"reward": reward})
+        info = result[4]
         for number, parts in info.get("earlier", {}).items():
-            own = {name: value - parts.get(name, 0.0) for name, value in own.items()}
             if (step := self._numbers[number]) is not None:
                 _add(paid.setdefault(step, {}), parts)
         if (step := self._numbers[-1]) is not None:
-            _add(paid[step], own)
+            _add(paid[step], own_terms(info))
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> StepResult:
         return wait_for(self.areset(seed=seed, options=options))

@@ -296,21 +296,18 @@ def conversations_of(
 
 
 def enter_context_of_role(
-    state: EpisodeState, current: Messages, context: Messages, role: str, waiting: Messages | None
+    state: EpisodeState, current: Messages, context: Messages, role: str
 ) -> tuple[tuple[Messages, ...], tuple[str, ...], int]:
     """Return what :func:`enter_context` does where several roles act, and second, whose the conversations are.
 
-    The context continues one of ``role``'s own: ``waiting``, if that is known, or else the longest.
+    The context continues the longest of ``role``'s own.
     """
     conversations, owners = (*state.contexts, current), (*state.context_roles, state.role)
     own = [place for place, owner in enumerate(owners) if owner == role]
-    if waiting is None:
-        begun = [place for place in own if context[: len(conversations[place])] == conversations[place]]
-    else:
-        begun = [place for place in own if conversations[place] == waiting]
-    if not begun:
+    beginnings = [place for place in own if context[: len(conversations[place])] == conversations[place]]
+    if not beginnings:
         return conversations, owners, 0
-    place = max(begun, key=lambda place: (len(conversations[place]), place))
+    place = max(beginnings, key=lambda place: (len(conversations[place]), place))
     start = len(conversations[place])
     if place == len(state.contexts):
         return state.contexts, state.context_roles, start

@@ -8,30 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_envs import ROLES, Talk
 
-from textenvs import Task, TextEnv, Turn
+from textenvs import Turn
 from textenvs.compaction import Compact
 from textenvs.messages import user
 from textenvs.turn import transcript_of
-
-ROLES = ("solver", "critic", "judge")
-
-
-class Talk(TextEnv[Any]):
-    """Each reply says who speaks next, and pays all turns so far."""
-
-    roles = ROLES
-
-    def __init__(self, same: bool = False, **options: Any) -> None:
-        super().__init__([Task("task", "tests", (user("Begin."),), ground_truth="")], **options)
-        self.same = same
-
-    def respond(self, reply: Any) -> Turn:
-        number, name = self.state.assistant_turns - 1, reply["content"]
-        if name == "end":
-            earlier = {turn: {"paid": float(turn + 1)} for turn in range(number)}
-            return Turn(terminated=True, stop="over", terms={"paid": float(number + 1)}, earlier=earlier)
-        return Turn([user("Begin." if self.same else f"news {number}")], role=name)
 
 
 @given(speakers=st.lists(st.sampled_from(ROLES), max_size=8), same=st.booleans(), cut=st.integers(0, 8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 from textenvs import EnvironmentFailure, EpisodeState, Task, TextEnv, Turn
 from textenvs.messages import tool, user, visible_text
@@ -130,3 +131,23 @@ class Contexts(TextEnv[EpisodeState]):
             case "end":
                 return Turn(terminated=True, stop="solved", reward=1.0)
         return Turn([new])
+
+
+ROLES = ("solver", "critic", "judge")
+
+
+class Talk(TextEnv[Any]):
+    """Each reply says who speaks next, and pays all turns so far."""
+
+    roles = ROLES
+
+    def __init__(self, same: bool = False, **options: Any) -> None:
+        super().__init__([Task("task", "tests", (user("Begin."),), ground_truth="")], **options)
+        self.same = same
+
+    def respond(self, reply: Any) -> Turn:
+        number, name = self.state.assistant_turns - 1, reply["content"]
+        if name == "end":
+            earlier = {turn: {"paid": float(turn + 1)} for turn in range(number)}
+            return Turn(terminated=True, stop="over", terms={"paid": float(number + 1)}, earlier=earlier)
+        return Turn([user("Begin." if self.same else f"news {number}")], role=name)

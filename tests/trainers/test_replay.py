@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import program_envs
 import pytest
+import yaml
 from ppo_runs import in_process
 
 from textenvs import Turn
@@ -25,7 +26,7 @@ from trainers.learner.optim import Optimizer
 from trainers.replay import again as replaying
 from trainers.replay.__main__ import main
 from trainers.replay.again import replay
-from trainers.replay.compare import STAGES, Report
+from trainers.replay.compare import STAGES, ReplayError, Report
 from trainers.rewards import credit_assignment
 from trainers.trajectory import read_parquet
 
@@ -54,6 +55,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="trainers")  # put back after the test: loggers are the whole process's
+
+
+def test_episodes_of_several_roles_are_refused(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("textarena", reason="needs the extra 'textarena'")
+    copy = tmp_path / "run"
+    shutil.copytree(folder, copy)
+    path = copy / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["env"] |= {"id": "textenv/textarena", "kwargs": {"game": "TicTacToe-v0", "opponent": "self"}}
+    path.write_text(yaml.safe_dump(config))
+    with pytest.raises(ReplayError, match="several roles .player-0, player-1 of textenv/textarena. cannot be played"):
+        again(copy)
 
 
 def again(folder: Path, iteration: int = 3, group: str | None = None) -> Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..evaluate.baselines import has_script
 from ..messages import FunctionCall, Message, assistant, transcript
 from ..text import plural, printable
 from ..tool_env import ToolEnv
-from ..turn import enter_context, messages_of_turn
+from ..turn import messages_of_turn, own_terms
 from .arguments import COMMANDS
 from .common import CommandError, open_environment, parse_options
 
@@ -49,6 +49,7 @@ class Game:
         self._before: list[tuple[Any, float, int]] = []  # what undo goes back to: snapshot, return, messages shown
         self._return = 0.0
         self._shown = 0
+        self._roles: list[str] = []  # of several: whose each reply was
         self._calls = 0
 
     def play(self, seed: int | None) -> None:
@@ -78,8 +79,10 @@ class Game:
             _, info = self.env.reset(seed=seed, options=self.options)
         except (ValueError, ImportError, ChatError, ConnectionError, EnvironmentFailure) as error:
             raise CommandError(f"the episode cannot be opened: {error}", 2) from error
-        self._before, self._return, self._shown = [], 0.0, 0
+        self._before, self._return, self._shown, self._roles = [], 0.0, 0, []
         _say(f"Type a reply, or :help.\n--- task {info['task_key']} ---")
+        if of_role := self._of_role():
+            _say(f"[a context{of_role} begins]")
         if getattr(self.env, "tool_schemas", ()):
             self._list_tools()
         self._show_new()
@@ -123,16 +126,26 @@ class Game:
         if context is not None:
             if added[1:]:
                 _say(transcript(added[1:]))
-            _, self._shown = enter_context(contexts, (*conversation, *added), context)
-            _say(f"[a context of {plural(self._shown, 'message')} continues]" if self._shown else "[a context begins]")
+            # That which continues is left no more.
+            entered = [old for old in contexts if not any(old is left for left in self.env.state.contexts)]
+            self._shown = len(entered[0]) if entered else 0
+            what = f"a context{self._of_role()}"
+            _say(f"[{what} of {plural(self._shown, 'message')} continues]" if self._shown else f"[{what} begins]")
         self._show_new()
-        terms = ", ".join(f"{name} {value:+g}" for name, value in info["terms"].items())
         metrics = "".join(f"; {name} {value:g}" for name, value in info["metrics"].items())
-        _say(f"[reward {reward:+g} = {terms}{metrics}]")
+        _say(f"[reward {reward:+g} = {_terms(info['terms'])}{metrics}]")
+        if len(self.env.roles) > 1:
+            self._roles = [*self._roles[: info["assistant_turns"] - 1], before[0].role]
+            for number, terms in [*info.get("earlier", {}).items(), (len(self._roles) - 1, own_terms(info))]:
+                if any(terms.values()):
+                    _say(f"  {self._roles[number]}, reply {number + 1}: {_terms(terms)}")
         if terminated or truncated:
             how = "terminated" if terminated else "truncated"
             why = f" ({info['failure']})" if info["failed"] else ""
             _say(f"--- {how}: {info['stop']}{why}; return {self._return:+g} ---\n:next, :undo or :quit")
+
+    def _of_role(self) -> str:
+        return f" of {self.env.state.role}" if len(self.env.roles) > 1 else ""
 
     def _call(self, words: str) -> None:
         name, _, arguments = words.strip().partition(" ")
@@ -194,6 +207,10 @@ class Game:
                 text = text.replace(instructions, "[how to call the tools: :tools]")
             _say(text)
         self._shown = len(messages)
+
+
+def _terms(terms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:+g}" for name, value in terms.items())
 
 
 def _say(text: str) -> None:

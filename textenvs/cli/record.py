@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from contextlib import closing
 from pathlib import Path
 from string import Template
 
 from ..evaluate.records import read_folder
 from . import evaluate
 from .arguments import COMMANDS
-from .common import CommandError
+from .common import CommandError, open_environment, parse_options
 
 _ID = "textenv/agent"
 #: Options of the command line that are options of the environment.
@@ -26,6 +27,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("call_format is native in a record: each run that imitates it has a format of its own", 2)
     words = [*(f"{name}={value}" for name, value in own.items()), *arguments.options]
     arguments.id, arguments.options = _ID, [*words, "call_format=native"]
+    with closing(open_environment(_ID, parse_options(arguments.options))) as env:
+        if env.tasks.size is None:
+            raise CommandError(
+                f"{env.tasks.name} have no end, so training would not meet the recorded ones again: give a file of "
+                "tasks (--tasks), or a named data set",
+                2,
+            )
     status = evaluate.run(arguments)
     _, records = read_folder(arguments.out)
     names = {

@@ -97,6 +97,7 @@ def _sample(record: Record, model: str) -> dict[str, Any]:
             "turn_rewards": list(record.turn_rewards),
             **({"notes": list(record.notes)} if record.notes else {}),
             **({"contexts": [list(map(_message, context)) for context in record.contexts]} if record.contexts else {}),
+            **({"context_roles": list(record.context_roles)} if record.context_roles else {}),
         },
         "model_usage": _usage(model, [record]),
         "turn_count": record.assistant_turns,
@@ -105,6 +106,7 @@ def _sample(record: Record, model: str) -> dict[str, Any]:
         text = f"{record.stop}: {record.failure}"
         return sample | {"error": {"message": text, "traceback": text, "traceback_ansi": text}}
     numbers = {"return": record.total, **_prefixed("term", record.terms), **_prefixed("metric", record.metrics)}
+    numbers |= _prefixed("return", record.role_returns)
     success = {"value": "C" if record.success else "I"}
     sample["scores"] = {"success": success} | {name: {"value": value} for name, value in numbers.items()}
     if record.truncated:

@@ -28,7 +28,8 @@ EPISODES = "episodes.jsonl"
 RESULTS = "results.parquet"
 SUMMARY = "summary.json"
 
-_MAY_LACK = ("user_messages", "contexts", "reply_places", "notes")  # what a line leaves out where it is empty
+# What a line leaves out where it is empty.
+_MAY_LACK = ("user_messages", "contexts", "reply_places", "context_roles", "role_terms", "notes")
 _SYNC_EVERY_S = 1.0  # only a machine that loses power loses what was written and not synced
 
 
@@ -100,6 +101,8 @@ class Record:
     contexts: tuple[Messages, ...] = ()  # conversations that were left before, in the order in which they were
     # Of several conversations: the number of that of each turn's reply, in (*contexts, messages), and its place there.
     reply_places: tuple[tuple[int, int], ...] = ()
+    context_roles: tuple[str, ...] = ()  # of several roles: whose each conversation is, of (*contexts, messages)
+    role_terms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # terms by role, of those that acted
     user_messages: Messages = ()  # the same from the side of a model that plays the user; empty without one
     notes: tuple[Any, ...] = ()  # what the policy kept of each turn; empty where it kept nothing of any
 
@@ -111,6 +114,11 @@ class Record:
     def total(self) -> float:
         """The episode's return: the sum of its turns' rewards."""
         return float(sum(self.turn_rewards))
+
+    @property
+    def role_returns(self) -> dict[str, float]:
+        """The returns of several roles, of those that acted."""
+        return {role: float(sum(terms.values())) for role, terms in self.role_terms.items()}
 
     def to_json(self) -> str:
         value = asdict(self)
@@ -142,6 +150,7 @@ class Record:
         row |= {"turn_rewards": list(self.turn_rewards), "return": self.total}
         row |= {f"term/{name}": value for name, value in terms.items()}
         row |= {f"metric/{name}": value for name, value in metrics.items()}
+        row |= {f"return/{role}": value for role, value in self.role_returns.items()}
         texts = {"messages": messages, **optional}
         return row | {name: json.dumps(value, ensure_ascii=False) for name, value in texts.items()}
 
@@ -289,7 +298,8 @@ def _line_format() -> TypeAdapter[Any]:
     hints |= dict.fromkeys(("messages", "user_messages", "contexts", "notes"), tuple[Any, ...])
     hints |= dict.fromkeys(("task", "sample", "task_index"), Natural)
     hints |= dict.fromkeys(("terms", "metrics"), dict[str, float])
-    absent = dict.fromkeys(_MAY_LACK, ())
+    hints["role_terms"] = dict[str, dict[str, float]]
+    absent: dict[str, Any] = {**dict.fromkeys(_MAY_LACK, ()), "role_terms": {}}
     config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
     names: dict[str, Any] = {
         column.name: (hints[column.name], absent.get(column.name, ...)) for column in fields(Record)

@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from math import fsum
@@ -208,8 +208,9 @@ class _Episode:
         self._policy = policy
         self._player: Player | None = None
         self._reply = Reply("")  # the last one
-        self._size = 0  # of the conversation before it
+        self._size, self._role = 0, ""  # of the conversation before it: its size, and whose it is
         self._places = _ReplyPlaces()
+        self._roles: list[str] = []  # of several: whose each turn was
         self._stats = stats
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
@@ -225,7 +226,7 @@ class _Episode:
     async def ask(self, conversation: Messages) -> str | Message:
         if self._player is None:
             self._player = self._policy.start(self.env, self.record.seed)
-        self._size = len(conversation)
+        self._size, self._role = len(conversation), self.env.state.role
         with _environments_errors():
             tools = tools_of(self.env)  # of a program, those of its call
         try:
@@ -252,6 +253,7 @@ class _Episode:
         conversation, reward, terminated, truncated, info = result
         old, state = self.record, self.env.state
         terms = {**old.terms, **{name: old.terms.get(name, 0.0) + value for name, value in info["terms"].items()}}
+        self._roles.append(self._role)
         with _environments_errors():
             check_numbers("an episode's rewards and terms, summed,", {"return": old.total + reward, **terms})
             check_numbers("the metrics", info["metrics"])
@@ -275,6 +277,8 @@ class _Episode:
             messages=conversation,
             contexts=tuple(map(copy_messages, state.contexts)),
             reply_places=self._places.listed(),
+            context_roles=self._context_roles(),
+            role_terms=_by_role(old.role_terms, info, self._roles) if len(self.env.roles) > 1 else {},
             user_messages=info.get("user_messages", ()),
             notes=_noted(old, reply),
         )
@@ -289,7 +293,12 @@ class _Episode:
             failure=None if over.failure is None else excerpt(clean_text(over.failure), _FAILURE_CHARS),
             messages=copy_messages(self.env.state.messages),
             contexts=tuple(map(copy_messages, self.env.state.contexts)),
+            context_roles=self._context_roles(),
         )
+
+    def _context_roles(self) -> tuple[str, ...]:
+        state = self.env.state
+        return (*state.context_roles, state.role) if len(self.env.roles) > 1 else ()
 
 
 class _ReplyPlaces:
@@ -360,6 +369,19 @@ def _paid(before: tuple[float, ...], info: Mapping[str, Any], reward: float) -> 
         return (*before, reward)
     paid = (fsum(earlier.get(number, {}).values()) for number in range(len(before)))
     return (*map(add, before, paid), fsum(own_terms(info).values()))
+
+
+def _by_role(
+    before: Mapping[str, Mapping[str, float]], info: Mapping[str, Any], roles: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return the terms of roles with what a step pays; ``roles`` say whose each turn is, its own the last."""
+    total = {role: {**terms} for role, terms in before.items()}
+    earlier = info.get("earlier", {})
+    for number, terms in [*earlier.items(), (len(roles) - 1, own_terms(info))]:
+        of_role = total.setdefault(roles[number], {})
+        for name, value in terms.items():
+            of_role[name] = of_role.get(name, 0.0) + value
+    return total
 
 
 def _add(total: Number | None, amount: Number | None) -> Number | None:

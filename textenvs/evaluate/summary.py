@@ -24,7 +24,8 @@ def summarize(records: Iterable[Record]) -> dict[str, Any]:
     are ``None`` where one task is all there is. Counts are ``tasks``, ``episodes``, ``failed``, and by their kinds
     ``stops`` and ``failures``; all else is over the episodes that did not fail. ``pass_hat_k`` and ``pass_at_k`` are
     over the tasks with at least ``k`` such episodes (``tasks``), ``terms`` an episode's sums (0 where it has none),
-    ``metrics`` the last value, over the episodes that have it. :data:`COUNTED` are there where they were counted,
+    ``metrics`` the last value, over the episodes that have it; of several ``roles``, each has its ``return`` and
+    ``terms``, over the episodes in which it acted. :data:`COUNTED` are there where they were counted,
     ``cost`` is the sum over all episodes, in US dollars. Undefined values (the mean of no episodes) are absent.
     """
     ordered = sorted(records, key=lambda record: record.place)
@@ -58,6 +59,8 @@ def _numbers(records: Sequence[Record]) -> dict[str, Any]:
     numbers["return"] = _mean((record.task, record.total) for record in good)
     terms = dict.fromkeys(name for record in good for name in record.terms)
     numbers["terms"] = {name: _mean((record.task, record.terms.get(name, 0.0)) for record in good) for name in terms}
+    if roles := dict.fromkeys(role for record in good for role in record.role_terms):
+        numbers["roles"] = {role: _of_role(role, good) for role in roles}
     numbers["metrics"] = {
         name: _mean((record.task, record.metrics[name]) for record in good if name in record.metrics)
         for name in dict.fromkeys(name for record in good for name in record.metrics)
@@ -71,6 +74,16 @@ def _numbers(records: Sequence[Record]) -> dict[str, Any]:
     if costs := [record.cost for record in records if record.cost is not None]:
         numbers["cost"] = math.fsum(costs)
     return numbers
+
+
+def _of_role(role: str, records: Sequence[Record]) -> dict[str, Any]:
+    """Return a role's mean return and terms, over the episodes in which it acted."""
+    played = [(record.task, record.role_terms[role]) for record in records if role in record.role_terms]
+    names = dict.fromkeys(name for _, terms in played for name in terms)
+    return {
+        "return": _mean((task, sum(terms.values())) for task, terms in played),
+        "terms": {name: _mean((task, terms.get(name, 0.0)) for task, terms in played) for name in names},
+    }
 
 
 def _by_task(values: Iterable[tuple[int, float]]) -> list[list[float]]:
@@ -139,6 +152,10 @@ def _lines(numbers: Mapping[str, Any]) -> Iterator[list[str]]:
     yield _line("return", numbers["return"], _SIGNED)
     for name, value in numbers["terms"].items():
         yield _line(f"  {name}", value, _SIGNED)
+    for role, own in numbers.get("roles", {}).items():
+        yield _line(f"return of {role}", own["return"], _SIGNED)
+        for name, value in own["terms"].items():
+            yield _line(f"  {name}", value, _SIGNED)
     yield _line("assistant turns", numbers["assistant_turns"], _plain)
     yield _line("user turns", numbers["user_turns"], _plain)
     yield _line("truncated", numbers["truncated"], _PERCENT)

@@ -389,6 +389,7 @@ class Host:
             name: {
                 "tasks": {"name": env.tasks.name, "size": env.tasks.size, "digest": self._digests[name]},
                 "nondeterministic": self.offers[name].nondeterministic,
+                "roles": list(env.roles),
                 **{limit: getattr(env, limit) for limit in ("max_assistant_turns", "max_user_turns")},
                 **{tools: list(getattr(env, tools, ())) for tools in ("tool_schemas", "tools_not_in_prompt")},
             }

@@ -204,6 +204,7 @@ class Facts(Answer):
     """Description of an environment."""
 
     tasks: RemoteTasks
+    roles: Annotated[list[str], Field(min_length=1)] = ["assistant"]
     max_assistant_turns: PositiveInt | None
     max_user_turns: PositiveInt | None
     tool_schemas: list[dict[str, Any]]
@@ -229,7 +230,9 @@ class Scored(Answer):
     scores: dict[str, Number]
 
 
-class _OpenedInfo(Answer):
+class OpenedInfo(Answer):
+    """What an observation is of: the task, and with several roles, whose it is (``role``)."""
+
     task_key: str
     data_source: str
     task_index: int
@@ -241,10 +244,10 @@ class Opened(Answer):
     turn: Count
     messages: Conversation
     contexts: Conversations = ()
-    info: _OpenedInfo
+    info: OpenedInfo
 
 
-class _SteppedInfo(_OpenedInfo):
+class _SteppedInfo(OpenedInfo):
     terms: dict[str, Number]
     earlier: Annotated[dict[int, dict[str, Number]], BeforeValidator(_by_number)] = Field(default_factory=dict)
     own_terms: dict[str, Number] = Field(default_factory=dict)

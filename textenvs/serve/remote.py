@@ -26,12 +26,12 @@ from pydantic import ValidationError
 from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn, as_reply
 from ..messages import Message, Messages, copy_messages, text_of
 from ..task import Task
-from ..text import excerpt
+from ..text import excerpt, quoted
 from ..trust import is_loopback, origin
-from ..turn import enter_context
+from ..turn import enter_context, enter_context_of_role
 from . import protocol
 from .client import Client, RemoteError, shared_client
-from .protocol import Answer, Opened, Refusal, Stepped, decode, encode
+from .protocol import Answer, Opened, OpenedInfo, Refusal, Stepped, decode, encode
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
@@ -114,6 +114,7 @@ class Remote(TextEnv[RemoteState]):
         self.remote_env, facts = _chosen(
             _checked(protocol.Described, description, url), env or os.environ.get(ENV_VARIABLE), url
         )
+        self.roles = tuple(facts.roles)
         self.tool_schemas, self.tools_not_in_prompt = facts.tool_schemas, facts.tools_not_in_prompt
         super().__init__(
             facts.tasks,
@@ -143,7 +144,7 @@ class Remote(TextEnv[RemoteState]):
         info = opened.info
         state.task_index = info.task_index
         state.task = Task(info.task_key, info.data_source, opened.messages, None)
-        state.opened = encode(info.model_dump()).decode()
+        state.opened, state.role = encode(info.model_dump()).decode(), self._role(info)
         return opened.messages
 
     async def respond(self, reply: Message) -> Turn:
@@ -194,16 +195,30 @@ class Remote(TextEnv[RemoteState]):
         state.events += (encode({"action": _action(state.messages[-1])}).decode(),)
         state.played += 1
         state.messages = (*state.messages[:-1], *answer.messages)
+        role = self._role(answer.info)
         if answer.context is not None:
-            contexts, start = enter_context(state.contexts, state.messages, answer.context)
+            if len(self.roles) == 1:
+                contexts, start = enter_context(state.contexts, state.messages, answer.context)
+            else:
+                owners: tuple[str, ...]
+                contexts, owners, start = enter_context_of_role(state, state.messages, answer.context, role)
+                state.context_roles = owners
             self._print_context(contexts, start)
             state.messages, state.contexts = answer.context, contexts
+        state.role = role
         state.return_so_far += answer.reward
         state.user_turns = answer.info.user_turns
         state.terminated, state.truncated, state.stop = answer.terminated, answer.truncated, answer.info.stop
         if self.render_mode == "human":
             self.render()
         return copy_messages(state.messages), answer.reward, state.terminated, state.truncated, info
+
+    def _role(self, info: OpenedInfo) -> str:
+        """Return who acts next, as the server says where there are several."""
+        role = (info.model_extra or {}).get("role", self.roles[0])
+        if role not in self.roles:
+            raise RemoteError(f"{self.url} names the role {quoted(role, 60)}, and there are {', '.join(self.roles)}")
+        return str(role)
 
     def close(self) -> None:  # the connection stays, for other environments of this process
         self._drop()

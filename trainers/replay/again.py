@@ -400,6 +400,13 @@ def read_iteration(recorded: RecordedRun, iteration: int, group: str | None) -> 
         raise ReplayError(
             "episodes of a run with env.frozen cannot be played again: the models' replies are not recorded"
         )
+    for component in environments_played(config):
+        with contextlib.closing(component.make(component.training)) as env:
+            if len(env.roles) > 1:
+                raise ReplayError(
+                    f"episodes of several roles ({', '.join(env.roles)} of {component.id}) cannot be played again: "
+                    "their files do not say in which order the roles spoke"
+                )
     if config.env.curriculum.reverse_share:
         raise ReplayError(
             "episodes that begin in the middle (env.curriculum.reverse_share) cannot be played again: their files do "

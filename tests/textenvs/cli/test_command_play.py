@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from served import TOYS, Running
+from toy_envs import Talk
 
 import textenvs
 from textenvs.chat import BudgetExceeded
@@ -57,6 +58,25 @@ def test_a_whole_episode_is_shown(env, capsys):
     assert "[reward +0 = correct +0, format +0, extra_turn +0;" in out
     assert "[reward +0.65 = correct +1, format +0, extra_turn -0.35;" in out
     assert "--- terminated: solved; return +0.65 ---" in out
+
+
+def test_roles_are_named(capsys):
+    play(Talk(), "critic", "judge", ":undo", "solver", "end", ":quit")
+    out = capsys.readouterr().out
+    shown = [line for line in out.splitlines() if line.startswith(("[", "  "))]
+    assert shown == [
+        "[a context of solver begins]",
+        "[a context of critic begins]",
+        "[reward +0 = reward +0]",
+        "[a context of judge begins]",
+        "[reward +0 = reward +0]",
+        "[a context of solver of 2 messages continues]",
+        "[reward +0 = reward +0]",
+        "[reward +6 = paid +6]",
+        "  solver, reply 1: paid +1",
+        "  critic, reply 2: paid +2",
+        "  solver, reply 3: paid +3",
+    ]
 
 
 def test_a_reply_of_several_lines(env):

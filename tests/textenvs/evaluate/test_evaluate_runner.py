@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from evaluate_envs import AsyncSay, BlockingSay, Say
 from skip_time import skip
+from toy_envs import Talk
 
 from textenvs import Turn
 from textenvs.chat import BudgetExceeded, CacheError
@@ -25,11 +26,13 @@ from textenvs.evaluate.policies import (
     Stopped,
     load_function,
 )
+from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import Stats, play, run, show_progress, tools_of
-from textenvs.evaluate.summary import summarize
+from textenvs.evaluate.summary import report, summarize
 from textenvs.messages import assistant, user
 from textenvs.threads import Calls
 
+ROLES = {"solver": 6.0, "critic": 4.0}  # what their turns earn: 1 + 2 + 3 and 4, and the judge does not act
 KINDS = (Say, AsyncSay, BlockingSay)
 
 
@@ -46,6 +49,23 @@ def calls(env):
 def by_place(records):
     assert len({record.place for record in records}) == len(records)
     return {record.place: record for record in records}
+
+
+def test_roles_have_returns_of_their_own():
+    policy = TaskPolicy(lambda task, turn: ["solver", "solver", "critic", "end"][turn])
+    (record,) = played(jobs([0], 1, 0), Talk, policy)
+    assert {role: terms["paid"] for role, terms in record.role_terms.items()} == ROLES
+    assert record.context_roles == ("solver", "critic")
+    assert (len(record.contexts), record.reply_places) == (1, ((0, 1), (0, 3), (0, 5), (1, 1)))
+    assert Record.from_json(record.to_json()) == record
+    assert {name: value for name, value in record.to_row().items() if name.startswith("return")} == {
+        "return": 10.0,
+        "return/solver": 6.0,
+        "return/critic": 4.0,
+    }
+    summary = summarize([record])
+    assert {role: own["return"]["value"] for role, own in summary["all"]["roles"].items()} == ROLES
+    assert re.search(r"return of critic +\+4.000.*\n  paid +\+4.000", report(summary))
 
 
 class TaskPolicy:

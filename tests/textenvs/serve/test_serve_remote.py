@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from served import TOKEN, TOYS, running, soon
 from test_late_rewards import Late
-from toy_envs import Contexts, Guess, ToyTasks
+from toy_envs import ROLES, Contexts, Guess, Talk, ToyTasks
 
 import textenvs
 from textenvs import EnvironmentFailure, Task, TextVectorEnv, Turn
@@ -84,6 +84,20 @@ def test_contexts_are_those_of_the_direct_episode():
         remote.restore(saved)
         with pytest.raises(RemoteError, match="it went otherwise"):
             remote.step("more")
+
+
+def test_roles_are_those_of_the_direct_episode():
+    with running({"talk": Talk}) as server:
+        direct, remote = Talk(), server.remote("talk")
+        assert remote.roles == ROLES
+        assert remote.reset(seed=2) == direct.reset(seed=2)
+        for action in ("critic", "critic", "solver", "judge", "critic", "end"):
+            fork = remote.fork()
+            result = direct.step(action)
+            for env in (fork, remote):  # a fork is played again on the server
+                assert env.step(action) == result
+                for name in ("messages", "contexts", "context_roles", "role"):
+                    assert getattr(env.state, name) == getattr(direct.state, name)
 
 
 def test_late_rewards_name_their_turns():

@@ -108,8 +108,9 @@ def test_program_of_several_roles_is_trained() -> None:
     tasks = [Task("task", "tests", (user("?"),), ground_truth="")]
     spec = EnvSpec("textenv/agent", {"agent": propose_and_solve, "roles": ["solver", "proposer"], "tasks": tasks})
     (batch,) = asyncio.run(collect(engine, spec, kind="thread", groups_per_batch=1, max_running=1, tasks=1))
-    assert list(batch.partners) == ["solver"]
-    for proposer, solver in zip(batch.trajectories, batch.partners["solver"], strict=True):
+    assert list(batch.by_agent) == ["proposer", "solver"]
+    assert batch.by_agent["proposer"] == batch.trajectories
+    for proposer, solver in zip(*batch.by_agent.values(), strict=True):
         assert (proposer.stop, solver.stop) == ("solved", "solved")
         assert (words(proposer), words(solver)) == (["r1"], ["r2", "r3"])
         assert proposer.turn_rewards.tolist() == [-0.25]
@@ -117,7 +118,7 @@ def test_program_of_several_roles_is_trained() -> None:
         assert solver.turn_rewards.tolist() == [1.0, 0.0]
         assert "propose" not in Characters().decode(solver.token_ids)
         assert len(solver.segment_starts) == 2
-    assert {t.group_id for t in batch.partners["solver"]} == {"g0-solver"}
+    assert {t.group_id for t in batch.by_agent["solver"]} == {"g0-solver"}
 
 
 def test_self_play_pays_winner_and_loser() -> None:

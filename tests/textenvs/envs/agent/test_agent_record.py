@@ -72,6 +72,12 @@ def record(tmp_path_factory):
         yield folder, service.requests
 
 
+def test_tasks_without_end_are_not_recorded(tmp_path, capsys):
+    words = ["record", "level=easy", "--model", "better", "--base-url", "http://localhost:1", "--out", str(tmp_path)]
+    assert main(words) == 2
+    assert "have no end, so training would not meet the recorded ones again: give a file" in capsys.readouterr().err
+
+
 def imitator(folder, **options):
     options = {"record": str(folder / "records"), "tasks": str(folder / "tasks.jsonl"), **options}
     return Agent("recorded_program:agent", timeout=60.0, **options)
