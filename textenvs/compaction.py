@@ -66,8 +66,8 @@ class Compact(TextEnv[CompactState]):
         count: Counts a text's tokens: a callable, or ``"module:name"`` of one. ``None`` estimates four characters a
             token.
         request: The request for a summary.
-        script: Writes the summary of demonstrations: a callable from the whole conversation, or its name. ``None``
-            quotes what was said to the policy since the opening, the latest first.
+        script: Writes the summary of demonstrations: a callable from what the policy sees, without the request, or its
+            name. ``None`` quotes what was said to the policy since the opening, the latest first.
     """
 
     state_type: ClassVar[type[EpisodeState]] = CompactState
@@ -140,11 +140,13 @@ class Compact(TextEnv[CompactState]):
         return self._summary_by_script() if self.state.awaits_summary else self._inner().careless_reply(rng)
 
     def _summary_by_script(self) -> str:
-        messages = self.state.inner.messages
+        state = self.state
         if self.script is not None:
-            return self._shortened(self.script(messages))
-        words = [text_of(message) for message in messages[self.state.opening_size :] if message["role"] != "assistant"]
-        return self._shortened("\n".join(reversed(words)))
+            return self.shortened(self.script(self._view()))
+        since = state.inner.messages[max(state.opening_size, state.start) :]
+        words = [text_of(message) for message in since if message["role"] != "assistant"]
+        before = text_of(state.head[-1]).rpartition(f"{HEADING}\n")[2] if state.head else ""
+        return self.shortened("\n".join([*reversed(words), before]).strip())
 
     # ------------------------------------------------------------------ snapshots
 
@@ -228,7 +230,8 @@ class Compact(TextEnv[CompactState]):
         if not state.done and self._is_long():
             state.awaits_summary = True
             state.messages = _with_text(state.messages, self.request)
-        info = {**info, "assistant_turns": state.assistant_turns}
+        metrics = {**info["metrics"], "summaries": float(state.summaries)}
+        info = {**info, "assistant_turns": state.assistant_turns, "metrics": metrics}
         if "earlier" in info:
             info = {**info, "earlier": {state.turns[turn]: terms for turn, terms in info["earlier"].items()}}
         if self.render_mode == "human":
@@ -272,7 +275,7 @@ class Compact(TextEnv[CompactState]):
         state = self.state
         start = self._cut()
         assert start is not None, "a summary is requested only where it shortens the conversation"
-        summary = self._shortened(clean_text(visible_text(reply)).strip())
+        summary = self.shortened(clean_text(visible_text(reply)).strip())
         opening = state.inner.messages[: state.opening_size]
         current = (*state.messages, reply)
         state.head, state.start = _with_text(opening, f"{HEADING}\n{summary or '(nothing)'}"), start
@@ -286,8 +289,8 @@ class Compact(TextEnv[CompactState]):
         turn = Turn(terms=zeros, metrics={"summaries": float(state.summaries)})
         return self._result(turn, 0.0, zeros)
 
-    def _shortened(self, text: str) -> str:
-        """Return a text of at most half of ``tokens``."""
+    def shortened(self, text: str) -> str:
+        """Return what stays of a summary: at most half of ``tokens``."""
         limit = self.tokens // 2
         while text and (size := self.count(text)) > limit:
             text = text[: min(len(text) - 1, len(text) * limit // size)]

@@ -182,6 +182,46 @@ def test_expert_writes_summaries():
     assert env.scripts == {"demonstration"}
 
 
+def test_script_reads_what_the_policy_sees():
+    views = []
+    env = compacted(tokens=60, keep=0, script=lambda messages: views.append(messages) or f"summary {len(views)}")
+    observation, _ = env.reset(seed=0)
+    while not env.state.done:
+        if is_request(observation):
+            request = observation
+        summarises = env.state.awaits_summary
+        observation, *_ = env.step(env.demonstration(env.np_random))
+        if summarises:
+            assert views[-1][:-1] == request[:-1]
+            assert request[-1]["content"] == f"{views[-1][-1]['content']}\n\n{REQUEST}"
+    assert len(views) > 1
+    assert views[1][1]["content"].endswith(f"{HEADING}\nsummary 1")
+
+
+def test_default_summaries_quote_those_before():
+    env = compacted(tokens=400, keep=0)
+    env.reset(seed=0)
+    messages = []
+    while env.state.summaries < 2:
+        if env.state.awaits_summary:
+            env.step(env.demonstration(env.np_random))
+        else:
+            messages.append(env.step("x" * 120)[0][-1]["content"].removesuffix(f"\n\n{REQUEST}"))
+    assert env.state.head[-1]["content"].endswith("\n".join(reversed(messages)))
+
+
+def test_every_turn_reports_the_summaries_so_far():
+    env = compacted(tokens=60)
+    env.reset(seed=0)
+    counts = []
+    while not env.state.done:
+        *_, info = env.step(env.demonstration(env.np_random))
+        counts.append(info["metrics"]["summaries"])
+    assert counts[0] == 0
+    assert counts == sorted(counts)
+    assert counts[-1] == env.state.summaries > 0
+
+
 def test_made_by_option_and_by_wrapper():
     env = textenvs.make("textenv/clarify", compact={"tokens": 50})
     assert isinstance(env, Compact)

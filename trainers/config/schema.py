@@ -19,6 +19,7 @@ from ..section import Problems, changed
 from . import unread
 from .alias import Alias
 from .base import RunConfig
+from .compaction import compaction_checks
 from .engine import Engine, EngineSection, SGLangEngineSection, TorchEngineSection, VLLMEngineSection, refused_arguments
 from .learning import CriticSection, ForkSection
 from .model import (
@@ -182,7 +183,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _side_checks(config)
     yield from _frozen_checks(config)
     yield from _held_out_checks(config)
-    yield from _compaction_checks(config)
+    yield from compaction_checks(config.env, config.engine.max_context, _judges(config))
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
     yield from _replace_checks(config)
@@ -426,18 +427,6 @@ def model_checks(model: ModelSection) -> Problems:
         yield "model.hidden", f"is {model.hidden}; it must be a multiple of {text}"
     if model.heads % model.kv_heads:
         yield "model.kv_heads", f"is {model.kv_heads}, which does not divide model.heads={model.heads}"
-
-
-def _compaction_checks(config: PPOConfig) -> Problems:
-    """Check that nothing scores conversations that a policy has summarised: it wrote them itself."""
-    env = config.env
-    options = {"env": {**env.kwargs, **env.val_kwargs}}
-    options |= {f"env.mixture.{name}": {**part.kwargs, **part.val_kwargs} for name, part in env.mixture.items()}
-    key = next((name for name, values in options.items() if "compact" in values), None)
-    if key is None:
-        return
-    for name in (name for name, value in _judges(config).items() if value):
-        yield name, f"does not go with {key}.kwargs.compact: it would judge what the policy wrote of the conversation"
 
 
 def _judges(config: PPOConfig) -> dict[str, Any]:

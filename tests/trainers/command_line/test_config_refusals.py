@@ -193,6 +193,9 @@ LOOK custom_reward_function.path=score.py custom_reward_function.replace=false -
 LOOK multiturn_reward.credit=difference env.curriculum.reverse_share=0.5 -> begins in the middle would earn
 LOOK 'multiturn_reward.judge_kwargs={model: tiny}' -> has no effect without multiturn_reward.judge
 LOOK multiturn_reward.temperature=1e-6 -> multiturn_reward.temperature: is 1e-06
+LOOK env.val_kwargs.compact.tokens=50 -> multiturn_reward.enable: does not go with env.val_kwargs.compact
+env.kwargs.compact.tokens=512 -> env.kwargs.compact.tokens: is 512: a conversation ends at engine.max_context=512
+env.mixture.a.kwargs.compact.tokens=600 -> env.mixture.a.kwargs.compact.tokens: is 600
 trainer.resume_mode=resume_path -> trainer.resume_from_path: must be given with
 trainer.resume_from_path=model -> has no effect without trainer.resume_mode=resume_path
 trainer.rollout_data_dir=a trainer.validation_data_dir=./a -> trainer.validation_data_dir: is trainer.rollout_data_dir
