@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.words import standing, words_of
+from textenvs.words import spellings, standing, words_of
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,8 @@ def test_latin_words_are_those_of_a_regular_expression(text):
 )
 def test_a_piece_stands_as_words_of_its_own(piece, text, stands):
     assert (standing(piece).search(text) is not None) == stands
+
+
+@given(st.text(max_size=60) | st.text(st.characters(max_codepoint=0x7F), max_size=60))
+def test_spellings_are_those_of_the_words(text):
+    assert spellings(text) == [word.text for word in words_of(text)]

@@ -23,7 +23,7 @@ from pydantic import Field
 from ..data.files import collect, file_rows
 from ..messages import clean_text
 from ..task import TaskError
-from ..words import Word, words_of
+from ..words import Word, spellings, words_of
 from .schema import ToolError
 
 #: How many characters of a document are shown.
@@ -45,6 +45,8 @@ def terms(text: str) -> list[str]:
     For scripts without spaces these are single characters and pairs of neighbours, as in Lucene's analyser of Chinese,
     Japanese and Korean.
     """
+    if text.isascii():  # no characters of scripts without spaces, and so no pairs
+        return [word for word in spellings(text) if word not in _STOPWORDS]
     words = words_of(text)
     pairs = [a.text + b.text for a, b in pairwise(words) if _are_neighbours(a, b)]
     return [word.text for word in words if word.text not in _STOPWORDS] + pairs

@@ -25,7 +25,7 @@ from ..env import EnvironmentFailure
 from ..messages import Message, Messages, assistant, system, text_of, user, visible_conversation
 from ..options import PositiveInt, checked
 from ..text import load_yaml
-from ..words import words_of
+from ..words import spellings
 from .base import UserTurn
 
 PROMPTS: Mapping[str, str] = load_yaml(__package__, "prompts.yaml")
@@ -211,24 +211,20 @@ def leaked(conversation: Messages, goal: str) -> float:
     All messages of the user count together, as one text, so a goal disclosed in pieces counts as disclosed. What the
     assistant said first is not given away. Goals too short to be guarded give 0.
     """
-    secret = _pieces(_words(goal))
+    secret = _pieces(spellings(goal))
     if len(secret) < FEWEST_PIECES:
         return 0.0
     disclosed: set[tuple[str, ...]] = set()
     from_assistant: set[tuple[str, ...]] = set()
     last: list[str] = []  # the user's words that may begin a piece that the next message ends
     for message in conversation:
-        words = _words(text_of(message))
+        words = spellings(text_of(message))
         if message["role"] == "user":
             disclosed |= _pieces(last + words) - from_assistant
             last = (last + words)[-(PIECE - 1) :]
         else:
             from_assistant |= _pieces(words) - disclosed
     return len(secret & disclosed) / len(secret)
-
-
-def _words(text: str) -> list[str]:
-    return [word.text for word in words_of(text)]
 
 
 def _pieces(words: Sequence[str]) -> set[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Literal, Self, TypeVar
 
@@ -57,7 +57,8 @@ class Address(Record):
     @property
     def normal(self) -> tuple[str, ...]:
         """The parts, normalised for case and spacing."""
-        return tuple(" ".join(part.casefold().replace(".", " ").split()) for part in astuple(self))
+        parts = (self.street, self.city, self.state, self.zip_code)
+        return tuple(" ".join(part.casefold().replace(".", " ").split()) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
