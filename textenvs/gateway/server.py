@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import os
@@ -12,9 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..event_loop import submit
 from ..text import quoted
@@ -29,10 +31,14 @@ try:
 except ImportError as error:
     raise ImportError("programs that call a model need aiohttp: pip install 'textenvs[serve]'") from error
 
+T = TypeVar("T")
+
 #: The largest request, in bytes.
 MAX_BYTES = 10_000_000
-#: Bodies above this size, in bytes, are parsed in a thread: the event loop serves every session.
-_LARGE = 200_000
+#: Bodies above this size, in bytes, are read in a thread: the event loop serves every session.
+_LARGE = 20_000
+#: Terms of a reward, and characters of a name, at most: they name curves.
+_MOST_TERMS, _NAME_CHARS = 100, 100
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Gateway:
         self._channels: dict[str, Channel] = {}
         self._sites: dict[str, web.SockSite] = {}
         self._closed: deque[str] = deque(maxlen=1000)
+        self._threads = ThreadPoolExecutor(4, "textenvs-gateway")
         self._numbers = 0
         submit(self._start()).result()
 
@@ -128,36 +135,46 @@ class Gateway:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 channel, of_key = self._channel(request)
-                body = await _body(request)
-                call = protocol.read(await _parsed(body), channel)
-                call = replace(call, role=channel.session.role_of(call.model, of_key))
-                digest = hashlib.sha256(f"{request.path}\0{call.role}\0".encode() + body).digest()
-                ticket, reply = await channel.ask(call, digest, request.headers.get("Idempotency-Key"))
+                call, size, digest = await self._read(request, channel, functools.partial(_call, protocol, of_key))
+                ticket, reply = await channel.ask(call, digest, request.headers.get("Idempotency-Key"), size)
             except RequestError as problem:
                 return _refusal(protocol.writer, problem)
-            if protocol is _RESPONSES:
-                channel.responses.remember(call, reply, ticket)
-            created, writer = int(time.time()), protocol.writer
-            if call.stream:
-                text = b"".join(writer.events(call, reply, ticket, created))
-                response = web.Response(
-                    body=text, content_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-                )
-            else:
-                response = web.json_response(writer.response(call, reply, ticket, created))
             try:
+                if protocol is _RESPONSES:
+                    channel.responses.remember(call, reply, ticket)
+                created, writer = int(time.time()), protocol.writer
+                if call.stream:
+                    text = b"".join(writer.events(call, reply, ticket, created))
+                    response = web.Response(
+                        body=text, content_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+                    )
+                else:
+                    response = web.json_response(writer.response(call, reply, ticket, created))
                 await response.prepare(request)
                 await response.write_eof()
-            except asyncio.CancelledError:
-                channel.lose(ticket)
-                raise
             except ConnectionError:  # raised again when the server itself writes the response, and ignored there
                 channel.lose(ticket)
+            except BaseException:
+                channel.lose(ticket)
+                raise
             else:
                 channel.deliver(ticket)
             return response
 
         return handle
+
+    async def _read(self, request: web.Request, channel: Channel, read: Callable[[bytes, str, Channel], T]) -> T:
+        """Return what ``read`` makes of a request's body, its path, and the session; a large one in a thread."""
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise RequestError("a body is not compressed", 415, "compressed")
+        if (request.content_length or MAX_BYTES) <= _LARGE:
+            return read(await request.read(), request.path, channel)
+        async with channel.large_bodies:
+            try:
+                body = await request.read()
+            except web.HTTPRequestEntityTooLarge:
+                raise RequestError(f"a request has at most {MAX_BYTES} bytes", 413, "too_large") from None
+            return await self.loop.run_in_executor(self._threads, read, body, request.path, channel)
 
     def _channel(self, request: web.Request) -> tuple[Channel, str]:
         """Return the channel of a request's key, and the role that stands behind the key after a slash; or empty."""
@@ -183,10 +200,7 @@ class Gateway:
         """
         try:
             channel, of_key = self._channel(request)
-            fields = Fields(await _parsed(await _body(request)))
-            role = channel.session.role_among("role", fields.text("role", ""), of_key)
-            terms = fields.get("terms") if "terms" in fields else {"reward": fields.get("reward")}
-            channel.reward(read_terms(terms), role)
+            channel.reward(*await self._read(request, channel, functools.partial(_reward, of_key)))
         except RequestError as problem:
             return _refusal(openai_chat, problem)
         return web.json_response({"object": "reward"})
@@ -220,7 +234,11 @@ def read_terms(terms: Any) -> dict[str, float]:
     """Return the terms of a reward as numbers, or raise :class:`RequestError`."""
     if not isinstance(terms, Mapping) or not terms:
         raise RequestError("a reward is {'reward': number} or {'terms': {name: number}}")
+    if len(terms) > _MOST_TERMS:
+        raise RequestError(f"a reward has at most {_MOST_TERMS} terms, not {len(terms)}")
     for name, value in terms.items():
+        if isinstance(name, str) and not (0 < len(name) <= _NAME_CHARS and name.isprintable()):
+            raise RequestError(f"a term has a name of 1 to {_NAME_CHARS} printable characters, not {quoted(name, 60)}")
         if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise RequestError(f"the reward's term {quoted(name, 60)} must be a number, not {quoted(value, 60)}")
     try:
@@ -239,17 +257,19 @@ def _described(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "owned_by": "textenvs", **created}
 
 
-async def _body(request: web.Request) -> bytes:
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise RequestError("a body is not compressed", 415, "compressed")
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise RequestError(f"a request has at most {MAX_BYTES} bytes", 413, "too_large") from None
+def _call(protocol: _Protocol, of_key: str, body: bytes, path: str, channel: Channel) -> tuple[ModelCall, int, bytes]:
+    """Return the call of a request, the number of its bytes, and what equal calls have in common."""
+    call = protocol.read(_parse(body), channel)
+    call = replace(call, role=channel.session.role_of(call.model, of_key))
+    _ = call.message_keys, call.tools_key  # made here, because the session compares them under a lock
+    return call, len(body), hashlib.sha256(f"{path}\0{call.role}\0".encode("utf-8", "replace") + body).digest()
 
 
-async def _parsed(body: bytes) -> Any:
-    return await asyncio.to_thread(_parse, body) if len(body) > _LARGE else _parse(body)
+def _reward(of_key: str, body: bytes, path: str, channel: Channel) -> tuple[dict[str, float], str]:
+    """Return the terms of a reward, and the role whose it is; empty: of no certain one."""
+    fields = Fields(_parse(body))
+    role = channel.session.role_among("role", fields.text("role", ""), of_key)
+    return read_terms(fields.get("terms") if "terms" in fields else {"reward": fields.get("reward")}), role
 
 
 def _parse(body: bytes) -> Any:
