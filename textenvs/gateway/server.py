@@ -37,6 +37,8 @@ T = TypeVar("T")
 MAX_BYTES = 10_000_000
 #: Bodies above this size, in bytes, are read in a thread: the event loop serves every session.
 _LARGE = 20_000
+#: Connections of a sandbox at a time: each takes a file of this process. A session has half as many open calls.
+_MOST_CONNECTIONS = 128
 #: Terms of a reward, and characters of a name, at most: they name curves.
 _MOST_TERMS, _NAME_CHARS = 100, 100
 
@@ -61,7 +63,7 @@ class Gateway:
         self.loop: asyncio.AbstractEventLoop
         self.port = 0
         self._channels: dict[str, Channel] = {}
-        self._sites: dict[str, web.SockSite] = {}
+        self._listening: dict[str, asyncio.Server] = {}
         self._closed: deque[str] = deque(maxlen=1000)
         self._threads = ThreadPoolExecutor(4, "textenvs-gateway")
         self._numbers = 0
@@ -86,17 +88,16 @@ class Gateway:
     def listen(self, key: str, listener: socket.socket) -> None:
         """Serve a socket, too, until the session ends, and close it: one that listens in the network of a sandbox."""
 
-        async def start() -> web.SockSite:
-            site = web.SockSite(self._runner, listener)
-            await site.start()
-            return site
+        async def start() -> asyncio.Server:
+            assert self._runner.server is not None
+            return await self.loop.create_server(_Connections(self._runner.server), sock=listener)
 
-        self._sites[key] = submit(start()).result()
+        self._listening[key] = submit(start()).result()
 
     def close(self, key: str) -> None:
         """End a session; safe to call twice, and from a finalizer."""
-        if (site := self._sites.pop(key, None)) is not None:
-            asyncio.run_coroutine_threadsafe(site.stop(), self.loop)
+        if (listening := self._listening.pop(key, None)) is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(listening.close)
         if (channel := self._channels.pop(key, None)) is not None:
             self._closed.append(key)
             channel.end()
@@ -228,6 +229,44 @@ class Gateway:
         problem = RequestError(f"{request.method} {quoted(request.path, 80)} is not offered; there are {offered}", 404)
         writer = anthropic_messages if request.path.startswith("/v1/messages") else openai_chat
         return _refusal(writer, problem)
+
+
+class _Connections:
+    """Make the protocols of a listener's connections, of which there may be :data:`_MOST_CONNECTIONS` at a time."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+        self._make = make
+        self.count = 0
+
+    def __call__(self) -> Any:
+        if self.count >= _MOST_CONNECTIONS:
+            return _RefusedConnection()
+        self.count += 1
+        return _CountedConnection(self._make(), self)
+
+
+class _CountedConnection:
+    """A protocol, whose connection is counted until it is lost."""
+
+    def __init__(self, protocol: asyncio.Protocol, connections: _Connections) -> None:
+        self._protocol, self._connections = protocol, connections
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._protocol, name)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.count -= 1
+        self._protocol.connection_lost(error)
+
+
+class _RefusedConnection(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        words = f"{_MOST_CONNECTIONS} connections of this program are open already; close some, or share one client"
+        body = json.dumps(openai_chat.error(RequestError(words, 503, "busy"))).encode()
+        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+        transport.close()
 
 
 def read_terms(terms: Any) -> dict[str, float]:
