@@ -34,6 +34,8 @@ class Channel:
     session: Session
     loop: asyncio.AbstractEventLoop
     responses: Responses = field(default_factory=Responses)
+    #: Entered while a large request is read: what a session takes of memory and of threads has a limit.
+    large_bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
     #: Rewards that the program posted, and that no turn has yet, each with the number of its turn from 0.
     rewards: list[tuple[int, Mapping[str, float]]] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -41,15 +43,16 @@ class Channel:
     _end: Ended | None = None
     _answered: int = 0  # how many calls have had their replies
     _last: dict[str, int] = field(default_factory=dict)  # by role: its last call among these
+    _names: set[str] = field(default_factory=set)  # of the terms of rewards
     _settled: bool = False  # whether the last rewards were taken
 
     # ------------------------------------------------------------------ on the event loop
 
-    async def ask(self, call: ModelCall, body: bytes, key: str | None) -> tuple[int, ModelReply]:
+    async def ask(self, call: ModelCall, body: bytes, key: str | None, size: int = 0) -> tuple[int, ModelReply]:
         """Return the ticket of a call and its reply, when it comes; cancelled, its client is gone."""
         waiter: asyncio.Future[ModelReply] = self.loop.create_future()
         with self._changed:
-            ticket = self.session.arrive(call, body, key)
+            ticket = self.session.arrive(call, body, key, size)
             if (reply := self.session.reply_to(ticket)) is not None:
                 return ticket, reply
             self._waiters.setdefault(ticket, []).append(waiter)
@@ -86,6 +89,10 @@ class Channel:
                 raise RequestError(f"no call{whose} has a reply yet, so there is no turn to reward", 409, "no_turn")
             if len(self.rewards) >= 10_000:
                 raise RequestError("this turn has 10,000 rewards already", 429, "busy")
+            names = self._names | terms.keys()
+            if len(names) > 100:
+                raise RequestError("the rewards of this session have 100 names already", 429, "busy")
+            self._names = names
             self.rewards.append((turn, terms))
 
     # ------------------------------------------------------------------ in the episode's thread

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
-from ..messages import Message, Messages, check_conversation, clean_messages, has_images, text_of
+from ..messages import Message, Messages, check_conversation, clean_messages, has_images, text_of, visible_text
 from ..text import quoted
 
 FinishReason = Literal["stop", "tool_calls", "length", "stop_sequence"]
 Protocol = Literal["openai-chat", "openai-responses", "anthropic"]
 _MOST_LEVELS = 100  #: of a tool's schema: what writes it for the policy calls itself for each
+#: Messages and tools of a call, at most: some of what reads them takes the square of their number.
+_MOST_MESSAGES, _MOST_TOOLS = 10_000, 1_000
 ToolSchemas = tuple[Mapping[str, Any], ...]
+#: What of a message counts in comparisons: its role, its content, its calls, and the call that it answers.
+MessageKey = tuple[Any, ...]
 
 
 class RequestError(Exception):
@@ -80,6 +87,16 @@ class ModelCall:
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     role: str = ""
 
+    @cached_property
+    def message_keys(self) -> tuple[MessageKey, ...]:
+        """The part of each message that counts in comparisons."""
+        return tuple(map(message_key, self.messages))
+
+    @cached_property
+    def tools_key(self) -> str:
+        """The tools, written for comparisons."""
+        return _canonical(self.tools)
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -117,6 +134,31 @@ class ModelReply:
     usage: Usage = Usage(0, 0)
     logprobs: tuple[TokenLogprob, ...] | None = None
     token_ids: tuple[int, ...] | None = None
+
+
+# ------------------------------------------------------------------ comparing messages
+
+
+def message_key(message: Message) -> MessageKey:
+    """Return what a client sends back of a message: reasoning may be left out, JSON written anew, a text stripped."""
+    content = message["content"]
+    if not isinstance(content, str):
+        return message["role"], _canonical(content), (), message.get("tool_call_id")
+    text = visible_text(message) if message["role"] == "assistant" else content
+    calls = tuple(
+        (call["id"], call["function"]["name"], _arguments(call["function"]["arguments"]))
+        for call in message.get("tool_calls", ())
+    )
+    return message["role"], text, calls, message.get("tool_call_id")
+
+
+def _arguments(text: str) -> str:
+    value = arguments_object(text)
+    return text if value is None else _canonical(value)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 # ------------------------------------------------------------------ reading requests
@@ -233,9 +275,11 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def checked_tools(schemas: Iterable[dict[str, Any]]) -> ToolSchemas:
-    tools = tuple(schemas)
-    names = [tool["function"]["name"] for tool in tools]
-    if twice := {name for name in names if names.count(name) > 1}:
+    tools = tuple(itertools.islice(schemas, _MOST_TOOLS + 1))
+    if len(tools) > _MOST_TOOLS:
+        raise RequestError(f"tools: a call has at most {_MOST_TOOLS}")
+    counts = Counter(tool["function"]["name"] for tool in tools)
+    if twice := [name for name, count in counts.items() if count > 1]:
         raise RequestError(f"tools: the name {min(twice)!r} is there twice")
     return tools
 
@@ -255,8 +299,11 @@ def conversation(messages: Iterable[Any]) -> Messages:
 
     A content without images is one text.
     """
+    listed = list(itertools.islice(messages, _MOST_MESSAGES + 1))
+    if len(listed) > _MOST_MESSAGES:
+        raise RequestError(f"messages: a call has at most {_MOST_MESSAGES}")
     try:
-        read = clean_messages(check_conversation(messages, "messages"))
+        read = clean_messages(check_conversation(listed, "messages"))
     except ValueError as error:
         raise RequestError(str(error)) from error
     if not read:
@@ -292,5 +339,5 @@ def logprob_entries(call: ModelCall, reply: ModelReply) -> list[dict[str, Any]] 
 
 def event(data: Any, name: str | None = None) -> bytes:
     """Return a server-sent event."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, allow_nan=False)
+    text = data if isinstance(data, str) else json.dumps(data, allow_nan=False)  # ASCII holds half a character, too
     return (f"event: {name}\n" if name else "").encode() + b"data: " + text.encode() + b"\n\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import os
@@ -12,9 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..event_loop import submit
 from ..text import quoted
@@ -29,10 +31,16 @@ try:
 except ImportError as error:
     raise ImportError("programs that call a model need aiohttp: pip install 'textenvs[serve]'") from error
 
+T = TypeVar("T")
+
 #: The largest request, in bytes.
 MAX_BYTES = 10_000_000
-#: Bodies above this size, in bytes, are parsed in a thread: the event loop serves every session.
-_LARGE = 200_000
+#: Bodies above this size, in bytes, are read in a thread: the event loop serves every session.
+_LARGE = 20_000
+#: Connections of a sandbox at a time: each takes a file of this process. A session has half as many open calls.
+_MOST_CONNECTIONS = 128
+#: Terms of a reward, and characters of a name, at most: they name curves.
+_MOST_TERMS, _NAME_CHARS = 100, 100
 
 
 @dataclass(frozen=True)
@@ -55,8 +63,9 @@ class Gateway:
         self.loop: asyncio.AbstractEventLoop
         self.port = 0
         self._channels: dict[str, Channel] = {}
-        self._sites: dict[str, web.SockSite] = {}
+        self._listening: dict[str, asyncio.Server] = {}
         self._closed: deque[str] = deque(maxlen=1000)
+        self._threads = ThreadPoolExecutor(4, "textenvs-gateway")
         self._numbers = 0
         submit(self._start()).result()
 
@@ -79,17 +88,16 @@ class Gateway:
     def listen(self, key: str, listener: socket.socket) -> None:
         """Serve a socket, too, until the session ends, and close it: one that listens in the network of a sandbox."""
 
-        async def start() -> web.SockSite:
-            site = web.SockSite(self._runner, listener)
-            await site.start()
-            return site
+        async def start() -> asyncio.Server:
+            assert self._runner.server is not None
+            return await self.loop.create_server(_Connections(self._runner.server), sock=listener)
 
-        self._sites[key] = submit(start()).result()
+        self._listening[key] = submit(start()).result()
 
     def close(self, key: str) -> None:
         """End a session; safe to call twice, and from a finalizer."""
-        if (site := self._sites.pop(key, None)) is not None:
-            asyncio.run_coroutine_threadsafe(site.stop(), self.loop)
+        if (listening := self._listening.pop(key, None)) is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(listening.close)
         if (channel := self._channels.pop(key, None)) is not None:
             self._closed.append(key)
             channel.end()
@@ -128,36 +136,46 @@ class Gateway:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 channel, of_key = self._channel(request)
-                body = await _body(request)
-                call = protocol.read(await _parsed(body), channel)
-                call = replace(call, role=channel.session.role_of(call.model, of_key))
-                digest = hashlib.sha256(f"{request.path}\0{call.role}\0".encode() + body).digest()
-                ticket, reply = await channel.ask(call, digest, request.headers.get("Idempotency-Key"))
+                call, size, digest = await self._read(request, channel, functools.partial(_call, protocol, of_key))
+                ticket, reply = await channel.ask(call, digest, request.headers.get("Idempotency-Key"), size)
             except RequestError as problem:
                 return _refusal(protocol.writer, problem)
-            if protocol is _RESPONSES:
-                channel.responses.remember(call, reply, ticket)
-            created, writer = int(time.time()), protocol.writer
-            if call.stream:
-                text = b"".join(writer.events(call, reply, ticket, created))
-                response = web.Response(
-                    body=text, content_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-                )
-            else:
-                response = web.json_response(writer.response(call, reply, ticket, created))
             try:
+                if protocol is _RESPONSES:
+                    channel.responses.remember(call, reply, ticket)
+                created, writer = int(time.time()), protocol.writer
+                if call.stream:
+                    text = b"".join(writer.events(call, reply, ticket, created))
+                    response = web.Response(
+                        body=text, content_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+                    )
+                else:
+                    response = web.json_response(writer.response(call, reply, ticket, created))
                 await response.prepare(request)
                 await response.write_eof()
-            except asyncio.CancelledError:
-                channel.lose(ticket)
-                raise
             except ConnectionError:  # raised again when the server itself writes the response, and ignored there
                 channel.lose(ticket)
+            except BaseException:
+                channel.lose(ticket)
+                raise
             else:
                 channel.deliver(ticket)
             return response
 
         return handle
+
+    async def _read(self, request: web.Request, channel: Channel, read: Callable[[bytes, str, Channel], T]) -> T:
+        """Return what ``read`` makes of a request's body, its path, and the session; a large one in a thread."""
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise RequestError("a body is not compressed", 415, "compressed")
+        if (request.content_length or MAX_BYTES) <= _LARGE:
+            return read(await request.read(), request.path, channel)
+        async with channel.large_bodies:
+            try:
+                body = await request.read()
+            except web.HTTPRequestEntityTooLarge:
+                raise RequestError(f"a request has at most {MAX_BYTES} bytes", 413, "too_large") from None
+            return await self.loop.run_in_executor(self._threads, read, body, request.path, channel)
 
     def _channel(self, request: web.Request) -> tuple[Channel, str]:
         """Return the channel of a request's key, and the role that stands behind the key after a slash; or empty."""
@@ -183,10 +201,7 @@ class Gateway:
         """
         try:
             channel, of_key = self._channel(request)
-            fields = Fields(await _parsed(await _body(request)))
-            role = channel.session.role_among("role", fields.text("role", ""), of_key)
-            terms = fields.get("terms") if "terms" in fields else {"reward": fields.get("reward")}
-            channel.reward(read_terms(terms), role)
+            channel.reward(*await self._read(request, channel, functools.partial(_reward, of_key)))
         except RequestError as problem:
             return _refusal(openai_chat, problem)
         return web.json_response({"object": "reward"})
@@ -216,11 +231,53 @@ class Gateway:
         return _refusal(writer, problem)
 
 
+class _Connections:
+    """Make the protocols of a listener's connections, of which there may be :data:`_MOST_CONNECTIONS` at a time."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+        self._make = make
+        self.count = 0
+
+    def __call__(self) -> Any:
+        if self.count >= _MOST_CONNECTIONS:
+            return _RefusedConnection()
+        self.count += 1
+        return _CountedConnection(self._make(), self)
+
+
+class _CountedConnection:
+    """A protocol, whose connection is counted until it is lost."""
+
+    def __init__(self, protocol: asyncio.Protocol, connections: _Connections) -> None:
+        self._protocol, self._connections = protocol, connections
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._protocol, name)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.count -= 1
+        self._protocol.connection_lost(error)
+
+
+class _RefusedConnection(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        words = f"{_MOST_CONNECTIONS} connections of this program are open already; close some, or share one client"
+        body = json.dumps(openai_chat.error(RequestError(words, 503, "busy"))).encode()
+        head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
+        transport.close()
+
+
 def read_terms(terms: Any) -> dict[str, float]:
     """Return the terms of a reward as numbers, or raise :class:`RequestError`."""
     if not isinstance(terms, Mapping) or not terms:
         raise RequestError("a reward is {'reward': number} or {'terms': {name: number}}")
+    if len(terms) > _MOST_TERMS:
+        raise RequestError(f"a reward has at most {_MOST_TERMS} terms, not {len(terms)}")
     for name, value in terms.items():
+        if isinstance(name, str) and not (0 < len(name) <= _NAME_CHARS and name.isprintable()):
+            raise RequestError(f"a term has a name of 1 to {_NAME_CHARS} printable characters, not {quoted(name, 60)}")
         if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise RequestError(f"the reward's term {quoted(name, 60)} must be a number, not {quoted(value, 60)}")
     try:
@@ -239,17 +296,19 @@ def _described(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "owned_by": "textenvs", **created}
 
 
-async def _body(request: web.Request) -> bytes:
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise RequestError("a body is not compressed", 415, "compressed")
-    try:
-        return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise RequestError(f"a request has at most {MAX_BYTES} bytes", 413, "too_large") from None
+def _call(protocol: _Protocol, of_key: str, body: bytes, path: str, channel: Channel) -> tuple[ModelCall, int, bytes]:
+    """Return the call of a request, the number of its bytes, and what equal calls have in common."""
+    call = protocol.read(_parse(body), channel)
+    call = replace(call, role=channel.session.role_of(call.model, of_key))
+    _ = call.message_keys, call.tools_key  # made here, because the session compares them under a lock
+    return call, len(body), hashlib.sha256(f"{path}\0{call.role}\0".encode("utf-8", "replace") + body).digest()
 
 
-async def _parsed(body: bytes) -> Any:
-    return await asyncio.to_thread(_parse, body) if len(body) > _LARGE else _parse(body)
+def _reward(of_key: str, body: bytes, path: str, channel: Channel) -> tuple[dict[str, float], str]:
+    """Return the terms of a reward, and the role whose it is; empty: of no certain one."""
+    fields = Fields(_parse(body))
+    role = channel.session.role_among("role", fields.text("role", ""), of_key)
+    return read_terms(fields.get("terms") if "terms" in fields else {"reward": fields.get("reward")}), role
 
 
 def _parse(body: bytes) -> Any:

@@ -15,17 +15,13 @@ It does no I/O and reads no clock; :mod:`.server` is the HTTP server around it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal
 
-from ..messages import Message, Messages, has_images, visible_text
+from ..messages import Messages, has_images
 from ..text import plural, quoted
-from .model_call import ModelCall, ModelReply, RequestError, arguments_object
-
-#: What of a message counts in comparisons: its role, its content, its calls, and the call that it answers.
-_Key: TypeAlias = tuple[Any, ...]
+from .model_call import MessageKey, ModelCall, ModelReply, RequestError, message_key
 
 _State = Literal["waiting", "current", "answered"]
 #: Answered calls with an idempotency key that are kept, for clients that ask again: calls at the same time each do.
@@ -75,6 +71,7 @@ class _Open:
     call: ModelCall
     body: bytes
     key: str | None
+    size: int
     connected: bool = True
     arrivals: int = 0  # of a call without a client: how many calls had come when that was disconnected
     state: _State = "waiting"
@@ -87,7 +84,7 @@ class _Context:
 
     role: str
     tools: str
-    seen: tuple[_Key, ...] = ()
+    seen: tuple[MessageKey, ...] = ()
     replies: tuple[int, ...] = ()
 
 
@@ -99,12 +96,14 @@ class Session:
         max_contexts: How many contexts an episode may have; ``None`` for no limit.
         images: Whether the policy can be shown images.
         most_open: How many calls may be open at a time.
+        most_bytes: How large their requests may be together.
         roles: The names of its roles; none, and all calls are of one.
     """
 
     max_contexts: int | None = None
     images: bool = False
     most_open: int = 64
+    most_bytes: int = 40_000_000
     roles: tuple[str, ...] = ()
     ended: bool = False
     _open: dict[int, _Open] = field(default_factory=dict)  # in the order in which they came
@@ -147,17 +146,18 @@ class Session:
             raise RequestError(f"{where} names the role {name}, and the key's end {of_key}", code="no_role")
         return of_key or name
 
-    def arrive(self, call: ModelCall, body: bytes, key: str | None = None) -> int:
+    def arrive(self, call: ModelCall, body: bytes, key: str | None = None, size: int = 0) -> int:
         """Take a call, or recognise a retry; return its ticket.
 
         Args:
             call: The call.
             body: What equal calls have in common, such as a digest of the request.
             key: The client's idempotency key, where it gives one.
+            size: The number of bytes of the request.
 
         Raises:
             SessionEnded: The episode is over.
-            RequestError: Too many calls are open, or it has images that the policy cannot be shown.
+            RequestError: Too many calls are open, or too large ones, or it has images that the policy cannot be shown.
         """
         if self.ended:
             raise SessionEnded
@@ -176,9 +176,15 @@ class Session:
             raise RequestError(
                 f"{plural(self.most_open, 'call')} of this session are open already; wait for replies", 429, "busy"
             )
+        if size + sum(other.size for other in self._open.values()) > self.most_bytes:
+            raise RequestError(
+                f"the open calls of this session have at most {self.most_bytes} bytes together; wait for replies",
+                429,
+                "busy",
+            )
         if not self.images and any(has_images(message) for message in call.messages):
             raise RequestError("the policy cannot be shown images; send texts", code="unsupported_content")
-        self._open[self._arrived] = _Open(call, body, key)
+        self._open[self._arrived] = _Open(call, body, key, size)
         self._arrived += 1
         return self._arrived - 1
 
@@ -212,7 +218,7 @@ class Session:
         """Keep an answered call for its idempotency key, and forget the oldest one of too many."""
         if other.key is None:
             return
-        other.call = replace(other.call, messages=())
+        other.call, other.size = replace(other.call, messages=(), tools=()), 0
         self._kept.pop(ticket, None)
         self._kept[ticket] = other
         if len(self._kept) > _MOST_KEPT:
@@ -247,7 +253,7 @@ class Session:
             raise RuntimeError("no call of this session waits for a reply")
         self._current = None
         context = self._contexts[current.context]
-        context.seen = tuple(map(message_key, (*current.call.messages, reply.message)))
+        context.seen = (*current.call.message_keys, message_key(reply.message))
         context.replies = (*context.replies, len(context.seen))
         for ticket, earlier in list(self._open.items()):
             # Its client goes on, if the call that is answered came later, and does not call again.
@@ -271,7 +277,7 @@ class Session:
     # ------------------------------------------------------------------ contexts
 
     def _placed(self, ticket: int, call: ModelCall) -> Observation:
-        keys, tools = tuple(map(message_key, call.messages)), _canonical(call.tools)
+        keys, tools = call.message_keys, call.tools_key
         own = [place for place, context in enumerate(self._contexts) if context.role == call.role]
         longest = max(
             (place for place in own if _extends(keys, tools, call.messages, self._contexts[place])),
@@ -290,7 +296,7 @@ class Session:
         new = call.messages[shared[-1] :] if shared else call.messages
         return Observation(ticket, call, len(self._contexts) - 1, True, new, source)
 
-    def _source(self, own: Sequence[int], keys: tuple[_Key, ...], tools: str) -> tuple[int, int] | None:
+    def _source(self, own: Sequence[int], keys: tuple[MessageKey, ...], tools: str) -> tuple[int, int] | None:
         """Return the context that shares the most replies from its beginning, and their number; ``None`` for none."""
         best, place = 0, 0
         for number in own:
@@ -307,13 +313,13 @@ class Session:
         return (place, best) if best else None
 
 
-def _extends(keys: tuple[_Key, ...], tools: str, messages: Messages, context: _Context) -> bool:
+def _extends(keys: tuple[MessageKey, ...], tools: str, messages: Messages, context: _Context) -> bool:
     count = len(context.seen)
     follows = len(keys) > count and keys[:count] == context.seen and tools == context.tools
     return follows and all(message["role"] in ("user", "tool") for message in messages[count:])
 
 
-def _difference(keys: tuple[_Key, ...], tools: str, messages: Messages, context: _Context) -> str:
+def _difference(keys: tuple[MessageKey, ...], tools: str, messages: Messages, context: _Context) -> str:
     """Say where a call differs from one that extends the context."""
     place = next((i for i, pair in enumerate(zip(keys, context.seen, strict=False)) if pair[0] != pair[1]), None)
     if place is not None:
@@ -328,25 +334,3 @@ def _difference(keys: tuple[_Key, ...], tools: str, messages: Messages, context:
         return "its tools are not those of the call before"
     role = next(m["role"] for m in messages[len(context.seen) :] if m["role"] not in ("user", "tool"))
     return f"it adds a message of the role {role!r}"
-
-
-def message_key(message: Message) -> _Key:
-    """Return what a client sends back of a message: reasoning may be left out, JSON written anew, a text stripped."""
-    content = message["content"]
-    if not isinstance(content, str):
-        return message["role"], _canonical(content), (), message.get("tool_call_id")
-    text = visible_text(message) if message["role"] == "assistant" else content
-    calls = tuple(
-        (call["id"], call["function"]["name"], _arguments(call["function"]["arguments"]))
-        for call in message.get("tool_calls", ())
-    )
-    return message["role"], text, calls, message.get("tool_call_id")
-
-
-def _arguments(text: str) -> str:
-    value = arguments_object(text)
-    return text if value is None else _canonical(value)
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)

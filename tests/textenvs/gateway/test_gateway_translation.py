@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs.gateway import anthropic_messages, openai_chat, openai_responses
-from textenvs.gateway.model_call import ModelCall, ModelReply, RequestError, Usage
-from textenvs.gateway.session import message_key
+from textenvs.gateway.model_call import ModelCall, ModelReply, RequestError, Usage, message_key
 from textenvs.messages import assistant, user
 from textenvs.tools.call_format import make_call
 

@@ -22,7 +22,7 @@ from ...gateway.conversations import Conversations
 from ...gateway.model_call import ModelCall, ModelReply, RequestError
 from ...gateway.server import gateway, read_terms
 from ...gateway.session import Observation, Session, TooManyContexts
-from ...messages import Message, Messages, has_images, system, text_of
+from ...messages import Message, Messages, clean_messages, has_images, system, text_of
 from ...reasoning import split_reasoning
 from ...task import Task
 from ...text import excerpt, plural, quoted
@@ -232,7 +232,8 @@ class Episode:
         if reasoning:
             reply["reasoning_content"] = reasoning
         reason = "stop_sequence" if sequence is not None else "tool_calls" if "tool_calls" in reply else "stop"
-        return ModelReply(reply, reason, sequence)  # type: ignore[arg-type]
+        (clean,) = clean_messages((reply,))  # JSON of a call may name half a character
+        return ModelReply(clean, reason, sequence)  # type: ignore[arg-type]
 
     # ------------------------------------------------------------------ the end
 

@@ -19,8 +19,8 @@ from ...event_loop import submit
 from ...external import Answer, ExternalEnv, ExternalState
 from ...gateway.channel import Ended
 from ...gateway.conversations import Conversations
-from ...gateway.model_call import ModelReply
-from ...gateway.session import Observation, Session, message_key
+from ...gateway.model_call import ModelReply, message_key
+from ...gateway.session import Observation, Session
 from ...messages import Message, assistant, user
 from ...options import PositiveInt, Seconds, checked
 from ...task import Task

@@ -373,6 +373,11 @@ def test_unreadable_call_reaches_the_program_as_text():
     assert "tool_calls" not in replies[-1]
 
 
+def test_half_a_character_in_a_call_is_cleaned():
+    make(one_call).step('<tool_call>\n{"name": "\\ud800", "arguments": {}}\n</tool_call>')
+    assert replies[-1]["tool_calls"][0]["function"]["name"] == "\ufffd"
+
+
 def test_wishes_on_the_reply_are_kept():
     def no_call(task, url, key):
         return one_call(task, url, key, tool_choice="none")
