@@ -367,8 +367,8 @@ def _paid(before: tuple[float, ...], info: Mapping[str, Any], reward: float) -> 
     """Return the rewards of turns with a step's own reward, and what it pays to earlier ones."""
     if not (earlier := info.get("earlier")):
         return (*before, reward)
-    paid = (fsum(earlier.get(number, {}).values()) for number in range(len(before)))
-    return (*map(add, before, paid), fsum(own_terms(info).values()))
+    payments = (fsum(earlier.get(number, {}).values()) for number in range(len(before)))
+    return (*map(add, before, payments), fsum(own_terms(info).values()))
 
 
 def _by_role(

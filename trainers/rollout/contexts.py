@@ -80,7 +80,8 @@ class Context:
     """One token sequence.
 
     ``conversation`` is as the environment last showed it, and ``history`` the same with the replies as they were
-    sampled. ``reply`` is a last one, which no observation has shown yet.
+    sampled. ``reply`` is a last one, which no observation has shown yet. ``begun`` is the number of tokens that it
+    began with: its opening, or what it shares with an earlier context and what was said next.
     """
 
     token_ids: list[int]
@@ -89,6 +90,11 @@ class Context:
     boundaries: tuple[Boundary, ...] = ()
     reply: Reply | None = None
     pieces: list[Piece] = field(default_factory=list)
+    begun: int = -1
+
+    def __post_init__(self) -> None:
+        if self.begun < 0:
+            self.begun = len(self.token_ids)
 
     @property
     def replied(self) -> int:
