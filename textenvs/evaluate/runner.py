@@ -320,8 +320,8 @@ class _ReplyPlaces:
             self._numbers = [*numbers, current, max(self._numbers) + 1]
             return
         pairs = zip(before, contexts, strict=True)  # the first one that has gone from its place continues
-        gone = next(i for i, (old, new) in enumerate(pairs) if old is not new)
-        self._numbers = [*numbers[:gone], *numbers[gone + 1 :], current, numbers[gone]]
+        place = next(i for i, (old, new) in enumerate(pairs) if old is not new)
+        self._numbers = [*numbers[:place], *numbers[place + 1 :], current, numbers[place]]
 
     def listed(self) -> tuple[tuple[int, int], ...]:
         """Return :attr:`Record.reply_places <.records.Record.reply_places>`; none of a single conversation."""

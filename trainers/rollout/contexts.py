@@ -150,7 +150,7 @@ def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, N
     starts = np.cumsum([0, *sizes])
     size = int(starts[-1])
     turn_id, version = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
-    logprobs, counts, kept = np.zeros(size, np.float32), np.zeros(size, np.int32), [np.zeros(0, np.int32)]
+    logprobs, counts, survivors = np.zeros(size, np.float32), np.zeros(size, np.int32), [np.zeros(0, np.int32)]
     for start, context in zip(starts, contexts, strict=False):
         for piece in context.pieces:
             generation = piece.generation
@@ -160,7 +160,7 @@ def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, N
             logprobs[where] = generation.policy_logprobs
             if generation.kept_counts is not None and generation.kept_ids is not None:
                 counts[where] = generation.kept_counts
-                kept.append(generation.kept_ids)
+                survivors.append(generation.kept_ids)
     ids = [context.token_ids[:count] for context, count in zip(contexts, sizes, strict=True)]
     return {
         "token_ids": np.concatenate([np.zeros(0, np.int32), *(np.array(part, np.int32) for part in ids)]),
@@ -169,8 +169,8 @@ def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, N
         "weight_version": version,
         "turn_id": turn_id,
         "segment_starts": starts[:-1].astype(np.int32),
-        "kept_ids": np.concatenate(kept),
-        "kept_counts": counts if len(kept) > 1 else counts[:0],
+        "kept_ids": np.concatenate(survivors),
+        "kept_counts": counts if len(survivors) > 1 else counts[:0],
     }
 
 

@@ -184,9 +184,9 @@ class Player:
         trajectory = self._finish(episode, progress, end)
         if roles is None or not progress.roles:
             return trajectory
-        main, *others = progress.roles
+        main, *partner_roles = progress.roles
         roles[main] = trajectory
-        for role in others:
+        for role in partner_roles:
             if (tokens := progress.roles[role]).num_turns:
                 completed = End(Status.COMPLETED, terminated=True, stop=end.stop)  # rewarded: no message would do
                 refused = progress.refused and role == USER
@@ -464,12 +464,12 @@ class Player:
         if progress.tokens is None:  # it did not even open
             return _nothing(episode, end)
         messages = progress.messages or None  # of a user: those of its tokens
-        more = {"metrics": progress.metrics, "messages": messages, "user_messages": progress.user_messages}
-        return self._finished(progress.tokens, episode, end, **more)
+        fields = {"metrics": progress.metrics, "messages": messages, "user_messages": progress.user_messages}
+        return self._finished(progress.tokens, episode, end, **fields)
 
-    def _finished(self, tokens: EpisodeTokens, episode: Episode, end: End, **more: Any) -> Trajectory:
+    def _finished(self, tokens: EpisodeTokens, episode: Episode, end: End, **fields: Any) -> Trajectory:
         how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
-        trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **more)  # type: ignore[arg-type]
+        trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **fields)  # type: ignore[arg-type]
         return without_unseen(trajectory, self.engine.max_context)
 
 
