@@ -116,19 +116,21 @@ def rewards_of(folder: Path) -> list[float]:
 
 def versions(program: str) -> dict[str, str]:
     """Return the versions of what a run used."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in ("torch", "transformers", "openai", "openai-agents"):
         if program == "vercel" and name.startswith("openai"):
             continue
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
     if program == "vercel":
-        found["node"] = subprocess.run(["node", "--version"], check=True, capture_output=True, text=True).stdout.strip()
+        versions["node"] = subprocess.run(
+            ["node", "--version"], check=True, capture_output=True, text=True
+        ).stdout.strip()
         for name in ("ai", "@ai-sdk/openai"):
-            found[name] = json.loads((NODE / "node_modules" / name / "package.json").read_text())["version"]
-    return found
+            versions[name] = json.loads((NODE / "node_modules" / name / "package.json").read_text())["version"]
+    return versions
 
 
 def processor() -> str:

@@ -287,7 +287,7 @@ class Compact(TextEnv[CompactState]):
         state.summaries += 1
         zeros = dict.fromkeys(state.terms, 0.0)
         turn = Turn(terms=zeros, metrics={"summaries": float(state.summaries)})
-        return self._result(turn, 0.0, zeros)
+        return self._result(turn, 0.0, zeros, closing=copy_messages((reply,)))
 
     def shortened(self, text: str) -> str:
         """Return what stays of a summary: at most half of ``tokens``."""

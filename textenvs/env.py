@@ -58,7 +58,7 @@ from .turn import (
     copy_state,
     enter_context,
     enter_context_of_role,
-    paid_with_earlier,
+    payment,
     transcript_of,
 )
 
@@ -280,8 +280,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             to the reward), ``metrics``, ``stop`` (why the episode ended, else ``None``), ``failed`` and what identifies
             the task; with several :attr:`roles`, ``role``: whose the conversation is, and who acts next in it (as in
             ``reset``); where the step also pays earlier turns, ``earlier``: their terms, by turn, and ``own_terms``:
-            those of this turn alone (``terms`` are all of these, added by name); at the end ``user_messages``, where a
-            model plays the user.
+            those of this turn alone (``terms`` are all of these, added by name); where the observation is of another
+            conversation, ``closing``: what the turn added to the one that is left, the reply first; at the end
+            ``user_messages``, where a model plays the user.
 
         Raises:
             gymnasium.error.ResetNeeded: The episode is over or was never started.
@@ -489,14 +490,14 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     def _conclude(self, turn: Turn) -> StepResult:
         if not isinstance(turn, Turn):
             raise TypeError(f"{type(self).__name__}.respond must return a Turn, not {type(turn).__name__}")
-        state = self.state
-        reward, terms = self._paid(turn)
+        state, size = self.state, len(self.state.messages) - 1  # without the reply
+        reward, terms = payment(turn, state.assistant_turns - 1)
         state.return_so_far += reward
         if not (turn.terminated or turn.messages or turn.context):
             raise ValueError(f"{type(self).__name__}.respond: a turn that does not terminate must say something")
         current, context, news = (*state.messages, *turn.messages), turn.context, turn.messages
         contexts, owners, start, waiting = state.contexts, state.context_roles, 0, state.waiting
-        role = turn.role or state.role
+        role, extra = turn.role or state.role, dict[str, Messages]()
         if role != state.role:
             current, context, waiting = conversations_of(state, turn, self.roles)
         if context is not None:
@@ -511,17 +512,12 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             state.messages, state.waiting, state.role = current, waiting, role
             if context is not None:
                 self._print_context(contexts, start)
+                if contexts is not state.contexts:
+                    extra["closing"] = copy_messages(current[size:])
                 state.messages, state.contexts, state.context_roles = context, contexts, owners
             state.user_turns += not turn.terminated and _speaks(news)
         state.terminated, state.truncated, state.stop = turn.terminated, spent is not None, spent or turn.stop
-        return self._result(turn, reward, terms)
-
-    def _paid(self, turn: Turn) -> tuple[float, dict[str, float]]:
-        """Return the reward and the terms of a step."""
-        assert turn.reward is not None
-        if turn.earlier:
-            return paid_with_earlier(turn, self.state.assistant_turns - 1)
-        return turn.reward, {**turn.terms}
+        return self._result(turn, reward, terms, **extra)
 
     def _print_context(self, contexts: tuple[Messages, ...], start: int) -> None:
         """Print the rest of a conversation that is left, and that another one begins, or continues after ``start``."""
@@ -536,7 +532,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         names = {"task_key": task.key, "task_index": self.state.task_index, "data_source": task.data_source}
         return names if len(self.roles) == 1 else {**names, "role": self.state.role}
 
-    def _result(self, turn: Turn, reward: float, terms: dict[str, float], failure: str | None = None) -> StepResult:
+    def _result(self, turn: Turn, reward: float, terms: dict[str, float], **extra: Any) -> StepResult:
         state = self.state
         info = {
             **self._identity(),
@@ -545,13 +541,12 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             "assistant_turns": state.assistant_turns,
             "user_turns": state.user_turns,
             "stop": state.stop,
-            "failed": failure is not None,
+            "failed": "failure" in extra,
+            **extra,
         }
         if turn.earlier:
             info["earlier"] = {number: {**parts} for number, parts in turn.earlier.items()}
             info["own_terms"] = {**turn.terms}
-        if failure is not None:
-            info["failure"] = failure
         if state.user_side and state.done:
             info["user_messages"] = copy_messages(state.user_side)
         if self.render_mode == "human":

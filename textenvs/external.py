@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from .env import EnvironmentFailure, EpisodeState, StepResult, TextEnv, Turn
 from .messages import Message, Messages, clean_messages
 from .task import Task
+from .turn import payment
 
 
 class Answer(Turn):
@@ -113,7 +114,7 @@ class ExternalEnv(TextEnv[ExternalStateT]):
                 self._drop()
             return result
         state = self.state
-        reward, terms = self._paid(turn)
+        reward, terms = payment(turn, state.assistant_turns - 1)
         state.return_so_far += reward
         state.messages = (*state.messages, *turn.messages)
         state.user_turns += any(message["role"] == "user" for message in turn.messages)

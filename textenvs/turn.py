@@ -223,16 +223,21 @@ def copy_state(state: StateT) -> StateT:
     return copy.deepcopy(state, {id(value): value for value in state.shared_values()})
 
 
-def paid_with_earlier(turn: Turn, number: int) -> tuple[float, dict[str, float]]:
-    """Return the reward and terms of a step that also pays turns before its own, which is ``number``.
+def payment(turn: Turn, number: int) -> tuple[float, dict[str, float]]:
+    """Return the reward and terms of a step, what it pays to turns before its own included; that is ``number``.
 
     Raises:
         ValueError: A turn that is paid is not an earlier one, or a sum is above :data:`LARGEST` in magnitude.
     """
+    assert turn.reward is not None
+    if not turn.earlier:
+        return turn.reward, {**turn.terms}
     if (last := max(turn.earlier)) >= number:
         raise ValueError(f"Turn: earlier has terms of turn {last}, and this is turn {number}; its own are in terms")
-    paid = [turn.terms, *turn.earlier.values()]
-    terms = {name: fsum(part.get(name, 0.0) for part in paid) for name in dict.fromkeys(chain.from_iterable(paid))}
+    payments = [turn.terms, *turn.earlier.values()]
+    terms = {
+        name: fsum(part.get(name, 0.0) for part in payments) for name in dict.fromkeys(chain.from_iterable(payments))
+    }
     check_numbers("Turn: terms with those of earlier turns", terms)
     return fsum(terms.values()), terms
 
@@ -250,10 +255,12 @@ def check_own_terms(info: Mapping[str, Any], reward: float) -> None:
     """
     if not info.get("earlier"):
         return
-    paid = [info.get("own_terms"), *info["earlier"].values()]
-    if not all(isinstance(terms, Mapping) for terms in paid):
-        raise ValueError(f"info['own_terms'] comes with info['earlier'], both with terms by name, not {quoted(paid)}")
-    values = [float(value) for terms in paid for value in terms.values()]
+    payments = [info.get("own_terms"), *info["earlier"].values()]
+    if not all(isinstance(terms, Mapping) for terms in payments):
+        raise ValueError(
+            f"info['own_terms'] comes with info['earlier'], both with terms by name, not {quoted(payments)}"
+        )
+    values = [float(value) for terms in payments for value in terms.values()]
     if not isclose(total := fsum(values), reward, rel_tol=1e-9, abs_tol=1e-9 * (1.0 + fsum(map(abs, values)))):
         raise ValueError(
             f"info['own_terms'] and info['earlier'] sum to {total:g}, and the reward is {reward:g}: a wrapper that "
@@ -331,6 +338,58 @@ def messages_of_turn(
     if state.contexts is contexts:
         return state.messages[size:], None
     return state.contexts[-1][size:], state.messages
+
+
+@dataclass(frozen=True)
+class EpisodeMessages:
+    """The messages of an episode in the order of time, whatever contexts they are in.
+
+    Args:
+        messages: The opening, the replies and what answered each. Of an observation that does not extend the
+            conversation, what no earlier one had (at least its last message), without replies that it shows again and
+            all between these. In an episode of one conversation: that conversation.
+        replies: The policy's among them, one for each turn.
+        current: The last observation.
+        earlier: The conversations that were left.
+    """
+
+    messages: Messages
+    replies: Messages
+    current: Messages
+    earlier: tuple[Messages, ...] = ()
+
+    @classmethod
+    def begin(cls, opening: Messages) -> EpisodeMessages:
+        return cls(opening, (), opening)
+
+    def step(self, reply: Message, observation: Messages, closing: Messages | None = None) -> EpisodeMessages:
+        """Return the messages after a reply.
+
+        Args:
+            reply: As it was written, for an environment that does not show it.
+            observation: After it.
+            closing: ``info["closing"]`` of the step: where the observation is of another conversation, what was added
+                to the one that is left, the reply first.
+        """
+        size = len(self.current)
+        has_reply = len(observation) > size and observation[size]["role"] == "assistant"
+        if closing is None and has_reply and observation[:size] == self.current:
+            added = observation[size:]
+            return EpisodeMessages((*self.messages, *added), (*self.replies, added[0]), observation, self.earlier)
+        added = closing or (reply,)
+        conversations = (*self.earlier, (*self.current, *added))
+        start = max(_in_common(conversation, observation) for conversation in conversations)
+        news = observation[min(start, len(observation) - 1) :]
+        if places := [place for place, message in enumerate(news) if message["role"] == "assistant"]:
+            news = (*news[: places[0]], *news[places[-1] + 1 :])
+        earlier = tuple(one for one in conversations if observation[: len(one)] != one)
+        return EpisodeMessages((*self.messages, *added, *news), (*self.replies, added[0]), observation, earlier)
+
+
+def _in_common(one: Messages, other: Messages) -> int:
+    """Return how many messages both conversations begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def transcript_of(state: EpisodeState) -> str:

@@ -281,9 +281,9 @@ class _Bounded(ImmutableSandboxedEnvironment):
         tree: nodes.Template = _Checks().visit(super()._parse(source, name, filename))
         return tree
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        _check_operands(operator, left, right)
-        return _measured(super().call_binop(context, operator, left, right))
+    def call_binop(self, context: Any, operator: str, first: Any, second: Any) -> Any:
+        _check_operands(operator, first, second)
+        return _measured(super().call_binop(context, operator, first, second))
 
     def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         _budget.get().tick()
@@ -302,20 +302,20 @@ class _Bounded(ImmutableSandboxedEnvironment):
         return _measured(super().call(context, function, *args, **kwargs))
 
 
-def _check_operands(operator: str, left: Any, right: Any) -> None:
+def _check_operands(operator: str, first: Any, second: Any) -> None:
     budget = _budget.get()
     budget.tick()
-    if operator == "%" and isinstance(left, str):
-        _check_format(left)
-        budget.make(left.count("%") * _weight(right))
-    elif operator == "+" and _sized(left) and _sized(right):
-        budget.make(len(left) + len(right))
+    if operator == "%" and isinstance(first, str):
+        _check_format(first)
+        budget.make(first.count("%") * _weight(second))
+    elif operator == "+" and _sized(first) and _sized(second):
+        budget.make(len(first) + len(second))
     elif operator == "*":
-        for value, times in ((left, right), (right, left)):
+        for value, times in ((first, second), (second, first)):
             if _sized(value) and isinstance(times, int):
                 budget.make(len(value) * max(times, 0))
-    if isinstance(left, int) and isinstance(right, int) and operator in ("*", "**"):
-        bits = left.bit_length() * (abs(right) if operator == "**" else 1) + right.bit_length()
+    if isinstance(first, int) and isinstance(second, int) and operator in ("*", "**"):
+        bits = first.bit_length() * (abs(second) if operator == "**" else 1) + second.bit_length()
         if bits > _BITS:
             raise LimitError(f"the chat template makes an integer of more than {_BITS} bits")
 

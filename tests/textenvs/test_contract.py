@@ -210,6 +210,7 @@ def test_turns_keep_the_contract_and_repeat(env_id, choose):
             assert type(reward) is float
             assert reward == pytest.approx(sum(info["terms"].values()))
             assert ("own_terms" in info) == ("earlier" in info)
+            assert "closing" not in info
             check_own_terms(info, reward)
             assert not (terminated and truncated)
             assert (terminated or truncated) == (i == len(steps) - 1) == (info["stop"] is not None)

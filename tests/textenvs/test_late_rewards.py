@@ -20,7 +20,7 @@ from textenvs.evaluate.plan import Job
 from textenvs.evaluate.policies import Reply
 from textenvs.external import Answer
 from textenvs.messages import user
-from textenvs.turn import check_own_terms, own_terms, paid_with_earlier
+from textenvs.turn import check_own_terms, own_terms, payment
 from textenvs.two_sides import TwoSides
 from textenvs.wrappers import RewardTerms
 
@@ -172,7 +172,7 @@ def test_payments_sum_to_the_episodes_reward(make, policy):
 )
 def test_payments_that_cancel_are_consistent(own, earlier):
     turn = Turn(terms=own, earlier=earlier, terminated=True, stop="solved")
-    reward, _ = paid_with_earlier(turn, 2) if earlier else (turn.reward, own)
+    reward, _ = payment(turn, 2)
     check_own_terms({"own_terms": turn.terms, "earlier": earlier}, reward)
 
 

@@ -217,6 +217,8 @@ def test_dropped_reasoning_starts_segment(caplog: pytest.LogCaptureFixture) -> N
         second = [*tokens.context, *say("qwen 3", "7")]
         assert tokens.reply(sampled(say("qwen 3", "7"))) == "7"
         tokens.reward(1.0, {})
+        answer = renderer.bridge((user("No."),), after=first[-1])
+        assert tokens.response_tokens == sum(map(len, (say("qwen 3", thought), answer, say("qwen 3", "7"))))
         # The second reply has no reasoning to drop, and the first has lost its own already: the segment continues.
         tokens.observe((*talk, assistant("7"), user("Sure?")))
         third = tokens.context

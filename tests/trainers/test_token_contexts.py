@@ -118,6 +118,8 @@ def test_any_program_is_recorded_exactly(name: str, data: st.DataObject) -> None
         if draw(st.booleans()):
             check_trajectory(turns, tokens.finish(**FAILED), rewards=number)
         tokens.reward(float(number), {})
+        bridges = tokens.response_tokens - sum(len(turn.ids) for turn in turns)
+        assert 0 <= bridges <= sum(len(turn.context) for turn in turns[1:])
         check_trajectory(turns, tokens.finish(**DONE))
         observation = draw(observations(turns))
         observed.append(observation)

@@ -190,6 +190,7 @@ class Remote(TextEnv[RemoteState]):
             del info["earlier"], info["own_terms"]
         elif max(answer.info.earlier) >= state.played or min(answer.info.earlier) < 0:
             raise RemoteError(f"{self.url} pays turns that are not earlier ones: {excerpt(repr(info['earlier']))}")
+        info.pop("closing", None)
         if answer.info.failed:
             info["failure"] = excerpt(str(info.get("failure")))
         state.events += (encode({"action": _action(state.messages[-1])}).decode(),)
@@ -204,7 +205,7 @@ class Remote(TextEnv[RemoteState]):
                 contexts, owners, start = enter_context_of_role(state, state.messages, answer.context, role)
                 state.context_roles = owners
             self._print_context(contexts, start)
-            state.messages, state.contexts = answer.context, contexts
+            state.messages, state.contexts, info["closing"] = answer.context, contexts, copy_messages(answer.messages)
         state.role = role
         state.return_so_far += answer.reward
         state.user_turns = answer.info.user_turns

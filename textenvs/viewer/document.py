@@ -86,8 +86,8 @@ class Document:
             self._run(n, run, selection) for n, (run, selection) in enumerate(zip(runs, selections, strict=True))
         ]
         # Files that are no longer shown leave the cache: a run that continues removes old ones.
-        shown = {file for run, selection in zip(runs, selections, strict=True) for file in _files(run, selection)}
-        self._parts = {file: part for file, part in self._parts.items() if file in shown}
+        files = {file for run, selection in zip(runs, selections, strict=True) for file in _files(run, selection)}
+        self._parts = {file: part for file, part in self._parts.items() if file in files}
         if len({entry["name"] for entry in entries}) < len(entries):
             paths = [run.path.resolve() for run in runs]
             common = os.path.commonpath(paths)

@@ -152,7 +152,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
     """Return the function as a delayed reward of whole episodes, in place of the environment's or added to it.
 
     It scores (``solution_str``) the policy's replies only, separated by empty lines. ``extra_info`` is the row's, with
-    the conversation as ``messages``.
+    the messages of all contexts as ``messages``.
     """
     instead, task_of = config.custom_reward_function.replace, task_finder(config)
 
@@ -160,12 +160,11 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
         rewards = {"environment_not_counted": -so_far.reward} if instead and so_far.reward else {}
         if so_far.over:
             task = task_of(so_far)
-            replies = [text_of(message) for message in so_far.messages if message["role"] == "assistant"]
             rewards["custom"] = await pool.score(
                 data_source=task.data_source,
-                solution_str="\n\n".join(replies),
+                solution_str="\n\n".join(map(text_of, so_far.replies)),
                 ground_truth=task.ground_truth,
-                extra_info={**task.extra, "messages": [dict(message) for message in so_far.messages]},
+                extra_info={**task.extra, "messages": [dict(message) for message in so_far.episode]},
             )
         return rewards
 

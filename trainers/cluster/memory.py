@@ -246,9 +246,9 @@ def _activations(
     tokens = config.actor.max_tokens_per_micro_batch
     if tokens is None:
         level, apart = sleep_level(config, device), not config.cluster.colocate
-        here = [row for row in rows if not (apart and row[0] == "engine")]
-        there = sum(size for who, what, size in here if is_there(who, what, "learning", level))
-        free = None if gpu_free is None else gpu_free - there
+        charged = [row for row in rows if not (apart and row[0] == "engine")]
+        present = sum(size for who, what, size in charged if is_there(who, what, "learning", level))
+        free = None if gpu_free is None else gpu_free - present
         fits = CPU_TOKENS if device == "cpu" else computation.tokens_that_fit(shape, free)
         tokens = max(fits, config.engine.max_context)
     return computation.micro_batch_bytes(shape, tokens)

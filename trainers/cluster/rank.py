@@ -291,8 +291,8 @@ class RankHost:
             if self.rank not in senders:
                 return None
             plan = plan_of(stream.specs, bucket_bytes)
-            mine = {name: of for name, of in to.items() if self.rank == 0 or self.rank in served[name]}
-            return send(self._sender, mine, plan, tensors, self._places, self.rank)
+            own = {name: of for name, of in to.items() if self.rank == 0 or self.rank in served[name]}
+            return send(self._sender, own, plan, tensors, self._places, self.rank)
         except BaseException as error:  # other ranks and receivers wait for what this one was to send
             for name in to:
                 self._sender.give_up(name, f"rank {self.rank} failed: {error!r}")

@@ -57,8 +57,8 @@ def to_entries(
         default = name in keys and frozen(setting.value) == keys[name].default
         if is_key(name, keys) and not default and name != alias.switch:
             report(name, no_effect({alias.switch: (True,)}, keys.__getitem__), setting.where)
-    others = [setting for setting in settings if setting.key not in last or not is_key(setting.key, keys)]
-    return _renamed(others, field, alias, entry, keys, report), AsWritten()
+    rest = [setting for setting in settings if setting.key not in last or not is_key(setting.key, keys)]
+    return _renamed(rest, field, alias, entry, keys, report), AsWritten()
 
 
 def _is_name(value: Any) -> bool:
@@ -80,8 +80,8 @@ def _renamed(
         key = key.replace(alias.section, entry, 1) if own else key
         name, _, inner = key.removeprefix(f"{field}.").partition(".") if key.startswith(f"{field}.") else ("", "", "")
         if key == field and setting.value == {}:  # it takes away the other entries so far
-            others, kept = [item for item in renamed if not item[1]], [item for item in renamed if item[2]]
-            renamed = [*others, (setting, "", False), *kept]
+            general, own_ones = [item for item in renamed if not item[1]], [item for item in renamed if item[2]]
+            renamed = [*general, (setting, "", False), *own_ones]
         elif not name or inner != "enable":
             renamed.append((Setting(key, setting.value, where), name, own))
         elif setting.value is not True:

@@ -194,7 +194,8 @@ class EpisodeRewardFunctionSection(RewardFunctionSection):
 class OverlongBufferSection(Section):
     """DAPO's penalty for episodes near `rollout.max_response_tokens`: the last turn's term `overlong`.
 
-    It grows linearly over the last `len` of those tokens, from 0 to `penalty_factor`. In training only.
+    It grows linearly over the last `len` of those tokens, from 0 to `penalty_factor`. Of an episode with several
+    contexts all tokens count, so it may be beyond that limit. In training only.
     """
 
     enable: bool = Field(False, description="Apply the penalty.")

@@ -114,8 +114,8 @@ def plan(
     reach = width if window is None else min(width, window + tuning.keys)  # keys of a row, with those of whole tiles
     split = max(_SPLIT, _power_of_two(-(-reach // _SPLITS)))
     splits = -(-reach // split)
-    wanted = _PROGRAMS * multiprocessors // (rows * kv_heads)
-    return Plan(tuning, padded, split, splits, min(max(1, wanted), splits))
+    target = _PROGRAMS * multiprocessors // (rows * kv_heads)
+    return Plan(tuning, padded, split, splits, min(max(1, target), splits))
 
 
 def launch(

@@ -55,7 +55,7 @@ class Kind:
     greedy: bool = True  #: rows with temperature 0
     random: bool = True  #: other rows
     cut: bool = True  #: ``top_k``, ``top_p`` or ``min_p``
-    kept: bool = True  #: rows that report what a cut left
+    reports: bool = True  #: rows that report what a cut left
 
     @classmethod
     def of(cls, rows: NDArray[np.void]) -> Kind:
@@ -67,7 +67,7 @@ class Kind:
             greedy=bool(greedy.any()),
             random=not greedy.all(),
             cut=bool(cut.any()),
-            kept=bool((rows["return_kept"] & cut).any()),
+            reports=bool((rows["return_kept"] & cut).any()),
         )
 
 
@@ -129,7 +129,7 @@ class Sampled(NamedTuple):
     tokens: Tensor  #: int64 ``[n]``
     logprobs: Tensor  #: float32 ``[n]``, at the temperature over the full vocabulary
     cut_logprobs: Tensor  #: float32 ``[n]``, after the cuts; 0 for greedy rows
-    survivors: Survivors | None  #: of the rows with cuts, or of all where these were not named; only with ``kind.kept``
+    survivors: Survivors | None  #: of the rows with cuts, or of all if these were not named; only with ``kind.reports``
 
 
 def sample(logits: Tensor, draws: Draws, uniform: Tensor, kind: Kind, cut_rows: Tensor | None = None) -> Sampled:
@@ -158,11 +158,11 @@ def sample(logits: Tensor, draws: Draws, uniform: Tensor, kind: Kind, cut_rows: 
     cut = (draws.top_k > 0) | (draws.top_p < 1) | (draws.min_p > 0)
     if kind.cut:
         if cut_rows is None:
-            remaining, survivors = _cut(weights, draws.top_k, draws.top_p, draws.min_p, report=kind.kept)
+            remaining, survivors = _cut(weights, draws.top_k, draws.top_p, draws.min_p, report=kind.reports)
             weights = torch.where((cut & ~greedy)[:, None], remaining, weights)
         else:
             chosen = (column.index_select(0, cut_rows) for column in (weights, draws.top_k, draws.top_p, draws.min_p))
-            remaining, survivors = _cut(*chosen, report=kind.kept)
+            remaining, survivors = _cut(*chosen, report=kind.reports)
             weights.index_copy_(0, cut_rows, remaining)
         del remaining
     cumulative = weights.double().cumsum_(-1)
@@ -214,12 +214,12 @@ class Report:
             yield from (np.zeros(0, np.int32) for _ in self._cut)
             return
         ids, counts = self._ids.numpy(), self._counts.numpy()
-        more = np.flatnonzero((ids >= 0).sum(1) < counts)
+        overfull = np.flatnonzero((ids >= 0).sum(1) < counts)
         masks = {}
-        if len(more):
+        if len(overfull):
             assert self._mask is not None
-            rows = self._mask.index_select(0, to_device(more, self._mask.device)).cpu().numpy()
-            masks = dict(zip(more.tolist(), rows, strict=True))
+            rows = self._mask.index_select(0, to_device(overfull, self._mask.device)).cpu().numpy()
+            masks = dict(zip(overfull.tolist(), rows, strict=True))
         place = -1
         for cut in self._cut:
             place += cut

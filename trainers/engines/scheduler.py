@@ -506,8 +506,8 @@ class Scheduler:
             self._read_launch(launch)
 
     def _read_launch(self, launch: _Launch) -> None:
-        tokens, logprobs, sampled, left = launch.drawn.read()
-        for i, ids in zip(np.flatnonzero(launch.reports), left, strict=True):
+        tokens, logprobs, sampled, survivors = launch.drawn.read()
+        for i, ids in zip(np.flatnonzero(launch.reports), survivors, strict=True):
             launch.requests[i].kept_ids.append(ids)
         pairs = zip(launch.rows.tolist(), launch.requests, strict=True)
         running = np.array([self._running.get(row) is request for row, request in pairs])  # others have ended since

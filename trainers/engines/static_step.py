@@ -143,7 +143,7 @@ class StaticStep:
         columns = {"row": rows, "known": known, "position": positions, "cell": cells}
         self._fill(buffers, columns | {name: draws[name] for name in draws.dtype.names or ()}, table)
         buffers.steps[kind]()
-        report = Report(buffers.survivors if kind.kept else None, draws, cut_only=False)
+        report = Report(buffers.survivors if kind.reports else None, draws, cut_only=False)
         return Drawn(buffers.tokens[:count], buffers.logprobs[0, :count], buffers.logprobs[1, :count], report)
 
     def remember(self, rows: NDArray[np.int64], tokens: Tensor) -> None:
@@ -253,7 +253,7 @@ def _run_again(step: Callable[[], None]) -> Callable[[], None]:
 def _rounded(kind: Kind) -> Kind:
     """Return the first kind of steps that has all these parts."""
     if kind.cut:
-        return _WHOLE if kind.kept else _CUT
+        return _WHOLE if kind.reports else _CUT
     return _PLAIN if kind.random else _GREEDY
 
 

@@ -251,8 +251,8 @@ class LocalSource(WeightSource):
 
     def shares(self, places: Sequence[str]) -> bool:
         """See :meth:`WeightSource.shares`: buffers are on one device, which this process sees."""
-        (place, *others) = {*places}
-        return not others and (place == place_of("cpu") or (place[:3] != "cpu" and device_at(place) is not None))
+        (place, *rest) = {*places}
+        return not rest and (place == place_of("cpu") or (place[:3] != "cpu" and device_at(place) is not None))
 
     async def broadcast(self, receiver: Receiver) -> Sums:
         wants, sender, group = receiver.wants, receiver.sender, receiver.group

@@ -271,8 +271,8 @@ class WeightUpdater(Receiver):
         Those that the server fuses under names of its own (experts) cannot be compared; the first update says so.
         """
         unnamed = sorted(expected.keys() - actual.keys())
-        if gone := [name for name in unnamed if name in self._actual]:
-            return gone
+        if hits := [name for name in unnamed if name in self._actual]:
+            return hits
         if unnamed and not self._expected:
             text = "the %s server has no checksum of %s: these weights are sent, and not compared"
             log.warning(text, self.server, listed(unnamed))

@@ -149,7 +149,7 @@ def _gathered(part: _Part, dtype: torch.dtype, ranks: Ranks, readers: Sequence[i
         return part.local.to(dtype) if me in readers else None
     out = torch.empty(part.shape, dtype=dtype, device=part.local.device) if me in readers else None
     for owner, box in part.owners:
-        others = [reader for reader in readers if reader != owner]
+        receivers = [reader for reader in readers if reader != owner]
         size = torch.Size(part_slice.stop - part_slice.start for part_slice in box)
         rows = max(1, _SLICE_BYTES // max(1, size[1:].numel() * dtype.itemsize)) if size else 1
         for start in range(0, size[0] if size else 1, rows):
@@ -157,7 +157,7 @@ def _gathered(part: _Part, dtype: torch.dtype, ranks: Ranks, readers: Sequence[i
             if me == owner:
                 if out is not None:
                     out[box][cut] = part.local[cut]
-                for reader in others:
+                for reader in receivers:
                     dist.send(part.local[cut].to(dtype).contiguous(), dst=reader, group=ranks.group)
             elif out is not None:
                 target = out[box][cut]

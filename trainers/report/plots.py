@@ -67,11 +67,11 @@ def plot(rows: Iterable[tuple[int, Mapping[str, float]]], path: str | Path, titl
     width, height = 4.2 * columns, 3.1 * rows_of_panels
     figure = Figure(figsize=(width, height), dpi=120)
     # Fixed margins, in inches: fitting them to the labels draws everything several times.
-    left, right, bottom, top, apart = 0.6, 0.15, 0.5, 0.7 if title else 0.35, 0.85
-    across = (width - left - right - (columns - 1) * apart) / columns
+    near, right, bottom, top, apart = 0.6, 0.15, 0.5, 0.7 if title else 0.35, 0.85
+    across = (width - near - right - (columns - 1) * apart) / columns
     along = (height - bottom - top - (rows_of_panels - 1) * apart) / rows_of_panels
     figure.subplots_adjust(
-        left / width, bottom / height, 1 - right / width, 1 - top / height, apart / across, apart / along
+        near / width, bottom / height, 1 - right / width, 1 - top / height, apart / across, apart / along
     )
     for place, (name, draw) in enumerate(panels, 1):
         axes = figure.add_subplot(rows_of_panels, columns, place)

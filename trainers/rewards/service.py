@@ -252,17 +252,18 @@ def reward_of(
 ) -> Callable[[TurnContext, int], Awaitable[float] | None]:
     """Return a model as an asynchronous reward for ``Collector(rewards=...)``; scoring starts when it is called.
 
-    It scores the whole conversation at its end, for the last turn; with ``per_turn`` of the model's section the
-    conversation after each reply, for that turn. The section's ``weight`` multiplies the score. ``truth`` returns the
-    task's ground truth, if the model needs it.
+    It scores the episode at its end, its contexts in the order of time as one conversation, for the last turn; with
+    ``per_turn`` of the model's section the conversation after each reply, for that turn. The section's ``weight``
+    multiplies the score. ``truth`` returns the task's ground truth, if the model needs it.
     """
     section = service.sections[model]
 
     def reward(so_far: TurnContext, turn: int) -> Awaitable[float] | None:
         if not (section.per_turn or so_far.over):
             return None
-        messages, target_turn = so_far.messages, None
+        messages, target_turn = so_far.episode, None
         if section.per_turn:
+            messages = so_far.messages
             places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
             if not places:
                 raise ValueError("the environment's conversation has no reply of the assistant's to score")

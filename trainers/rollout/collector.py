@@ -271,9 +271,9 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
                     credited = self._credited[number].get(trajectory.episode_id, trajectory)
                     agent = self._agents[number].get(trajectory.episode_id, "")
                     yield BatchEpisode(trajectory, credited, role, number, choice, agent)
-        for kept in (self._partners, self._agents, self._credited):
-            for number in [number for number in kept if scheduler.is_done(number)]:
-                del kept[number]
+        for records in (self._partners, self._agents, self._credited):
+            for number in [number for number in records if scheduler.is_done(number)]:
+                del records[number]
 
     @property
     def collected(self) -> int:

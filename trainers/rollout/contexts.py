@@ -80,7 +80,8 @@ class Context:
     """One token sequence.
 
     ``conversation`` is as the environment last showed it, and ``history`` the same with the replies as they were
-    sampled. ``reply`` is a last one, which no observation has shown yet.
+    sampled. ``reply`` is a last one, which no observation has shown yet. ``begun`` is the number of tokens that it
+    began with: its opening, or what it shares with an earlier context and what was said next.
     """
 
     token_ids: list[int]
@@ -89,6 +90,11 @@ class Context:
     boundaries: tuple[Boundary, ...] = ()
     reply: Reply | None = None
     pieces: list[Piece] = field(default_factory=list)
+    begun: int = -1
+
+    def __post_init__(self) -> None:
+        if self.begun < 0:
+            self.begun = len(self.token_ids)
 
     @property
     def replied(self) -> int:
@@ -144,7 +150,7 @@ def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, N
     starts = np.cumsum([0, *sizes])
     size = int(starts[-1])
     turn_id, version = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
-    logprobs, counts, kept = np.zeros(size, np.float32), np.zeros(size, np.int32), [np.zeros(0, np.int32)]
+    logprobs, counts, survivors = np.zeros(size, np.float32), np.zeros(size, np.int32), [np.zeros(0, np.int32)]
     for start, context in zip(starts, contexts, strict=False):
         for piece in context.pieces:
             generation = piece.generation
@@ -154,7 +160,7 @@ def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, N
             logprobs[where] = generation.policy_logprobs
             if generation.kept_counts is not None and generation.kept_ids is not None:
                 counts[where] = generation.kept_counts
-                kept.append(generation.kept_ids)
+                survivors.append(generation.kept_ids)
     ids = [context.token_ids[:count] for context, count in zip(contexts, sizes, strict=True)]
     return {
         "token_ids": np.concatenate([np.zeros(0, np.int32), *(np.array(part, np.int32) for part in ids)]),
@@ -163,8 +169,8 @@ def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, N
         "weight_version": version,
         "turn_id": turn_id,
         "segment_starts": starts[:-1].astype(np.int32),
-        "kept_ids": np.concatenate(kept),
-        "kept_counts": counts if len(kept) > 1 else counts[:0],
+        "kept_ids": np.concatenate(survivors),
+        "kept_counts": counts if len(survivors) > 1 else counts[:0],
     }
 
 

@@ -229,11 +229,11 @@ def _episode(
     return talks
 
 
-def _missing(talks: list[_Talk], left: Sequence[Messages]) -> int | None:
+def _missing(talks: list[_Talk], contexts: Sequence[Messages]) -> int | None:
     """Return which conversation continues: the one that is not among those that were left, in the same order."""
-    if len(left) == len(talks):
+    if len(contexts) == len(talks):
         return None
-    return next((place for place, messages in enumerate(left) if talks[place].messages != messages), len(left))
+    return next((place for place, messages in enumerate(contexts) if talks[place].messages != messages), len(contexts))
 
 
 def _up_to_last_imitated(talk: _Talk) -> Demonstration:

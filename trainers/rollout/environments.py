@@ -74,6 +74,8 @@ class Lease:
             if not isinstance(reward, bool) and not is_reward(reward):
                 raise ValueError(f"the reward is {quoted(reward)}, not a finite number of at most {LARGEST:g}")
             check_own_terms(info, float(reward))
+            if "closing" in info:
+                info["closing"] = _closing(info["closing"])
             self._seen = _conversation(conversation, self._seen)
             return self._seen, float(reward), bool(terminated), bool(truncated and not terminated), info
 
@@ -204,6 +206,15 @@ def _parts(result: Any, shape: str, count: int) -> tuple[Any, ...]:
     if not isinstance(info, Mapping):
         raise ValueError(f"info is a mapping, not {quoted(info)}")
     return (*parts, dict(info))
+
+
+def _closing(value: Any) -> Messages:
+    closing = check_conversation(value, "info['closing']")
+    if not closing or closing[0]["role"] != "assistant":
+        raise ValueError(
+            f"info['closing'] is what a turn added to a conversation, the reply first, not {quoted(value)}"
+        )
+    return tuple(closing)
 
 
 def _conversation(value: Any, seen: Messages = ()) -> Messages:

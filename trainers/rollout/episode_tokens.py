@@ -60,6 +60,11 @@ class EpisodeTokens:
     def context_size(self) -> int:
         return len(self._contexts[-1].token_ids)
 
+    @property
+    def response_tokens(self) -> int:
+        """The tokens by which all contexts have grown: every sampled one once, and what followed within a context."""
+        return sum(len(context.token_ids) - context.begun for context in self._contexts)
+
     def fork(self, **names: Any) -> EpisodeTokens:
         """Return a new episode that begins here: what the model has seen so far is its context, not trained on.
 
@@ -228,10 +233,10 @@ class EpisodeTokens:
         new = conversation[size:]
         assert context.reply is not None
         history, structured = (*context.history, context.reply.shown, *new), context.reply.structured
-        following, anew = self._following(context.token_ids, history, new, structured) if new else ([], False)
+        following, bridge = self._following(context.token_ids, history, new, structured) if new else ([], None)
         context.settle(conversation[size - 1])
-        if anew:
-            self._contexts.append(Context(following, conversation, history))
+        if bridge is not None:
+            self._contexts.append(Context(following, conversation, history, begun=len(following) - bridge))
         else:
             self._contexts.remove(context)  # it was used last now
             self._contexts.append(context)
@@ -260,28 +265,32 @@ class EpisodeTokens:
         (source, at), new = branch, conversation[branch[1].messages :]
         context = source.branch(at)
         context.conversation, context.history = conversation, (*context.history, *new)
-        following, anew = self._following(context.token_ids, context.history, new, at.reply.structured)
-        if anew:
+        following, bridge = self._following(context.token_ids, context.history, new, at.reply.structured)
+        if bridge is not None:
             return Context(following, conversation, context.history)
         context.token_ids += following
+        context.begun = len(context.token_ids)
         return context
 
     def _following(
         self, token_ids: list[int], history: Messages, new: Messages, structured: bool
-    ) -> tuple[list[int], bool]:
-        """Return the tokens of ``new`` after ``token_ids``, or of all of ``history``, and whether it is the latter."""
+    ) -> tuple[list[int], int | None]:
+        """Return the tokens of ``new`` after ``token_ids``, or of all of ``history``.
+
+        If it is the latter, also how many of them ``new`` has (0 where that is not known); else ``None``.
+        """
         if structured:
             following = self._renderer.following(token_ids, history, self._tools)
-            return (self._renderer.render(history, self._tools), True) if following is None else (following, False)
+            return (self._renderer.render(history, self._tools), 0) if following is None else (following, None)
         bridge = self._renderer.bridge(new, after=token_ids[-1], tools=self._tools)
         if not self._renderer.rewrites_history:
-            return bridge, False
+            return bridge, None
         anew = self._renderer.rewritten([*token_ids, *bridge], history, self._tools)
         if anew is None:
-            return bridge, False
+            return bridge, None
         self._renderer.warn_once(
             "template",
             "the chat template rewrites earlier turns (drops reasoning or trims replies, say): where it does, the "
             "conversation is rendered anew as a new context of the trajectory",
         )
-        return anew, True
+        return anew, len(bridge)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from textenvs.messages import Messages
+from textenvs.turn import EpisodeMessages
 
 from ..config.learning import ForkSection
 from ..trajectory import Trajectory
@@ -35,7 +35,7 @@ class ForkPoint:
     samples: int  #: how many forks are to be made
     state: Any  #: the environment's snapshot
     tokens: EpisodeTokens  #: at the generation point
-    messages: Messages  #: the conversation so far
+    messages: EpisodeMessages  #: its messages so far
     opening: int  #: tokens of the opening
     limit: int  #: tokens that the context may have
     names: Mapping[str, str]  #: ``group_id``, ``task_key`` and ``data_source``

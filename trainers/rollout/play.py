@@ -17,6 +17,7 @@ import numpy as np
 
 from textenvs.lookahead import Played
 from textenvs.messages import Messages, assistant, clean_text
+from textenvs.turn import EpisodeMessages
 
 from ..chat_template import RendererError
 from ..config.rollout import RolloutSection
@@ -183,9 +184,9 @@ class Player:
         trajectory = self._finish(episode, progress, end)
         if roles is None or not progress.roles:
             return trajectory
-        main, *others = progress.roles
+        main, *partner_roles = progress.roles
         roles[main] = trajectory
-        for role in others:
+        for role in partner_roles:
             if (tokens := progress.roles[role]).num_turns:
                 completed = End(Status.COMPLETED, terminated=True, stop=end.stop)  # rewarded: no message would do
                 refused = progress.refused and role == USER
@@ -277,7 +278,8 @@ class Player:
             point = await _restore(env, episode, episode.begin)
         enter("own")
         tokens, limit = point.tokens, point.limit
-        progress.tokens, progress.messages, progress.first_turn = tokens, point.messages, point.turn
+        progress.tokens, progress.episode, progress.first_turn = tokens, point.messages, point.turn
+        progress.messages = point.messages.current
         if episode.start is not None:  # also of a fork, whose turns are counted from there, too
             progress.metrics["start_turn"] = float(episode.start.turn)
         if (size := point.opening if episode.start is None else tokens.context_size) >= limit:
@@ -331,16 +333,14 @@ class Player:
         tokens, timeline = point.tokens, progress.timeline
         cut_before = timeline.counts["cut"]
         text = await self.reply(episode, turn, point.limit, session, tokens, timeline)
-        response_tokens = max(0, tokens.context_size - point.opening)
+        response_tokens = tokens.response_tokens
         timeline.phase("step")
         conversation, reward, terminated, truncated, info = await env.step(text)
         timeline.phase("own")
         (reward, terms, earlier), stop = paid_by(info, reward), info.get("stop")
         tokens.reward(reward, terms)
         progress.pay(earlier, 0 if episode.start is None else episode.start.turn)
-        own, progress.messages = (*progress.messages, assistant(text)), conversation
-        progress.metrics.update(info.get("metrics") or {})
-        progress.user_messages = info.get("user_messages", ())
+        own = progress.observe(text, conversation, info)
         if info.get("failed"):
             cause = str(stop or "env_failed")
             return End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=cause)
@@ -356,6 +356,7 @@ class Player:
         if (switched := not terminated and tokens.switched) and (progress.rewards.needs_futures or episode.window):
             raise CollectionError(_SWITCHED)
         if progress.rewards:
+            assert progress.episode is not None
             futures = None
             if progress.rewards.needs_futures and episode.training:
                 over = end is not None and end.status is not Status.TRUNCATED_CONTEXT
@@ -365,6 +366,8 @@ class Player:
                 episode_id=episode.episode_id,
                 **point.names,
                 messages=own if switched else conversation,
+                episode=progress.episode.messages,
+                replies=progress.episode.replies,
                 reply=text,
                 reward=reward,
                 terms=dict(terms),
@@ -388,15 +391,17 @@ class Player:
         tokens = EpisodeTokens(
             self.renderer, conversation, tools=progress.backend.tools, episode_id=episode.episode_id, **names
         )
-        opening, limit = tokens.context_size, self._room(tokens)
+        opening, limit, messages = tokens.context_size, self._room(tokens), EpisodeMessages.begin(conversation)
         if episode.start is not None and episode.begin is None:
-            conversation = await self._replay(env, episode.start, tokens)
+            messages = await self._replay(env, episode.start, tokens, messages)
             tokens = tokens.fork(episode_id=episode.episode_id, **names)
-        values = (episode.episode_id, 0, 0, None, tokens, conversation, opening, limit, names)
+        values = (episode.episode_id, 0, 0, None, tokens, messages, opening, limit, names)
         return ForkPoint(*values, progress.rewards)
 
-    async def _replay(self, env: Lease, start: Start, tokens: EpisodeTokens) -> Messages:
-        """Replay an episode up to ``start``; return the conversation there, or raise EnvError if it differs."""
+    async def _replay(
+        self, env: Lease, start: Start, tokens: EpisodeTokens, messages: EpisodeMessages
+    ) -> EpisodeMessages:
+        """Replay an episode up to ``start``; return its messages there, or raise EnvError if it differs."""
         for ids in start.replies[: start.turn]:
             zeros = np.zeros(len(ids), np.float32)
             text = tokens.reply(Generation(np.array(ids, np.int32), zeros, zeros.astype(np.int32), "stop"))
@@ -404,9 +409,10 @@ class Player:
             if terminated or truncated:
                 raise EnvError(f"a replayed episode ended too early ({info.get('stop')}): {_NOT_EXACT}", "replay_ended")
             tokens.observe(conversation)
+            messages = messages.step(assistant(text), conversation, info.get("closing"))
         if context_digest(tokens.context) != start.contexts[start.turn - 1]:
             raise EnvError(f"a replayed episode came to another conversation: {_NOT_EXACT}", "replay_differs")
-        return conversation
+        return messages
 
     async def reply(
         self, episode: Episode, turn: int, limit: int, session: str, tokens: EpisodeTokens, timeline: Timeline
@@ -458,12 +464,12 @@ class Player:
         if progress.tokens is None:  # it did not even open
             return _nothing(episode, end)
         messages = progress.messages or None  # of a user: those of its tokens
-        more = {"metrics": progress.metrics, "messages": messages, "user_messages": progress.user_messages}
-        return self._finished(progress.tokens, episode, end, **more)
+        fields = {"metrics": progress.metrics, "messages": messages, "user_messages": progress.user_messages}
+        return self._finished(progress.tokens, episode, end, **fields)
 
-    def _finished(self, tokens: EpisodeTokens, episode: Episode, end: End, **more: Any) -> Trajectory:
+    def _finished(self, tokens: EpisodeTokens, episode: Episode, end: End, **fields: Any) -> Trajectory:
         how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
-        trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **more)  # type: ignore[arg-type]
+        trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **fields)  # type: ignore[arg-type]
         return without_unseen(trajectory, self.engine.max_context)
 
 
@@ -479,11 +485,12 @@ async def _snapshot(env: Lease, point: ForkPoint, turn: int, progress: Progress)
     progress.timeline.phase("step")
     state = await env.snapshot()
     progress.timeline.phase("own")
-    return replace(point, turn=turn, state=state, tokens=point.tokens.fork(), messages=progress.messages)
+    assert progress.episode is not None
+    return replace(point, turn=turn, state=state, tokens=point.tokens.fork(), messages=progress.episode)
 
 
 async def _restore(env: Lease, episode: Episode, begin: ForkPoint) -> ForkPoint:
-    await env.restore(begin.state, begin.messages, None if episode.window is None else episode.env_seed)
+    await env.restore(begin.state, begin.messages.current, None if episode.window is None else episode.env_seed)
     names = {"episode_id": episode.episode_id, "forked_from": begin.episode_id, "forked_turn": begin.turn}
     return replace(begin, tokens=begin.tokens.fork(**begin.names, **names))
 

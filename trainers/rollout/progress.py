@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from textenvs.messages import Messages
-from textenvs.turn import own_terms
+from textenvs.messages import Messages, assistant
+from textenvs.turn import EpisodeMessages, own_terms
 
 from ..trajectory import Status
 from .environments import Backend, EnvError
@@ -38,13 +38,24 @@ class Progress:
     backend: Backend
     tokens: EpisodeTokens | None = None
     first_turn: int = 0  # the number of the turn that is the first of ``tokens``
-    messages: Messages = ()
+    messages: Messages = ()  # the last observation
+    episode: EpisodeMessages | None = None  # those of all contexts, where one role acts
     user_messages: Messages = ()
     roles: dict[str, EpisodeTokens] = field(default_factory=dict)  # of several: by name, first that which began
     refused: bool = False  # no message of that user was acceptable
     points: list[ForkPoint] = field(default_factory=list)
     scores: Mapping[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+
+    def observe(self, text: str, conversation: Messages, info: Mapping[str, Any]) -> Messages:
+        """Record what a step returned; return the conversation that its reply ``text`` belongs to, with the reply."""
+        assert self.episode is not None
+        reply, closing = assistant(text), info.get("closing")
+        own = (*self.messages, *(closing or [reply]))
+        self.episode, self.messages = self.episode.step(reply, conversation, closing), conversation
+        self.metrics.update(info.get("metrics") or {})
+        self.user_messages = info.get("user_messages", ())
+        return own
 
     def pay(self, earlier: Mapping[int, Mapping[str, float]], replayed: int) -> None:
         """Record what earlier turns of the environment are paid; ``replayed`` ones are no turns of this episode."""

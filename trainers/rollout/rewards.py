@@ -5,7 +5,7 @@ turn earns beside the environment's reward, or ``None`` where it does not apply 
 only where ``so_far.over``)::
 
     def helpful(so_far: TurnContext, turn: int) -> Awaitable[float] | None:
-        return judge.score(so_far.messages) if so_far.over else None
+        return judge.score(so_far.episode) if so_far.over else None
 
     Collector(..., rewards={"helpful": helpful})
 
@@ -49,6 +49,10 @@ class TurnContext:
     task_key: str  #: the task's stable name
     data_source: str  #: the task's source
     messages: Messages  #: the conversation that the reply belongs to, as the environment returns it
+    #: The messages of all conversations in the order of time (:class:`textenvs.turn.EpisodeMessages`), and the policy's
+    #: replies in them, also of replayed turns. What is paid for a whole episode is computed from these.
+    episode: Messages
+    replies: Messages
     reply: str  #: the policy's reply of this turn
     reward: float  #: the environment's reward for it
     terms: Mapping[str, float]  #: the named parts of that
@@ -59,7 +63,7 @@ class TurnContext:
     spec: EnvSpec | None = None  #: how the environment is made; its ``tasks`` have the row that is played
     task_index: int | None = None  #: which of them, where the episode's options name one
     training: bool = True  #: whether it is an episode to train on; otherwise it is one of an evaluation
-    #: Of the reply's context to the end of the reply, less the opening's: what ``max_response_tokens`` limits
+    #: Of all contexts, to the end of the reply, without those that each began with
     response_tokens: int = 0
     cut: bool = False  #: whether the reply had no end when it reached its limit of tokens
     replayed: int = 0  #: replies before its first turn, of an episode that begins in the middle of another one

@@ -73,6 +73,8 @@ class SyncEnv:
                 return self.messages, 1.5, False, False, {"earlier": {0: {"a": 1.0}}, "own_terms": {"a": 0.25}}
             case "unowned":
                 return self.messages, 1.0, False, False, {"earlier": {0: {"a": 1.0}}}
+            case "unclosed":
+                return self.messages, 0.0, False, False, {"closing": [{"role": "user", "content": "no reply"}]}
             case "noinfo":
                 return self.messages, 0.0, False, False, None
             case "both":

@@ -115,6 +115,7 @@ async def test_raising_environment_is_replaced_with_traceback(kind: Kind) -> Non
         ("empty", "at least one message"),
         ("role", "role is 'boss'"),
         ("noinfo", "info is a mapping, not None"),
+        ("unclosed", r"info\['closing'\] is what a turn added to a conversation, the reply first"),
         ("unpaid", r"sum to 1\.25, and the reward is 1\.5"),
         ("unowned", r"info\['own_terms'\] comes with info\['earlier'\]"),
     ],

@@ -79,8 +79,9 @@ class Agent(ExternalEnv[AgentState]):
             ``{"memory_mb": 2048, "paths": ["/srv/agent"], "proc": True}``.
         serve: The command stays alive, and has so many tasks at a time: each is a JSON line of its standard input, and
             its result one of its standard output. Environments of one process share such commands.
-        scorer: A function, or ``"module:function"``, of the task, the messages and the command's folder (``None`` for
-            a function); it returns a reward as the program does. The program's task then has no answer in it.
+        scorer: A function, or ``"module:function"``, of the task, the messages of all conversations in the order of
+            time, and the command's folder (``None`` for a function); it returns a reward as the program does. The
+            program's task then has no answer in it.
         expert: A function, or ``"module:function"``, of the task, the messages and a generator, for demonstrations: it
             returns the next reply, a text or an assistant message with ``tool_calls``.
         careless: The same for replies that are mostly wrong.

@@ -30,7 +30,7 @@ from ...tools.call_format import CallFormat, make_call
 from ...tools.formats import make_format
 from ...tools.schema import Tool
 from ...tools.toolbox import ToolResult
-from ...turn import LARGEST
+from ...turn import LARGEST, EpisodeMessages
 from .program import Program, ProgramError, last_words
 
 
@@ -101,6 +101,7 @@ class Episode:
                 raise self._failure("the program ended before it called the model")
             self._take(observation.call)
             self.opening = self._conversations.begin(observation, self._shown(observation))
+            self._episode = EpisodeMessages.begin(observation.call.messages)
         except BaseException:
             self.close()
             raise
@@ -129,12 +130,14 @@ class Episode:
         spent = self._turns == self._settings.max_assistant_turns
         posted = [_Payment(*post, "the program posted") for post in self._channel.take_rewards(last=ended or spent)]
         self._posted += posted
-        conversation = (*self._call.messages, reply.message)
+        messages = (*self._episode.messages, reply.message)
         if isinstance(following, Ended):
-            return self._last(following.result, posted, conversation)
+            return self._last(following.result, posted, messages)
         self._take(following.call)
         turn = self._conversations.turn(message, following, self._shown(following))
-        score = self._score(conversation) if spent and self._settings.scorer is not None else []
+        closing = (reply.message,) if turn.keys() & {"context", "role"} else None
+        self._episode = self._episode.step(reply.message, following.call.messages, closing)
+        score = self._score(messages) if spent and self._settings.scorer is not None else []
         return Answer(**turn, **self._paid([*posted, *score]))
 
     # ------------------------------------------------------------------ calls
@@ -237,10 +240,10 @@ class Episode:
 
     # ------------------------------------------------------------------ the end
 
-    def _last(self, result: Any, posted: list[_Payment], conversation: Messages) -> Answer:
+    def _last(self, result: Any, posted: list[_Payment], messages: Messages) -> Answer:
         final = [] if result is None else self._rewards(result, "the program returned")
         if self._settings.scorer is not None:
-            final += self._score(conversation)
+            final += self._score(messages)
         judges = result is not None or self._settings.scorer is not None
         if not judges and not self._posted:
             raise self._failure(
@@ -269,11 +272,11 @@ class Episode:
         own = sums.pop(self._turns - 1, {})
         return {"terms": own, "earlier": sums}
 
-    def _score(self, conversation: Messages) -> list[_Payment]:
+    def _score(self, messages: Messages) -> list[_Payment]:
         scorer = self._settings.scorer
         assert scorer is not None
         try:
-            result = scorer(self._task, conversation, self._program.files())
+            result = scorer(self._task, messages, self._program.files())
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
         except (Exception, SystemExit) as error:

@@ -173,7 +173,7 @@ class MathExpression(ToolEnv[ExpressionState]):
             return self.format.write(f"#### {as_text(value(remaining, self.state.made_up))}")
         if calculate in self.tools:
             return self.format.write("I work it out.", [call("calculate", expression=write(remaining))])
-        a, b = (_as_json(value(side, self.state.made_up)) for side in (step.left, step.right))
+        a, b = (_as_json(value(side, self.state.made_up)) for side in (step.first, step.second))
         return self.format.write(f"First {write(step)}.", [call(_NAMES[step.sign], a=a, b=b)])
 
     def secrets(self) -> Sequence[str]:

@@ -28,8 +28,8 @@ class Operation(NamedTuple):
     """Two expressions with a sign between."""
 
     sign: str
-    left: Expression
-    right: Expression
+    first: Expression
+    second: Expression
 
 
 Expression: TypeAlias = "Fraction | Operation"
@@ -86,8 +86,8 @@ def read(text: str) -> Expression:
 
 def _node(node: ast.expr, text: str) -> Expression:
     match node:
-        case ast.BinOp(left, sign, right) if type(sign) in _SIGNS:
-            return Operation(_SIGNS[type(sign)].text, _node(left, text), _node(right, text))
+        case ast.BinOp(first, sign, second) if type(sign) in _SIGNS:
+            return Operation(_SIGNS[type(sign)].text, _node(first, text), _node(second, text))
         case ast.UnaryOp(ast.USub(), ast.Constant() as positive):
             return -cast(Fraction, _node(positive, text))
         case ast.Constant(int() | float()):
@@ -103,24 +103,24 @@ def write(node: Expression, binds: int = 0) -> str:
         return str(node) if node.denominator == 1 else str(float(node))
     own = _BY_TEXT[node.sign].binds
     # The right side needs brackets also where it binds as strongly: 8 - (3 - 2).
-    text = f"{write(node.left, own)} {node.sign} {write(node.right, own + 1)}"
+    text = f"{write(node.first, own)} {node.sign} {write(node.second, own + 1)}"
     return f"({text})" if own < binds or (node.sign == "@" and binds) else text
 
 
 def operations(node: Expression) -> int:
-    return 1 + operations(node.left) + operations(node.right) if isinstance(node, Operation) else 0
+    return 1 + operations(node.first) + operations(node.second) if isinstance(node, Operation) else 0
 
 
 def value(node: Expression, made_up: MadeUp) -> Fraction:
     """Return the value of an expression; ``ZeroDivisionError`` where it divides by zero."""
     if not isinstance(node, Operation):
         return node
-    return _BY_TEXT[node.sign].apply(value(node.left, made_up), value(node.right, made_up), made_up)
+    return _BY_TEXT[node.sign].apply(value(node.first, made_up), value(node.second, made_up), made_up)
 
 
 def next_step(node: Expression) -> Operation | None:
     """Return the first operation from the left on two numbers; ``None`` for a number."""
-    return (next_step(node.left) or next_step(node.right) or node) if isinstance(node, Operation) else None
+    return (next_step(node.first) or next_step(node.second) or node) if isinstance(node, Operation) else None
 
 
 def after_step(node: Expression, step: Operation, made_up: MadeUp) -> Expression:
@@ -130,12 +130,12 @@ def after_step(node: Expression, step: Operation, made_up: MadeUp) -> Expression
     """
     if not isinstance(node, Operation):
         return node
-    if node.sign == step.sign and not isinstance(node.left, Operation) and not isinstance(node.right, Operation):
-        swapped = node.sign in "+*" and (node.right, node.left) == (step.left, step.right)
-        return value(node, made_up) if swapped or (node.left, node.right) == (step.left, step.right) else node
-    left = after_step(node.left, step, made_up)
-    right = node.right if left is not node.left else after_step(node.right, step, made_up)
-    return node if left is node.left and right is node.right else Operation(node.sign, left, right)
+    if node.sign == step.sign and not isinstance(node.first, Operation) and not isinstance(node.second, Operation):
+        swapped = node.sign in "+*" and (node.second, node.first) == (step.first, step.second)
+        return value(node, made_up) if swapped or (node.first, node.second) == (step.first, step.second) else node
+    first = after_step(node.first, step, made_up)
+    second = node.second if first is not node.first else after_step(node.second, step, made_up)
+    return node if first is node.first and second is node.second else Operation(node.sign, first, second)
 
 
 def expression_of(extra: Mapping[str, Any]) -> tuple[Expression, MadeUp]:
@@ -175,7 +175,7 @@ def check_expression(task: Task) -> None:
 
 def _endless(node: Expression, made_up: MadeUp) -> Expression | None:
     """Return a part of the expression whose value has no exact decimal, so that no tool can take it; or ``None``."""
-    inner = (_endless(node.left, made_up) or _endless(node.right, made_up)) if isinstance(node, Operation) else None
+    inner = (_endless(node.first, made_up) or _endless(node.second, made_up)) if isinstance(node, Operation) else None
     return inner or (None if 10**_DIGITS % value(node, made_up).denominator == 0 else node)
 
 
@@ -251,15 +251,15 @@ def _tree(count: int, level: _Level, made_up: MadeUp, rng: random.Random) -> tup
     if count == 0:
         number = rng.randint(1, level.highest)
         return Fraction(number), number, number
-    first = rng.randint(0, count - 1)
-    left, a, largest = _tree(first, level, made_up, rng)
-    right, b, other = _tree(count - 1 - first, level, made_up, rng)
+    split = rng.randint(0, count - 1)
+    first, a, largest = _tree(split, level, made_up, rng)
+    second, b, other = _tree(count - 1 - split, level, made_up, rng)
     sign = rng.choice(level.signs)
-    if sign == "/" and not isinstance(right, Operation):
+    if sign == "/" and not isinstance(second, Operation):
         divisors = [number for number in range(2, 13) if a and a % number == 0]
         b = rng.choice(divisors) if divisors else 0
-        right = Fraction(b)
+        second = Fraction(b)
     if sign == "/" and (b == 0 or a % b):
         return _tree(count, level, made_up, rng)  # no whole result: draw again
     worth = int(_BY_TEXT[sign].apply(Fraction(a), Fraction(b), made_up))
-    return Operation(sign, left, right), worth, max(largest, other, abs(worth))
+    return Operation(sign, first, second), worth, max(largest, other, abs(worth))

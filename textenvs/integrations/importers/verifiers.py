@@ -250,9 +250,9 @@ def _ended(traces: list[Any], replies: list[Any]) -> Answer:
     truncated = [trace for trace in traces if trace.is_truncated]
     stop = str((truncated or traces)[-1].stop_condition or "done")
     earned: dict[int, dict[str, float]] = {len(replies) - 1: {}}
-    paid: set[int] = set()
+    payees: set[int] = set()
     for trace in traces:
-        number = len(replies) - 1 if len(traces) == 1 else _last_turn(trace, replies, paid)
+        number = len(replies) - 1 if len(traces) == 1 else _last_turn(trace, replies, payees)
         terms = earned.setdefault(number, {})
         for name, reward in trace.rewards.items():
             if reward is not None:
@@ -271,15 +271,15 @@ def _ended(traces: list[Any], replies: list[Any]) -> Answer:
     )
 
 
-def _last_turn(trace: Any, replies: list[Any], paid: set[int]) -> int:
+def _last_turn(trace: Any, replies: list[Any], payees: set[int]) -> int:
     """Return the turn of a trace's last reply, the first of equal ones that no other trace has; else the last turn."""
     sampled = [node.message for node in trace.nodes if node.sampled]
     if not sampled:
         return len(replies) - 1
     calls = [make_call(call.name, call.arguments, call.id) for call in sampled[-1].tool_calls or ()]
     key = message_key(assistant(sampled[-1].content or "", calls))
-    number = next((n for n, reply in enumerate(replies) if reply == key and n not in paid), len(replies) - 1)
-    paid.add(number)
+    number = next((n for n, reply in enumerate(replies) if reply == key and n not in payees), len(replies) - 1)
+    payees.add(number)
     return number
 
 

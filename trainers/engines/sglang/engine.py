@@ -331,8 +331,8 @@ def places_of(info: ServerInfo, url: str, gpu: int | None, *, started: bool) -> 
     ``gpu`` is the first one of a server that this process ``started``.
     """
     if info.device != "cuda":
-        here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
-        return [place_of("cpu")] * info.tp_size if here else None
+        is_local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+        return [place_of("cpu")] * info.tp_size if is_local else None
     if not started:
         return None
     count = max(torch.cuda.device_count(), 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from textenvs.envs.agent import Agent
 from textenvs.gateway.channel import Ended
 from textenvs.gateway.model_call import ModelCall, RequestError
-from textenvs.messages import user
+from textenvs.messages import assistant, user
 
 
 def posting(task, url, key):
@@ -97,6 +97,30 @@ def test_scorer_may_pay_each_turn():
     env.step("3")
     _, reward, _, truncated, info = env.step("4")
     assert (reward, truncated, info["earlier"]) == (1.5, True, {0: {"reward": 1.0}})
+
+
+def delegating(task, url, key):
+    """Ask a sub-agent the same twice, and something else at the end; the history of the second call is edited."""
+    messages = [user("Q")]
+    messages.append(ask(url, key, *messages))
+    ask(url, key, user("sub"))
+    ask(url, key, user("sub"))
+    ask(url, key, messages[0], assistant("edited"), user("and?"))
+    ask(url, key, *messages, user("go on"))
+    ask(url, key, user("last"))
+
+
+@pytest.mark.parametrize("options", [{}, {"max_assistant_turns": 6}], ids=["ended", "cut"])
+def test_scorer_reads_all_contexts(options):
+    """No words hide in a conversation that the program has left; no reply counts twice."""
+    calls = []
+    program = delegating if not options else lambda *given: (delegating(*given), ask(*given[1:], user("one more")))
+    env = make(program, scorer=lambda task, messages, files: calls.append(messages) or 1.0, **options)
+    for reply in "abcdef":
+        result = env.step(reply)
+    assert result[2] != result[3] == bool(options)
+    texts = ["Q", "a", "sub", "b", "sub", "c", "and?", "d", "go on", "e", "last", "f"]
+    assert [[message["content"] for message in messages] for messages in calls] == [texts]
 
 
 def score(task, messages, files):
