@@ -231,8 +231,8 @@ def paid_with_earlier(turn: Turn, number: int) -> tuple[float, dict[str, float]]
     """
     if (last := max(turn.earlier)) >= number:
         raise ValueError(f"Turn: earlier has terms of turn {last}, and this is turn {number}; its own are in terms")
-    paid = [turn.terms, *turn.earlier.values()]
-    terms = {name: fsum(part.get(name, 0.0) for part in paid) for name in dict.fromkeys(chain.from_iterable(paid))}
+    parts = [turn.terms, *turn.earlier.values()]
+    terms = {name: fsum(part.get(name, 0.0) for part in parts) for name in dict.fromkeys(chain.from_iterable(parts))}
     check_numbers("Turn: terms with those of earlier turns", terms)
     return fsum(terms.values()), terms
 
@@ -250,10 +250,10 @@ def check_own_terms(info: Mapping[str, Any], reward: float) -> None:
     """
     if not info.get("earlier"):
         return
-    paid = [info.get("own_terms"), *info["earlier"].values()]
-    if not all(isinstance(terms, Mapping) for terms in paid):
-        raise ValueError(f"info['own_terms'] comes with info['earlier'], both with terms by name, not {quoted(paid)}")
-    values = [float(value) for terms in paid for value in terms.values()]
+    parts = [info.get("own_terms"), *info["earlier"].values()]
+    if not all(isinstance(terms, Mapping) for terms in parts):
+        raise ValueError(f"info['own_terms'] comes with info['earlier'], both with terms by name, not {quoted(parts)}")
+    values = [float(value) for terms in parts for value in terms.values()]
     if not isclose(total := fsum(values), reward, rel_tol=1e-9, abs_tol=1e-9 * (1.0 + fsum(map(abs, values)))):
         raise ValueError(
             f"info['own_terms'] and info['earlier'] sum to {total:g}, and the reward is {reward:g}: a wrapper that "

@@ -320,8 +320,8 @@ class _ReplyPlaces:
             self._numbers = [*numbers, current, max(self._numbers) + 1]
             return
         pairs = zip(before, contexts, strict=True)  # the first one that has gone from its place continues
-        gone = next(i for i, (old, new) in enumerate(pairs) if old is not new)
-        self._numbers = [*numbers[:gone], *numbers[gone + 1 :], current, numbers[gone]]
+        place = next(i for i, (old, new) in enumerate(pairs) if old is not new)
+        self._numbers = [*numbers[:place], *numbers[place + 1 :], current, numbers[place]]
 
     def listed(self) -> tuple[tuple[int, int], ...]:
         """Return :attr:`Record.reply_places <.records.Record.reply_places>`; none of a single conversation."""
@@ -367,8 +367,8 @@ def _paid(before: tuple[float, ...], info: Mapping[str, Any], reward: float) -> 
     """Return the rewards of turns with a step's own reward, and what it pays to earlier ones."""
     if not (earlier := info.get("earlier")):
         return (*before, reward)
-    paid = (fsum(earlier.get(number, {}).values()) for number in range(len(before)))
-    return (*map(add, before, paid), fsum(own_terms(info).values()))
+    payments = (fsum(earlier.get(number, {}).values()) for number in range(len(before)))
+    return (*map(add, before, payments), fsum(own_terms(info).values()))
 
 
 def _by_role(
