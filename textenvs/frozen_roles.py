@@ -54,18 +54,18 @@ class FrozenRoles:
         """Take the caller's turn, and those of frozen roles that follow it."""
         own, self._steps = self._steps, self._steps + 1
         self._numbers.append(own)
-        paid: dict[int, dict[str, float]] = {own: {}}
+        payments: dict[int, dict[str, float]] = {own: {}}
         result = await self.env.astep(action)
-        self._pay(result, paid)
-        observation, _, terminated, truncated, info = await self._go_on(result, paid)
+        self._pay(result, payments)
+        observation, _, terminated, truncated, info = await self._go_on(result, payments)
         terms: dict[str, float] = {}
-        for parts in paid.values():
+        for parts in payments.values():
             _add(terms, parts)
-        earlier = {number: parts for number, parts in paid.items() if number != own}
-        info = {**info, "role": self._role, "terms": terms, "earlier": earlier, "own_terms": paid[own]}
+        earlier = {number: parts for number, parts in payments.items() if number != own}
+        info = {**info, "role": self._role, "terms": terms, "earlier": earlier, "own_terms": payments[own]}
         return observation, fsum(terms.values()), terminated, truncated, info
 
-    async def _go_on(self, result: StepResult, paid: dict[int, dict[str, float]]) -> StepResult:
+    async def _go_on(self, result: StepResult, payments: dict[int, dict[str, float]]) -> StepResult:
         """Play frozen roles until the caller is to act, or the episode is over; what it is shown then is its own."""
         while not (result[2] or result[3]):
             if (role := result[4]["role"]) not in self.frozen:
@@ -79,9 +79,9 @@ class FrozenRoles:
                 break
             self._numbers.append(None)
             result = await self.env.astep(reply)
-            self._pay(result, paid)
-        shown = self.env.state.waiting.get(self._role) if self._numbers and self._numbers[-1] is None else None
-        return (result[0] if shown is None else copy_messages(shown), *result[1:])
+            self._pay(result, payments)
+        view = self.env.state.waiting.get(self._role) if self._numbers and self._numbers[-1] is None else None
+        return (result[0] if view is None else copy_messages(view), *result[1:])
 
     async def _reply(self, role: str, observation: Messages) -> Message:
         client = await client_for(self.frozen[role])
@@ -89,14 +89,14 @@ class FrozenRoles:
         sample = (self._seed + len(self._numbers)) % 2**31
         return (await client.complete(observation, tools=tools or None, sample=sample)).message
 
-    def _pay(self, result: StepResult, paid: dict[int, dict[str, float]]) -> None:
+    def _pay(self, result: StepResult, payments: dict[int, dict[str, float]]) -> None:
         """Add what a turn of the environment paid to the caller's turns."""
         info = result[4]
         for number, parts in info.get("earlier", {}).items():
             if (step := self._numbers[number]) is not None:
-                _add(paid.setdefault(step, {}), parts)
+                _add(payments.setdefault(step, {}), parts)
         if (step := self._numbers[-1]) is not None:
-            _add(paid[step], own_terms(info))
+            _add(payments[step], own_terms(info))
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> StepResult:
         return wait_for(self.areset(seed=seed, options=options))

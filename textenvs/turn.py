@@ -234,10 +234,8 @@ def payment(turn: Turn, number: int) -> tuple[float, dict[str, float]]:
         return turn.reward, {**turn.terms}
     if (last := max(turn.earlier)) >= number:
         raise ValueError(f"Turn: earlier has terms of turn {last}, and this is turn {number}; its own are in terms")
-    payments = [turn.terms, *turn.earlier.values()]
-    terms = {
-        name: fsum(part.get(name, 0.0) for part in payments) for name in dict.fromkeys(chain.from_iterable(payments))
-    }
+    parts = [turn.terms, *turn.earlier.values()]
+    terms = {name: fsum(part.get(name, 0.0) for part in parts) for name in dict.fromkeys(chain.from_iterable(parts))}
     check_numbers("Turn: terms with those of earlier turns", terms)
     return fsum(terms.values()), terms
 
@@ -255,12 +253,10 @@ def check_own_terms(info: Mapping[str, Any], reward: float) -> None:
     """
     if not info.get("earlier"):
         return
-    payments = [info.get("own_terms"), *info["earlier"].values()]
-    if not all(isinstance(terms, Mapping) for terms in payments):
-        raise ValueError(
-            f"info['own_terms'] comes with info['earlier'], both with terms by name, not {quoted(payments)}"
-        )
-    values = [float(value) for terms in payments for value in terms.values()]
+    parts = [info.get("own_terms"), *info["earlier"].values()]
+    if not all(isinstance(terms, Mapping) for terms in parts):
+        raise ValueError(f"info['own_terms'] comes with info['earlier'], both with terms by name, not {quoted(parts)}")
+    values = [float(value) for terms in parts for value in terms.values()]
     if not isclose(total := fsum(values), reward, rel_tol=1e-9, abs_tol=1e-9 * (1.0 + fsum(map(abs, values)))):
         raise ValueError(
             f"info['own_terms'] and info['earlier'] sum to {total:g}, and the reward is {reward:g}: a wrapper that "

@@ -127,8 +127,8 @@ class Game:
             if added[1:]:
                 _say(transcript(added[1:]))
             # That which continues is left no more.
-            entered = [old for old in contexts if not any(old is left for left in self.env.state.contexts)]
-            self._shown = len(entered[0]) if entered else 0
+            goes_on = [old for old in contexts if not any(old is other for other in self.env.state.contexts)]
+            self._shown = len(goes_on[0]) if goes_on else 0
             what = f"a context{self._of_role()}"
             _say(f"[{what} of {plural(self._shown, 'message')} continues]" if self._shown else f"[{what} begins]")
         self._show_new()

@@ -78,11 +78,11 @@ def _numbers(records: Sequence[Record]) -> dict[str, Any]:
 
 def _of_role(role: str, records: Sequence[Record]) -> dict[str, Any]:
     """Return a role's mean return and terms, over the episodes in which it acted."""
-    played = [(record.task, record.role_terms[role]) for record in records if role in record.role_terms]
-    names = dict.fromkeys(name for _, terms in played for name in terms)
+    pairs = [(record.task, record.role_terms[role]) for record in records if role in record.role_terms]
+    names = dict.fromkeys(name for _, terms in pairs for name in terms)
     return {
-        "return": _mean((task, sum(terms.values())) for task, terms in played),
-        "terms": {name: _mean((task, terms.get(name, 0.0)) for task, terms in played) for name in names},
+        "return": _mean((task, sum(terms.values())) for task, terms in pairs),
+        "terms": {name: _mean((task, terms.get(name, 0.0)) for task, terms in pairs) for name in names},
     }
 
 

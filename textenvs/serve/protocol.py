@@ -231,7 +231,7 @@ class Scored(Answer):
 
 
 class OpenedInfo(Answer):
-    """What an observation is of: the task, and with several roles, whose it is (``role``)."""
+    """Names of the task of an observation, and with several roles, of the one that it is for (``role``)."""
 
     task_key: str
     data_source: str

@@ -281,6 +281,9 @@ def episode_json(episode: Episode) -> dict[str, Any]:
     if (record := episode.record) is not None:
         if record.contexts:
             entry["contexts"] = [list(messages) for messages in record.contexts]
+            entry["places"] = list(record.reply_places)
+        if record.context_roles:
+            entry["roles"] = list(record.context_roles)
         entry["record"] = {
             name: getattr(record, name)
             for name in ("prompt_tokens", "completion_tokens", "cut_replies", "cost", "tool_calls", "tool_errors")

@@ -9,6 +9,8 @@ import pytest
 import synthetic
 
 from textenvs.cli.common import open_environment
+from textenvs.evaluate.records import Record
+from textenvs.messages import assistant, user
 from textenvs.viewer import Document, write_page
 from textenvs.viewer.server import ViewServer
 
@@ -135,6 +137,32 @@ def test_contexts_are_drawn_as_lanes(page, tmp_path):
     assert "turn 2" in text_of(page, "[data-sum]")
     (first, second) = page.eval_on_selector_all(".message h4", "all => all.map(e => e.textContent)")
     assert (first, second) == ("context 2 turns 2", "context 1 turns 1, 3")
+
+
+def test_roles_of_an_evaluation_are_lanes(page, tmp_path):
+    record = Record(
+        **{"task": 0, "sample": 0, "seed": 0, "task_index": 0, "task_key": "key", "data_source": "tests"},
+        **{"turn_rewards": (0.25, -1.0, 0.5), "assistant_turns": 3, "terminated": True, "stop": "over"},
+        messages=(user("Judge."), assistant("<b>wrong</b>")),
+        contexts=((user("Solve."), assistant("3"), user("Again."), assistant("4")),),
+        reply_places=((0, 1), (1, 1), (0, 3)),
+        context_roles=("solver", "<i>critic</i>"),
+    )
+    manifest = {"environment": {"id": "x", "version": 1, "options": {}}, "policy": {}, "samples": 1, "seed": 0}
+    manifest["tasks"] = {"name": "x", "count": 1, "fingerprint": "x"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "episodes.jsonl").write_text(f"{record.to_json()}\n")
+    where = write_page(Document([tmp_path]), tmp_path / "view.html").as_uri()
+    go(page, f"{where}#/run/0/evaluation/0/e/t0-s0", "[data-lanes='2']")
+    assert page.locator(".lanes span").all_inner_texts() == ["context 1 of solver", "context 2 of <i>critic</i>"]
+    cells = page.eval_on_selector_all(".lanes button", "all => all.map(e => [e.textContent, e.style.gridRow])")
+    assert [(text, row.split(" ")[0]) for text, row in cells] == [("1", "1"), ("3", "1"), ("2", "2")]
+    heads = page.eval_on_selector_all(".message.assistant h4", "all => all.map(e => e.textContent)")
+    turns = [re.search(r"turn (\d)\D*?reward (.*)", text).groups() for text in heads]
+    assert turns == [("1", "0.25"), ("3", "0.5"), ("2", "−1")]
+    assert not page.locator("[data-turn='2']").is_visible()
+    page.click(".lanes button >> text=3")
+    page.wait_for_selector("[data-turn='2'] >> visible=true")
 
 
 def test_filters_and_search(page, run):

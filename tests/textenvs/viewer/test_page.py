@@ -74,11 +74,11 @@ def test_page_has_contexts_of_an_evaluation():
     left = (user("Before."), assistant("Long ago."))
     record = Record(0, 0, 3, 1, "key", "source", turn_rewards=(1.0,), terminated=True, stop="solved")
     entries = [
-        episode_json(_of_record(0, replace(record, messages=(user("Now."),), contexts=contexts)))
-        for contexts in ((left,), ())
+        episode_json(_of_record(0, replace(record, messages=(user("Now."),), contexts=contexts, context_roles=roles)))
+        for contexts, roles in (((left,), ("solver", "critic")), ((), ()))
     ]
-    assert entries[0]["contexts"] == [list(left)]
-    assert "contexts" not in entries[1]
+    assert (entries[0]["contexts"], entries[0]["roles"]) == ([list(left)], ["solver", "critic"])
+    assert not {"contexts", "roles"} & set(entries[1])
 
 
 def test_episode_of_several_contexts_is_not_continued(tmp_path):

@@ -250,8 +250,8 @@ class Episode:
                 "the program ended and gave no reward: return one, post one to /v1/rewards, or give the option scorer"
             )
         turns = self._turns_of(self._settings.roles[0] if self._settings.roles else "")
-        judged, counted = (final, turns) if judges else (self._posted, turns[-1:])
-        worth = fsum(value for payment in judged if payment.turn in counted for value in payment.terms.values())
+        payments, places = (final, turns) if judges else (self._posted, turns[-1:])
+        worth = fsum(value for payment in payments if payment.turn in places for value in payment.terms.values())
         solved = bool(turns) and worth >= self._settings.success - 1e-9
         return Answer(terminated=True, stop="solved" if solved else "done", **self._paid([*posted, *final]))
 

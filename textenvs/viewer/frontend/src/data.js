@@ -46,14 +46,27 @@ function chunk(name) {
 /** All of an episode: what its line has, and messages, turns and tokens. */
 export async function loadEpisode(row) {
   const more = (await chunk(row.chunk))[row.place];
-  return { ...more, row, turnOf: turnsOf(more) };
+  return { ...more, row, turnOf: turnsOf(more), lanes: placedLanes(more) ?? lanesOf(more.tokens) };
+}
+
+/** Which turn each message of a conversation is the reply of, or -1, where the places of replies are recorded. */
+export function turnsAt(places, conversation, messages) {
+  const turns = messages.map(() => -1);
+  places?.forEach(([number, place], turn) => number === conversation && place < turns.length && (turns[place] = turn));
+  return turns;
+}
+
+/** The conversations of an episode of an evaluation that has several, as they are numbered: whose each is, and its turns. */
+function placedLanes({ contexts, places, roles }) {
+  if (!contexts || !places) return null;
+  return Array.from({ length: contexts.length + 1 }, (_, n) => ({ role: roles?.[n], turns: places.flatMap(([number], turn) => (number === n ? [turn] : [])) }));
 }
 
 /** Which turn each message is the reply of, or -1: the last assistant messages are the turns, of several contexts the last one's. */
-function turnsOf({ messages, rewards, tokens, contexts }) {
+function turnsOf({ messages, rewards, tokens, contexts, places }) {
   const replies = messages.flatMap((m, n) => (m.role === "assistant" ? [n] : []));
   const found = messages.map(() => -1);
-  if (contexts) return found; // the order of the turns among them was not recorded
+  if (contexts) return turnsAt(places, contexts.length, messages);
   const lanes = lanesOf(tokens);
   const turns = lanes && replies.length < rewards.length ? lanes.find(({ last }) => last).turns : rewards.map((_, k) => k);
   const first = lanes ? Math.max(0, turns.length - replies.length) : 0;

@@ -1,6 +1,6 @@
 // An episode: the conversation, its tokens in colour, and what a token's advantage is the sum of.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { groupPath, lanesOf, largest, live, loadEpisode, num, pathOf, quantile, sum, unmoved } from "./data.js";
+import { groupPath, lanesOf, largest, live, loadEpisode, num, pathOf, quantile, sum, turnsAt, unmoved } from "./data.js";
 import { Reward, Tag, useLoaded } from "./parts.jsx";
 import { go, read, same, set, trail, useKeys } from "./route.js";
 
@@ -79,7 +79,8 @@ function Loaded({ episode, route }) {
       )}
       <div class="sides">
         <div class="conversation" ref={box} onClick={clicked}>
-          {episode.contexts && !raw && <Left contexts={episode.contexts} />}
+          {episode.contexts && !raw && <Left episode={episode} />}
+          {episode.roles && !raw && <p class="whose muted">context {episode.roles.length}<Whose role={episode.roles.at(-1)} /></p>}
           {raw && tokens ? <Raw episode={episode} scale={scale} /> : <Conversation episode={episode} scale={scale} coloured={chosen !== "none"} />}
         </div>
         {selected !== null && tokens && places.includes(selected) ? <Sum episode={episode} place={selected} /> : <Aside episode={episode} />}
@@ -106,17 +107,17 @@ function Head({ episode: { row, error } }) {
 }
 
 /** The contexts of an episode, a lane each: which turn was in which, and what it earned. */
-function Lanes({ episode: { row, tokens, rewards } }) {
-  const lanes = useMemo(() => lanesOf(tokens), [tokens]);
+function Lanes({ episode: { row, tokens, rewards, lanes } }) {
   if (!lanes) return null;
   const most = largest(rewards);
-  const first = new Map(tokens.spans.map(([begin, , turn]) => [turn, begin]).reverse());
+  const first = new Map(tokens?.spans.map(([begin, , turn]) => [turn, begin]).reverse());
+  const show = (turn) => (tokens ? set({ token: first.get(turn), raw: "1" }) : reveal(turn));
   return (
     <div class="lanes" data-lanes={lanes.length}>
-      {lanes.slice(0, MESSAGES).map(({ turns }, n) => [
-        <span style={{ gridRow: n + 1, gridColumn: 1 }}>context {n + 1}</span>,
+      {lanes.slice(0, MESSAGES).map(({ turns, role }, n) => [
+        <span style={{ gridRow: n + 1, gridColumn: 1 }}>context {n + 1}<Whose role={role} /></span>,
         turns.slice(0, MESSAGES).map((turn) => (
-          <button style={{ gridRow: n + 1, gridColumn: turn + 2 }} title={`turn ${turn + row.from + 1} in context ${n + 1}: reward ${num(rewards[turn], 3)}`} onClick={() => set({ token: first.get(turn), raw: "1" })}>
+          <button style={{ gridRow: n + 1, gridColumn: turn + 2 }} title={`turn ${turn + row.from + 1} in context ${n + 1}: reward ${num(rewards[turn], 3)}`} onClick={() => show(turn)}>
             {turn + row.from + 1}<i class={rewards[turn] < 0 ? "minus" : "plus"} style={{ width: `${(100 * Math.abs(rewards[turn] ?? 0)) / most}%` }} />
           </button>
         )),
@@ -125,16 +126,38 @@ function Lanes({ episode: { row, tokens, rewards } }) {
   );
 }
 
+/** Whose a context is, where several roles speak. */
+const Whose = ({ role }) => role && <> of {visible(role)}</>;
+
+/** Show a turn's reply, also in a context that was left. */
+function reveal(turn) {
+  const reply = document.querySelector(`[data-turn="${turn}"]`);
+  const left = reply?.closest("details");
+  if (left) left.open = true;
+  reply?.scrollIntoView({ block: "center" });
+}
+
 /** Conversations that were left before the current one, where they are recorded as messages. */
-function Left({ contexts }) {
+function Left({ episode: { contexts, places, roles, rewards } }) {
   const [most, setMost] = useState(MESSAGES);
-  return contexts.map((messages, n) => (
-    <details class="left-context" data-context={n + 1}>
-      <summary>context {n + 1} <span class="muted">was left after {messages.length} messages</span></summary>
-      {messages.slice(0, most).map((message) => <article class={`message ${message.role}`}><h4>{message.role}</h4><Body message={message} /></article>)}
-      {messages.length > most && <button class="more" onClick={() => setMost(Infinity)}>show all {messages.length} messages</button>}
-    </details>
-  ));
+  return contexts.map((messages, n) => {
+    const turns = turnsAt(places, n, messages);
+    return (
+      <details class="left-context" data-context={n + 1}>
+        <summary>context {n + 1}<Whose role={roles?.[n]} /> <span class="muted">was left after {messages.length} messages</span></summary>
+        {messages.slice(0, most).map((message, m) => (
+          <article class={`message ${message.role}`} data-turn={turns[m] >= 0 ? turns[m] : undefined}>
+            <h4>
+              {message.role}
+              {turns[m] >= 0 && <><span class="muted"> turn {turns[m] + 1}</span><span class="right">reward <b>{num(rewards[turns[m]], 3)}</b></span></>}
+            </h4>
+            <Body message={message} />
+          </article>
+        ))}
+        {messages.length > most && <button class="more" onClick={() => setMost(Infinity)}>show all {messages.length} messages</button>}
+      </details>
+    );
+  });
 }
 
 function Conversation({ episode, scale, coloured }) {
@@ -149,7 +172,7 @@ function Conversation({ episode, scale, coloured }) {
     const turn = turnOf[n];
     const parts = (turn >= 0 && spans.get(turn)) || [];
     return (
-      <article class={`message ${message.role}`}>
+      <article class={`message ${message.role}`} data-turn={turn >= 0 ? turn : undefined}>
         <h4>
           {message.role}{message.name && <> {visible(message.name)}</>}
           {turn >= 0 && <span class="muted"> turn {turn + row.from + 1}</span>}
@@ -157,7 +180,7 @@ function Conversation({ episode, scale, coloured }) {
             {turn >= 0 && <>reward <b>{num(rewards[turn], 3)}</b></>}
             {turn >= 0 && moved && moved[turn] !== rewards[turn] && <> → <b>{num(moved[turn], 3)}</b></>}
             {turn >= 0 && unmoved(episode, turn) && <span class="muted" data-unmoved={turn}>{unmoved(episode, turn)}</span>}
-            {live && turn >= 0 && <a class="continue" href={`#${pathOf(row)}?continue=${turn + row.from}`}>continue before this</a>}
+            {live && turn >= 0 && !episode.contexts && <a class="continue" href={`#${pathOf(row)}?continue=${turn + row.from}`}>continue before this</a>}
           </span>
         </h4>
         {parts.length ? <Tokens tokens={tokens} parts={parts} scale={scale} /> : <Body message={message} />}
