@@ -389,6 +389,22 @@ def test_each_reward_stands_below_its_turn():
     assert "solved, reward +0.90" in lines[8]
 
 
+def test_rewards_after_compaction_stand_below_their_turns():
+    messages = talk(("user", "summary"), ("assistant", "kept"), ("user", "room"), ("assistant", "last"))
+    played = episode([(1, 0.25), (1, 0.0), (1, 0.75)], messages=messages)
+    (start,) = np.flatnonzero(played.turn_id == 2)
+    played = replace(played, segment_starts=np.array([0, start - 1], np.int32))
+    lines = [line.strip(" │") for line in printed(conversation(played)).splitlines()]
+    assert lines[1:7] == [
+        "(2 turns in conversations that were left)",
+        "user: summary",
+        "assistant: kept",
+        "user: room",
+        "assistant: last",
+        "turn 3: reward +0.75 (correct +0.75)",
+    ]
+
+
 def test_trajectory_with_missing_messages_is_shown():
     output = printed(conversation(episode([(1, 0.0), (1, 0.5)], messages=talk(("user", "q"), ("assistant", "only")))))
     assert "assistant: only" in output

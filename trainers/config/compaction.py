@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..section import Problems
-from .rollout import PlayedEnvSection
+from .rollout import OneEnvSection, PlayedEnvSection
 
 
 def compaction_checks(env: PlayedEnvSection, max_context: int, judges: Mapping[str, Any]) -> Problems:
@@ -15,7 +15,8 @@ def compaction_checks(env: PlayedEnvSection, max_context: int, judges: Mapping[s
     ``judges`` are what scores conversations, by key; a value that is false is off. They would judge what the policy
     wrote of the conversation itself.
     """
-    parts = {f"env.mixture.{name}": part for name, part in env.mixture.items()} or {"env": env}
+    parts: dict[str, OneEnvSection] = {f"env.mixture.{name}": part for name, part in env.mixture.items()}
+    parts = parts or {"env": env}
     places = {f"{key}.{name}": getattr(part, name) for key, part in parts.items() for name in ("kwargs", "val_kwargs")}
     compacts = {f"{key}.compact": kwargs["compact"] for key, kwargs in places.items() if "compact" in kwargs}
     for key, options in compacts.items():
@@ -25,6 +26,5 @@ def compaction_checks(env: PlayedEnvSection, max_context: int, judges: Mapping[s
                 f"is {tokens}: a conversation ends at engine.max_context={max_context}, before a summary is requested"
             )
             yield f"{key}.tokens", f"{text}; leave room for the request, the summary and a reply"
-    key = next(iter(compacts), None)
-    for name in (name for name, value in judges.items() if value and key is not None):
-        yield name, f"does not go with {key}: it would judge what the policy wrote of the conversation"
+    for name in (name for name, value in judges.items() if value and compacts):
+        yield name, f"does not go with {next(iter(compacts))}: it would judge what the policy wrote of the conversation"

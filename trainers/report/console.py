@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from textenvs.messages import Message, text_of
-from textenvs.text import printable
+from textenvs.text import plural, printable
 
 from ..trajectory import Trajectory, solved
 from .metrics import first_reply_solved
@@ -144,10 +144,13 @@ def print_conversations(trajectories: Sequence[Trajectory], console: Console, ti
 
 
 def conversation(trajectory: Trajectory, title: str = "") -> Panel:
-    """Render an episode as a panel: every message, and below the last ``num_turns`` replies their rewards by terms."""
+    """Render an episode as a panel: the messages of its last conversation, and below replies their rewards by terms."""
     assistants = [i for i, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
-    turns = {place: turn for turn, place in enumerate(assistants[max(0, len(assistants) - trajectory.num_turns) :])}
+    numbers = _turns_shown(trajectory, len(assistants))
+    turns = dict(zip(assistants[max(0, len(assistants) - len(numbers)) :], numbers, strict=False))
     parts: list[Text] = []
+    if elsewhere := trajectory.num_turns - len(numbers):
+        parts.append(Text(f"({plural(elsewhere, 'turn')} in conversations that were left)", style="dim"))
     for place, message in enumerate(trajectory.messages):
         parts.append(_message(message))
         if place in turns:
@@ -164,6 +167,14 @@ def conversation(trajectory: Trajectory, title: str = "") -> Panel:
         subtitle_align="right",
         border_style="green" if solved(trajectory) else "yellow",
     )
+
+
+def _turns_shown(trajectory: Trajectory, replies: int) -> Sequence[int]:
+    """Return the turns of the conversation that the messages show, of which ``replies`` are the assistant's."""
+    if len(trajectory.segment_starts) < 2 or replies >= trajectory.num_turns:  # one, or a template rewrote its turns
+        return range(trajectory.num_turns)
+    last = trajectory.turn_id[trajectory.segment_starts[-1] :]
+    return sorted({int(turn) for turn in last if turn >= 0})
 
 
 def _message(message: Message) -> Text:
