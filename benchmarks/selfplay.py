@@ -1,14 +1,14 @@
 """Self-play of one tiny policy in games for two, measured against a random and a perfect player.
 
-    python -m benchmarks.selfplay [--games tictactoe,nim] [--kinds rae,none] [--seeds 0,1,2] [--iterations 200]
+    python -m benchmarks.selfplay [--games tictactoe,nim] [--kinds rae,none,weak] [--seeds 0,1,2] [--iterations 200]
                                   [--folder FOLDER] [--results FILE] [--report] [key=value ...]
 
 The games are TextArena's, with its rules and rewards, but a player is shown the position alone, as a few characters, in
 a context of its own: a tiny policy on one core then plays thousands of games in minutes. A policy first imitates random
 allowed moves; it knows the moves and nothing of the game, and all runs of a game start from it. Then both players are
 the policy (`opponent=self`), and each trains on its own trajectory. `rae` has a baseline for each role
-(`algorithm.adv_estimator=rae`); `none`, the control, has the same estimator without a baseline (`decay=1`), and `fast`,
-another one, ten times the learning rate and more.
+(`algorithm.adv_estimator=rae`) and a KL to the policy of the start, which keeps its moves varied. The controls: `none` has
+the same estimator without a baseline (`decay=1`); `weak` has a tenth of the KL.
 
 Every `--every` iterations it plays against a random player and against a perfect one (minimax in Tic Tac Toe, the
 nim-sum in Nim), in each seat. Against the perfect player no policy wins Tic Tac Toe, or Nim as the second player; the
@@ -48,7 +48,7 @@ GAMES: dict[str, dict[str, Any]] = {
 KINDS = {
     "rae": ("algorithm.adv_estimator=rae",),
     "none": ("algorithm.adv_estimator=rae", "algorithm.decay=1"),
-    "fast": ("algorithm.adv_estimator=rae", "actor.lr=1e-2"),
+    "weak": ("algorithm.adv_estimator=rae", "actor.kl_loss_coef=0.01"),
 }
 #: Opponents of an evaluation: its name, and the environment's ``opponent``.
 OPPONENTS = {"random": "random", "perfect": "strong"}
@@ -94,8 +94,8 @@ START = (
     *("warm_start.mistake_rate=0.95", "warm_start.mistake_weight=1", "warm_start.careless_steps=0"),
 )
 TRAIN = (
-    *("rollout.groups_per_batch=64", "rollout.n=1", "actor.mini_batches=1", "actor.lr=3e-4"),
-    *("actor.lr_schedule=constant", "actor.entropy_coeff=0"),
+    *("rollout.groups_per_batch=64", "rollout.n=1", "actor.mini_batches=1", "actor.lr=5e-4"),
+    *("actor.lr_schedule=constant", "actor.entropy_coeff=0", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.1"),
     *("data.val_size=32", "trainer.keep_last_n=1", "trainer.keep_rollouts=0"),
 )
 
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, write the results, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=lambda text: text.split(","), default=list(GAMES), metavar="NAME,...")
-    parser.add_argument("--kinds", type=lambda text: text.split(","), default=["rae", "none"], metavar="NAME,...")
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS), metavar="NAME,...")
     parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--every", type=int, default=25, help="iterations between evaluations")
