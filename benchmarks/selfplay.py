@@ -7,8 +7,8 @@ The games are TextArena's, with its rules and rewards, but a player is shown the
 a context of its own: a tiny policy on one core then plays thousands of games in minutes. A policy first imitates random
 allowed moves; it knows the moves and nothing of the game, and all runs of a game start from it. Then both players are
 the policy (`opponent=self`), and each trains on its own trajectory. `rae` has a baseline for each role
-(`algorithm.adv_estimator=rae`) and a KL to the policy of the start, which keeps its moves varied. The controls: `none` has
-the same estimator without a baseline (`decay=1`); `weak` has a tenth of the KL.
+(`algorithm.adv_estimator=rae`) and a KL to the policy of the start, which keeps its moves varied. The controls: `none`
+has the same estimator without a baseline (`decay=1`); `weak` has a tenth of the KL.
 
 Every `--every` iterations it plays against a random player and against a perfect one (minimax in Tic Tac Toe, the
 nim-sum in Nim), in each seat. Against the perfect player no policy wins Tic Tac Toe, or Nim as the second player; the
