@@ -294,6 +294,13 @@ def test_stagnant_levels_are_reported(seed):
     assert "learns nothing" in checks_of(MOVING, of_levels(np.random.default_rng(seed), 60, 0.0))
 
 
+def test_constant_reward_of_self_play_is_healthy():
+    rows = [{k: v for k, v in row.items() if k[:4] != "val/"} for row in simulated(np.random.default_rng(0), 60, 0.0)]
+    assert "learns nothing" in checks_of({}, rows)
+    roles = {f"train/player-{number}/episodes": 64.0 for number in (0, 1)}
+    assert "learns nothing" not in checks_of({}, [row | roles for row in rows])
+
+
 def test_with_starts_in_middle_openings_count():
     config = {"env": {"curriculum": {"kind": "fixed", "reverse_share": 0.5}}}
     rows = simulated(np.random.default_rng(0), 60, 0.5)

@@ -99,8 +99,11 @@ class History:
         A curriculum plays harder tasks as the policy gets better: ``train/reward`` may fall while all levels improve.
         With ``kind=signal`` the components of a mixture are weighed by their weights, whatever
         their shares were (where one was not played, as it was last); with ``reverse_share`` only episodes that began at
-        the opening count. Not known: both at once, or tasks of a finite set were passed over.
+        the opening count. Not known: both at once, tasks of a finite set were passed over, or several roles are
+        trained, whose rewards depend on each other.
         """
+        if sum(key.count("/") == 2 and key.endswith("/episodes") for key in self.train) > 1:  # train/ROLE/episodes
+            return None
         moving = self.option("env.curriculum.kind") == "signal"
         reverse = self.option("env.curriculum.reverse_share", 0.0) > 0
         mixture: Mapping[str, Any] = self.option("env.mixture", {})
