@@ -60,6 +60,12 @@ class EpisodeTokens:
     def context_size(self) -> int:
         return len(self._contexts[-1].token_ids)
 
+    @property
+    def prompt_size(self) -> int:
+        """Number of tokens of the current context before the first one that it sampled."""
+        *_, current = self._contexts
+        return current.pieces[0].start if current.pieces else len(current.token_ids)
+
     def fork(self, **names: Any) -> EpisodeTokens:
         """Return a new episode that begins here: what the model has seen so far is its context, not trained on.
 
