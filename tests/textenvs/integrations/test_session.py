@@ -20,17 +20,7 @@ from textenvs.messages import assistant, user
 from textenvs.registry import make
 from textenvs.task import Rows, Task
 
-
-class Duet(TextEnv):
-    """Two roles."""
-
-    roles = ("one", "two")
-
-    def __init__(self):
-        super().__init__([Task("task", "tests", (user("Begin."),), "")])
-
-
-DUET = "test_session:Duet"
+TALK = "toy_envs:Talk"
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
@@ -78,7 +68,7 @@ HOSTS = {
     "skyrl": lambda env, options: next(episode_rows("skyrl", [EpisodeSpec(env, 0, options)])),
     "verl": lambda env, options: next(episode_rows("verl", [EpisodeSpec(env, 0, options)])),
 }
-ROLES = (DUET, {}, r"several roles \(one, two\)")
+ROLES = (TALK, {}, r"several roles \(solver, critic, judge\)")
 SUMMARIES = ("textenv/clarify", {"compact": {"tokens": 50}}, "summarised")
 
 

@@ -56,8 +56,8 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     default); a step's rows are then more than ``per_device_train_batch_size``.
 
     Raises ``ValueError``: ``textenv_reward`` is missing, rewards are normalised before they are added up, the rollout
-    is another, or the algorithm needs what TRL does not have (a critic, greedy episodes, forks, baselines of roles) or has keys
-    that nothing here reads; RuntimeError: this version of TRL lacks the methods that are replaced here.
+    is another, or the algorithm needs what TRL does not have (a critic, greedy episodes, forks, baselines of roles) or
+    has keys that nothing here reads; RuntimeError: this version of TRL lacks the methods that are replaced here.
     """
 
     def __init__(self, *args: Any, algorithm: Estimator | None = None, **kwargs: Any) -> None:
