@@ -5,7 +5,8 @@
 A program is a function of its seed. It makes calls over HTTP (OpenAI's chat completions) as ``textenv/agent``: calls
 that extend a conversation, begin one, branch off, rewrite history, compact it, repeat a call or change the tools; one
 at a time, in parallel, streamed, retried after a lost connection, and cancelled. A tiny model answers, token by token;
-some replies are tool calls, a token a character, which no tokenizer would cut so. Of each program it is checked:
+some replies are tool calls, a token a character, which no tokenizer would cut so (their log-probabilities are a forward
+pass's, not the engine's). Of each program it is checked:
 
 * every call that was answered is one turn, a cancelled one at most one;
 * the turns' tokens are those that the engine sampled, each once and in their order, and the context of each turn is
