@@ -84,6 +84,6 @@ class ValidatingRollout(TextEnvRollout):
             )
             for episode in self._episodes(specs, trainer, training=False)
         ]
-        trajectories, _ = self._play(player, specs, episodes, trainer)
-        self._check(prompts, trajectories, training=False)
-        return trajectories
+        played, _ = self._play(player, specs, episodes, trainer)
+        self._check(prompts, specs, played, training=False)
+        return [own for own, *_ in played]

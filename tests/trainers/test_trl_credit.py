@@ -126,10 +126,10 @@ def test_failed_episodes_are_not_shown_to_estimator():
     turns = ([0, 0, 1], [], [0, 0, 0], [0])
     rewards = ([1.0, 1.0], [], [3.0], [4.0])
     episodes = [trajectory_of(*episode) for episode in zip(turns, rewards, strict=True)]
-    made, trained = token_advantages(RLOO(baseline="group"), episodes, 2)
-    assert [array.tolist() for array in made] == [[2.0] * 3, [], [-1.0] * 3, [1.0]]
-    assert [array.tolist() for array in trained] == [[True] * 3, [], [True] * 3, [True]]
-    assert [array.tolist() for array in token_advantages(RLOO(), episodes[1:2], 1)[0]] == [[]]
+    numbers = token_advantages(RLOO(baseline="group"), episodes, ["0", "0", "1", "1"])
+    assert [advantages.tolist() for advantages, _ in numbers] == [[2.0] * 3, [], [-1.0] * 3, [1.0]]
+    assert [trained.tolist() for _, trained in numbers] == [[True] * 3, [], [True] * 3, [True]]
+    assert [advantages.tolist() for advantages, _ in token_advantages(RLOO(), episodes[1:2], ["0"])] == [[]]
 
 
 def test_dropped_tokens_are_not_in_trl_loss(tmp_path):
@@ -171,19 +171,8 @@ def test_what_cannot_be_credited_is_refused(options, settings, match, tmp_path):
 
 
 def test_rollout_without_turns_is_refused(tmp_path):
-    def without(prompts, trainer):
+    def rollout(prompts, trainer):
         return {"prompt_ids": [[1]] * len(prompts), "completion_ids": [[2]] * len(prompts), "logprobs": None}
 
-    def reward(completions, **_):
-        return [0.0] * len(completions)
-
-    trainer = trl_trainer(
-        tmp_path,
-        textenv_dataset(BYTES, 4),
-        without,
-        kind=TurnCreditGRPOTrainer,
-        options={"reward_funcs": [textenv_reward]},
-    )
-    trainer.reward_funcs = [reward]
-    with pytest.raises(ValueError, match="gives no"):
-        batch(trainer)
+    with pytest.raises(ValueError, match="needs a TextEnvRollout as rollout_func"):
+        trl_trainer(tmp_path, textenv_dataset(BYTES, 4), rollout, kind=TurnCreditGRPOTrainer)

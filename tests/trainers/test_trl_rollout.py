@@ -388,7 +388,7 @@ def test_template_that_rewrites_history_is_refused(tmp_path):
     with TextEnvRollout(environments=MINE, engine="trl") as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout, kind=Scripted, policy=(model, tokenizer))
         trainer.scripts = [("", ["<think>hm</think>1", "<think>hm</think>1", "1"])]
-        with pytest.raises(RolloutError, match="has 3 contexts, and TRL trains one token sequence"):
+        with pytest.raises(RolloutError, match="has 3 contexts, and GRPOTrainer takes one .*Where the chat template"):
             batch(trainer)
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ..data.files import write_rows
+from ..env import TextEnv
 from ..messages import Messages, has_images, text_of
 from ..task import Task
-from .session import EpisodeSpec, SpecError
+from .session import EpisodeSpec, SpecError, refusal_of, several_conversations, several_roles
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,18 @@ def same_messages(prompt: Iterable[Mapping[str, Any]], opening: Iterable[Mapping
     return _said(prompt) == _said(opening)
 
 
-def openings(specs: Iterable[EpisodeSpec]) -> Iterator[Opening]:
-    """Start each episode, and say how; consecutive episodes of one environment share it."""
+def openings(
+    specs: Iterable[EpisodeSpec], problem: Callable[[TextEnv[Any]], str | None] = lambda env: None
+) -> Iterator[Opening]:
+    """Start each episode, and say how; consecutive episodes of one environment share it.
+
+    ``problem`` says why a library cannot play an environment, if it cannot: ``SpecError``.
+    """
     for _, group in groupby(specs, key=lambda spec: (spec.env, spec.env_kwargs)):
         first = next(group)
         with closing(first.make()) as env:
+            if reason := problem(env):
+                raise SpecError(refusal_of(first.env, reason))
             for spec in chain([first], group):
                 messages, _ = env.reset(seed=spec.seed, options=spec.options)
                 yield Opening(spec, messages, env.task)
@@ -93,11 +101,21 @@ def _skyrl(opening: Opening, number: int, split: str) -> dict[str, Any]:
 SCHEMAS: Mapping[str, Callable[[Opening, int, str], dict[str, Any]]] = {"verl": _verl, "skyrl": _skyrl}
 
 
+#: Why a library cannot play an environment. verl trains several contexts, with some of its estimators.
+_PROBLEMS: Mapping[str, Callable[[TextEnv[Any]], str | None]] = {
+    "verl": several_roles,
+    "skyrl": several_conversations,
+}
+
+
 def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "train") -> Iterator[dict[str, Any]]:
-    """Yield a row of one of :data:`SCHEMAS` for each episode; ``SpecError`` where a prompt column cannot hold it."""
+    """Yield a row of one of :data:`SCHEMAS` for each episode.
+
+    ``SpecError``: a prompt column cannot hold it, or the library cannot train in several contexts or roles.
+    """
     if schema not in SCHEMAS:
         raise SpecError(f"unknown schema {schema!r}; known are {', '.join(SCHEMAS)}")
-    for number, opening in enumerate(openings(specs)):
+    for number, opening in enumerate(openings(specs, _PROBLEMS[schema])):
         yield SCHEMAS[schema](opening, number, split)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from ..compaction import Compact
 from ..env import EnvironmentFailure, StepResult, TextEnv
 from ..messages import Message, Messages, copy_messages, text_of
 from ..registry import make
@@ -23,14 +24,33 @@ class SpecError(ValueError):
 
 
 class SeveralContextsError(RuntimeError):
-    """An environment began another conversation, and the host has one an episode."""
+    """An episode has several conversations, and the host has one an episode."""
 
-    def __init__(self, env: str) -> None:
-        super().__init__(
-            f"{env}: its next observation does not extend the conversation (compaction, a sub-agent, another context), "
-            "and this library plays one conversation an episode; train it with `python -m trainers.ppo`, or play it "
-            "by textenvs.integrations.torchrl or an OpenEnv server, whose observations are whole"
-        )
+    def __init__(self, env: str, reason: str) -> None:
+        super().__init__(refusal_of(env, reason))
+
+
+def refusal_of(env: str, reason: str) -> str:
+    """Return the words with which a host of one conversation an episode refuses an environment."""
+    return (
+        f"{env} {reason}, and this library plays one conversation an episode; train it with `python -m trainers.ppo` "
+        "(or TRL, by trainers.integrations.trl.credit.TurnCreditGRPOTrainer), or play it by "
+        "textenvs.integrations.torchrl or an OpenEnv server, whose observations are whole"
+    )
+
+
+def several_roles(env: TextEnv[Any]) -> str | None:
+    """Return what is to be said of an environment with several roles; ``None`` for one with one role."""
+    if len(env.roles) == 1:
+        return None
+    return f"has several roles ({', '.join(env.roles)}), each with a conversation of its own"
+
+
+def several_conversations(env: TextEnv[Any]) -> str | None:
+    """Return why the episodes of an environment have several conversations; ``None`` where that shows only in one."""
+    if isinstance(env, Compact):
+        return "has its conversations summarised (`compact`), and each summary begins another one"
+    return several_roles(env)
 
 
 @dataclass(frozen=True)
@@ -158,11 +178,18 @@ class Session:
 
     Args:
         env: The environment.
-        contexts: Whether the host takes observations that do not extend the conversation; without, :meth:`reply` closes
-            the session and raises :class:`SeveralContextsError` at the first one.
+        contexts: Whether the host takes observations that do not extend the conversation.
+
+    Raises:
+        SeveralContextsError: The host takes one conversation an episode, and the environment has several roles or
+            summarises. Where that shows only in an episode (a sub-agent, edited history), :meth:`reply` raises it, and
+            closes the session.
     """
 
     def __init__(self, env: TextEnv[Any], *, contexts: bool = False) -> None:
+        if not contexts and (reason := several_conversations(env)):
+            env.close()
+            raise SeveralContextsError(type(env).__name__, reason)
         self.env = env
         self.turns: list[SessionTurn] = []  # of the running episode
         self.info: Mapping[str, Any] = {}  # what reset said of the task
@@ -182,8 +209,8 @@ class Session:
             raise
 
     @classmethod
-    async def aof(cls, spec: EpisodeSpec) -> tuple[Self, Messages]:
-        session = cls(spec.make())
+    async def aof(cls, spec: EpisodeSpec, *, contexts: bool = False) -> tuple[Self, Messages]:
+        session = cls(spec.make(), contexts=contexts)
         try:
             return session, await session.astart(spec.seed, spec.options)
         except BaseException:
@@ -269,7 +296,8 @@ class Session:
         if context is not None:
             if not self._contexts:
                 self.close()
-                raise SeveralContextsError(type(self.env).__name__)
+                reason = "has begun another conversation (compaction, a sub-agent, edited history)"
+                raise SeveralContextsError(type(self.env).__name__, reason)
             context = copy_messages(context)
         self._messages, self._left = conversation, self.env.state.contexts
         self.turns.append(SessionTurn(copy_messages(added[1:]), reward, terminated, truncated, info, context))

@@ -22,7 +22,15 @@ from ..tool_env import ToolEnv
 from ..tools.formats import make_call
 from ..trust import Environments
 from .rows import openings, same_messages
-from .session import EpisodeSpec, Session, SpecError, episode_specs, text_of_all
+from .session import (
+    EpisodeSpec,
+    Session,
+    SeveralContextsError,
+    SpecError,
+    episode_specs,
+    several_conversations,
+    text_of_all,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -190,9 +198,11 @@ def environment_class(
     calls, and what it says outside of them is not heard.
 
     Give it the ``env_kwargs`` that the rows have: which tools there are may depend on them. A tool with a name that TRL
-    keeps for itself is a ``ValueError``.
+    keeps for itself is a ``ValueError``; SeveralContextsError: its episodes have several conversations.
     """
     with closing(make(env, **(env_kwargs or {}))) as made:
+        if reason := several_conversations(made):
+            raise SeveralContextsError(env, reason)
         schemas = [schema["function"] for schema in made.tool_schemas] if isinstance(made, ToolEnv) else []
     base = _WithUser if submit or (submit is None and not schemas) else _Environment
     members: dict[str, Any] = {

@@ -16,7 +16,7 @@ import httpx
 from ..messages import Message, user
 from ..tools.formats import make_call
 from .rows import openings
-from .session import EpisodeSpec, Session, episode_specs
+from .session import EpisodeSpec, Session, episode_specs, several_conversations
 
 try:
     import verifiers.v1 as vf
@@ -61,7 +61,7 @@ class TextTaskset(vf.Taskset[TextTask, TextTasksetConfig]):  # type: ignore[misc
     def load(self) -> Iterator[TextTask]:
         config = self.config
         specs = episode_specs(config.env, config.count, seed=config.first_seed, env_kwargs=config.env_kwargs)
-        for opening in openings(specs):
+        for opening in openings(specs, several_conversations):
             name = f"{opening.spec.env}#{opening.spec.seed}"
             data = TextTaskData(id=name, name=name, prompt=_typed(opening.messages), episode=opening.spec.to_row())
             yield TextTask(data, config.task)

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -29,15 +31,23 @@ from verl.utils.profiler import simple_timer
 from textenvs.env import EnvironmentFailure
 from textenvs.integrations import EpisodeSpec, Session, SpecError
 from textenvs.integrations.rows import same_messages
+from textenvs.integrations.session import several_conversations, several_roles
 from textenvs.messages import Messages
 
 from ..algorithms.batch import ActionBatch, Bools
 from ..algorithms.estimators import TurnGRPO
+from ..engines.base import Generation
 from ..rollout.environments import tools_of
+from ..rollout.episode_tokens import EpisodeTokens
 from ..rollout.renderer import Renderer
+from ..trajectory import Status
+from .context_rows import context_rows
 
 logger = logging.getLogger(__name__)
 
+#: Estimators of verl that are right for several outputs of one episode: ``grpo`` takes the last output of each and
+#: gives the others its advantage, ``gae`` compares no episodes.
+SHARED = ("grpo", "gae")
 #: Stop reasons of verl's servers for a reply that a weight update cut short.
 _ABORTED = ("aborted", "abort")
 #: Their counts for each reply.
@@ -66,54 +76,48 @@ def rewards_at_turn_ends(fields: Mapping[str, Any], length: int) -> torch.Tensor
     return rewards
 
 
-class _EpisodeTokens:
-    """The tokens of an episode, and what the server reports with its replies.
+class _Served:
+    """Reports of the server with its replies; ``with_logprobs``: each sampled token must have one."""
 
-    After ``prompt`` there is ``room`` for that many tokens. ``with_logprobs``: each sampled token must have one.
-    """
-
-    def __init__(self, prompt: list[int], room: int, with_logprobs: bool) -> None:
-        self.prompt, self.room = prompt, room
-        self.response: list[int] = []  #: tokens after the prompt
-        self.mask: list[int] = []  #: 1 for those that the policy sampled, else 0
-        self.logprobs: list[float] | None = [] if with_logprobs else None
-        self.spans: list[list[int]] = []  #: of each turn, the end not included
+    def __init__(self, with_logprobs: bool) -> None:
+        self.with_logprobs = with_logprobs
         self.metrics: dict[str, Any] = {"num_preempted": -1}
-        self.served: dict[str, Any] = {}  #: the weights of the first and the last reply, and counts
-        self.routed_experts: Any = None
+        self.fields: dict[str, Any] = {}  #: the weights of the first and the last reply, and counts
+        self.routed_experts: list[Any] = []  #: of each turn, from the start of its context
 
-    def add_reply(self, output: Any) -> list[int]:
-        """Append a server's reply, cut where the room ends; return its tokens."""
-        turn, start = len(self.spans), len(self.response)
+    def generation(self, output: Any, room: int) -> Generation:
+        """Return a server's reply, cut to ``room`` tokens."""
+        turn = len(self.routed_experts)
         if output.stop_reason in _ABORTED:
             raise EpisodeFailedError(f"the server aborted the reply of turn {turn}")
-        ids = [int(i) for i in output.token_ids][: self.room - start]
-        if not ids:
+        ids = np.array(output.token_ids[:room], np.int32)
+        if not ids.size:
             raise EpisodeFailedError(f"the server returned no token for turn {turn}")
-        if self.logprobs is not None:
+        logprobs = np.zeros(len(ids), np.float32)
+        if self.with_logprobs:
             if not output.log_probs:
                 raise RuntimeError("rollout.calculate_log_probs is set, and the server returned no log-probabilities")
-            self.logprobs += [float(p) for p in output.log_probs[: len(ids)]]
-        self.spans.append([start, start + len(ids)])
-        self.response += ids
-        self.mask += [1] * len(ids)
-        if output.routed_experts is not None:
-            self.routed_experts = output.routed_experts
+            logprobs = np.array(output.log_probs[: len(ids)], np.float32)
+        self.routed_experts.append(output.routed_experts)
         for name, value in output.extra_fields.items():
-            if name in self.served and name in _COUNTS:
-                self.served[name] += value
-            elif name not in self.served or (name == "max_global_steps" and value is not None):
-                self.served[name] = value
+            if name in self.fields and name in _COUNTS:
+                self.fields[name] += value
+            elif name not in self.fields or (name == "max_global_steps" and value is not None):
+                self.fields[name] = value
         if output.num_preempted is not None:
             self.metrics["num_preempted"] = max(self.metrics["num_preempted"], 0) + output.num_preempted
-        return ids
+        return Generation(ids, logprobs, np.zeros(len(ids), np.int32), "stop")
 
-    def add_bridge(self, bridge: list[int]) -> None:
-        """Append an observation's tokens and the next generation point."""
-        self.response += bridge
-        self.mask += [0] * len(bridge)
-        if self.logprobs is not None:
-            self.logprobs += [0.0] * len(bridge)
+
+def shared_rewards(turn_rewards: Sequence[float], turns: Sequence[int]) -> list[float]:
+    """Return what is paid to each of ``turns``, those of one context, so that all contexts share the episode's returns.
+
+    A turn is paid all rewards of the episode from it up to the next of these turns, whatever contexts earned them; so
+    the sum from it on is the episode's reward-to-go. The first is also paid what was earned before it: every context
+    has the whole return. Of an episode of one context these are its turn rewards.
+    """
+    bounds = [0, *turns[1:], len(turn_rewards)]
+    return [math.fsum(turn_rewards[start:end]) for start, end in pairwise(bounds)]
 
 
 @agent_loop.register("textenv")
@@ -125,6 +129,9 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
     rows may name and set beyond the environments that ship and their harmless options (docs/security.md); everything
     else is verl's own. Raises ``ValueError``: a limit below 1, or ``rollout.multi_turn`` limits turns: the environment
     does, and judges the last. RendererError: the chat template cannot be continued turn by turn; says why.
+
+    An episode of several contexts (compaction, sub-agents, edited history) is an output for each, in the order of their
+    last use, with :func:`shared_rewards`; verl's default trainer takes them with the estimators :data:`SHARED`.
     """
 
     def __init__(
@@ -156,14 +163,14 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
             template_kwargs = OmegaConf.to_container(template_kwargs, resolve=True)
         self.renderer = _renderer(self.tokenizer, json.dumps(template_kwargs, sort_keys=True))
 
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> TextEnvOutput:
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> TextEnvOutput | list[TextEnvOutput]:
         """Play the row's episode; ``sampling_params`` are verl's, for each reply.
 
-        ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn; spans are positions in ``response_ids``,
-        the end not included), ``textenv`` (the episode's outcome), and the server's weight versions. Raises
-        SpecError: the row does not say which episode it is, or its prompt is not how that one opens;
+        ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn of the context; spans are positions in
+        ``response_ids``, the end not included), ``textenv`` (the episode's outcome), and the server's weight versions.
+        Raises SpecError: the row does not say which episode it is, or its prompt is not how that one opens;
         EpisodeFailedError: all attempts failed; ``ValueError``: the opening is longer than ``rollout.prompt_length``,
-        or leaves no room for a reply.
+        or leaves no room for a reply; or the episode has several contexts or roles, and verl cannot train on it so.
         """
         about = row.get("extra_info")
         if not isinstance(about, Mapping) or "textenv" not in about:
@@ -174,9 +181,14 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
         spec = EpisodeSpec.from_row(about["textenv"], "extra_info.textenv", self.environments)
         for attempt in range(1, self.attempts + 1):
             try:
-                session, opening = await Session.aof(spec)
+                session, opening = await Session.aof(spec, contexts=True)
                 async with aclosing(session):
-                    return await self._play(spec, session, opening, sampling_params, row, attempt)
+                    if reason := several_roles(session.env):
+                        raise ValueError(f"{spec.env} {reason}: verl trains one; use `python -m trainers.ppo`")
+                    if reason := several_conversations(session.env):
+                        self._check_several(f"{spec.env} {reason}", row)
+                    tokens, served, out_of_room = await self._play(spec, session, opening, sampling_params, row)
+                    return self._outputs(spec, session, tokens, served, attempt, row, out_of_room=out_of_room)
             except (EpisodeFailedError, EnvironmentFailure) as failure:
                 logger.warning("%s seed %d, attempt %d: %s", spec.env, spec.seed, attempt, failure)
                 why = failure
@@ -189,88 +201,135 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
         opening: Messages,
         sampling_params: dict[str, Any],
         row: Mapping[str, Any],
-        attempt: int,
-    ) -> TextEnvOutput:
-        """Play an episode from its opening to its end, or to the end of its room."""
+    ) -> tuple[EpisodeTokens, _Served, bool]:
+        """Play an episode from its opening to its end, or to the end of its room: ``True``."""
         if "raw_prompt" in row and not same_messages(row["raw_prompt"], opening):
             raise SpecError(
                 f"the row's prompt is not what {spec.env} opens with at seed {spec.seed}: the rows were written with "
                 "another version or other data; write them again with `textenvs rows verl`"
             )
-        tools = tools_of(session.env)
-        prompt = self.renderer.render(opening, tools)
-        tokens = _EpisodeTokens(prompt, self._room(prompt), bool(sampling_params.get("logprobs")))
+        tokens = EpisodeTokens(self.renderer, opening, tools=tools_of(session.env))
+        served = _Served(bool(sampling_params.get("logprobs")))
+        self._check_opening(tokens.context_size)
         # One a trajectory, so that its turns go to one server; a fixed one where verl is to be deterministic.
         fixed = self.rollout_config.get("full_determinism")
         request_id = f"det-{row.get('priority', 0)}" if fixed else uuid4().hex
-        while True:
-            with simple_timer("generate_sequences", tokens.metrics):
+        while (room := self._room(tokens)) > 0:
+            with simple_timer("generate_sequences", served.metrics):
                 output = await self.server_manager.generate(
                     request_id=request_id,
-                    prompt_ids=prompt + tokens.response,
-                    sampling_params=self._sampling(sampling_params, tokens.room - len(tokens.response)),
+                    prompt_ids=tokens.context,
+                    sampling_params=self._sampling(sampling_params, room),
                 )
-            ids = tokens.add_reply(output)
-            cut = ids[-1] not in self.renderer.stop_token_ids
-            with simple_timer("tool_calls", tokens.metrics):
-                turn = await session.areply(self.renderer.reasoning.reply(self.renderer.decode(ids), cut=cut))
+            text = tokens.reply(served.generation(output, room))
+            with simple_timer("tool_calls", served.metrics):
+                turn = await session.areply(text)
             session.check()
+            tokens.reward(turn.reward, turn.info["terms"])
             if turn.done:
-                return self._output(spec, session, tokens, attempt, out_of_room=False)
-            bridge = self.renderer.bridge(turn.messages, after=ids[-1], tools=tools)
-            if len(tokens.response) + len(bridge) >= tokens.room:
-                return self._output(spec, session, tokens, attempt, out_of_room=True)
-            tokens.add_bridge(bridge)
+                return tokens, served, False
+            tokens.observe(session.messages)
+        return tokens, served, True
 
-    def _room(self, prompt: list[int]) -> int:
-        """Return the maximum of tokens after a prompt; ``ValueError`` where it is too long."""
-        if len(prompt) > self.rollout_config.prompt_length:
+    def _check_opening(self, size: int) -> None:
+        """Raise ``ValueError`` where the opening is too long."""
+        if size > self.rollout_config.prompt_length:
             raise ValueError(
-                f"the opening takes {len(prompt)} tokens, and rollout.prompt_length is "
+                f"the opening takes {size} tokens, and rollout.prompt_length is "
                 f"{self.rollout_config.prompt_length}: raise data.max_prompt_length, or leave such rows out with "
                 "data.filter_overlong_prompts=True"
             )
-        room, longest = int(self.rollout_config.response_length), self.rollout_config.get("max_model_len")
-        if longest is not None:
-            room = min(room, int(longest) - len(prompt))
-        if room < 1:
+        if size >= self._longest:
             raise ValueError(
-                f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is {longest}: there is no room for "
+                f"the opening takes {size} tokens, and rollout.max_model_len is {self._longest}: there is no room for "
                 "a reply"
             )
-        return room
 
-    def _output(
-        self, spec: EpisodeSpec, session: Session, tokens: _EpisodeTokens, attempt: int, *, out_of_room: bool
-    ) -> TextEnvOutput:
-        """Build verl's output of an episode."""
-        last, experts = session.turns[-1], tokens.routed_experts
+    @property
+    def _longest(self) -> int:
+        """Number of tokens that a context may have, its prompt included."""
+        both = int(self.rollout_config.prompt_length) + int(self.rollout_config.response_length)
+        longest = self.rollout_config.get("max_model_len")
+        return both if longest is None else min(both, int(longest))
+
+    def _room(self, tokens: EpisodeTokens) -> int:
+        """Return how many tokens the next reply may have, in its context; 0 or less: none."""
+        response = tokens.context_size - tokens.prompt_size
+        return min(int(self.rollout_config.response_length) - response, self._longest - tokens.context_size)
+
+    def _check_several(self, reason: str, row: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` where verl does not train on several outputs of one episode, or not rightly."""
+        estimator = str(self.config.algorithm.adv_estimator)
+        if estimator not in SHARED:
+            raise ValueError(
+                f"{reason}: algorithm.adv_estimator={estimator} would count each as an episode of the group; use "
+                f"{' or '.join(SHARED)}, or `python -m trainers.ppo`"
+            )
+        if "session_id" not in row:  # which only the default trainer's worker gives
+            raise ValueError(
+                f"{reason}: only verl's default trainer (trainer.use_v1=True) takes several outputs of an episode; use "
+                "it, or `python -m trainers.ppo`"
+            )
+
+    def _outputs(
+        self,
+        spec: EpisodeSpec,
+        session: Session,
+        tokens: EpisodeTokens,
+        served: _Served,
+        attempt: int,
+        row: Mapping[str, Any],
+        *,
+        out_of_room: bool,
+    ) -> TextEnvOutput | list[TextEnvOutput]:
+        """Build verl's outputs of an episode: one for each context, the one that it ended in last."""
+        last = session.turns[-1]
+        trajectory = tokens.finish(terminated=True, truncated=False, status=Status.COMPLETED)  # up to the last reply
+        rows = context_rows(trajectory)
+        if len(rows) > 1:
+            self._check_several(f"{spec.env}: an episode has {len(rows)} contexts", row)
         ended = {"terminated": float(last.terminated), "truncated": float(last.truncated or out_of_room)}
-        return TextEnvOutput(
-            prompt_ids=tokens.prompt,
-            response_ids=tokens.response,
-            response_mask=tokens.mask,
-            response_logprobs=tokens.logprobs,
-            routed_experts=None if experts is None else experts[: len(tokens.prompt) + len(tokens.response)],
-            reward_score=session.reward,
-            num_turns=2 * len(session.turns),  # as verl counts: the prompt is one, and so is each observation
-            metrics=tokens.metrics,
-            extra_fields={
-                **tokens.served,
-                "turn_scores": session.turn_rewards,
-                "turn_spans": tokens.spans,
-                "textenv": {
-                    "env": spec.env,
-                    "stop": "response_length" if out_of_room else session.stop,
-                    **ended,
-                    "terms": [dict(turn.info["terms"]) for turn in session.turns],
-                    "metrics": dict(last.info.get("metrics") or {}),
-                    "attempts": attempt,
+        about = {
+            "env": spec.env,
+            "stop": "response_length" if out_of_room else session.stop,
+            **ended,
+            "turn_rewards": session.turn_rewards,
+            "terms": [dict(turn.info["terms"]) for turn in session.turns],
+            "metrics": dict(last.info.get("metrics") or {}),
+            "attempts": attempt,
+        }
+        fields = {
+            **served.fields,
+            "textenv": about,
+            # The same keys for every environment, as verl wants them; it reports their means in validation.
+            "reward_extra_info": ended,
+        }
+        outputs = []
+        for context in rows:
+            turns, experts = context.turns, served.routed_experts[context.turns[-1]]
+            span, final = context.completion, context is rows[-1]
+            turn_id = trajectory.turn_id[span]
+            spans = [
+                [int(places[0]), int(places[-1]) + 1] for turn in turns for (places,) in [(turn_id == turn).nonzero()]
+            ]
+            output = TextEnvOutput(
+                prompt_ids=trajectory.token_ids[context.prompt].tolist(),
+                response_ids=trajectory.token_ids[span].tolist(),
+                response_mask=trajectory.action_mask[span].astype(int).tolist(),
+                response_logprobs=trajectory.logprobs[span].tolist() if served.with_logprobs else None,
+                routed_experts=None if experts is None else experts[: span.stop - context.prompt.start],
+                reward_score=session.reward,
+                num_turns=2 * len(session.turns),  # as verl counts: the prompt is one, and so is each observation
+                metrics=served.metrics if final else {},
+                extra_fields={
+                    **fields,
+                    "turn_scores": shared_rewards(session.turn_rewards, turns),
+                    "turn_spans": spans,
+                    "turns": turns,
                 },
-                # The same keys for every environment, as verl wants them; it reports their means in validation.
-                "reward_extra_info": ended,
-            },
-        )
+            )
+            outputs.append(output)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def _sampling(self, params: dict[str, Any], remaining: int) -> dict[str, Any]:
         """Return the sampling of one reply. Without ``max_tokens``, verl's servers would use another turn's length."""
@@ -290,6 +349,7 @@ def _renderer(tokenizer: Any, template_kwargs: str) -> Renderer:
             "the chat template rewrites earlier turns (drops reasoning or trims replies, say), and verl's sequences "
             "only grow: what was sampled stays as it was, as in verl's own loops"
         )
+        renderer.rewrites_history = False
     return renderer
 
 

@@ -65,6 +65,12 @@ class EpisodeTokens:
         """The tokens by which all contexts have grown: every sampled one once, and what followed within a context."""
         return sum(len(context.token_ids) - context.begun for context in self._contexts)
 
+    @property
+    def prompt_size(self) -> int:
+        """Number of tokens of the current context before the first one that it sampled."""
+        *_, current = self._contexts
+        return current.pieces[0].start if current.pieces else len(current.token_ids)
+
     def fork(self, **names: Any) -> EpisodeTokens:
         """Return a new episode that begins here: what the model has seen so far is its context, not trained on.
 

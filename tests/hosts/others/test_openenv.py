@@ -11,6 +11,7 @@ import pytest
 import websockets
 from openenv.core import GenericEnvClient
 from openenv_kit import served
+from toy_envs import Contexts
 
 import textenvs
 from textenvs.env import EnvironmentFailure
@@ -66,6 +67,25 @@ def test_client_sees_episode(env_id, urls):
             assert (state.turn_rewards, state.stop, state.step_count) == (played.rewards, played.stop, len(results))
             ends.add(played.stop)
     assert len(ends) > 1
+
+
+def test_contexts_and_roles_are_whole_observations():
+    environment, plain = TextEnvironment("toy_envs:Contexts"), Contexts()
+    observation, _ = plain.reset(seed=3)
+    assert tuple(environment.reset(seed=3).messages) == observation
+    for reply in ("more", "answered", "back 0"):
+        shown, before = environment.step(TextAction(text=reply)), observation
+        observation, *_ = plain.step(reply)
+        whole = shown.context or [*before, assistant(reply), *shown.messages]
+        assert tuple(whole) == observation
+    environment.close()
+    environment = TextEnvironment("toy_envs:Talk")
+    environment.reset(seed=0)
+    first = environment.step(TextAction(text="critic"))
+    assert (first.context[-1]["content"], first.info["role"]) == ("news 0", "critic")
+    second = environment.step(TextAction(text="end"))
+    assert (second.reward, second.info["earlier"]) == (3.0, {0: {"paid": 1.0}})
+    environment.close()
 
 
 def test_pages_in_browsers_are_refused(urls):

@@ -57,6 +57,19 @@ async def play_all(env, played):
     return episodes
 
 
+@pytest.mark.parametrize(
+    ("env", "options", "words"),
+    [
+        ("textenv/clarify", {"compact": {"tokens": 50}}, "summarised"),
+        ("toy_envs:Talk", {}, r"several roles \(solver, critic, judge\)"),
+    ],
+)
+def test_several_conversations_are_refused_by_the_taskset(env, options, words):
+    taskset = TextTaskset(TextTasksetConfig(env=env, env_kwargs=options))
+    with pytest.raises(SpecError, match=f"{words}.*plays one conversation an episode"):
+        next(iter(taskset))
+
+
 def plain(messages):
     return [message.model_dump(exclude_none=True) for message in messages]
 

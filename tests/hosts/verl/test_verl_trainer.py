@@ -9,6 +9,8 @@ import pytest
 import ray
 import torch
 import transfer_queue
+from test_verl_contexts import CONTEXTS, LINES, OWN, RELAY, Script
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils
@@ -109,6 +111,40 @@ def test_turn_rewards_arrive_in_advantages(queue, config, tokenizer, server, tmp
         len(set(np.round(column[mask == 1].tolist(), 6))) > 1
         for column, mask in zip(result["advantages"], result["response_mask"], strict=True)
     )
+
+
+def test_contexts_pass_through_verls_queue(queue, config, tokenizer, tmp_path, monkeypatch):
+    config = config.copy()
+    config.actor_rollout_ref.rollout.n = SIBLINGS
+    config.algorithm.adv_estimator = "grpo"
+    config.algorithm.norm_adv_by_std_in_grpo = False
+    monkeypatch.setitem(_agent_loop_registry["textenv"], "environments", OWN)
+    scripts = [LINES, ["1 ", "1."], ["7."]]
+    server = Script(tokenizer, None)
+    generate = server.generate
+
+    async def by_sibling(request_id, **keywords):
+        if request_id not in server.script:
+            server.lines = scripts[len(server.script)]
+        else:
+            server.lines = server.script[request_id]
+        return await generate(request_id, **keywords)
+
+    monkeypatch.setattr(server, "generate", by_sibling)
+    path = write_episodes("verl", [RELAY], tmp_path / "train.parquet")
+    collect(config, server, tokenizer, path, ["relay"])
+    keys = sorted(key for key in queue.kv_list("train")["train"] if key.startswith("relay_"))
+    sessions = [key.split("_")[1] for key in keys]
+    assert sorted(map(sessions.count, set(sessions))) == [1, 1, len(CONTEXTS)]
+    fields = queue.kv_batch_get(keys=keys, partition_id="train", select_fields=["rollout_log_probs"])
+    fields["old_log_probs"] = fields.pop("rollout_log_probs")
+    queue.kv_batch_put(keys=keys, partition_id="train", fields=fields)
+    meta = KVBatchMeta(keys=keys, partition_id="train", tags=[{} for _ in keys])
+    PPOTrainer._compute_advantage(SimpleNamespace(config=config), meta, {})
+    names = ["advantages", "response_mask", "rm_scores"]
+    result = queue.kv_batch_get(keys=keys, partition_id="train", select_fields=names)
+    for advantages, mask, scores in zip(*(result[name] for name in names), strict=True):
+        assert advantages.tolist() == [(float(scores.sum()) - 10.0) * sampled for sampled in mask.tolist()]
 
 
 def test_failed_episode_is_dropped_without_its_siblings(queue, config, tokenizer, server, tmp_path, monkeypatch):

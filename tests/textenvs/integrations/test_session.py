@@ -13,9 +13,14 @@ from toy_envs import Contexts
 
 from textenvs.env import TextEnv, Turn
 from textenvs.integrations import EpisodeSpec, Session, SpecError, episode_specs
+from textenvs.integrations.rows import episode_rows
 from textenvs.integrations.session import SeveralContextsError
+from textenvs.integrations.trl import environment_class
 from textenvs.messages import assistant, user
+from textenvs.registry import make
 from textenvs.task import Rows, Task
+
+TALK = "toy_envs:Talk"
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
@@ -55,6 +60,27 @@ def test_contexts_are_given_or_refused_in_words():
     with pytest.raises(SeveralContextsError, match="plays one conversation an episode"):
         one.reply("anew")
     assert one.closed
+
+
+HOSTS = {
+    "session": lambda env, options: Session(make(env, **options)),
+    "environment_factory": lambda env, options: environment_class(env, env_kwargs=options),
+    "skyrl": lambda env, options: next(episode_rows("skyrl", [EpisodeSpec(env, 0, options)])),
+    "verl": lambda env, options: next(episode_rows("verl", [EpisodeSpec(env, 0, options)])),
+}
+ROLES = (TALK, {}, r"several roles \(solver, critic, judge\)")
+SUMMARIES = ("textenv/clarify", {"compact": {"tokens": 50}}, "summarised")
+
+
+@pytest.mark.parametrize(
+    ("host", "case"),
+    [*((host, ROLES) for host in HOSTS), *((host, SUMMARIES) for host in HOSTS if host != "verl")],  # it takes contexts
+)
+def test_several_conversations_are_refused_before_training(host, case):
+    """A host that takes one says so before the first episode, not in it."""
+    env, options, words = case
+    with pytest.raises((SeveralContextsError, SpecError), match=f"{words}.*plays one conversation an episode"):
+        HOSTS[host](env, options)
 
 
 def test_both_ways_of_playing_are_one():

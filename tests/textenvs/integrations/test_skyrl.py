@@ -14,6 +14,7 @@ from fragile_env import Fragile
 from textenvs.env import EnvironmentFailure
 from textenvs.integrations import EpisodeSpec, SpecError
 from textenvs.integrations.rows import episode_rows
+from textenvs.integrations.session import SeveralContextsError
 from textenvs.integrations.skyrl import register
 from textenvs.registry import list_environments
 
@@ -130,6 +131,30 @@ def test_abandoned_episode_is_released_on_collection():
         assert Fragile.open == 1
         del env
         assert Fragile.open == 0
+
+
+def test_several_conversations_are_refused_in_words():
+    """By `textenvs rows skyrl` (test_session); and where rows come from elsewhere, before the first reply."""
+    own = {"textenv/clarify": {"compact": {"tokens": 50}}, "toy_envs:Talk": {}, "toy_envs:Contexts": {}}
+    register(environments=own)
+    try:
+        for env_id, words in (
+            ("textenv/clarify", "summarised"),
+            ("toy_envs:Talk", r"several roles \(solver, critic, judge\)"),
+        ):
+            spec = EpisodeSpec(env_id, 0, own[env_id])
+            env = skyrl_gym.make(env_id, env_config={}, extras={"textenv": spec.to_row()})
+            with pytest.raises(SeveralContextsError, match=f"{words}.*plays one conversation an episode"):
+                env.init([])
+        env = skyrl_gym.make("toy_envs:Contexts", extras={"textenv": EpisodeSpec("toy_envs:Contexts", 0).to_row()})
+        env.init([])
+        assert not env.step("more")["done"]
+        with pytest.raises(SeveralContextsError, match="begun another conversation"):
+            env.step("anew")
+    finally:
+        for env_id in own:
+            skyrl_gym.registry.pop(env_id)
+        register()
 
 
 def test_mistakes_are_named():

@@ -9,6 +9,7 @@ from tensordict import NonTensorStack
 from torchrl.collectors import Collector
 from torchrl.envs import GymEnv, GymWrapper, SerialEnv
 from torchrl.envs.utils import check_env_specs
+from toy_envs import Contexts, Talk
 
 import textenvs
 from textenvs.env import EnvironmentFailure
@@ -27,6 +28,23 @@ def scripted(replies):
         return td
 
     return policy
+
+
+def test_contexts_and_roles_are_whole_observations():
+    env, plain = TextGymWrapper(Contexts()), Contexts()
+    start, replies = env.reset(seed=3), ["more", "answered", "back 0", "end"]
+    rollout = env.rollout(9, scripted(replies), auto_reset=False, tensordict=start)
+    observation, _ = plain.reset(seed=3)
+    for step, reply in enumerate(replies):
+        assert rollout[step]["observation"] == observation
+        observation, *_ = plain.step(reply)
+    env = TextGymWrapper(Talk())
+    start = env.reset(seed=0)
+    rollout = env.rollout(9, scripted(["critic", "end"]), auto_reset=False, tensordict=start)
+    assert [rollout[step]["observation"][-1]["content"] for step in range(2)] == ["Begin.", "news 0"]
+    assert rollout[0]["next", "info"]["role"] == "critic"
+    assert rollout[1]["next", "info"]["earlier"] == {0: {"paid": 1.0}}
+    assert rollout["next", "reward"].sum() == 3.0
 
 
 class Failing(Clarify):

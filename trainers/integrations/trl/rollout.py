@@ -23,25 +23,48 @@ from transformers import PreTrainedTokenizerBase
 from textenvs.event_loop import submit, together, wait_for
 from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import same_messages
-from textenvs.integrations.trl import log_terms, spec_of
+from textenvs.integrations.session import several_conversations
+from textenvs.integrations.trl import KEY, log_terms, spec_of
 from textenvs.trust import Environments
 
 from ...config.rollout import RolloutSection
 from ...engines.torch_engine import TorchEngine
 from ...rollout.environments import Backend, EnvSpec, Kind, tools_of
 from ...rollout.play import Episode, Player
+from ...rollout.recorded import context_of
 from ...rollout.renderer import Renderer
 from ...rollout.seeds import derive_seed
 from ...trajectory import Trajectory
+from ..context_rows import context_rows, has_failed
 from .generation import RoundEngine, answer, engine_for, own_engine, sampling_of, weights_of
+from .rows import columns_of, outcome_of, tokens_of
 
 log = logging.getLogger("trainers")
 
 _CLOSING_S = 10.0  # that episodes may take to end when their batch has failed
 
 
+_ONE_ROW = (
+    "GRPOTrainer takes one token sequence a prompt: use trainers.integrations.trl.credit.TurnCreditGRPOTrainer, which "
+    "makes a row of each, or train it with trainers.ppo"
+)
+
+
 class RolloutError(RuntimeError):
     """A batch cannot be played, or its episodes cannot be given to TRL; the message says why and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """The episodes of a batch.
+
+    ``episodes`` has the trajectories of each: of the role that began, then of the others that acted, each in a group
+    of its own. ``filler`` is a token for what is not to be trained on.
+    """
+
+    episodes: Sequence[Sequence[Trajectory]]
+    has_logprobs: bool
+    filler: int
 
 
 @dataclass(kw_only=True, eq=False)
@@ -59,7 +82,8 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
     ``terms`` (the parts of each turn's reward), ``stop``, ``status``, ``terminated``, ``truncated``, ``failed``,
     ``messages``, ``episode_id``, and all of it as a ``trajectory``. A failed episode (a simulator, a tool or the
     environment gave up, or took too long) is one masked token; :func:`.textenv_reward` returns ``None`` for it, so it
-    is in no group's mean.
+    is in no group's mean. An episode of several contexts (compaction, sub-agents) or roles is more than one row, and
+    needs :class:`trainers.integrations.trl.credit.TurnCreditGRPOTrainer`.
 
     Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
     """
@@ -93,6 +117,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
                 raise ValueError(f"{name} must be at least {least}, not {number}")
         self.__name__ = type(self).__name__  # TRL and loggers ask functions for their names
         self._backends: dict[tuple[str, str], Backend] = {}
+        self._several: dict[tuple[str, str], str] = {}  # why their episodes have several conversations
         self._trainer: weakref.ref[Any] | None = None
         self._engine: TorchEngine | RoundEngine | None = None
         self._calls = (-1, 0)  # the optimizer's step of the last training batch, and batches of it before
@@ -102,22 +127,41 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """Play one episode for each prompt of this process, repeated for the members of a group; rows for TRL.
 
-        RolloutError: the prompts are not such rows, or no episode could be played. ``ValueError``: the engine cannot
-        serve this trainer.
+        RolloutError: the prompts are not such rows, or no episode could be played; or an episode is more than one row,
+        and TRL takes one a prompt. ``ValueError``: the engine cannot serve this trainer.
         """
+        if reason := self.several(prompts):
+            raise RolloutError(f"{reason}, and {_ONE_ROW}")
+        played = self.play(prompts, trainer)
+        rows = [context_rows(trajectory) for trajectory, *_ in played.episodes]
+        for episode, own in zip(played.episodes, rows, strict=True):
+            if len(own) > 1:
+                raise RolloutError(
+                    f"episode {episode[0].episode_id} has {len(own)} contexts, and {_ONE_ROW}. Where the chat template "
+                    "rewrites earlier turns, one that keeps them also helps (for Qwen3, "
+                    "chat_template_kwargs={'enable_thinking': False}, or "
+                    "trl.chat_template_utils.get_training_chat_template)"
+                )
+        columns = columns_of([tokens_of(row, played.filler) | outcome_of(row) for (row,) in rows])
+        return columns if played.has_logprobs else {**columns, "logprobs": None}
+
+    def several(self, prompts: Sequence[Any]) -> str | None:
+        """Return which environment of the prompts has episodes of several rows, and why; ``None``: none is known to."""
+        for spec in self._specs(prompts):
+            self._backend(spec)
+        return next(iter(self._several.values()), None)
+
+    def play(self, prompts: Sequence[Any], trainer: Any) -> Played:
+        """Play the episodes of :meth:`__call__`, of any number of contexts and roles; raises as it does."""
         specs = self._specs(prompts)
         training = bool(trainer.model.training)
         group = trainer.num_generations if training else trainer.num_generations_eval
         check_groups(specs, group, whole=trainer.accelerator.num_processes == 1)
         player = self._player(trainer)
         episodes = self._episodes(specs, trainer, training)
-        trajectories, has_logprobs = self._play(player, specs, episodes, trainer)
-        self._check(prompts, trajectories, training)
-        rows = [row_of(trajectory, player.renderer.stop_token_ids[0]) for trajectory in trajectories]
-        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-        if not has_logprobs:
-            columns["logprobs"] = None
-        return columns
+        played, has_logprobs = self._play(player, specs, episodes, trainer)
+        self._check(prompts, specs, played, training)
+        return Played(played, has_logprobs, player.renderer.stop_token_ids[0])
 
     def close(self) -> None:
         """End the engine and the environments; a later call would start them again."""
@@ -125,7 +169,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
             wait_for(self._engine.close())  # type: ignore[arg-type]  # mypy finds no T for None
         for backend in self._backends.values():
             wait_for(backend.close())  # type: ignore[arg-type]
-        self._engine, self._trainer, self._backends = None, None, {}
+        self._engine, self._trainer, self._backends, self._several = None, None, {}, {}
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -178,6 +222,8 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
                 tools = tools_of(env)
             except ValueError as error:
                 raise RolloutError(f"{spec.env}: {error}") from error
+            if reason := several_conversations(env):
+                self._several[key] = f"{spec.env} {reason}"
             if env.blocking and self.backend == "inline":
                 raise RolloutError(
                     f"{spec.env} may block its thread: use TextEnvRollout(backend='thread') or 'process'"
@@ -230,14 +276,17 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
 
     def _play(
         self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
-    ) -> tuple[list[Trajectory], bool]:
-        """Play the episodes on the event loop's thread while TRL generates here; return also if it has logprobs."""
+    ) -> tuple[list[list[Trajectory]], bool]:
+        """Play the episodes on the event loop's thread while TRL generates here; return also if it has logprobs.
+
+        Of each episode: the trajectory of the role that began, then those of the others.
+        """
         playing, engine = self._play_all(player, [self._backend(spec) for spec in specs], episodes), player.engine
         if not isinstance(engine, RoundEngine):
             return wait_for(playing), True
         rounds = engine.open()
 
-        async def play() -> list[Trajectory]:
+        async def play() -> list[list[Trajectory]]:
             try:
                 return await playing
             finally:
@@ -257,7 +306,7 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
 
     async def _play_all(
         self, player: Player, backends: Sequence[Backend], episodes: Sequence[Episode]
-    ) -> list[Trajectory]:
+    ) -> list[list[Trajectory]]:
         # A round must not wait for an episode that waits for an environment.
         limit = min([self.max_running, *(backend.workers for backend in backends if backend.workers is not None)])
         rounds = player.engine if isinstance(player.engine, RoundEngine) else None
@@ -265,38 +314,55 @@ class TextEnvRollout(contextlib.AbstractContextManager["TextEnvRollout"]):
             rounds.begin(len(episodes), limit)
         places = asyncio.Semaphore(limit)
 
-        async def one(backend: Backend, episode: Episode) -> Trajectory:
+        async def one(backend: Backend, episode: Episode) -> list[Trajectory]:
             async with places:
                 try:
-                    trajectory = await player.play(backend, episode)
-                    for attempt in range(1, self.retries + 1):
-                        if trajectory.status.trainable:
-                            break
-                        again = derive_seed(episode.sampling_seed, "attempt", attempt)
-                        trajectory = await player.play(backend, replace(episode, sampling_seed=again))
-                    return trajectory
+                    for attempt in range(self.retries + 1):
+                        seed = episode.sampling_seed
+                        again = seed if attempt == 0 else derive_seed(seed, "attempt", attempt)
+                        roles: dict[str, Trajectory] = {}
+                        main = await player.play(backend, replace(episode, sampling_seed=again), roles=roles)
+                        if main.status.trainable:
+                            partners = (role for role in roles.values() if role is not main and not has_failed(role))
+                            return [main, *partners]
+                    return [main]
                 finally:
                     if rounds is not None:
                         rounds.leave()
 
         return await together(*(one(*pair) for pair in zip(backends, episodes, strict=True)))
 
-    def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory], training: bool) -> None:
+    def _check(
+        self,
+        prompts: Sequence[Any],
+        specs: Sequence[EpisodeSpec],
+        played: Sequence[Sequence[Trajectory]],
+        training: bool,
+    ) -> None:
+        trajectories = [own for own, *_ in played]
         failed = [episode for episode in trajectories if has_failed(episode)]
         for episode in failed[:1]:
             log.warning("%d of %d episodes failed; one of them: %s", len(failed), len(trajectories), episode.error)
         if training and len(failed) == len(trajectories):  # an evaluation without a figure ends no training
             raise RolloutError(f"all {len(failed)} episodes of a batch failed; the first: {failed[0].error}")
-        for number, (prompt, trajectory) in enumerate(zip(prompts, trajectories, strict=True)):
-            if trajectory.messages and not same_messages(prompt, trajectory.messages[: len(prompt)]):
+        for number, (prompt, spec, trajectory) in enumerate(zip(prompts, specs, trajectories, strict=True)):
+            if not self._opens_with(prompt, spec, trajectory):
                 raise RolloutError(
                     f"prompt {number} of the batch is not what its environment opens with, so the policy would see "
                     "something else than the dataset says: change the environment's arguments (system_prompt, ...) "
                     "instead of the column 'prompt'"
                 )
 
+    def _opens_with(self, prompt: Sequence[Any], spec: EpisodeSpec, trajectory: Trajectory) -> bool:
+        if len(trajectory.segment_starts) < 2:
+            return not trajectory.messages or same_messages(prompt, trajectory.messages[: len(prompt)])
+        # The messages are those of the last conversation; the tokens are all there.
+        plain = [{key: value for key, value in m.items() if value is not None and key != KEY} for m in prompt]
+        opening = self._renderer.render(plain, self._backend(spec).tools)  # type: ignore[arg-type]
+        return not trajectory.num_turns or context_of(trajectory, 0).tolist() == opening
 
-# ------------------------------------------------------------------ checks, and the rows for TRL
+
+# ------------------------------------------------------------------ checks
 
 
 def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> None:
@@ -325,44 +391,6 @@ def check_lockstep(trainer: Any) -> None:
         )
 
 
-def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
-    """Convert an episode to TRL's row; ``filler`` is the only token of a completion that is not to be trained on."""
-    if len(trajectory.segment_starts) > 1:
-        raise RolloutError(
-            f"episode {trajectory.episode_id} has {len(trajectory.segment_starts)} contexts, and TRL trains one token "
-            "sequence an episode. Where the environment begins conversations anew (compaction, sub-agents, edited "
-            "history), train it with trainers.ppo. Where the chat template rewrites earlier turns, use one that keeps "
-            "them (for Qwen3, chat_template_kwargs={'enable_thinking': False}, or "
-            "trl.chat_template_utils.get_training_chat_template)"
-        )
-    mask = trajectory.action_mask
-    failed = has_failed(trajectory)
-    start = int(mask.argmax()) if mask.any() else len(mask)
-    span = slice(start, len(mask) - int(mask[::-1].argmax()))  # without what follows the last reply
-    return {
-        "prompt_ids": trajectory.token_ids[:start].tolist() or [filler],
-        "completion_ids": [filler] if failed else trajectory.token_ids[span].tolist(),
-        "logprobs": [0.0] if failed else trajectory.logprobs[span].tolist(),
-        "env_mask": [0] if failed else mask[span].astype(int).tolist(),
-        "turn_ids": [-1] if failed else trajectory.turn_id[span].tolist(),
-        "turn_rewards": trajectory.turn_rewards.tolist(),
-        "terms": [dict(terms) for terms in trajectory.turn_terms],
-        "stop": trajectory.stop,
-        "status": str(trajectory.status),
-        "terminated": trajectory.terminated,
-        "truncated": trajectory.truncated,
-        "failed": failed,
-        "messages": [dict(message) for message in trajectory.messages],
-        "episode_id": trajectory.episode_id,
-        "trajectory": trajectory,
-    }
-
-
-def has_failed(episode: Trajectory) -> bool:
-    """Return whether nothing can be learned from an episode: its rewards are invalid, or no token was sampled."""
-    return not episode.status.trainable or not episode.num_turns
-
-
 # ------------------------------------------------------------------ reward functions
 
 LogMetric = Callable[[str, float], None]
@@ -384,7 +412,7 @@ def textenv_reward(
     """
     check_rows(episode_id)
     if log_metric is not None:
-        fine = [not has_failed for has_failed in failed]
+        fine = [not bad for bad in failed]
         log_metric("episodes/failed", fine.count(False) / len(fine))
         log_metric("episodes/turns", sum(map(len, turn_rewards)) / len(fine))
         if any(fine):
