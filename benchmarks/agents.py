@@ -44,17 +44,17 @@ PROGRAMS = {
 ENV = (
     *("env.id=textenv/agent", "env.backend=thread", "env.kwargs.max_assistant_turns=8"),
     *(f"env.kwargs.expert={SCRIPT}:expert", f"env.kwargs.careless={SCRIPT}:careless"),
-    "warm_start.careless_steps=0",  # a careless reply ends the episode: the habit of them leaves nothing to learn from
 )
-#: How the policy of a model is made that a run starts from.
+#: How the policy of a model is made that a run starts from. A careless reply ends the episode, so the habit of them would
+#: leave nothing to learn from.
 STARTS = {
     "tiny": (
         *("warm_start.demonstrations=1500", "warm_start.steps=400", "warm_start.batch_size=32"),
-        *("warm_start.max_tokens_per_micro_batch=8192", "warm_start.mistake_rate=0"),
+        *("warm_start.max_tokens_per_micro_batch=8192", "warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
     ),
     "smollm2": (
         *("warm_start.enable=true", "warm_start.demonstrations=256", "warm_start.steps=16", "warm_start.batch_size=16"),
-        *("warm_start.lr_warmup_steps=5", "warm_start.weight_decay=0"),
+        *("warm_start.lr_warmup_steps=5", "warm_start.weight_decay=0", "warm_start.careless_steps=0"),
     ),
 }
 #: The iteration that a warm start needs.
