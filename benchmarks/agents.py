@@ -45,8 +45,8 @@ ENV = (
     *("env.id=textenv/agent", "env.backend=thread", "env.kwargs.max_assistant_turns=8"),
     *(f"env.kwargs.expert={SCRIPT}:expert", f"env.kwargs.careless={SCRIPT}:careless"),
 )
-#: How the policy of a model is made that a run starts from. A careless reply ends the episode, so the habit of them would
-#: leave nothing to learn from.
+#: How the policy of a model is made that a run starts from. A careless reply ends the episode, so the habit would leave
+#: nothing to learn from.
 STARTS = {
     "tiny": (
         *("warm_start.demonstrations=1500", "warm_start.steps=400", "warm_start.batch_size=32"),
