@@ -5,10 +5,10 @@
 
 The program is `openai-agents` (needs `make venv-agents`, run as `.venv-agents/bin/python -m benchmarks.agents`) or
 `vercel` (needs Node and `npm ci --prefix examples/agents`). It works out expressions with its tool. A policy imitates
-some episodes of a script: the tiny model from scratch, which also gets the habit of answering without the tool, or
-SmolLM2 (`--model smollm2`), in 16 steps. `--start` brings a policy along instead. From it `python -m trainers.ppo`
-trains, once for each seed, with the program's `own` reward, or with a `coin`, the control: 0 or 1 at random, whatever
-was answered. Both are validated on the program's own reward, on held-out expressions, at temperature 1.
+some episodes of a script: the tiny model from scratch, in 400 steps, or SmolLM2 (`--model smollm2`), in 16. `--start`
+brings a policy along instead. From it `python -m trainers.ppo` trains, once for each seed, with the program's `own`
+reward, or with a `coin`, the control: 0 or 1 at random, whatever was answered. Both are validated on the program's own
+reward, on held-out expressions, at temperature 1.
 
 It resumes where it was stopped, also within a run: start the same command again. The results are a JSON line for each
 run, written after it, with its curve; other runs' lines are kept.
@@ -45,15 +45,16 @@ ENV = (
     *("env.id=textenv/agent", "env.backend=thread", "env.kwargs.max_assistant_turns=8"),
     *(f"env.kwargs.expert={SCRIPT}:expert", f"env.kwargs.careless={SCRIPT}:careless"),
 )
-#: How the policy of a model is made that a run starts from.
+#: How the policy of a model is made that a run starts from. A careless reply ends the episode, so the habit would leave
+#: nothing to learn from.
 STARTS = {
     "tiny": (
         *("warm_start.demonstrations=1500", "warm_start.steps=400", "warm_start.batch_size=32"),
-        *("warm_start.max_tokens_per_micro_batch=8192", "warm_start.careless_steps=20"),
+        *("warm_start.max_tokens_per_micro_batch=8192", "warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
     ),
     "smollm2": (
         *("warm_start.enable=true", "warm_start.demonstrations=256", "warm_start.steps=16", "warm_start.batch_size=16"),
-        *("warm_start.lr_warmup_steps=5", "warm_start.careless_steps=0", "warm_start.weight_decay=0"),
+        *("warm_start.lr_warmup_steps=5", "warm_start.weight_decay=0", "warm_start.careless_steps=0"),
     ),
 }
 #: The iteration that a warm start needs.
@@ -62,14 +63,8 @@ THROWN_AWAY = ("rollout.groups_per_batch=1", "rollout.n=2")
 TRAIN = {
     "tiny": ("trainer.total_iterations=30", "actor.entropy_coeff=0.01", "trainer.save_freq=5"),
     "smollm2": (
-        *(
-            "trainer.total_iterations=100",
-            "trainer.time_limit_s=3600",
-            "trainer.save_freq=5",
-            "trainer.test_freq=10",
-            "actor.lr=3e-5",
-        ),
-        "actor.max_tokens_per_micro_batch=2048",
+        *("trainer.total_iterations=100", "trainer.time_limit_s=3600", "trainer.save_freq=5", "trainer.test_freq=10"),
+        *("rollout.groups_per_batch=4", "data.val_size=64", "actor.lr=3e-5", "actor.max_tokens_per_micro_batch=2048"),
     ),
 }
 BOTH = {

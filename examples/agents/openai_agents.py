@@ -4,13 +4,13 @@
 
     python -m trainers.ppo env.id=textenv/agent env.backend=thread \
         env.kwargs.agent=examples.agents.openai_agents:agent \
-        env.kwargs.expert=textenvs.envs.agent.example:expert env.kwargs.careless=textenvs.envs.agent.example:careless \
+        env.kwargs.expert=textenvs.envs.agent.example:expert \
         engine.max_context=1024 rollout.max_response_length=80 \
-        warm_start.demonstrations=1500 warm_start.steps=400 warm_start.batch_size=32 warm_start.careless_steps=20
+        warm_start.demonstrations=1500 warm_start.steps=400 warm_start.batch_size=32
 
 Each episode has a client of its own, because each has an event loop of its own, which connections belong to. An episode
 takes 25 ms of CPU time, twice as much as one of ``calculator.py``: hence fewer demonstrations. The tiny model's
-tokenizer spells the tool's description and its calls sign by sign: a reply has 50 tokens, a conversation 450 to 520.
+tokenizer spells the tool's description and calls sign by sign: a reply has 50 tokens, a conversation 450 to 520.
 ``python -m benchmarks.agents --program openai-agents`` trains three seeds.
 """
 

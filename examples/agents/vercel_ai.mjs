@@ -1,11 +1,11 @@
 // The same agent for Node with Vercel's AI SDK (`npm ci --prefix examples/agents`): a process for each episode, or, with
-// `env.kwargs.serve=8`, one for up to eight at a time. Its start takes 0.4 s of CPU time, an episode 15 ms.
+// `env.kwargs.serve=8`, one for up to eight at a time. Its start takes 0.4 s of CPU time, an episode 10 ms.
 //
 //     python -m trainers.ppo env.id=textenv/agent env.backend=thread env.kwargs.serve=8 \
 //         "env.kwargs.command=node $PWD/examples/agents/vercel_ai.mjs" \
-//         env.kwargs.expert=textenvs.envs.agent.example:expert env.kwargs.careless=textenvs.envs.agent.example:careless \
+//         env.kwargs.expert=textenvs.envs.agent.example:expert \
 //         engine.max_context=1024 rollout.max_response_length=80 \
-//         warm_start.demonstrations=1500 warm_start.steps=400 warm_start.batch_size=32 warm_start.careless_steps=20
+//         warm_start.demonstrations=1500 warm_start.steps=400 warm_start.batch_size=32
 
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
