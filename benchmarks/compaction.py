@@ -43,6 +43,9 @@ NOTE_ROOMS = 4
 KEYS = ("iron", "brass", "copper", "silver", "gold", "bronze", "steel", "tin")
 THINGS = ("lamp", "chair", "table", "clock", "bowl", "coat", "book", "bell")
 
+#: The context of the model, and the estimated tokens from which a conversation is compacted.
+CONTEXT, TOKENS = 144, 60
+
 #: What a run with ``Compact`` must solve at the end, and the most that a control may, where guesses solve 0.125.
 LEAST_WITH, MOST_WITHOUT = 0.9, 0.25
 
@@ -108,7 +111,7 @@ class WalkEnd(Walk):
 class BlankWalk(Compact):
     """A walk with compaction whose summaries are thrown away."""
 
-    def __init__(self, *, tokens: int, split: Split = "train", **options: Any) -> None:
+    def __init__(self, *, tokens: int = TOKENS, split: Split = "train", **options: Any) -> None:
         super().__init__(Walk(split=split), tokens, **options)
 
     def shortened(self, text: str) -> str:
@@ -141,12 +144,11 @@ def forgetful_summary(messages: Messages) -> str:
 
 
 ENV, MODULE = "benchmarks.compaction:compaction", "benchmarks.compaction"
-CONTEXT, TOKENS = 144, 60
 MODEL = (
     *("model.device=cpu", "trainer.threads=1", "engine.threads=1"),
     *(f"engine.max_context={CONTEXT}", "rollout.max_response_length=12"),
 )
-COMPACT = {"tokens": TOKENS, "request": "Sum up."}
+COMPACT: dict[str, Any] = {"tokens": TOKENS, "request": "Sum up."}
 LONG = (f"env.id={ENV}/walk-v0", f"env.kwargs.compact={json.dumps(COMPACT)}")
 
 
@@ -258,7 +260,7 @@ def draw(rows: Iterable[dict[str, Any]], path: Path) -> None:
 def main() -> int:
     """Make all runs, print the table; 1 unless those with ``Compact`` learn, and no control does."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    numbers = {"type": lambda text: [int(number) for number in text.split(",")], "metavar": "0,1,2"}
+    numbers: dict[str, Any] = {"type": lambda text: [int(number) for number in text.split(",")], "metavar": "0,1,2"}
     parser.add_argument("--seeds", default=[0, 1, 2], **numbers)
     parser.add_argument("--control-seeds", default=[0], **numbers)
     parser.add_argument("--folder", type=Path, default=Path("outputs/compaction"), help="where the runs are")

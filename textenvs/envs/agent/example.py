@@ -115,7 +115,7 @@ def expert(task: Task, messages: Messages, rng: np.random.Generator) -> Message:
     following = next_step(remaining)
     if following is None:
         return assistant(f"#### {as_text(value(remaining, made_up))}")
-    a, b = (_as_json(value(side, made_up)) for side in (following.left, following.right))
+    a, b = (_as_json(value(side, made_up)) for side in (following.first, following.second))
     return assistant(f"First {write(following)}.", [call("calculate", a=a, sign=following.sign, b=b)])
 
 
