@@ -231,7 +231,7 @@ class Scored(Answer):
 
 
 class OpenedInfo(Answer):
-    """Names of the task of an observation, and with several roles, of the one that it is for (``role``)."""
+    """The task of an observation, and with several roles, the one that it is for (``role``)."""
 
     task_key: str
     data_source: str

@@ -125,13 +125,7 @@ class ActionBatch:
                     f"{name} has the shape {array.shape}, but {episodes} episodes with {turns} turns and "
                     f"{tokens} action tokens need ({length},)"
                 )
-        if self.terms is not None:
-            if self.terms.ndim != 2 or len(self.terms) != episodes:
-                raise ValueError(
-                    f"terms has the shape {self.terms.shape}, but {episodes} episodes need ({episodes}, M)"
-                )
-            unfit = np.bincount(np.nonzero(~np.isfinite(self.terms))[0], minlength=episodes) > 0
-            self._refuse(unfit, np.arange(episodes), "has a term that is not finite")
+        self._check_terms()
         self._refuse(self.group < 0, np.arange(episodes), "has a negative group")
         self._check_turns()
         open_ended = ~self.terminated & ~self.truncated & (np.diff(self.token_offsets) > 0)
@@ -158,6 +152,15 @@ class ActionBatch:
         if self.bootstrap is not None:
             bad = ~np.isfinite(self.bootstrap) & self.truncated & ~self.terminated
             self._refuse(bad, np.arange(episodes), "was truncated and has a bootstrap value that is not finite")
+
+    def _check_terms(self) -> None:
+        if self.terms is None:
+            return
+        episodes = self.num_episodes
+        if self.terms.ndim != 2 or len(self.terms) != episodes:
+            raise ValueError(f"terms has the shape {self.terms.shape}, but {episodes} episodes need ({episodes}, M)")
+        unfit = np.bincount(np.nonzero(~np.isfinite(self.terms))[0], minlength=episodes) > 0
+        self._refuse(unfit, np.arange(episodes), "has a term that is not finite")
 
     def _check_turns(self) -> None:
         """Check that every turn has tokens, in order: so its first and last token exist, and its reward has a place."""
