@@ -4,9 +4,10 @@
 
     python -m trainers.ppo env.id=textenv/agent env.backend=thread \
         env.kwargs.agent=examples.agents.openai_agents:agent \
-        env.kwargs.expert=textenvs.envs.agent.example:expert \
+        env.kwargs.expert=textenvs.envs.agent.example:expert env.kwargs.careless=textenvs.envs.agent.example:careless \
         engine.max_context=1024 rollout.max_response_length=80 \
-        warm_start.demonstrations=1500 warm_start.steps=400 warm_start.batch_size=32
+        warm_start.demonstrations=2000 warm_start.steps=560 warm_start.batch_size=32 warm_start.mistake_rate=0 \
+        warm_start.careless_steps=12 warm_start.careless_rate=0.45
 
 Each episode has a client of its own, because each has an event loop of its own, which connections belong to. An episode
 takes 25 ms of CPU time, twice as much as one of ``calculator.py``: hence fewer demonstrations. The tiny model's

@@ -3,9 +3,10 @@
 //
 //     python -m trainers.ppo env.id=textenv/agent env.backend=thread env.kwargs.serve=8 \
 //         "env.kwargs.command=node $PWD/examples/agents/vercel_ai.mjs" \
-//         env.kwargs.expert=textenvs.envs.agent.example:expert \
+//         env.kwargs.expert=textenvs.envs.agent.example:expert env.kwargs.careless=textenvs.envs.agent.example:careless \
 //         engine.max_context=1024 rollout.max_response_length=80 \
-//         warm_start.demonstrations=1500 warm_start.steps=400 warm_start.batch_size=32
+//         warm_start.demonstrations=2000 warm_start.steps=560 warm_start.batch_size=32 warm_start.mistake_rate=0 \
+//         warm_start.careless_steps=12 warm_start.careless_rate=0.45
 
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
