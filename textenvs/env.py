@@ -491,7 +491,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         if not isinstance(turn, Turn):
             raise TypeError(f"{type(self).__name__}.respond must return a Turn, not {type(turn).__name__}")
         state, size = self.state, len(self.state.messages) - 1  # without the reply
-        reward, terms = payment(turn, state.assistant_turns - 1)
+        assert turn.reward is not None
+        reward, terms = turn.reward, {**turn.terms}
+        if turn.earlier:
+            reward, terms = payment(turn, state.assistant_turns - 1)
         state.return_so_far += reward
         if not (turn.terminated or turn.messages or turn.context):
             raise ValueError(f"{type(self).__name__}.respond: a turn that does not terminate must say something")

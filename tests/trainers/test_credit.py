@@ -90,7 +90,7 @@ def prepare(
     """Return the columns, advantages and metrics of a batch that is prepared for its optimizer steps."""
     sides = [
         *roots_and_forks(batch[: len(batch) - users]),
-        *(BatchEpisode(t, t, "user") for t in batch[-users:] if users),
+        *(BatchEpisode(t, t, "partner", agent="user") for t in batch[-users:] if users),
     ]
     prepared = Update(run, kl).prepare(sides, learner)
     return prepared.columns, prepared.advantages, prepared.metrics

@@ -337,7 +337,10 @@ class Player:
         timeline.phase("step")
         conversation, reward, terminated, truncated, info = await env.step(text)
         timeline.phase("own")
-        (reward, terms, earlier), stop = paid_by(info, reward), info.get("stop")
+        earlier: Mapping[int, Any] = {}
+        terms, stop = info.get("terms"), info.get("stop")
+        if "earlier" in info or not terms or not isinstance(terms, Mapping):
+            reward, terms, earlier = paid_by(info, reward)
         tokens.reward(reward, terms)
         progress.pay(earlier, 0 if episode.start is None else episode.start.turn)
         own = progress.observe(text, conversation, info)

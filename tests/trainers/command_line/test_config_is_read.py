@@ -23,6 +23,7 @@ from trajectories import trajectory_of
 from textenvs.data.files import write_parquet
 from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft
+from trainers.algorithms.baselines import RoleBaselines
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS, Estimator
 from trainers.algorithms.losses import LOSSES
@@ -40,9 +41,11 @@ from trainers.config.describe import all_keys
 from trainers.config.variants import Variants
 from trainers.models import tiny
 from trainers.models.policy import Policy
+from trainers.rollout.collector import BatchEpisode
 from trainers.rollout.forks import ForkPlan
 from trainers.rollout.renderer import Renderer
 from trainers.section import Section
+from trainers.update import estimate
 
 TRAINERS = Path(inspect.getfile(Section)).parent
 #: The code that checks, describes and translates keys; other files there use them.
@@ -104,6 +107,9 @@ def kinds_of(owner: type[Section], name: str) -> list[type[Section]]:
 def compute_advantages(estimator: Estimator) -> None:
     """From a batch that has all that estimators need."""
     episode = trajectory_of([-1, 0], [1.0], turn_terms=({"a": 1.0},), group_id="g")
+    if "role_baseline" in estimator.needs:
+        estimate(estimator, [BatchEpisode(episode, episode)], roles=RoleBaselines())
+        return
     episodes = [episode] * 3
     batch = ActionBatch.from_trajectories(episodes, values=np.zeros(3), greedy=np.zeros(3))
     estimator.advantages(estimator.complete(batch, episodes))
