@@ -301,7 +301,7 @@ class TextEnvAgentLoop(agent_loop.AgentLoopBase):  # type: ignore[misc]
         fields = {
             **served.fields,
             "textenv": about,
-            # The same keys for every environment, as verl wants them; it reports their means in validation.
+            # verl needs the same keys from every environment; it reports their means in validation.
             "reward_extra_info": ended,
         }
         outputs = []
