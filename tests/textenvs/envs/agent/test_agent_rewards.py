@@ -114,7 +114,7 @@ def delegating(task, url, key):
 def test_scorer_reads_all_contexts(options):
     """No words hide in a conversation that the program has left; no reply counts twice."""
     calls = []
-    program = delegating if not options else lambda *given: (delegating(*given), ask(*given[1:], user("one more")))
+    program = delegating if not options else lambda *call: (delegating(*call), ask(*call[1:], user("one more")))
     env = make(program, scorer=lambda task, messages, files: calls.append(messages) or 1.0, **options)
     for reply in "abcdef":
         result = env.step(reply)
