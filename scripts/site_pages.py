@@ -71,13 +71,14 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
                 "opo",
                 "gdpo",
                 "grpo_passk",
-                "passk",
+                "maxrl",
             )
         )
         + tuple(
             f"trainers.algorithms.estimators.{name}"
             for name in ("passk", "reinforce_pp", "reinforce_pp_baseline", "remax", "rae", "turn_grpo", "gigpo", "fork")
         )
+        + tuple(f"trainers.algorithms.estimators.{name}" for name in ("gagpo", "graphgpo"))
         + tuple(
             f"trainers.algorithms.losses.{name}"
             for name in ("ppo", "gspo", "cispo", "geo_mean", "sapo", "dppo", "clip_cov", "kl_cov", "value")

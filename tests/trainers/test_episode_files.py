@@ -85,19 +85,20 @@ def test_advantage_is_scaled_return_minus_baseline(name: str, options: dict[str,
         extra = {"role_baseline": np.linspace(0.0, 1.0, 9)}
     elif name == "gdpo":
         extra = {"terms": episode_terms(trajectories)[1]}
-    elif name == "gigpo":
+    elif name in ("gigpo", "gagpo", "graphgpo"):
         extra = {"anchor": np.zeros(sum(trajectory.num_turns for trajectory in trajectories), np.int64)}
+        extra |= {"solved": np.arange(9) % 2 == 0} if name == "graphgpo" else {}
     options = {key: value for key, value in options.items() if key in ESTIMATORS[name].model_fields}
     batch = ActionBatch.from_trajectories(trajectories, **extra)
     chosen = estimator(name, **options)
     result = chosen.advantages(batch)
     made = chosen.made_of(batch, result)
     if made.baseline is None:
-        assert name in ("gdpo", "grpo_passk", "passk", "gigpo")
+        assert name in ("gdpo", "grpo_passk", "passk", "gigpo", "gagpo", "graphgpo")
         return
     difference = made.returns - made.baseline
     np.testing.assert_allclose(made.unscaled, difference, atol=1e-12)
-    by_group = name in ("grpo", "turn_grpo") and options.get("norm_by_std", name == "grpo")
+    by_group = name == "maxrl" or (name in ("grpo", "turn_grpo") and options.get("norm_by_std", name == "grpo"))
     places = [batch.group[batch.episode_of_token] == g for g in range(3)] if by_group else [np.ones(count, np.bool_)]
     for place in places:  # one scale in each, which is not negative
         scale = np.dot(result.advantages[place], difference[place]) / max(

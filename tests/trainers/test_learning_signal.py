@@ -43,6 +43,7 @@ def test_equal_rewards_give_exactly_zero_advantage(reward, groups, size, normali
         np.tile([reward, 0.0], count),
         np.repeat(np.arange(groups), size),
         anchor=np.tile([0, 1], count),
+        solved=np.ones(count, np.bool_),
         greedy=np.full(count, reward),
         role_baseline=np.full(count, reward),
         terms=np.tile([reward, 0.0], (count, 1)),

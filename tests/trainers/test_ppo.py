@@ -144,6 +144,9 @@ OPTIONS = [
     f"{ESTIMATOR}=gigpo algorithm.step_weight=0.5 algorithm.anchor=history algorithm.norm_by_std=false "
     f"{KL_IN_REWARD}=low_var_kl actor.policy_loss=clip_cov actor.clip_cov_ratio=0.1 actor.clip_cov_lb=0.01 "
     "actor.loss_agg_mode=seq-mean-token-sum-norm",
+    f"{ESTIMATOR}=gagpo algorithm.gamma=0.9 algorithm.lam=0.5 algorithm.truncated=drop actor.loss_agg_mode=token-mean",
+    f"{ESTIMATOR}=graphgpo algorithm.step_weight=0.5 algorithm.distance_discount=0.3 algorithm.anchor=observation",
+    f"{ESTIMATOR}=maxrl algorithm.norm_adv=false actor.policy_loss=ppo",
     f"{ESTIMATOR}=reinforce_pp {KL_IN_REWARD}=abs actor.policy_loss=kl_cov actor.kl_cov_ratio=0.1 "
     "actor.ppo_kl_coef=1.0 actor.ppo_epochs=2",
     f"{ESTIMATOR}=remax rollout.n=1 rollout.groups_per_batch=4 rollout.filter_zero_variance=true "
@@ -192,7 +195,8 @@ def test_every_estimator_and_option_trains(tmp_path, options):
     assert row["actor/advantage_std"] > 0
     assert ("critic/loss" in row) == ("critic" in ESTIMATORS[estimator_of(options)].needs)
     assert ("actor/greedy_reward" in row) == (estimator_of(options) == "remax")
-    assert ("actor/anchored" in row) == (estimator_of(options) == "gigpo")
+    assert ("actor/anchored" in row) == (estimator_of(options) in ("gigpo", "gagpo"))
+    assert ("actor/ranked" in row) == (estimator_of(options) == "graphgpo")
     assert any(not torch.equal(value, before[name]) for name, value in run.learner.weights().items())
     assert run.collector._engine.version == 1
     if "use_kl" in options:  # before the first update the policy is the reference

@@ -8,7 +8,7 @@ turns were sampled in (:attr:`~trainers.trajectory.Trajectory.actions`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -50,6 +50,10 @@ class ActionBatch:
     #: Int ``[K]``, at least 0; the turns of a group with the same number began in the same state; see
     #: :func:`anchor_states`
     anchor: Ints | None = None
+    #: Int ``[E]``; the state that each episode ended in, numbered as ``anchor``; -1 where it ended without another
+    #: observation; see :func:`visited_states`
+    ending: Ints | None = None
+    solved: Bools | None = None  #: bool ``[E]``; the environment calls the episode a success
     greedy: Floats | None = None  #: float ``[E]``; the total reward that greedy decoding earned on each episode's task
     #: Float ``[E]``; what each episode's role earned on average before it; see :class:`.baselines.RoleBaselines`
     role_baseline: Floats | None = None
@@ -111,6 +115,8 @@ class ActionBatch:
             ("bootstrap", episodes),
             ("penalty", tokens),
             ("anchor", turns),
+            ("ending", episodes),
+            ("solved", episodes),
             ("greedy", episodes),
             ("role_baseline", episodes),
             ("forked_from", episodes),
@@ -295,6 +301,14 @@ def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observatio
     turn of a context, all of its beginning). ``history``: everything that the policy sees at that point, which is
     rarely the same twice. Returns int ``[K]``, from 0.
     """
+    return visited_states(trajectories, kind)[0]
+
+
+def visited_states(trajectories: Sequence[Trajectory], kind: Anchor = "observation") -> tuple[Ints, Ints]:
+    """Return :func:`anchor_states`, ``[K]``, and the number of the state that each episode ended in, int ``[E]``.
+
+    An episode that was truncated ended in the observation after its last turn; -1 where it shows none.
+    """
     numbers: dict[bytes, int] = {}
     states = []
     for trajectory in trajectories:
@@ -307,7 +321,17 @@ def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observatio
         for begin, start in zip(begins, starts, strict=True):
             state = trajectory.token_ids[begin:start].tobytes()
             states.append(numbers.setdefault(state, len(numbers)))
-    return np.array(states, np.int64)
+    endings = [numbers.setdefault(state, len(numbers)) if state else -1 for state in _endings(trajectories, kind)]
+    return np.array(states, np.int64), np.array(endings, np.int64)
+
+
+def _endings(trajectories: Sequence[Trajectory], kind: Anchor) -> Iterator[bytes]:
+    """Yield the tokens of the state that each episode ended in; none where no observation follows its last turn."""
+    for trajectory in trajectories:
+        context = int(trajectory.segment_starts[-1]) if len(trajectory.segment_starts) else 0
+        after = int(trajectory.actions.max(initial=-1)) + 1
+        tail = trajectory.token_ids[max(context, after) :]
+        yield (trajectory.token_ids[context:] if kind == "history" and len(tail) else tail).tobytes()
 
 
 class TermsError(ValueError):
@@ -333,10 +357,25 @@ def episode_terms(
 
 def shared_anchors(batch: ActionBatch) -> Bools:
     """Return whether another turn of the same group began in the same state, bool ``[K]``; the batch has ``anchor``."""
-    assert batch.anchor is not None
-    states = np.stack([batch.group[batch.episode_of_turn], batch.anchor])
-    _, number, count = np.unique(states, axis=1, return_inverse=True, return_counts=True)
+    _, number, count = np.unique(group_states(batch)[0], return_inverse=True, return_counts=True)
     return np.asarray(count[number.ravel()] > 1, np.bool_)
+
+
+def group_states(batch: ActionBatch) -> tuple[Ints, Ints]:
+    """Return a number for each turn's group and ``anchor``, int ``[K]``, and for each group and ``ending``, ``[E]``.
+
+    Numbers are from 0 without gaps; -1 where an episode has no ``ending``. ``ValueError``: the batch has no ``anchor``.
+    """
+    if batch.anchor is None:
+        raise ValueError("the batch needs anchor [K], the state that each turn began in (see batch.anchor_states)")
+    ending = np.full(batch.num_episodes, -1) if batch.ending is None else batch.ending
+    ended = np.flatnonzero(ending >= 0)
+    states = np.append(batch.anchor, ending[ended])
+    groups = np.append(batch.group[batch.episode_of_turn], batch.group[ended])
+    _, number = np.unique(groups * (1 + states.max(initial=0)) + states, return_inverse=True)
+    last = np.full(batch.num_episodes, -1, np.int64)
+    last[ended] = number[len(batch.anchor) :]
+    return number[: len(batch.anchor)], last
 
 
 def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -348,8 +387,11 @@ def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
+_DTYPES: dict[str, type] = {"anchor": np.int64, "ending": np.int64, "solved": np.bool_, "side": np.int64}
+
+
 def _array(name: str, values: ArrayLike | None) -> NDArray[Any] | None:
-    return None if values is None else np.asarray(values, np.int64 if name in ("anchor", "side") else np.float64)
+    return None if values is None else np.asarray(values, _DTYPES.get(name, np.float64))
 
 
 Truncated = Literal["count", "drop"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +59,14 @@ def trajectory(episode: Episode) -> Trajectory:
         terminated=episode.terminated,
         truncated=episode.truncated,
         status=Status.COMPLETED if episode.terminated else Status.TRUNCATED_TURNS,
+        stop="solved" if solved(episode) else "gave_up" if episode.terminated else "max_turns",
         group_id=episode.group,
         segment_starts=np.array(starts, np.int32),
     )
+
+
+def solved(episode: Episode) -> bool:
+    return episode.terminated and episode.turns[-1:] != () and episode.turns[-1].reward > 0
 
 
 def context_of(episode: Episode, turn: int) -> int:
@@ -153,6 +159,76 @@ def anchor(episode: Episode, turn: int, kind: str) -> tuple[int, ...]:
     own = context_of(episode, turn)
     before = sum(t.observation + t.reply for n, t in enumerate(episode.turns[:turn]) if context_of(episode, n) == own)
     return (before + episode.turns[turn].observation,)
+
+
+def ending(episode: Episode, kind: str) -> tuple[int, ...] | None:
+    """Return the state that a truncated episode ended in: :func:`trajectory` shows two tokens there."""
+    if not episode.goes_on:
+        return None
+    if kind == "observation" or not episode.turns:
+        return (2,)
+    last = context_of(episode, len(episode.turns) - 1)
+    own = [t for n, t in enumerate(episode.turns) if context_of(episode, n) == last]
+    return (sum(t.observation + t.reply for t in own) + 2,)
+
+
+def gagpo(
+    episodes: list[Episode], kind: str, gamma: float, lam: float, norm_by_std: bool, eps: float
+) -> list[list[float]]:
+    """The advantages by turn of the episodes that count."""
+    met: dict[Any, list[float]] = {}
+    for e in episodes:
+        for t in range(len(e.turns)):
+            met.setdefault((e.group, anchor(e, t, kind)), []).append(to_go(e, t, gamma))
+    rows = []
+    for e in episodes:
+        values = [mean(met[e.group, anchor(e, t, kind)]) for t in range(len(e.turns))]
+        rows.append(gae_steps(e.net_rewards(), values, 0.0, gamma, lam))
+    out = []
+    for e, row in zip(episodes, rows, strict=True):
+        group = [a for other, its in zip(episodes, rows, strict=True) if other.group == e.group for a in its]
+        std = mean([(a - mean(group)) ** 2 for a in group]) ** 0.5
+        out.append([(a - mean(group)) / (std + eps if norm_by_std else 1.0) for a in row])
+    return out
+
+
+def graphgpo_turn(
+    episodes: list[Episode], episode: Episode, turn: int, kind: str, omega: float, norm_by_std: bool, eps: float
+) -> float:
+    """One turn among those of its group that began in the same state, by the distance of where each led to."""
+    edges: list[tuple[Any, Any]] = []
+    for number, e in enumerate(episodes):
+        if e.group == episode.group:
+            last = "goal" if solved(e) else ending(e, kind) or ("end", number)
+            states = [anchor(e, t, kind) for t in range(len(e.turns))]
+            edges += zip(states, [*states[1:], last], strict=True)
+
+    def distance(state: Any, left: list[Any]) -> float:
+        """By trying all paths that meet no state twice."""
+        if state == "goal":
+            return 0.0
+        on = {to for at, to in edges if at == state and to != state and to in left}
+        return min((1 + distance(to, [s for s in left if s != to]) for to in on), default=math.inf)
+
+    nodes = list(dict.fromkeys([to for _, to in edges] + [at for at, _ in edges]))
+    exact = {state: distance(state, [s for s in nodes if s != state]) for state in nodes}
+    farthest = max((d for d in exact.values() if d < math.inf), default=0.0)
+    earned = {state: omega ** ((d if d < math.inf else farthest + 1) + 1) for state, d in exact.items()}
+
+    state = anchor(episode, turn, kind)
+    same = [earned[to] for at, to in edges if at == state]
+    number = next(n for n, e in enumerate(episodes) if e is episode)
+    own = [
+        *(anchor(episode, t, kind) for t in range(1, len(episode.turns))),
+        "goal" if solved(episode) else ending(episode, kind) or ("end", number),
+    ][turn]
+    std = mean([(x - mean(same)) ** 2 for x in same]) ** 0.5
+    return (earned[own] - mean(same)) / (std + eps if norm_by_std else 1.0)
+
+
+def maxrl(episodes: list[Episode], episode: Episode) -> float:
+    rewards = [max(e.total(), 0.0) for e in episodes if e.group == episode.group]
+    return (max(episode.total(), 0.0) - mean(rewards)) / mean(rewards) if mean(rewards) > 0 else 0.0
 
 
 def gigpo_turn(

@@ -17,8 +17,9 @@ from estimating import estimate
 from hypothesis import strategies as st
 
 from trainers.algorithms.baselines import RoleBaselines
-from trainers.algorithms.batch import ActionBatch, Advantages, anchor_states, discounted_sums
+from trainers.algorithms.batch import ActionBatch, Advantages, discounted_sums, visited_states
 from trainers.algorithms.estimators import ESTIMATORS, normalize, restrict
+from trainers.trajectory import solved
 
 CRITIC_FREE = sorted(name for name, kind in ESTIMATORS.items() if "critic" not in kind.needs)
 GREEDY = {"g0": 0.5, "g1": -1.0, "g2": 2.0}  # what greedy decoding earns, by group
@@ -29,12 +30,15 @@ truncated_modes = st.sampled_from(["count", "drop"])
 
 def make(episodes: list[Episode], anchor: Any = "observation") -> ActionBatch:
     trajectories = [trajectory(e) for e in episodes]
+    begun, ended = visited_states(trajectories, anchor)
     return ActionBatch.from_trajectories(
         trajectories,
         values=flatten([e.values for e in episodes]),
         bootstrap=[e.bootstrap for e in episodes],
         penalty=flatten([e.penalties for e in episodes]),
-        anchor=anchor_states(trajectories, anchor),
+        anchor=begun,
+        ending=ended,
+        solved=[solved(t) for t in trajectories],
         greedy=[GREEDY.get(e.group, 0.3) for e in episodes],
         role_baseline=[ROLES.get(e.group, 0.1) for e in episodes],
         terms=np.array([oracle.terms(e) for e in episodes]).reshape(len(episodes), 2),
@@ -317,6 +321,38 @@ def test_gigpo(episodes: list[Episode], gamma: float, anchor: Any, norm_by_std: 
     check_critic_free(episodes, truncated, result, expected)
 
 
+@forall(batches(), factor, factor, st.sampled_from(["observation", "history"]), st.booleans(), truncated_modes)
+def test_gagpo(
+    episodes: list[Episode], gamma: float, lam: float, anchor: Any, norm_by_std: bool, truncated: Any
+) -> None:
+    options: dict[str, Any] = {"gamma": gamma, "lam": lam, "norm_by_std": norm_by_std, "eps": 1e-3}
+    result = estimate("gagpo", make(episodes, anchor=anchor), truncated=truncated, **options)
+    counted = oracle.counted(episodes, truncated)
+    rows = dict(zip(map(id, counted), oracle.gagpo(counted, anchor, **options), strict=True))
+    check_critic_free(episodes, truncated, result, lambda e, turn, _: rows[id(e)][turn])
+
+
+@forall(
+    batches(), st.sampled_from([0.1, 0.7]), st.sampled_from(["observation", "history"]), st.booleans(), truncated_modes
+)
+def test_graphgpo(episodes: list[Episode], omega: float, anchor: Any, norm_by_std: bool, truncated: Any) -> None:
+    options: dict[str, Any] = {"norm_by_std": norm_by_std, "eps": 1e-3}
+    batch = make(episodes, anchor=anchor)
+    result = estimate("graphgpo", batch, step_weight=0.7, distance_discount=omega, truncated=truncated, **options)
+
+    def expected(e: Episode, turn: int, counted: list[Episode]) -> float:
+        of_turn = oracle.graphgpo_turn(counted, e, turn, anchor, omega, **options)
+        return oracle.grpo(counted, e, norm_by_std, 1e-3) + 0.7 * of_turn
+
+    check_critic_free(episodes, truncated, result, expected)
+
+
+@forall(batches(), truncated_modes)
+def test_maxrl(episodes: list[Episode], truncated: Any) -> None:
+    result = estimate("maxrl", make(episodes), truncated=truncated)
+    check_critic_free(episodes, truncated, result, lambda e, _, counted: oracle.maxrl(counted, e))
+
+
 def check_critic_free(
     episodes: list[Episode],
     truncated: str,
@@ -387,6 +423,10 @@ def test_missing_estimator_inputs_are_errors() -> None:
         estimate("rae", bare)
     with pytest.raises(ValueError, match=r"needs anchor \[K\]"):
         estimate("gigpo", bare)
+    with pytest.raises(ValueError, match=r"needs anchor \[K\]"):
+        estimate("gagpo", bare)
+    with pytest.raises(ValueError, match=r"needs solved \[E\]"):
+        estimate("graphgpo", bare)
     with pytest.raises(ValueError, match=r"needs terms \[E, M\]"):
         estimate("gdpo", bare)
 

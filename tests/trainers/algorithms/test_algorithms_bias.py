@@ -125,6 +125,7 @@ def all_batches(exact: bool) -> list[tuple[float, ActionBatch, np.ndarray]]:
             group,
             values=np.concatenate([values[g][[at for at, _ in p.choices]] for g, p in zip(group, chosen, strict=True)]),
             anchor=np.concatenate([np.arange(len(path.turns)) for path in chosen]),
+            solved=np.array([path.rewards[-1] > 0.25 for path in chosen]),
             greedy=np.array([sum(greedy[g].rewards) for g in group]),
             terms=np.array([[path.rewards[0], sum(path.rewards[1:])] for path in chosen]),
             score_norms=np.square(scores).sum(1),
@@ -202,6 +203,11 @@ BIASED: list[tuple[str, dict[str, Any]]] = [
     ("reinforce_pp", {}),
     ("reinforce_pp_baseline", {}),
     ("gigpo", {}),
+    ("gagpo", {}),
+    ("gagpo", {"lam": 1.0, "norm_by_std": False}),
+    ("graphgpo", {}),
+    ("graphgpo", {"norm_by_std": False}),
+    ("maxrl", {}),
     ("turn_grpo", {"norm_by_std": True}),
     ("turn_grpo", {"gamma": 0.5}),
     ("bilevel_gae", {"turn_gamma": 0.5}),
@@ -264,6 +270,23 @@ def test_passk_climbs_expected_best_of_k(name: str, options: dict[str, Any], siz
     steps = np.eye(4) * 1e-5
     slope = [(best_of(paths, k, LOGITS + step) - best_of(paths, k, LOGITS - step)) / 2e-5 for step in steps]
     np.testing.assert_allclose(gradient, scale * np.array(slope), atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_maxrl_climbs_truncated_log_likelihood(size: int) -> None:
+    """The expected gradient is that of ``-sum_{k < G} (1 - p)^k / k``, the first terms of the logarithm of ``p``."""
+    paths, gradient = task(0.0, 0.0, 1.0, 0.0, 1.0, 0.0), np.zeros(4)
+    for chosen in itertools.product(paths, repeat=size):
+        advantages = estimate("maxrl", batch_of(chosen)).advantages
+        gradient += chance_of(chosen) * (advantages @ scores_of(chosen)) / size
+
+    def objective(logits: np.ndarray) -> float:
+        failure = 1.0 - sum(path.probability(logits) for path in paths if sum(path.rewards) == 1.0)
+        return -sum(failure**k / k for k in range(1, size))
+
+    steps = np.eye(4) * 1e-5
+    slope = [(objective(LOGITS + step) - objective(LOGITS - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(gradient, slope, atol=1e-9)
 
 
 def test_batch_normalisation_is_biased(batches: Any) -> None:

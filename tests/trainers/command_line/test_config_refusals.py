@@ -91,7 +91,8 @@ warm_start.files=rows.jsonl warm_start.mistake_rate=0 -> warm_start.mistake_rate
 # The algorithm
 algorithm.lam=0.5 -> has no effect with algorithm.adv_estimator=turn_grpo; it is read with gae, turn_gae
 algorithm.turn_gamma=0.5 -> has no effect without algorithm.adv_estimator=bilevel_gae
-algorithm.anchor=history -> without algorithm.adv_estimator=gigpo
+algorithm.anchor=history -> it is read with gigpo, gagpo, graphgpo
+algorithm.distance_discount=0.5 -> has no effect without algorithm.adv_estimator=graphgpo
 algorithm.adv_estimator=reinforce_pp algorithm.norm_adv=true -> has no effect with algorithm.adv_estimator=reinforce_pp
 algorithm.adv_estimator=fork algorithm.zero_pad=true -> has no effect
 algorithm.baseline=optimal_token algorithm.zero_pad=true -> optimal_token
@@ -368,7 +369,8 @@ def test_neighbour_of_refused_arguments_is_accepted(folder, monkeypatch, line):
 
 
 @pytest.mark.parametrize(
-    "estimator", ["grpo", "dr_grpo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline", "gigpo"]
+    "estimator",
+    ["grpo", "dr_grpo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline", "gigpo", "gagpo", "maxrl"],
 )
 def test_estimator_of_siblings_needs_two(estimator):
     with pytest.raises(ConfigError, match="one alone teaches nothing"):

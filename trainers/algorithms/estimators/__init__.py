@@ -18,10 +18,13 @@ from trainers.algorithms.estimators.critic import CriticEstimator
 from trainers.algorithms.estimators.dr_grpo import DrGRPO
 from trainers.algorithms.estimators.fork import Fork
 from trainers.algorithms.estimators.gae import GAE
+from trainers.algorithms.estimators.gagpo import GAGPO
 from trainers.algorithms.estimators.gdpo import GDPO
 from trainers.algorithms.estimators.gigpo import GiGPO
+from trainers.algorithms.estimators.graphgpo import GraphGPO
 from trainers.algorithms.estimators.grpo import GRPO
 from trainers.algorithms.estimators.grpo_passk import GRPOPassK
+from trainers.algorithms.estimators.maxrl import MaxRL
 from trainers.algorithms.estimators.opo import OPO
 from trainers.algorithms.estimators.passk import PassK
 from trainers.algorithms.estimators.rae import RAE
@@ -36,6 +39,7 @@ from trainers.algorithms.plugins import with_plugins
 __all__ = [
     "ESTIMATORS",
     "GAE",
+    "GAGPO",
     "GDPO",
     "GRPO",
     "OPO",
@@ -49,7 +53,9 @@ __all__ = [
     "Fork",
     "GRPOPassK",
     "GiGPO",
+    "GraphGPO",
     "KLControlSection",
+    "MaxRL",
     "Need",
     "PassK",
     "ReMax",
@@ -63,8 +69,8 @@ __all__ = [
 ]
 
 _OWN: tuple[type[Estimator], ...] = (
-    *(GAE, TurnGAE, BilevelGAE, GRPO, DrGRPO, RLOO, OPO, GDPO, GRPOPassK, PassK),
-    *(ReinforcePP, ReinforcePPBaseline, ReMax, RAE, TurnGRPO, GiGPO, Fork),
+    *(GAE, TurnGAE, BilevelGAE, GRPO, DrGRPO, RLOO, OPO, GDPO, GRPOPassK, PassK, MaxRL),
+    *(ReinforcePP, ReinforcePPBaseline, ReMax, RAE, TurnGRPO, GiGPO, GAGPO, GraphGPO, Fork),
 )
 #: Estimators by name.
 ESTIMATORS: dict[str, type[Estimator]] = with_plugins("textenvs.estimators", "adv_estimator", Estimator, _OWN)

@@ -40,8 +40,8 @@ from trainers.trajectory import Trajectory
 
 #: What the batch must hold for an estimator, besides the episodes: ``values`` of a critic, the return of a ``greedy``
 #: episode of each task, the ``role_baseline`` of each episode's role, the reward ``terms`` by name, the ``anchor``
-#: states that turns began in, ``forks``.
-Need: TypeAlias = Literal["critic", "greedy", "role_baseline", "terms", "anchor", "forks"]
+#: states that turns began in, which episodes are ``solved``, ``forks``.
+Need: TypeAlias = Literal["critic", "greedy", "role_baseline", "terms", "anchor", "solved", "forks"]
 
 #: Keeps the division by a standard deviation finite.
 EPS = 1e-6

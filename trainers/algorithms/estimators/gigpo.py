@@ -16,6 +16,7 @@ from trainers.algorithms.batch import (
     Floats,
     anchor_states,
     discounted_sums,
+    group_states,
     kept_episodes,
     shared_anchors,
 )
@@ -46,21 +47,19 @@ class GiGPO(CriticFreeEstimator, UnscaledEstimator):
 
     adv_estimator: Literal["gigpo"] = "gigpo"
     gamma: Fraction = Field(1.0, description="Discount per turn.")
-    step_weight: float = Field(1.0, ge=0, description="Weight of the comparison of turns (ω).")
+    step_weight: float = Field(1.0, ge=0, description="Weight of the comparison of turns.")
     anchor: Anchor = "observation"
     """State in which a turn begins: the last observation, or the whole conversation (`history`)."""
     norm_by_std: bool = Field(True, description="Divide by the group's standard deviation.")
 
     def advantages(self, batch: ActionBatch) -> Advantages:
-        if batch.anchor is None:
-            raise ValueError("gigpo needs anchor [K], the state that each turn began in (see batch.anchor_states)")
+        state, _ = group_states(batch)
         of_episode = GRPO(norm_by_std=self.norm_by_std, truncated=self.truncated).advantages(batch)
         counted = kept_episodes(batch, self.truncated)
         turns = np.flatnonzero(counted[batch.episode_of_turn])
         to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, self.gamma)
-        state = (batch.group[batch.episode_of_turn] * (batch.anchor.max(initial=0) + 1) + batch.anchor)[turns]
         of_turn = np.zeros(len(to_go))
-        of_turn[turns] = relative(to_go[turns], state, self.norm_by_std)
+        of_turn[turns] = relative(to_go[turns], state[turns], self.norm_by_std)
         advantages = of_episode.advantages + self.step_weight * of_turn[batch.turn_of_token]
         return replace(of_episode, advantages=advantages)
 
