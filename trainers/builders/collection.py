@@ -22,6 +22,7 @@ from ..config.sizes import futures, slots
 from ..engines.base import Engine
 from ..rewards import FunctionError, FunctionPool
 from ..rewards.credit_assignment import Redistribution, RedistributionError, overlong_penalty, redistribution
+from ..rewards.relative_length import GroupCredit, relative_length
 from ..rollout.collector import Collector
 from ..rollout.curriculum import Component as CurriculumComponent
 from ..rollout.curriculum import Curriculum, TaskOrder
@@ -65,6 +66,7 @@ def collector_of(
         rewards=rewards,
         reward_timeout=None,  # rewards built here have a timeout of their own, without the waiting for a place
         credit=credit,
+        group_credit=group_credit_of(config),
         engine_slots=slots(config) * config.engine.engines,
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
@@ -120,6 +122,12 @@ def redistribution_of(section: Estimator) -> Redistribution | None:
         return None
     with setup_errors("algorithm.reward_credit: ", RedistributionError):
         return redistribution(section.reward_credit, section.reward_credit_decay)
+
+
+def group_credit_of(config: PPOConfig) -> GroupCredit | None:
+    """Return the function that compares lengths within groups; ``None`` where they do not count."""
+    section = config.relative_length
+    return relative_length(section.tokens, section.turns) if section.tokens or section.turns else None
 
 
 def task_finder(config: PPOConfig) -> Callable[[TurnContext], Task]:

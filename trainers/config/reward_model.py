@@ -204,6 +204,19 @@ class OverlongBufferSection(Section):
     penalty_factor: float = Field(1.0, gt=0, description="Penalty of an episode at the limit.")
 
 
+class RelativeLengthSection(Section):
+    """Pay longer successes less than the shorter ones of their group. See docs/algorithms.md.
+
+    The estimator sees it, as the last turn's term `relative_length`; metrics and validation do not. The gains and costs
+    of a group sum to 0, and a failure never earns more than a success by them.
+    """
+
+    tokens: float = Field(0.0, ge=0)
+    """Weight of the tokens that the policy sampled: maximum change of an episode's reward by them; 0 is off."""
+    turns: float = Field(0.0, ge=0)
+    """Weight of the turns: maximum change of an episode's reward by them; 0 is off."""
+
+
 class MultiturnRewardSection(Section):
     """Reward of each turn by the conversations that it leads to, as in CollabLLM. See docs/lookahead.md.
 

@@ -37,6 +37,7 @@ from .reward_model import (
     EpisodeRewardFunctionSection,
     MultiturnRewardSection,
     OverlongBufferSection,
+    RelativeLengthSection,
     RewardModel,
     RewardModelSection,
     named,
@@ -79,6 +80,7 @@ class PPOConfig(RunConfig):
     custom_reward_function: EpisodeRewardFunctionSection = EpisodeRewardFunctionSection()
     multiturn_reward: MultiturnRewardSection = MultiturnRewardSection()
     overlong_buffer: OverlongBufferSection = OverlongBufferSection()
+    relative_length: RelativeLengthSection = RelativeLengthSection()
     reward_models: Annotated[dict[str, RewardModel], BeforeValidator(named), _REWARD_MODEL] = Field(
         default_factory=dict
     )
@@ -186,6 +188,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from compaction_checks(config.env, config.engine.max_context, _judges(config))
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
+    yield from relative_length_checks(config)
     yield from _replace_checks(config)
     yield from reward_model_checks(config)
     yield from _cluster_checks(config)
@@ -360,6 +363,8 @@ def several_roles_checks(config: PPOConfig, side: str) -> Problems:
         "env.curriculum.reverse_share": env.curriculum.reverse_share,
         **_judges(config),
         "overlong_buffer.enable": config.overlong_buffer.enable,
+        "relative_length.tokens": config.relative_length.tokens,
+        "relative_length.turns": config.relative_length.turns,
         "rollout.cut_reply_penalty": config.rollout.cut_reply_penalty,
     }
     for name in (name for name, value in later.items() if value):
@@ -558,6 +563,22 @@ def overlong_checks(config: PPOConfig) -> Problems:
             "would charge the last turn alone, because nothing is added up over turns with "
             "multiturn_reward.credit=value; use multiturn_reward.credit=difference",
         )
+
+
+def relative_length_checks(config: PPOConfig) -> Problems:
+    """Check that a success has others to be compared with, and that rewards are added up."""
+    for name in ("tokens", "turns"):
+        key, estimator = f"relative_length.{name}", config.algorithm.adv_estimator
+        if not getattr(config.relative_length, name):
+            continue
+        if config.rollout.n == 1:
+            yield key, "compares the successes of a group: rollout.n must be at least 2"
+        if estimator == "fork":
+            yield key, "does not go with algorithm.adv_estimator=fork, whose forks are parts of episodes"
+        if estimator == "gdpo":
+            yield key, "does not go with algorithm.adv_estimator=gdpo, which would normalize it whatever its weight"
+        if config.multiturn_reward.enable and config.multiturn_reward.credit == "value":
+            yield key, "would change the last turn alone with multiturn_reward.credit=value: use credit=difference"
 
 
 _REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model"}

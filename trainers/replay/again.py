@@ -254,10 +254,15 @@ def moved_again(
     config: PPOConfig, episodes: Sequence[Trajectory], records: Sequence[Recorded]
 ) -> tuple[list[BatchEpisode], Difference | None]:
     """Return the batch with the rewards as the estimator saw them, and the first turn whose credit differs."""
-    move = collection.redistribution_of(config.algorithm)
+    move, compare = collection.redistribution_of(config.algorithm), collection.group_credit_of(config)
     credited, difference = list[Trajectory](), None
-    for episode, record in zip(episodes, records, strict=True):
-        again = episode if move is None or record.credit_moved is None else move(episode)
+    moved = [
+        episode if move is None or record.credit_moved is None else move(episode)
+        for episode, record in zip(episodes, records, strict=True)
+    ]
+    if compare is not None:
+        moved = compare(moved)
+    for episode, record, again in zip(episodes, records, moved, strict=True):
         then = episode.turn_rewards if record.credit_moved is None else record.credit_moved
         if difference is None and (unlike := again.turn_rewards != then).any():
             turn = int(np.argmax(unlike))

@@ -150,6 +150,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
         credit: From an episode to its :attr:`.BatchEpisode.credited`, for the estimator alone; called in a thread. One
             that it raises for ends as ``Status.ERROR_REWARD``.
+        group_credit: From the credited episodes of a batch's groups, without forks and greedy ones, to what the
+            estimator is to see instead, in the same order.
         engine_slots: Requests that the engine computes at a time, for :meth:`stats`; ``None`` takes ``max_running``.
         lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
         trace: Where to draw episodes and weight updates; stays the caller's.
@@ -170,6 +172,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         rewards: Mapping[str, Score] | None = None,
         reward_timeout: float | None = 600.0,
         credit: Callable[[Trajectory], Trajectory] | None = None,
+        group_credit: Callable[[Sequence[Trajectory]], list[Trajectory]] | None = None,
         engine_slots: int | None = None,
         lag_interval: float | None = None,
         trace: TraceFile | None = None,
@@ -179,6 +182,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         self._engine, self._sampling, self._seed = engine, sampling_of(rollout), seed
         self._backends = dict(backend) if isinstance(backend, Mapping) else {"": backend}
         self._on_trajectory, self._credit, self._trace = on_trajectory, credit, trace
+        self._group_credit = group_credit
         self._player = Player(engine, renderer, rollout, rewards, reward_timeout)
         self._scheduler = GroupScheduler(rollout, algorithm.needs, engine.version)
         self._concurrency = Concurrency(self._scheduler.capacity) if rollout.max_running == "auto" else None
@@ -245,7 +249,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
             if ticket in withdrawn:
                 self._dismissed.add(task)
                 task.cancel()
-        episodes = list(self._batch_episodes(groups))
+        episodes = self._compared(list(self._batch_episodes(groups)))
         if self._forks is not None:
             self._forks.observe(groups, [episode.trajectory for episode in episodes if episode.role == "fork"])
         self._note_dropped()  # those that were withdrawn now
@@ -274,6 +278,14 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         for records in (self._partners, self._agents, self._credited):
             for number in [number for number in records if scheduler.is_done(number)]:
                 del records[number]
+
+    def _compared(self, episodes: list[BatchEpisode]) -> list[BatchEpisode]:
+        """Credit the members of groups in comparison with each other."""
+        if self._group_credit is None:
+            return episodes
+        members = [episode for episode in episodes if episode.role in ("root", "partner")]
+        credited = iter(self._group_credit([member.credited for member in members]))
+        return [replace(one, credited=next(credited)) if one.role in ("root", "partner") else one for one in episodes]
 
     @property
     def collected(self) -> int:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trajectories import action_batch, trajectory_of, turns_of
 
 from trainers.algorithms.batch import ActionBatch, anchor_states, group_states, visited_states
-from trainers.algorithms.estimators import ESTIMATORS
+from trainers.algorithms.estimators import ESTIMATORS, GraphGPO
 from trainers.trajectory import Trajectory, solved
 
 NAMES = ("gagpo", "graphgpo", "maxrl")
@@ -50,14 +50,15 @@ def test_scale_of_rewards(episodes: list[Episode], factor: float) -> None:
     """MaxRL and the turns of GraphGPO do not depend on it; GAGPO does not where it divides by the deviation."""
     rows = [trajectory(e) for e in episodes]
     larger = [replace(row, turn_rewards=factor * row.turn_rewards) for row in rows]
-    for name, options, power in (("maxrl", {}, 0), ("gagpo", {"norm_by_std": False}, 1)):
+    ways: list[tuple[str, dict[str, Any], int]] = [("maxrl", {}, 0), ("gagpo", {"norm_by_std": False}, 1)]
+    for name, options, power in ways:
         plain, scaled = (np.concatenate(by_episode(name, each, **options)) for each in (rows, larger))
         np.testing.assert_allclose(scaled, factor**power * plain, atol=1e-9)
-    turns = [
+    before, after = (
         np.concatenate(by_episode("graphgpo", each)) - np.concatenate(by_episode("graphgpo", each, step_weight=0.0))
         for each in (rows, larger)
-    ]
-    np.testing.assert_allclose(*turns, atol=1e-9)
+    )
+    np.testing.assert_allclose(after, before, atol=1e-9)
 
 
 @forall(batches(min_turns=1))
@@ -142,7 +143,7 @@ def test_cut_episode_leads_to_its_last_observation() -> None:
 def test_without_success_the_graph_says_nothing() -> None:
     assert progress(walk(1, 2), walk(1, 3), walk(1, 2, cut=True)) == [[0.0, 0.0], [0.0, 0.0], [0.0]]
     batch = complete("graphgpo", [walk(1, 2), walk(1, 3)])
-    assert ESTIMATORS["graphgpo"]().metrics(batch, []) == {"ranked": 0.0}
+    assert GraphGPO().metrics(batch, []) == {"ranked": 0.0}
 
 
 @forall(st.lists(st.tuples(st.lists(st.integers(0, 4), min_size=2, max_size=6), st.integers(0, 2)), max_size=6))
@@ -152,7 +153,7 @@ def test_nearer_to_the_goal_is_never_worse(paths: list[tuple[list[int], int]]) -
     batch = complete("graphgpo", rows)
     if not rows:
         return
-    turns, begun, after = ESTIMATORS["graphgpo"]()._progress(batch)
+    turns, begun, after = GraphGPO()._progress(batch)
     by_turn = estimate("graphgpo", batch).advantages - estimate("grpo", batch).advantages
     assert len(turns) == len(by_turn), "a token each"
     for one in turns:

@@ -183,6 +183,9 @@ MASK engine.name=vllm -> rollout.keep_sampling_mask: needs engine.name=torch
 overlong_buffer.len=8 -> overlong_buffer.len: has no effect without overlong_buffer.enable=true
 OVERLONG rollout.max_response_tokens=null -> rollout.max_response_tokens: is null; overlong_buffer
 OVERLONG rollout.max_response_tokens=7 -> overlong_buffer.len: is 8; it is at most rollout.max_response_tokens=7
+relative_length.tokens=0.1 rollout.n=1 algorithm.adv_estimator=gae -> relative_length.tokens: compares the successes
+relative_length.turns=0.1 algorithm.adv_estimator=gdpo -> relative_length.turns: does not go with
+relative_length.turns=0.1 algorithm.adv_estimator=fork -> relative_length.turns: does not go with
 OVERLONG rollout.max_response_tokens=8 LOOK -> overlong_buffer.enable: would charge the last turn alone
 multiturn_reward.window=3 -> has no effect without multiturn_reward.enable=true
 LOOK multiturn_reward.replace=false -> multiturn_reward.replace: is false, and what the environment pays counts

@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -337,6 +338,28 @@ def test_groups_without_difference_are_replaced_or_stop_run() -> None:
     assert batch.stats["groups_dropped_zero_variance"] >= 4
     with pytest.raises(FilterExhaustedError, match="10 groups in a row"):
         run_simulated(collect(engine_of(says("1 end")), filter_zero_variance=True, max_consecutive_filtered=9))
+
+
+def test_estimator_sees_comparison_of_group() -> None:
+    """Members are credited together, after each was credited by itself; the greedy episode is none."""
+    seen = []
+
+    def compared(episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        seen.append([episode.total_reward for episode in episodes])
+        return [replace(one, turn_rewards=one.turn_rewards + place) for place, one in enumerate(episodes)]
+
+    options: dict[str, Any] = {
+        "credit": lambda episode: replace(episode, turn_rewards=episode.turn_rewards + 100),
+        "group_credit": compared,
+        "algorithm": ReMax(),
+    }
+    (batch,) = run_simulated(collect(engine_of(says("1 end")), **options))
+    roots = [episode for episode in batch.episodes if episode.role == "root"]
+    earned = [root.trajectory.total_reward for root in roots]
+    assert seen == [[100 + reward for reward in earned]]
+    assert [root.credited.total_reward for root in roots] == [100 + r + place for place, r in enumerate(earned)]
+    greedy = [episode.credited for episode in batch.episodes if episode.role == "greedy"]
+    assert {episode.total_reward for episode in greedy} == {100 + earned[0]}
 
 
 def test_greedy_option_plays_each_task_greedily() -> None:
