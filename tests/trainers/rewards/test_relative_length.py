@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trajectories import action_batch, trajectory_of, turns_of
 
+from trainers.command_line import resolve
+from trainers.replay.again import moved_again
 from trainers.rewards.relative_length import TERM, length_gains, relative_length
 from trainers.trajectory import Trajectory
 
@@ -121,3 +125,18 @@ def test_groups_are_apart_and_all_contexts_count() -> None:
     assert long.turn_terms[-1][TERM] == pytest.approx(-gain)
     same_turns = [replace(rows[0], group_id="c"), replace(episode("c", 90, 1, True), group_id="c")]
     assert relative_length(0.0, 0.5)(same_turns) == same_turns
+
+
+def test_replay_compares_lengths_again() -> None:
+    config, _ = resolve(["relative_length.tokens=0.2"])
+    rows = [episode("a", 4, 1, True), episode("a", 20, 3, True), episode("a", 2, 1, False)]
+    credited = relative_length(0.2, 0.0)(rows)
+    moved = [None if one is row else one.turn_rewards for one, row in zip(credited, rows, strict=True)]
+    records: list[Any] = [SimpleNamespace(credit_moved=rewards, greedy_reward=None) for rewards in moved]
+    batch, difference = moved_again(config, rows, records)
+    assert difference is None
+    assert [one.credited.total_reward for one in batch] == [one.total_reward for one in credited]
+    records[1].credit_moved = rows[1].turn_rewards
+    _, difference = moved_again(config, rows, records)
+    assert difference is not None
+    assert (difference.stage, difference.turn) == ("credit", 2)
