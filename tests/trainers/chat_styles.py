@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -158,6 +159,9 @@ STYLES = {
     ),
     "glm": Style(GLM, "<|user|>", ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>")),
 }
+
+# Parameters of tests. A renderer probes its template for tenths of a second: the tests of a style run in one process.
+EACH_STYLE = [pytest.param(name, marks=pytest.mark.xdist_group(f"style {name}")) for name in STYLES]
 
 
 @cache

@@ -39,7 +39,10 @@ REFUSED = {
 }
 ACCEPTED = [name for name in FILES if name.removesuffix("_training") not in REFUSED]
 
-pytestmark = pytest.mark.skipif(not FILES, reason="needs TRL's chat templates: pip install trl")
+pytestmark = [
+    pytest.mark.skipif(not FILES, reason="needs TRL's chat templates: pip install trl"),
+    pytest.mark.xdist_group("TRL's chat templates"),  # the renderers of all are made in one process
+]
 
 # How models spell control tokens: <|x|>, <|x>, <x|>, <｜x｜>, <start_of_x>, <s>, [INST].
 CONTROL = re.compile(
