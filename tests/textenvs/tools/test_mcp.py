@@ -10,11 +10,10 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("mcp", reason="needs the extra 'mcp'")
 
 from textenvs.env import EnvironmentFailure, EpisodeState, Turn
 from textenvs.messages import user
@@ -24,6 +23,10 @@ from textenvs.tools import Toolbox, call
 from textenvs.tools.mcp import McpServer
 from trainers.engines.server import free_port
 
+pytestmark = [
+    pytest.mark.skipif(find_spec("mcp") is None, reason="needs the extra 'mcp'"),
+    pytest.mark.xdist_group("mcp"),  # one process imports the SDK, not each
+]
 HERE = Path(__file__).parent
 PLAIN = {"command": sys.executable, "args": ["-S", str(HERE / "mcp_plain_server.py")]}
 SDK = {"command": sys.executable, "args": [str(HERE / "mcp_sdk_server.py")]}

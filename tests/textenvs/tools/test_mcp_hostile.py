@@ -9,18 +9,21 @@ import re
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from skip_time import skip
-
-pytest.importorskip("mcp", reason="needs the extra 'mcp'")
 
 from textenvs.env import EnvironmentFailure, EpisodeState
 from textenvs.tools import Toolbox, call, mcp
 from textenvs.tools.mcp import McpServer
 from textenvs.tools.mcp_transport import MAX_DEPTH, problem_with_tools
 
+pytestmark = [
+    pytest.mark.skipif(find_spec("mcp") is None, reason="needs the extra 'mcp'"),
+    pytest.mark.xdist_group("mcp"),  # one process imports the SDK, not each
+]
 HERE = Path(__file__).parent
 #: So long no test takes that ends as it should: a call that waits for its time limit fails by its message.
 LONG_S = 60.0
