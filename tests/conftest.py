@@ -7,6 +7,7 @@ import shutil
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test talks to a network
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several threads on tiny models are slower than one
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # and forks after it would warn
+os.environ.setdefault("DISABLE_MLFLOW_INTEGRATION", "true")  # TRL would import it, and use it nowhere
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402

@@ -82,6 +82,10 @@ def changed(batch: Batch, change: Callable[[Trajectory], Trajectory]) -> Batch:
 tie = each_batch(lambda batch: changed(batch, tied_episode))
 
 
+# One worker makes the run whose model they are given.
+with_given_model = pytest.mark.xdist_group("learning signal")
+
+
 @pytest.fixture(scope="module")
 def given_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base")
@@ -111,6 +115,7 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> bo
 
 
 @pytest.mark.parametrize("norm_adv", ["false", "true"])
+@with_given_model
 def test_model_without_signal_stays_bit_identical(given_model, tmp_path, norm_adv):
     assert not moved(*trained(given_model, tmp_path, tie, f"algorithm.norm_adv={norm_adv}"))
     rows = training_of(tmp_path)
@@ -118,6 +123,7 @@ def test_model_without_signal_stays_bit_identical(given_model, tmp_path, norm_ad
     assert [row["train/groups_tied"] for row in rows] == [1.0, 1.0]
 
 
+@with_given_model
 def test_only_configured_terms_move_signal_free_model(given_model, tmp_path):
     assert moved(*trained(given_model, tmp_path / "entropy", tie, "actor.entropy_coeff=0.01"))
     before, after = trained(given_model, tmp_path / "decay", tie, "actor.weight_decay=0.1")
@@ -127,12 +133,14 @@ def test_only_configured_terms_move_signal_free_model(given_model, tmp_path):
         torch.testing.assert_close(after[name], expected, rtol=1e-6, atol=0)
 
 
+@with_given_model
 def test_entropy_target_acts_below_target(given_model, tmp_path):
     assert not moved(*trained(given_model, tmp_path / "above", tie, "actor.entropy_target=1e-6"))
     assert moved(*trained(given_model, tmp_path / "below", tie, "actor.entropy_target=99", "actor.entropy_step=0.1"))
     assert [row["actor/entropy_coeff"] for row in training_of(tmp_path / "below")] == [0.0, 0.1]
 
 
+@with_given_model
 def test_entropy_bonus_defaults_to_scratch_models(given_model):
     path = f"model.path={given_model}"
     expected = {(): 0.01, (path,): 0.0, (path, "actor.entropy_coeff=0.02"): 0.02, ("actor.entropy_coeff=0",): 0.0}

@@ -29,11 +29,16 @@ def of_steps(rows: list[dict[str, Any]]) -> list[float]:
     return [row["perf/published_mib"] for row in rows if "perf/published_mib" in row]
 
 
+# One worker makes the run that others are compared with.
+with_merged = pytest.mark.xdist_group("merged adapters")
+
+
 @pytest.fixture(scope="module")
 def merged(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run(tmp_path_factory.mktemp("merged"), *LORA)
 
 
+@with_merged
 def test_run_is_same_to_last_bit(merged: list[dict[str, Any]], tmp_path: Path) -> None:
     rows = run(tmp_path, *ADAPTER)
     assert comparable(rows) == comparable(merged)
@@ -44,6 +49,7 @@ def test_run_is_same_to_last_bit(merged: list[dict[str, Any]], tmp_path: Path) -
     assert whole < first <= whole + later  # matrices and, once, adapters
 
 
+@with_merged
 def test_resumed_run_uses_checkpoint_weights(merged: list[dict[str, Any]], tmp_path: Path) -> None:
     """Make the engine from merged weights, which are not the adapters' base weights."""
     run(tmp_path, *ADAPTER, "trainer.total_iterations=2", "trainer.save_freq=1", "actor.lr_schedule=constant")

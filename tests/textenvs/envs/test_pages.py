@@ -54,6 +54,7 @@ def printed():
 
 
 @pytest.mark.timeout(310)
+@pytest.mark.xdist_group("commands of pages")  # the commands run once, not in each worker
 @pytest.mark.parametrize("number", range(len(EXAMPLES)), ids=[name for name, *_ in EXAMPLES])
 def test_commands_print_the_conversations(number, printed):
     output, error = printed[number]

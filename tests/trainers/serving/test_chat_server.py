@@ -26,6 +26,7 @@ from trainers.serving.chat_server import ChatServer
 
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 pytest.importorskip("aiohttp", reason="needs the extra 'serve'")
+pytestmark = pytest.mark.xdist_group("chat server")  # one worker makes the model, and starts the server
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,8 @@ from textenvs.evaluate.plan import Job  # noqa: E402
 from textenvs.messages import user  # noqa: E402
 from textenvs.task import Task  # noqa: E402
 
+pytestmark = pytest.mark.xdist_group("agent record")  # one worker makes the record
+
 PROGRAM = """
 import json, urllib.request
 
