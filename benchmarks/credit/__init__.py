@@ -1,0 +1,1 @@
+"""CreditBench: which advantage estimator gives turns the credit that they have? See :mod:`.__main__`."""

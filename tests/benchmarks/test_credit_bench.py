@@ -1,0 +1,167 @@
+"""CreditBench: known truths come back, and its scores do not depend on the noise of the truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trajectories import trajectory_of, turns_of
+
+from benchmarks.credit import score, truth
+from benchmarks.credit.policies import Setting
+from trainers.algorithms.batch import ActionBatch, Advantages
+from trainers.algorithms.estimators import RLOO, Estimator, Fork
+from trainers.algorithms.estimators.fork import fork_values
+from trainers.trajectory import Trajectory
+
+TURNS, SIBLINGS, GROUPS = 3, 4, 40
+
+
+def task(rng: np.random.Generator, forks: int) -> truth.Measured:
+    """Play a walk: each turn moves the value by -1, 0 or 1, and the end pays the value, and noise."""
+    episodes, rewards = list[Trajectory](), []
+    for group in range(GROUPS):
+        for _ in range(SIBLINGS):
+            moves = rng.integers(-1, 2, TURNS)
+            final = moves.sum() + rng.normal()
+            turns = turns_of(*[(2, 1)] * TURNS)
+            episodes.append(trajectory_of(turns, [0.0] * (TURNS - 1) + [final], group_id=str(group)))
+            for turn in range(TURNS):
+                remaining = TURNS - turn
+                rewards.append(
+                    [
+                        [0.0] * (remaining - 1) + [moves[:turn].sum() + rng.integers(-1, 2, remaining).sum() + noise]
+                        for noise in rng.normal(size=forks)
+                    ]
+                )
+    turns_in_all = TURNS * len(episodes)
+    zeros = np.zeros(turns_in_all)
+    return truth.Measured(episodes, rewards, np.ones((turns_in_all, forks), int), zeros, np.zeros(len(episodes)))
+
+
+def exact(measured: truth.Measured) -> np.ndarray:
+    """Return the advantages: the moves, but for the noise of the last turn, which is its reward's."""
+    advantages = []
+    for number, episode in enumerate(measured.episodes):
+        before = [np.mean(measured.fork_returns[number * TURNS + turn]) for turn in range(TURNS)]
+        advantages += [*np.diff(before), episode.turn_rewards[-1] - before[-1]]
+    return np.array(advantages)
+
+
+def test_advantages_are_differences_of_values() -> None:
+    """All forks count where all are asked for; the variance of a turn is that of the two means that it has."""
+    measured = task(np.random.default_rng(0), forks=12)
+    found, variance = measured.advantages(slice(None))
+    np.testing.assert_allclose(found, exact(measured))
+    one = measured.fork_returns.var(1, ddof=1) / 12
+    last = np.arange(len(found)) % TURNS == TURNS - 1
+    expected = one + np.where(last, 0.0, np.roll(one, -1))
+    np.testing.assert_allclose(variance.mean(), expected.mean(), rtol=0.12)  # one sample more, of the usual variance
+
+
+def test_the_variance_is_right_and_never_zero() -> None:
+    """Over many truths of the same episodes the errors have the variance that is told; equal forks leave some."""
+    rng = np.random.default_rng(1)
+    base = task(rng, forks=8)
+    estimates, told = [], []
+    for _ in range(200):
+        shape = base.fork_returns.shape
+        means = base.fork_returns.mean(1, keepdims=True)
+        again = replace(base, fork_rewards=[[[x] for x in row] for row in means + rng.normal(size=shape)])
+        found, variance = again.advantages(slice(None))
+        estimates.append(found)
+        told.append(variance)
+    ratio = np.mean(told) / np.var(estimates, axis=0, ddof=1).mean()
+    assert 0.9 < ratio < 1.3
+    equal = [[[1.0]] * 8 if number % 2 else row for number, row in enumerate(base.fork_rewards)]
+    assert (replace(base, fork_rewards=equal).advantages(slice(None))[1] > 0).all()
+
+
+def test_perfect_opposite_and_silent_estimates() -> None:
+    """The truth itself is never wrong, its opposite always is, and 0 is silent; the rank is 1 of any rising map."""
+    turns = score.turns_of([task(np.random.default_rng(2), forks=40)], lambda one: one.advantages()[0] ** 3, "all")
+    found = score.scores(turns)
+    assert (found["wrong"][0], found["silent"][0]) == (0.0, 0.0)
+    assert found["rank"][0] == pytest.approx(1.0)
+    opposite = score.scores(replace(turns, estimate=-turns.truth))
+    assert opposite["wrong"][0] == 1.0
+    assert opposite["rank"][0] == pytest.approx(-1.0)
+    assert score.scores(replace(turns, estimate=np.zeros_like(turns.truth)))["silent"][0] == 1.0
+    for low, high in (found[name][1:] for name in found):
+        assert low <= high
+
+
+@pytest.mark.parametrize("forks", [6, 60])
+def test_the_cosine_does_not_depend_on_the_noise_of_the_truth(forks: int) -> None:
+    """Few forks and many tell the same cosine of one estimate."""
+    rng = np.random.default_rng(4)
+    true = rng.normal(size=20_000)
+    estimate = true + rng.normal(size=len(true))
+    noisy = true + rng.normal(size=len(true)) * 2.0 / np.sqrt(forks)
+    turns = score.Turns(noisy, np.full(len(true), 4.0 / forks), estimate, np.arange(len(true)) // TURNS)
+    expected = np.dot(true, estimate) / np.linalg.norm(true) / np.linalg.norm(estimate)
+    assert score.scores(turns)["cosine"][0] == pytest.approx(expected, abs=0.02)
+
+
+def test_more_forks_are_better_than_siblings() -> None:
+    """`fork` comes closer to the truth with more forks, and closer than `rloo`, which sees the end alone."""
+    measured = task(np.random.default_rng(5), forks=truth.FOR_ESTIMATES + 32)
+    cosines = [
+        score.scores(score.turns_of([measured], estimate, "all"))["cosine"][0]
+        for estimate in (score.by_estimator(RLOO()), score.by_forks(1), score.by_forks(truth.FOR_ESTIMATES))
+    ]
+    assert cosines == sorted(cosines)
+
+
+def test_forks_are_those_of_the_estimator() -> None:
+    """A turn's value by its forks is the mean of its own reward-to-go and theirs, as `fork` has it."""
+    measured = task(np.random.default_rng(6), forks=truth.FOR_ESTIMATES + 2)
+    batch = score._with_forks(measured, 2)
+    _, values = fork_values(batch)
+    count = len(measured.actions.turn_rewards)
+    last = np.arange(count) % TURNS == TURNS - 1
+    own = measured.actions.turn_rewards
+    expected = (own + measured.fork_returns[:, :2].sum(1)) / 3
+    np.testing.assert_allclose(values[:count][last], expected[last])
+    assert score.by_forks(2)(measured).shape == (count,)
+    assert Fork().advantages(batch).advantages.shape == (batch.num_tokens,)
+
+
+def test_batches_come_back_from_their_file(tmp_path: Path) -> None:
+    """A table has the episodes, the forks and the critic's values; several batches are told apart."""
+    rng = np.random.default_rng(7)
+    written = [task(rng, forks=3) for _ in range(2)]
+    setting = Setting("clarify", "imitated")
+    for number, measured in enumerate(written):
+        table = truth.table_of(measured, number)
+        truth.write(table, tmp_path / f"{setting.name}-batch-{number:03d}.parquet")
+    truth.joined(setting, tmp_path, tmp_path / "all.parquet")
+    for before, after in zip(written, truth.read(tmp_path / "all.parquet"), strict=True):
+        assert list(after.episodes) == list(before.episodes)
+        np.testing.assert_allclose(after.fork_returns, before.fork_returns, rtol=1e-5)
+        np.testing.assert_array_equal(after.values, before.values)
+
+
+class Twice(Estimator):
+    """Somebody's own estimator: twice the reward-to-go."""
+
+    unit = "turn"
+    adv_estimator: str = "twice"
+
+    def advantages(self, batch: ActionBatch) -> Advantages:
+        plain = RLOO(baseline="group").advantages(batch)
+        return replace(plain, advantages=2 * plain.advantages)
+
+
+def test_another_estimator_is_scored() -> None:
+    """A class by its name is scored as it is; a scale changes no score; what is no estimator is refused."""
+    measured = task(np.random.default_rng(8), forks=truth.FOR_ESTIMATES + 8)
+    ((name, estimate, forks),) = score.estimates(f"{__name__}:Twice")
+    own = score.scores(score.turns_of([measured], estimate, forks))
+    plain = score.scores(score.turns_of([measured], score.by_estimator(RLOO(baseline="group")), "all"))
+    assert name.endswith(":Twice")
+    assert own["cosine"] == pytest.approx(plain["cosine"])
+    with pytest.raises(ValueError, match="is no estimator"):
+        list(score.estimates(f"{__name__}:task"))
