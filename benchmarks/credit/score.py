@@ -1,4 +1,4 @@
-"""How well an estimator's advantages agree with the true ones."""
+"""The agreement of an estimator's advantages with the true ones."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_perfect_opposite_and_silent_estimates() -> None:
 
 
 @pytest.mark.parametrize("forks", [6, 60])
-def test_the_cosine_does_not_depend_on_the_noise_of_the_truth(forks: int) -> None:
+def test_cosine_ignores_noise_of_truth(forks: int) -> None:
     """Few forks and many tell the same cosine of one estimate."""
     rng = np.random.default_rng(4)
     true = rng.normal(size=20_000)
