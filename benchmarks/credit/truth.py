@@ -65,7 +65,7 @@ class Measured:
 
     @cached_property
     def fork_returns(self) -> Floats:
-        """What each fork earned, float ``[K, FORKS]``."""
+        """The return of each fork, float ``[K, FORKS]``."""
         return np.array([[sum(rewards) for rewards in forks] for forks in self.fork_rewards])
 
     def advantages(self, forks: slice = slice(FOR_ESTIMATES, None)) -> tuple[Floats, Floats]:
