@@ -209,9 +209,7 @@ class EpisodeTokens:
         contexts = [context for context in self._contexts if context.pieces or (context is current and not terminated)]
         if terminated:
             contexts.sort(key=lambda context: context.pieces[-1].turn)
-        arrays: Any = arrays_of(
-            contexts, to_last_reply=terminated, observed=bool(self._renderer.observed_roles)
-        )
+        arrays: Any = arrays_of(contexts, to_last_reply=terminated, observed=bool(self._renderer.observed_roles))
         return Trajectory(
             **arrays,
             turn_rewards=np.array(rewards, np.float64),

@@ -265,9 +265,7 @@ class Renderer:
             roles = ", ".join(message["role"] for message in messages)
             raise RejectedError(f"the chat template rejects the conversation ({roles}): {error}") from error
 
-    def _text_and_spans(
-        self, messages: Sequence[Message], answers: int, tools: Tools
-    ) -> tuple[MarkedText, list[Span]]:
+    def _text_and_spans(self, messages: Sequence[Message], answers: int, tools: Tools) -> tuple[MarkedText, list[Span]]:
         """Return the rendering, and where the observed texts among its last ``answers`` messages stand in it."""
         (*marked, marked_tools), marks = self._marked(messages, tools)
         rendered = self._shown(marked, marked_tools)
