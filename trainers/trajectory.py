@@ -15,6 +15,8 @@ Invariants (checked on construction, so that no consumer has to):
 * within a context turn ids are non-decreasing over the action tokens, and every turn is in one context. Contexts are in
   the order of their last use, so the tokens of the turns 0, 1, 2 may stand in the order 1, 0, 2, and the state that the
   episode ended in stands last. The order of time is that of the turns: :attr:`Trajectory.actions`;
+* observation tokens (``observation_mask``, where it was recorded) are no action tokens, and no context starts with one:
+  something predicts each;
 * tokens after the last action token are the observation that a *truncated* episode ended in, with the next generation
   prompt: the state whose value bootstraps the return. A terminated episode ends with an action token.
 

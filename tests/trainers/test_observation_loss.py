@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ppo_runs import episodes_of, in_process, training_of
 from trajectories import trajectory_of, turns_of
 
 from trainers.algorithms.batch import Advantages
@@ -65,7 +67,7 @@ def learned(
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=8), st.floats(0.001, 1))
-def test_every_rollout_weighs_the_same_whatever_its_observations(episodes, coefficient) -> None:
+def test_every_rollout_weighs_the_same(episodes, coefficient) -> None:
     sizes, tree = (np.array(column) for column in zip(*episodes, strict=True))
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     weights = observation_weights(coefficient, offsets, tree)
@@ -76,7 +78,7 @@ def test_every_rollout_weighs_the_same_whatever_its_observations(episodes, coeff
         assert own == pytest.approx(np.full(len(own), coefficient / rollouts / len(own)))
 
 
-def test_loss_is_the_mean_over_rollouts_of_their_mean_cross_entropy() -> None:
+def test_loss_is_mean_over_rollouts() -> None:
     """With no advantage anywhere, the term is all of the loss, and all of the gradient."""
     learner = learner_of()
     with torch.no_grad():
@@ -98,7 +100,7 @@ def test_loss_is_the_mean_over_rollouts_of_their_mean_cross_entropy() -> None:
     assert any(not torch.equal(after[name], before[name]) for name in before)
 
 
-def test_update_does_not_depend_on_how_the_batch_is_cut() -> None:
+def test_update_is_the_same_however_cut() -> None:
     results = []
     for budget in (10_000, 1):
         model = tiny.build_model(61, hidden=32, layers=1, heads=2, kv_heads=1, seed=5)
@@ -121,7 +123,7 @@ def test_weight_of_0_changes_no_bit() -> None:
     assert not any("observation" in name for name in metrics)
 
 
-def test_episode_without_gradient_is_still_left_out_without_the_loss() -> None:
+def test_episodes_without_advantage_are_computed() -> None:
     assert learned(learner_of(), [1])[0]["actor/episodes_without_gradient"] == 0.75
     assert learned(learner_of(), [1], "actor.observation_loss=0.01")[0]["actor/episodes_without_gradient"] == 0.0
 
@@ -133,3 +135,19 @@ def test_roles_without_the_loss_are_refused() -> None:
     assert config.actor.observed_roles == ("tool",)
     with pytest.raises(Exception, match="system"):
         resolve(["actor.observation_loss=0.01", "actor.observation_roles=[system]"])
+
+
+def test_run_learns_what_its_environment_says(tmp_path: Path) -> None:
+    options = ("algorithm.adv_estimator=turn_grpo", "trainer.total_iterations=1", "trainer.test_freq=-1")
+    env = ("env.id=textenv/gsm8k-interact", "env.kwargs.max_assistant_turns=3", "engine.max_context=512")
+    folder = f"trainer.rollout_data_dir={tmp_path}/episodes"
+    run = in_process(tmp_path / "run", *options, *env, folder, "actor.observation_loss=0.02")
+    (row,) = training_of(tmp_path / "run")
+    assert 0 < row["actor/observation_share"] < 1
+    assert 0 < row["actor/observation_nll"] < 10
+    assert 0 < row["actor/observation_gradient"] <= 1
+    observed = [episode for episode in episodes_of(tmp_path / "episodes") if episode.observation_mask.any()]
+    assert observed
+    for item in observed:
+        answers = [message["content"] for message in item.messages[1:] if message["role"] == "user"]
+        assert run.tokenizer.decode(item.token_ids[item.observation_mask]) == "".join(answers)

@@ -1,4 +1,4 @@
-"""Which tokens of an episode are of what the environment answered: texts alone, once each, for every style."""
+"""Observation tokens of episodes: those of the answers' texts alone, once each, for every style of template."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def texts_of(before: Messages, observation: Messages, roles: Sequence[str]) -> l
     [*((name, "spaces") for name in STYLES), ("chatml", "merging"), ("llama 3", "merging"), ("mistral", "word space")],
 )
 @given(data=st.data())
-@settings(max_examples=5, deadline=None)
-def test_observation_tokens_are_of_answers_alone(name: str, kind: str, data: st.DataObject) -> None:
+@settings(max_examples=4, deadline=None)
+def test_mask_covers_answers_alone(name: str, kind: str, data: st.DataObject) -> None:
     observations, replies = data.draw(talks(name))
     renderer = renderer_of(name, kind)
     trajectory = played(renderer, observations, replies)
@@ -111,7 +111,7 @@ def test_observation_tokens_are_of_answers_alone(name: str, kind: str, data: st.
         assert [run.strip() for run in got if run.strip()] == [text.strip() for text in texts if text.strip()]
 
 
-def test_tokens_are_the_same_without_observations() -> None:
+def test_mask_changes_no_token() -> None:
     observations, replies = [(Q,), (Q, assistant("a"), user("no <|im_end|>"))], ["a"]
     trajectory, plain = (played(renderer_of("chatml", roles=roles), observations, replies) for roles in (("user",), ()))
     assert trajectory.token_ids.tolist() == plain.token_ids.tolist()
@@ -119,7 +119,7 @@ def test_tokens_are_the_same_without_observations() -> None:
     assert not len(plain.observation_mask)
 
 
-def test_terminated_episode_ends_before_its_answer() -> None:
+def test_terminated_episode_ends_with_reply() -> None:
     renderer = renderer_of("chatml")
     tokens = EpisodeTokens(renderer, (user("Q"),))
     for reply in ("a", "b"):
@@ -165,12 +165,12 @@ def test_terminated_episode_ends_before_its_answer() -> None:
         ([(S, Q), (S, Q, assistant("edited"), user("no"))], ["a"], []),
     ],
 )
-def test_answers_count_once_in_whatever_context(observations, replies, expected) -> None:
+def test_answers_count_once(observations, replies, expected) -> None:
     renderer = renderer_of("chatml")
     assert sorted(runs(renderer, played(renderer, observations, replies))) == sorted(expected)
 
 
-def test_template_that_rewrites_history_keeps_answers() -> None:
+def test_rewritten_history_keeps_answers() -> None:
     """Reasoning is dropped from earlier turns: the whole is rendered anew, and only the new answer is marked there."""
     renderer = renderer_of("qwen 3")
     reply = "<think>\nhm\n</think>\n\nyes"
@@ -190,7 +190,7 @@ def test_results_of_calls_are_found() -> None:
     assert list(runs(renderer, tokens.finish(**CUT))) == ["a map"]
 
 
-def test_fork_does_not_observe_its_root_again() -> None:
+def test_fork_leaves_out_its_root() -> None:
     renderer = renderer_of("chatml")
     tokens = EpisodeTokens(renderer, (Q,))
     tokens.reply(say(renderer, "a"))
@@ -218,7 +218,7 @@ def test_roles_are_chosen() -> None:
     ],
     ids=["mistral", "json", "replaced"],
 )
-def test_template_that_changes_texts_is_refused(template: str, roles: tuple[str, ...], refused: str) -> None:
+def test_changed_texts_are_refused(template: str, roles: tuple[str, ...], refused: str) -> None:
     tokenizer = make_tokenizer(template, STYLES["mistral"].special, "<s>", "</s>")
     Renderer(tokenizer)
     with pytest.raises(RendererError, match=rf"changes the text of messages \({refused}\).*actor.observation_roles"):

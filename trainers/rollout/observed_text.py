@@ -1,4 +1,4 @@
-"""Where the texts of messages stand in a rendered conversation, apart from what the chat template adds.
+"""The places of messages' texts in a rendered conversation, apart from what the chat template adds.
 
 The conversation is rendered a second time with a sentinel in place of each text. What stands around the sentinels is
 the template's, and must stand around the texts, too: exactly, or the place of the texts is not known. A template may
