@@ -89,18 +89,27 @@ class ControlTokens:
 
     def encode(self, text: MarkedText) -> list[int]:
         """Return token ids of a rendered text: the template's control tokens as such, spelled ones as plain text."""
-        first, *rest = self._pieces(text)
-        ids = [*self.of(first), *(i for piece in rest for i in self.within(piece))]
-        written = (self.ids[name] for name in self.pattern.findall(text.marked))
-        if all(i in written for i in ids if i in self._values):  # in order
-            return ids
-        # Tokenizers split at control tokens first, so the text between two of them can be encoded separately.
-        ids, end = [], 0
-        for match in self.pattern.finditer(text.marked):
-            ids += self._harmless(self.plain(MarkedText(text.marked[end : match.start()], text.marks)))
-            ids.append(self.ids[match[0]])
-            end = match.end()
-        return ids + self._harmless(self.plain(text.after(end)))
+        return [i for _, ids in self._parts(text) for i in ids]
+
+    def inside(self, text: MarkedText, spans: Sequence[tuple[int, int]]) -> list[bool]:
+        """Return for each token of :meth:`encode` whether all its characters are in one of ``spans``.
+
+        ``spans`` are (begin, end) of characters of ``text.marked`` that cut no mark. A token whose characters are in
+        part elsewhere is not inside. RendererError: the tokenizer does not report the characters of its tokens.
+        """
+        sizes = [tuple(len(self.plain(MarkedText(text.marked[:at], text.marks))) for at in span) for span in spans]
+        result: list[bool] = []
+        place = 0
+        for part, ids in self._parts(text):
+            end = place + len(part)
+            if any(first < end and place < last for first, last in sizes):
+                for begin, stop in self._ranges(part, ids):
+                    own = begin + place, stop + place
+                    result.append(own[0] < own[1] and any(a <= own[0] and own[1] <= b for a, b in sizes))
+            else:
+                result += [False] * len(ids)
+            place = end
+        return result
 
     def within(self, text: str) -> list[int]:
         """Return token ids of a stretch within a conversation, without the space that some tokenizers prepend."""
@@ -116,6 +125,21 @@ class ControlTokens:
             return []
         return [int(i) for i in self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
 
+    def _parts(self, text: MarkedText) -> list[tuple[str, list[int]]]:
+        """Return the pieces that a rendered text is encoded in, which add up to its plain text, and their tokens."""
+        first, *rest = self._pieces(text)
+        parts = [(first, self.of(first)), *((piece, self.within(piece)) for piece in rest)]
+        written = (self.ids[name] for name in self.pattern.findall(text.marked))
+        if all(i in written for _, ids in parts for i in ids if i in self._values):  # in order
+            return parts
+        # Tokenizers split at control tokens first, so the text between two of them can be encoded separately.
+        parts, end = [], 0
+        for match in self.pattern.finditer(text.marked):
+            parts += self._harmless(self.plain(MarkedText(text.marked[end : match.start()], text.marks)))
+            parts.append((match[0], [self.ids[match[0]]]))
+            end = match.end()
+        return parts + self._harmless(self.plain(text.after(end)))
+
     def _pieces(self, text: MarkedText) -> list[str]:
         """Return the plain text, cut after the first character of each spelled control token."""
         if text.marks is None:
@@ -127,11 +151,11 @@ class ControlTokens:
             start, end = name[1:], match.end()
         return [*pieces, start + text.marked[end:]]
 
-    def _harmless(self, text: str) -> list[int]:
-        """Return token ids of plain text, cut in halves until no control token is among them."""
+    def _harmless(self, text: str) -> list[tuple[str, list[int]]]:
+        """Return pieces of plain text and their tokens: cut in halves until no control token is among them."""
         ids = self.within(text)
         if self._values.isdisjoint(ids):
-            return ids
+            return [(text, ids)]
         if len(text) < 2:
             raise RendererError(
                 f"the tokenizer makes a control token of the single character {text!r}, which a message may have: use "
@@ -139,6 +163,33 @@ class ControlTokens:
             )
         middle = len(text) // 2
         return [*self._harmless(text[:middle]), *self._harmless(text[middle:])]
+
+    def _ranges(self, text: str, ids: list[int]) -> list[tuple[int, int]]:
+        """Return (begin, end) of each token's characters in a text that was encoded as ``ids``.
+
+        A token also has the characters since the one before it: some tokenizers report a token without its space.
+        """
+        if len(ids) == 1:
+            return [(0, len(text))]
+        for before in ("", *(("\n", "#", "0") if self._space_first else ())):
+            encoded = self._with_offsets(before + text)
+            if encoded["input_ids"] == [*self.of(before), *ids]:
+                ranges, last = [], 0
+                for begin, end in encoded["offset_mapping"][len(encoded["input_ids"]) - len(ids) :]:
+                    begin, end = max(begin - len(before), 0), max(end - len(before), 0)
+                    ranges.append((min(begin, last), end))
+                    last = max(last, end)
+                return ranges
+        raise RendererError(f"the tokenizer does not say which characters its tokens are of: {excerpt(text, 80)!r}")
+
+    def _with_offsets(self, text: str) -> Any:
+        try:
+            return self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        except NotImplementedError:
+            raise RendererError(
+                f"{type(self._tokenizer).__name__} does not say which characters its tokens are of, so that the "
+                "tokens of a message cannot be told from the chat template's: use a fast tokenizer (tokenizer.json)"
+            ) from None
 
 
 def any_of(names: Iterable[str]) -> re.Pattern[str]:

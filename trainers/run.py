@@ -256,7 +256,7 @@ class _Parts:
             )
         check_learner(config.model, config.trainer, self.policy, config.cluster.learner_ranks)
         set_threads(self.policy, config.trainer.threads)
-        self.renderer = renderer_of(self.policy, config.data.chat_template_kwargs)
+        self.renderer = renderer_of(self.policy, config.data.chat_template_kwargs, config.actor)
         environments.check_tools(config, self.renderer)
 
     def open_reports(self) -> None:

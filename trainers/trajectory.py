@@ -15,6 +15,8 @@ Invariants (checked on construction, so that no consumer has to):
 * within a context turn ids are non-decreasing over the action tokens, and every turn is in one context. Contexts are in
   the order of their last use, so the tokens of the turns 0, 1, 2 may stand in the order 1, 0, 2, and the state that the
   episode ended in stands last. The order of time is that of the turns: :attr:`Trajectory.actions`;
+* observation tokens (``observation_mask``, where it was recorded) are no action tokens, and no context starts with one:
+  something predicts each;
 * tokens after the last action token are the observation that a *truncated* episode ended in, with the next generation
   prompt: the state whose value bootstraps the return. A terminated episode ends with an action token.
 
@@ -103,12 +105,14 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "segment_starts": np.int32,
     "kept_ids": np.int32,
     "kept_counts": np.int32,
+    "observation_mask": np.bool_,
 }
-#: Columns that older files lack: nothing was cut, no episode is a fork, and seeds are unknown.
+#: Columns that older files lack: nothing was cut, no episode is a fork, and seeds and observations are unknown.
 _OPTIONAL = (
     "user_messages",
     "kept_ids",
     "kept_counts",
+    "observation_mask",
     "forked_from",
     "forked_turn",
     "task_index",
@@ -194,6 +198,9 @@ class Trajectory:
     #: Int32 ``[T]``; the number of ``kept_ids`` of each token, 0 if it was drawn from the full vocabulary or not
     #: sampled. Empty as above.
     kept_counts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    #: Bool ``[T]``; the tokens of the texts of messages with which the environment answered replies of this episode, of
+    #: the roles that were asked for; never a token of the chat template. Empty if that was not recorded.
+    observation_mask: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     messages: Messages = ()  #: the conversation, for people and for judges
     user_messages: Messages = ()  #: the same from the side of a model that plays the user, its instructions first
     metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers worth reporting
@@ -276,6 +283,14 @@ def action_offsets(trajectories: Iterable[Trajectory]) -> NDArray[np.int64]:
     return np.cumsum([0, *(int(trajectory.action_mask.sum()) for trajectory in trajectories)], dtype=np.int64)
 
 
+def observation_offsets(trajectories: Iterable[Trajectory]) -> NDArray[np.int64]:
+    """Return int64 ``[E + 1]``: episode ``e`` has ``offsets[e]:offsets[e + 1]`` of all observation tokens concatenated.
+
+    They are in the order of the episodes, and in each in that of its arrays.
+    """
+    return np.cumsum([0, *(int(trajectory.observation_mask.sum()) for trajectory in trajectories)], dtype=np.int64)
+
+
 def solved(trajectory: Trajectory) -> bool:
     """Return whether the episode succeeded: the environment terminated it, with the stop reason ``"solved"``."""
     return trajectory.terminated and trajectory.stop == "solved"
@@ -306,6 +321,7 @@ def _problem_with(t: Trajectory) -> str | None:
     return (
         _problem_with_tokens(t)
         or _problem_with_kept(t, size)
+        or _problem_with_observations(t, size)
         or _problem_with_turns(t, turns)
         or _problem_with_ends(t, size)
     )
@@ -338,6 +354,19 @@ def _problem_with_kept(t: Trajectory, size: int) -> str | None:
     occurrences = np.bincount(owner, t.kept_ids == t.token_ids[owner], minlength=size)
     if (missing := (counts > 0) & (occurrences != 1)).any():
         return f"token {int(np.argmax(missing))} was sampled and is not once among those that the cuts kept there"
+    return None
+
+
+def _problem_with_observations(t: Trajectory, size: int) -> str | None:
+    mask = t.observation_mask
+    if len(mask) not in (0, size):
+        return f"observation_mask has {len(mask)} entries for {size} tokens"
+    if not mask.any():
+        return None
+    if (both := mask & t.action_mask).any():
+        return f"token {int(np.argmax(both))} is an action token and an observation token"
+    if len(first := t.segment_starts[mask[t.segment_starts]]):
+        return f"token {int(first[0])} is an observation token, and its context starts with it: nothing predicts it"
     return None
 
 

@@ -36,6 +36,7 @@ from .algorithms.estimators import RAE, Estimator, normalize, restrict
 from .algorithms.estimators.base import totals
 from .algorithms.kl import EntropyBonus, KLController, kl_estimate, mean_kl
 from .algorithms.losses import PolicyLoss, token_weights
+from .algorithms.losses.observation import observation_weights
 from .algorithms.losses.value import value_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
@@ -43,7 +44,7 @@ from .config.learning import CriticSection
 from .learner import Learner
 from .report.episodes import Explained
 from .rollout.collector import BatchEpisode
-from .trajectory import Trajectory, action_offsets
+from .trajectory import Trajectory, action_offsets, observation_offsets
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -389,8 +390,12 @@ class _Steps:
             tree=part.tree,
         )
         columns = {**columns, "weight": weight, "share": mask / mask.sum()}
+        observations = None
+        if self.actor.observation_loss:
+            offsets = observation_offsets(part.episodes)
+            observations = observation_weights(self.actor.observation_loss, offsets, part.tree)
         numbers, self.entropy[tokens] = update_actor(
-            self.learner, self.actor, part.episodes, columns, mask, self.entropy[tokens], part.record
+            self.learner, self.actor, part.episodes, columns, mask, self.entropy[tokens], part.record, observations
         )
         # Before any step, tokens are outside the range by the engine's arithmetic or its older weights alone.
         if (outside := numbers.pop("outside_clip", None)) is not None:
@@ -412,6 +417,7 @@ def update_actor(
     mask: Bools,
     entropy: Floats,
     record: Sequence[str] = (),
+    observations: Floats | None = None,
 ) -> tuple[dict[str, Any], Floats]:
     """Take the actor's step on a mini-batch, computing only the episodes that its gradient depends on.
 
@@ -419,14 +425,17 @@ def update_actor(
     group whose episodes earned the same has no gradient and often a low entropy, which is how a policy collapses.
     ``entropy`` ``[n]`` has the tokens' entropies where they are known, else NaN; those of the episodes that the step
     leaves out cost a forward pass without a gradient. Recorded numbers are NaN where nothing was computed.
+    ``observations`` ``[M]`` are weights of all observation tokens; an episode with such tokens has a gradient.
 
     Returns metrics with the recorded numbers, and the entropies ``[n]``, of which those of left-out episodes are known.
     """
     offsets = action_offsets(episodes)
     needed = has_gradient(actor, columns["advantages"], mask, offsets)
+    if observations is not None:
+        needed |= np.diff(observation_offsets(episodes)) > 0
     without = 1.0 - float(needed.mean())
-    if not needed.any():  # the optimizer's momentum takes its step all the same
-        trained = np.diff(np.concatenate([[0], np.cumsum(mask)])[offsets]) > 0
+    trained = np.diff(np.concatenate([[0], np.cumsum(mask)])[offsets]) > 0
+    if not (needed & trained).any():  # the optimizer's momentum takes its step all the same
         needed[np.where(trained, [len(episode.token_ids) for episode in episodes], np.inf).argmin()] = True
     tokens = np.repeat(needed, np.diff(offsets))
     entropy = entropy.copy()
@@ -435,7 +444,9 @@ def update_actor(
     computed = [episode for episode, is_needed in zip(episodes, needed, strict=True) if is_needed]
     columns = {name: column[tokens] for name, column in columns.items()}
     columns["share"] = columns["share"] / columns["share"].sum()
-    metrics = learner.update_actor(computed, columns, partial(actor.batch_loss, record=bool(record)), record)
+    loss = partial(actor.batch_loss, record=bool(record))
+    observed = {} if observations is None else {"observations": observations}
+    metrics = learner.update_actor(computed, columns, loss, record, **observed)
     for name in record:
         whole = np.full(len(tokens), np.nan, np.float32)
         whole[tokens] = metrics[name]

@@ -14,6 +14,7 @@ class Letters:
 
     stop_token_ids = (2,)
     rewrites_history = needs_tool_calls = False
+    observed_roles = frozenset[str]()
     reasoning = TemplateReasoning()
 
     def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:

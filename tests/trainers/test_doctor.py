@@ -124,6 +124,26 @@ def test_falling_validation_is_reported_noise_is_not():
     assert verdicts([0.2, 0.3, 0.55]) == []
 
 
+@pytest.mark.parametrize(
+    ("share", "gradient", "gain", "words"),
+    [
+        (0.8, 0.95, 0.0, "drowns the reward"),
+        (0.8, 0.95, 2.0, None),  # it learns all the same
+        (0.8, 0.4, 0.0, None),
+        (0.0, 0.0, 0.0, "no token to learn from"),
+        (None, None, 0.0, None),  # the loss is off
+    ],
+)
+def test_drowned_reward_is_reported(share, gradient, gain, words):
+    doctor = Doctor(CHECKS, {"actor": {"observation_loss": 0.05}})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 15, gain), 1):
+        more = {} if share is None else {"actor/observation_share": share, "actor/observation_gradient": gradient}
+        doctor.observe(step, row | more)
+    causes = [finding.cause for finding in doctor.findings if finding.check == "observation loss"]
+    assert len(causes) == (words is not None)
+    assert words is None or words in causes[0]
+
+
 def test_withdrawn_episodes_do_not_hide_failed_ones():
     """They are a total since the run began, of episodes that did not end."""
     doctor = Doctor(CHECKS, {})

@@ -114,6 +114,9 @@ def mask_of(counts: list[int], ids: list[int]) -> dict[str, Any]:
         (mask_of([0, 2, 0, 1, 0], [7, 8]), "kept_counts has 5 entries for 5 tokens and 2 kept ids"),
         (mask_of([1, 0, 0, 0, 0], [7]), "kept_counts is above 0 where the policy sampled nothing"),
         (mask_of([0, 2, 0, 0, 0], [70, 80]), "token 1 was sampled and is not once among those that the cuts kept"),
+        ({"observation_mask": np.zeros(3, np.bool_)}, "observation_mask has 3 entries for 5 tokens"),
+        ({"observation_mask": np.ones(5, np.bool_)}, "token 1 is an action token and an observation token"),
+        ({"observation_mask": np.arange(5) == 0}, "token 0 is an observation token, and its context starts with it"),
     ],
 )
 def test_each_invariant_is_checked_and_named(changes: dict[str, Any], message: str) -> None:
@@ -202,6 +205,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         token_ids=token_ids,
         kept_ids=np.array([token for one in sets for token in one] if with_mask else [], np.int32),
         kept_counts=per_sampled(mask, [len(one) for one in sets]) if with_mask else np.zeros(0, np.int32),
+        observation_mask=~mask & ~np.isin(np.arange(size), starts) if draw(st.booleans()) else mask[:0],
         logprobs=[draw(st.floats(width=32, allow_nan=False, allow_infinity=False)) for _ in turn_id],
         version=[draw(st.integers(0, 2**31 - 1)) for _ in turn_id],
         turn_terms=tuple(draw(TERMS) for _ in turns),

@@ -69,6 +69,7 @@ PLAYED: dict[str, Column] = {
     "segment_starts": Column("list", "int32", "where its contexts begin: token sequences that the model sees apart"),
     "kept_ids": Column("list", "int32", "tokens that top-k, top-p and min-p left, of one token after another"),
     "kept_counts": Column("token", "int32", "how many of `kept_ids` each token has; empty: not recorded"),
+    "observation_mask": Column("token", "bool", "of a text that answered a reply; empty: not recorded"),
     "turn_terms": Column("turn", "terms", "the named parts of each turn's reward"),
     "metrics": Column("episode", "numbers", "of the environment; `start_turn`: turns replayed before its own"),
     "messages": Column("episode", "messages", "the conversation, in OpenAI's form"),

@@ -12,6 +12,7 @@ import torch
 from textenvs.evaluate.baselines import has_script
 from textenvs.messages import Messages, text_of
 
+from ..algorithms.losses import PolicyLoss
 from ..checkpoints import Checkpoint
 from ..config.model import ModelSection, SupervisedSection, WarmStartSection
 from ..config.schema import PPOConfig
@@ -153,9 +154,17 @@ def tokenizer_of(config: PPOConfig) -> Any:
         return load_tokenizer(config.model, lambda: tokenizer_texts(components, section, seed))
 
 
-def renderer_of(policy: Policy, template_kwargs: Mapping[str, Any] | None) -> Renderer:
-    """Return the renderer of a policy's conversations; replies end with the model's or its template's end tokens."""
-    return Renderer(policy.tokenizer, template_kwargs=template_kwargs, stop_token_ids=policy.end_token_ids)
+def renderer_of(policy: Policy, template_kwargs: Mapping[str, Any] | None, actor: PolicyLoss | None = None) -> Renderer:
+    """Return the renderer of a policy's conversations; replies end with the model's or its template's end tokens.
+
+    It finds the observation tokens that the loss ``actor`` asks for.
+    """
+    return Renderer(
+        policy.tokenizer,
+        template_kwargs=template_kwargs,
+        stop_token_ids=policy.end_token_ids,
+        observed_roles=() if actor is None else actor.observed_roles,
+    )
 
 
 def loading_phase(model: ModelSection, checkpoint: Checkpoint | None = None) -> str:

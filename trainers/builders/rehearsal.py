@@ -33,7 +33,10 @@ def rehearse(config: PPOConfig, machine: str | None = None) -> str:
     notes += other_validation(config)
     try:
         ends = end_token_ids_of(config.model)
-        renderer = Renderer(tokenizer_of(config), template_kwargs=config.data.chat_template_kwargs, stop_token_ids=ends)
+        template, observed = config.data.chat_template_kwargs, config.actor.observed_roles
+        renderer = Renderer(
+            tokenizer_of(config), template_kwargs=template, stop_token_ids=ends, observed_roles=observed
+        )
         openings = asyncio.run(try_openings(config, renderer, positions(config.model)))
     except (PolicyError, RendererError, CollectionError) as error:
         raise ValueError(str(error)) from error

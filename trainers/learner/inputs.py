@@ -42,6 +42,7 @@ class Inputs:
     #: int64 ``[m]``; which of the micro-batch's ``total`` requested positions these are; ``None`` for all.
     places: Tensor | None = None
     total: int = 0  #: requested positions of the micro-batch
+    observed: int = 0  #: how many of the ``m`` positions, the last ones, are of observation tokens
     group: dist.ProcessGroup | None = None  #: the ranks that have the other pieces
 
     def join(self, outputs: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ def inputs_of(
     if sequence is None:
         if ids is not None:
             attention["position_ids"] = tensor(ids)
-        return Inputs(tensor(input_ids), positions, batch.targets, batch.index, attention)
+        return Inputs(tensor(input_ids), positions, batch.targets, batch.index, attention, observed=batch.observed)
 
     length = (width + padding) // pieces
     piece = sequence.get_local_rank()
@@ -101,6 +102,7 @@ def inputs_of(
         attention,
         places=tensor(places),
         total=len(positions),
+        observed=int((places >= len(positions) - batch.observed).sum()),
         group=sequence.get_group(),
     )
 
@@ -130,7 +132,7 @@ class SamplingMasks:
         All are int64 ``[n]``: ``positions`` of the hidden states that predict them, ``targets``, and ``index``, their
         flat indices. Returns int64 ``[m]``, the first of each kind, and int64 ``[n]``, the kind of each.
         """
-        keys = positions * (int(targets.max(initial=0)) + 1) + targets
+        keys = _keys(positions, targets)
         if self._counts[index].any():
             numbers: dict[bytes, int] = {}
             sets = [self._ids[start : start + count].tobytes() for start, count in
@@ -148,6 +150,17 @@ class SamplingMasks:
             return None
         places = np.arange(counts.sum()) + np.repeat(self._starts[index] - (np.cumsum(counts) - counts), counts)
         return Support(to_device(self._ids[places], device), counts)
+
+
+def distinct_targets(positions: Ints, targets: Ints) -> tuple[Ints, Ints]:
+    """Group tokens of full distributions as :meth:`SamplingMasks.distinct` does."""
+    _, first, kinds = np.unique(_keys(positions, targets), return_index=True, return_inverse=True)
+    return first, kinds
+
+
+def _keys(positions: Ints, targets: Ints) -> Ints:
+    """Return a number for each pair."""
+    return positions * (int(targets.max(initial=0)) + 1) + targets
 
 
 class Sums:
@@ -173,11 +186,13 @@ class Sums:
         return {name: sums.get(name, 0.0) + self._here.get(name, 0.0) for name in (*sums, *self._here)}
 
 
-def column(name: str, values: PerToken, offsets: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Return all action tokens' numbers, float32 ``[N]``, on a device, checked against the trajectories."""
+def column(
+    name: str, values: PerToken, offsets: NDArray[np.int64], device: torch.device, kind: str = "action"
+) -> Tensor:
+    """Return all numbers of tokens of a ``kind``, float32 ``[N]``, on a device, checked against the trajectories."""
     if isinstance(values, np.ndarray) and values.dtype != object and values.ndim == 1:
         if values.size != offsets[-1]:
-            raise ValueError(f"per_token[{name!r}] has {values.size} numbers for {offsets[-1]} action tokens")
+            raise ValueError(f"per_token[{name!r}] has {values.size} numbers for {offsets[-1]} {kind} tokens")
         flat = values
     else:
         lengths, expected = [len(part) for part in values], np.diff(offsets).tolist()
@@ -185,7 +200,7 @@ def column(name: str, values: PerToken, offsets: NDArray[np.int64], device: torc
             number = next(
                 (i for i, pair in enumerate(zip(lengths, expected, strict=False)) if pair[0] != pair[1]), None
             )
-            where = "" if number is None else f"; trajectory {number} has {expected[number]} action tokens"
+            where = "" if number is None else f"; trajectory {number} has {expected[number]} {kind} tokens"
             raise ValueError(
                 f"per_token[{name!r}] does not fit the {len(expected)} trajectories: lengths {lengths}{where}"
             )
@@ -195,7 +210,7 @@ def column(name: str, values: PerToken, offsets: NDArray[np.int64], device: torc
         token = int(np.flatnonzero(~np.isfinite(flat))[0])
         number = int(np.searchsorted(offsets, token, side="right")) - 1
         raise ValueError(
-            f"per_token[{name!r}] is {flat[token]} at action token {token - offsets[number]} of trajectory {number}"
+            f"per_token[{name!r}] is {flat[token]} at {kind} token {token - offsets[number]} of trajectory {number}"
         )
     return to_device(flat, device)
 

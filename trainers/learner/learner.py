@@ -31,10 +31,21 @@ from trainers.learner.budget import TokenBudget
 from trainers.learner.checkpoint import replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, can_forget, forget, rank_device
-from trainers.learner.inputs import Floats, PerToken, SamplingMasks, Sums, column, inputs_of, some_names, split
+from trainers.learner.inputs import (
+    Floats,
+    PerToken,
+    SamplingMasks,
+    Sums,
+    column,
+    distinct_targets,
+    inputs_of,
+    some_names,
+    split,
+)
 from trainers.learner.lora import WithoutAdapters, adapter_record, write_adapter
 from trainers.learner.memory import free_bytes, give_back_gpu_memory, peak
 from trainers.learner.models import Critic, Policy
+from trainers.learner.observations import with_means, with_observations
 from trainers.learner.optim import Optimizer
 from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows, micro_batches, value_rows
 from trainers.learner.setup import Setup, reads_trees
@@ -48,7 +59,7 @@ from trainers.models.policy import resolve_device
 from trainers.models.shape import shape_of_model
 from trainers.models.source import ModelSource, Source
 from trainers.section import ActorSection
-from trainers.trajectory import Trajectory, action_offsets
+from trainers.trajectory import Trajectory, action_offsets, observation_offsets
 
 #: Named numbers of a micro-batch's ``n`` action tokens, each ``[n]``: those given to the update, and ``trajectory``,
 #: the number of each token's trajectory (all tokens of a trajectory are in one micro-batch, in order).
@@ -221,6 +232,7 @@ class Learner:
         per_token: Mapping[str, PerToken],
         loss_fn: PolicyLoss,
         record: Sequence[str] = (),
+        observations: PerToken | None = None,
     ) -> dict[str, Any]:
         """Take one optimizer step on a mini-batch.
 
@@ -228,17 +240,22 @@ class Learner:
         entropy [n], batch) -> (loss, sums)`` for a micro-batch; ``loss`` is a *sum* of tokens' terms, weighted for the
         whole mini-batch, and the names below are taken. ``record`` names numbers of each token to return as well,
         float32 ``[N]``: ``loss_fn``'s by their names, and this forward pass's ``token_logprobs`` and ``token_entropy``.
+        ``observations`` are weights of the observation tokens (:func:`~trainers.trajectory.observation_offsets`): the
+        weighted sum of their cross-entropy, at temperature 1, is added to the loss, in the same forward pass.
 
         Returns ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``tokens``
         (of the rows, without padding; shared prompts count once a sibling), ``tokens_per_s`` (of all ranks),
         ``padding`` (its share of what the model computes), ``tflops`` (model TFLOP/s of a rank, see
         :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak, where that is known), ``peak_gib`` (the most
-        memory that this process ever had), and ``loss_fn``'s sums over the mini-batch.
+        memory that this process ever had), and ``loss_fn``'s sums over the mini-batch. With ``observations`` also
+        ``observation_loss`` (what is added to the loss), ``observation_nll`` (their mean cross-entropy, in nats; left
+        out without any), ``observation_share`` (their share of the tokens with a loss) and ``observation_gradient``
+        (see :func:`trainers.learner.observations.with_observations`).
 
         Raises ``ValueError``: numbers do not fit the trajectories or are not finite, or there is no action token;
         FloatingPointError: see :meth:`trainers.learner.optim.Optimizer.step`.
         """
-        return self._update_policy(trajectories, per_token, loss_fn, self.temperature, record)
+        return self._update_policy(trajectories, per_token, loss_fn, self.temperature, record, observations)
 
     def update_critic(
         self, trajectories: Sequence[Trajectory], per_token: Mapping[str, PerToken], loss_fn: ValueLoss
@@ -253,7 +270,8 @@ class Learner:
         def forward(batch: MicroBatch) -> tuple[Tensor]:
             return (self._value(critic, batch),)
 
-        return self._update("critic", self.critic_optimizer, trajectories, per_token, forward, loss_fn)
+        units = action_rows(trajectories)
+        return self._update("critic", self.critic_optimizer, trajectories, per_token, forward, loss_fn, units)
 
     def update_sft(self, trajectories: Sequence[Trajectory], weights: PerToken | None = None) -> dict[str, float]:
         """Take one optimizer step of the actor towards the action tokens: cross-entropy, at temperature 1.
@@ -277,21 +295,37 @@ class Learner:
         loss_fn: PolicyLoss,
         temperature: float,
         record: Sequence[str] = (),
+        observations: PerToken | None = None,
     ) -> dict[str, Any]:
         self._refuse_unused(trajectories)
         total, masks = int(action_offsets(trajectories)[-1]), SamplingMasks(trajectories)
+        weights, offsets = None, observation_offsets(trajectories)
+        if observations is not None:
+            weights = column("observations", observations, offsets, self.device, "observation")
 
-        def forward(batch: MicroBatch) -> tuple[Tensor, Tensor]:
-            return self._score(self.actor, batch, temperature, masks)
+        def forward(batch: MicroBatch) -> tuple[Tensor, ...]:
+            logprobs, entropy = self._score(self.actor, batch, temperature, masks, observed=weights is not None)
+            if weights is None:
+                return logprobs, entropy
+            actions = len(logprobs) - batch.observed
+            own = weights[self._tensor(batch.index[actions:] - total)]
+            return logprobs[:actions], entropy[:actions], logprobs[actions:], own
 
-        def loss_and_entropy(logprobs: Tensor, entropy: Tensor, tokens: TokenBatch) -> Loss:
+        def loss_and_entropy(logprobs: Tensor, entropy: Tensor, *others: Any) -> Loss:
+            *observed, tokens = others
             loss, sums = loss_fn(logprobs, entropy, tokens)
             own = {"entropy": entropy.detach().sum() / total}
             if record:
                 own |= {"token_logprobs": logprobs.detach(), "token_entropy": entropy.detach()}
+            if observed:
+                loss, more = with_observations(loss, logprobs, *observed, temperature)
+                own |= more
             return loss, {**sums, **own}
 
-        return self._update("actor", self.actor_optimizer, trajectories, per_token, forward, loss_and_entropy, record)
+        optimizer, observed = self.actor_optimizer, weights is not None
+        units = action_rows(trajectories, observations=observed)
+        result = self._update("actor", optimizer, trajectories, per_token, forward, loss_and_entropy, units, record)
+        return with_means(result, total, int(offsets[-1])) if observed else result
 
     def _update(
         self,
@@ -301,6 +335,7 @@ class Learner:
         per_token: Mapping[str, PerToken],
         forward: Callable[[MicroBatch], tuple[Tensor, ...]],
         loss_fn: Callable[..., Loss],
+        units: list[list[Row]],
         record: Sequence[str] = (),
     ) -> dict[str, Any]:
         started = time.perf_counter()
@@ -309,7 +344,6 @@ class Learner:
             raise ValueError(f"none of the {len(trajectories)} trajectories has an action token to train on")
         columns = {name: column(name, values, offsets, self.device) for name, values in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
-        units = action_rows(trajectories)
 
         def accumulate() -> tuple[Sums, Tensor]:
             optimizer.zero_grad()
@@ -320,7 +354,8 @@ class Learner:
 
         sums, records = self._budget.attempt(accumulate, self._forget, _largest(units))
         result: dict[str, Any] = self.ranks.add_numbers(sums.read())
-        flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
+        outputs = sum(len(row.index) for unit in units for row in unit)
+        flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(outputs))
         result["padding"] = 1.0 - result.pop("real") / result["padding"]
         result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({some_names(trajectories)})")
         if self.device.type == "cuda":
@@ -352,7 +387,7 @@ class Learner:
         if batch is IDLE:  # nothing to learn here, but the other ranks' gradients pass through this rank
             torch.stack([output.sum() for output in outputs]).sum().backward()
             return
-        index = self._tensor(batch.index)
+        index = self._tensor(batch.index[: len(batch.index) - batch.observed])
         loss, extra = loss_fn(*outputs, {name: column[index] for name, column in columns.items()})
         loss.backward()
         for name, row in records.items():
@@ -504,12 +539,25 @@ class Learner:
         return to_device(array, self.device)
 
     def _score(
-        self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float, masks: SamplingMasks
+        self,
+        policy: Policy | WithoutAdapters,
+        batch: MicroBatch,
+        temperature: float,
+        masks: SamplingMasks,
+        *,
+        observed: bool = False,
     ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies of the micro-batch's positions; ``observed``: it may have such."""
         inputs = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
-        first, kinds = masks.distinct(inputs.positions, inputs.targets, inputs.index)
-        positions, targets = self._tensor(inputs.positions[first]), self._tensor(inputs.targets[first])
+        actions = len(inputs.positions) - inputs.observed
+        first, kinds = masks.distinct(inputs.positions[:actions], inputs.targets[:actions], inputs.index[:actions])
         some = {"support": masks.of(inputs.index[first], self.device), "unused": self._unused, **inputs.attention}
+        if observed:
+            second, others = distinct_targets(inputs.positions[actions:], inputs.targets[actions:])
+            kinds = np.concatenate([kinds, len(first) + others])
+            first = np.concatenate([first, actions + second])
+            some["observed"] = len(second)
+        positions, targets = self._tensor(inputs.positions[first]), self._tensor(inputs.targets[first])
         logprobs, entropy = policy(inputs.input_ids, positions, targets, temperature, **some)
         kind_of = self._tensor(kinds)  # trajectories that share a token add up their gradients in it
         return inputs.join(logprobs.index_select(0, kind_of)), inputs.join(entropy.index_select(0, kind_of))

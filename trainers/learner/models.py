@@ -40,26 +40,39 @@ class Policy(nn.Module):
         temperature: float,
         support: Support | None = None,
         unused: Tensor | None = None,
+        observed: int | None = None,
         **attention: Any,
     ) -> tuple[Tensor, Tensor]:
         """Score the targets after ``positions`` of ``[B, L]`` tokens: log-probabilities and entropies, each ``[n]``.
 
         ``support`` and ``unused`` say which tokens the distributions are over; see
         :func:`trainers.learner.logprobs.token_logprobs`.
+        The last ``observed`` targets are observation tokens, scored at temperature 1, over all tokens but ``unused``.
+        The head is called for them, even if there are none; ``None``: there never are any.
         ``attention`` is for the backbone; see :meth:`trainers.learner.inputs.Inputs.attention`.
         """
         head = self.lm.get_output_embeddings()
-        return token_logprobs(
-            _hidden(self.lm.base_model, input_ids, positions, attention),
-            head.weight,
-            targets,
-            bias=getattr(head, "bias", None),
-            temperature=temperature,
-            chunk_size=self.chunk_size,
-            support=support,
-            unused=unused,
-            compiles=self.compiles,
-        )
+        hidden = _hidden(self.lm.base_model, input_ids, positions, attention)
+
+        def score(part: slice, temperature: float, support: Support | None) -> tuple[Tensor, Tensor]:
+            return token_logprobs(
+                hidden[part],
+                head.weight,
+                targets[part],
+                bias=getattr(head, "bias", None),
+                temperature=temperature,
+                chunk_size=self.chunk_size,
+                support=support,
+                unused=unused,
+                compiles=self.compiles,
+            )
+
+        if observed is None:
+            return score(slice(None), temperature, support)
+        actions = len(targets) - observed
+        parts = score(slice(actions), temperature, support), score(slice(actions, None), 1.0, None)
+        logprobs, entropies = zip(*parts, strict=True)
+        return torch.cat(logprobs), torch.cat(entropies)
 
 
 class Critic(nn.Module):

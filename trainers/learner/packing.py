@@ -3,7 +3,8 @@
 A *row* is one context of a trajectory with the positions whose output is needed. Each such position carries the flat
 index of its result, so results scatter back whatever the order of rows. The output that predicts token ``i`` stands at
 position ``i - 1``, so a row ends before its last target: trailing observations and the last token itself are not
-read at all. All rows of a trajectory stand in the same *micro-batch*, so a loss over whole sequences sees them whole.
+read at all. Behind its action tokens a row may have observation tokens: targets of their own, in the same forward pass.
+All rows of a trajectory stand in the same *micro-batch*, so a loss over whole sequences sees them whole.
 A micro-batch is laid out in one of three ways:
 
 * padded: a matrix, sorted by length, padded on the right. Under causal attention no real position sees the padding, so
@@ -28,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainers.learner.trees import Forest, merge
-from trainers.trajectory import Trajectory, action_offsets
+from trainers.trajectory import Trajectory, action_offsets, observation_offsets
 
 Ints = NDArray[np.int64]
 Layout = Literal["padded", "packed", "trees"]
@@ -39,10 +40,11 @@ class Row:
     """One token sequence and the ``n`` positions in it whose output is needed."""
 
     tokens: NDArray[np.int32]  #: int ``[L]``, ``L >= 1``; what the model reads
-    positions: Ints  #: int ``[n]``, increasing, below ``L``; where to read the output
+    positions: Ints  #: int ``[n]``, below ``L``; where to read the output: in order, but observation tokens come last
     targets: Ints  #: int ``[n]``; the next token (0 where there is none: a bootstrap value)
     index: Ints  #: int ``[n]``; where the results go among all results
     trajectory: int = 0  #: whose context it is
+    observed: int = 0  #: how many positions, the last ones, are of observation tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +54,12 @@ class MicroBatch:
     input_ids: Ints  #: int64 ``[B, L]``; padded with 0 on the right. Packed, or trees: ``[1, T]``.
     positions: Ints  #: int64 ``[n]``; into the flattened outputs. Rows that share tokens share positions.
     targets: Ints  #: int64 ``[n]``
-    index: Ints  #: int64 ``[n]``; those of a trajectory together, in the order of time
+    index: Ints  #: int64 ``[n]``; those of a trajectory together, in the order of time; observation tokens come last
     num_tokens: int  #: of the rows; a token that several rows share counts for each
     real: int  #: tokens that the model reads; the rest of ``input_ids`` is padding
     squares: int = 0  #: the sum of the rows' squared lengths: what attention costs where nothing is shared
     forest: Forest | None = None  #: what stands in a row that is packed; ``None`` where rows are padded
+    observed: int = 0  #: how many of the ``n`` positions, the last ones, are of observation tokens
 
 
 _MICRO_BATCH = 16  #: a micro-batch costs about as much time as this part of the tokens that fit into one
@@ -66,14 +69,28 @@ _NONE = np.zeros(0, np.int64)
 IDLE = MicroBatch(np.zeros((1, 1), np.int64), positions=_NONE, targets=_NONE, index=_NONE, num_tokens=0, real=0)
 
 
-def action_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
+def action_rows(trajectories: Sequence[Trajectory], *, observations: bool = False) -> list[list[Row]]:
     """Return the rows that predict every action token; one list a trajectory, without contexts that have none.
 
-    The results' flat index is the rank of the token among all action tokens (see ``action_offsets``). Raises
-    ``ValueError``: a context starts with an action token, so that nothing could have predicted it.
+    The results' flat index is the rank of the token among all ``N`` action tokens (see ``action_offsets``). With
+    ``observations`` they also predict the observation tokens, whose index is ``N`` plus their rank (see
+    ``observation_offsets``). Raises ``ValueError``: a context starts with an action token, so that nothing could have
+    predicted it; or the observation tokens of a trajectory were not recorded.
     """
     offsets = action_offsets(trajectories)
-    return [_rows(trajectory, number, int(offsets[number])) for number, trajectory in enumerate(trajectories)]
+    if not observations:
+        return [_rows(trajectory, number, int(offsets[number])) for number, trajectory in enumerate(trajectories)]
+    places = offsets[-1] + observation_offsets(trajectories)
+    for number, trajectory in enumerate(trajectories):
+        if len(trajectory.observation_mask) != len(trajectory.token_ids):
+            raise ValueError(
+                f"{_name(trajectory, number)} has no observation_mask: it was collected without "
+                "actor.observation_loss, which needs to know the environment's tokens; collect it again"
+            )
+    return [
+        _rows(trajectory, number, int(offsets[number]), observed_index=int(places[number]))
+        for number, trajectory in enumerate(trajectories)
+    ]
 
 
 def value_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
@@ -92,8 +109,17 @@ def value_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
     return all_rows
 
 
-def _rows(trajectory: Trajectory, number: int, index: int, last_state_index: int | None = None) -> list[Row]:
-    """Return the rows of one trajectory; its action tokens' results are numbered from ``index``."""
+def _rows(
+    trajectory: Trajectory,
+    number: int,
+    index: int,
+    last_state_index: int | None = None,
+    observed_index: int | None = None,
+) -> list[Row]:
+    """Return the rows of one trajectory; its action tokens' results are numbered from ``index``.
+
+    Its observation tokens' are from ``observed_index``, where they are needed.
+    """
     rows = []
     bounds = [*map(int, trajectory.segment_starts), len(trajectory.token_ids)]
     numbers = index + np.argsort(trajectory.actions, kind="stable")  # of the action tokens, in the arrays' order
@@ -109,9 +135,16 @@ def _rows(trajectory: Trajectory, number: int, index: int, last_state_index: int
         if last_state_index is not None and end == bounds[-1]:
             positions = np.append(positions, end - start - 1)
             targets, where = np.append(targets, 0), np.append(where, last_state_index)
+        observed = np.zeros(0, np.int64)
+        if observed_index is not None:
+            observed = np.flatnonzero(trajectory.observation_mask[start:end]).astype(np.int64)
+            positions = np.append(positions, observed - 1)
+            targets = np.append(targets, trajectory.token_ids[start:end][observed].astype(np.int64))
+            where = np.append(where, observed_index + np.arange(observed.size))
+            observed_index += observed.size
         if positions.size:
-            tokens = trajectory.token_ids[start : start + int(positions[-1]) + 1]
-            rows.append(Row(tokens, positions, targets, where, number))
+            tokens = trajectory.token_ids[start : start + int(positions.max()) + 1]
+            rows.append(Row(tokens, positions, targets, where, number, observed.size))
     return rows
 
 
@@ -185,7 +218,10 @@ def _batch(
     trajectories = np.repeat(
         [place.setdefault(row.trajectory, len(place)) for row in rows], [len(row.index) for row in rows]
     )
-    if ((np.diff(index) < 0) & (np.diff(trajectories) == 0)).any():  # its contexts were used in turn
+    observed = np.concatenate([np.arange(len(row.index)) >= len(row.index) - row.observed for row in rows])
+    if observed.any():
+        order = np.lexsort((index, trajectories, observed))
+    elif ((np.diff(index) < 0) & (np.diff(trajectories) == 0)).any():  # its contexts were used in turn
         order = np.lexsort((index, trajectories))
     return MicroBatch(
         input_ids,
@@ -196,6 +232,7 @@ def _batch(
         real=real,
         squares=sum(len(row.tokens) ** 2 for row in rows),
         forest=forest,
+        observed=int(observed.sum()),
     )
 
 

@@ -66,7 +66,8 @@ async def play_again(
     their terms are not compared. ``components`` names each group's component of a mixture.
     """
     engine = RecordedEngine(episodes, config.engine.max_context)
-    renderer = Renderer(tokenizer, template_kwargs=config.data.chat_template_kwargs, stop_token_ids=ends)
+    template, observed = config.data.chat_template_kwargs, config.actor.observed_roles
+    renderer = Renderer(tokenizer, template_kwargs=template, stop_token_ids=ends, observed_roles=observed)
     player = Player(engine, renderer, config.rollout, scores, reward_timeout=None)
     forked = {(episode.forked_from, episode.forked_turn) for episode in episodes if episode.forked_from}
     points: dict[tuple[str, int], ForkPoint] = {}

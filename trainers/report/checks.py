@@ -388,6 +388,35 @@ def gradient(history: History) -> Symptom | None:
     return None
 
 
+@_check("observation loss", "actor/grad_norm")
+def observation_loss(history: History) -> Symptom | None:
+    """Detect that the observations' loss drowns the reward, or finds nothing to learn from (where it is on).
+
+    In 5 iterations at least 90 % of the gradient is its, by ``actor/observation_gradient``, and the reward has not
+    gained 2 standard errors over the first 5; or for 3 iterations there was no observation token.
+    """
+    weight = history.option("actor.observation_loss", 0.0)
+    tokens, shares = (history.latest(f"actor/observation_{name}", START) for name in ("share", "gradient"))
+    if len(tokens) >= 3 and tokens[-3:].max() == 0:
+        return Symptom(
+            "actor.observation_loss has no token to learn from: no message answers a reply with such a role",
+            f"no observation token in 3 iterations, actor.observation_loss={weight:g}",
+            "See which roles the environment answers with (`textenvs play`) and set actor.observation_roles; episodes "
+            "of one reply, or with a new context for every turn, have no answers: set actor.observation_loss=0",
+        )
+    enough = len(shares) == START and len(history.steps) >= START + 3
+    if not enough or shares.min() < 0.9 or history.gain(slice(0, START)) >= _GAINED or history.solved() >= _GOOD:
+        return None
+    nll = history.latest("actor/observation_nll", 1)
+    return Symptom(
+        "actor.observation_loss drowns the reward: the policy learns what its environment says, and little else",
+        f"{shares[-1]:.0%} of the gradient, actor.observation_loss={weight:g}"
+        + (f", cross-entropy {nll[-1]:.3f} nats a token" if nll.size else ""),
+        "Lower actor.observation_loss (0.005 to 0.05 were published), or leave a role whose messages cannot be "
+        "predicted out of actor.observation_roles; see that rewards tell replies apart (train/groups_tied)",
+    )
+
+
 @_check("dead environments", "rollout/env_made")
 def dead_environments(history: History) -> Symptom | None:
     """Detect that environments hang, or episodes fail.

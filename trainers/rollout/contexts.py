@@ -81,7 +81,8 @@ class Context:
 
     ``conversation`` is as the environment last showed it, and ``history`` the same with the replies as they were
     sampled. ``reply`` is a last one, which no observation has shown yet. ``begun`` is the number of tokens that it
-    began with: its opening, or what it shares with an earlier context and what was said next.
+    began with: its opening, or what it shares with an earlier context and what was said next. ``observed`` are the
+    places of the tokens of what the environment answered, where they are asked for (``Renderer.observed_roles``).
     """
 
     token_ids: list[int]
@@ -91,6 +92,7 @@ class Context:
     reply: Reply | None = None
     pieces: list[Piece] = field(default_factory=list)
     begun: int = -1
+    observed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.begun < 0:
@@ -103,7 +105,7 @@ class Context:
 
     def fork(self) -> Context:
         """Return a copy that was not sampled: all its tokens are context."""
-        return replace(self, token_ids=list(self.token_ids), pieces=[])
+        return replace(self, token_ids=list(self.token_ids), pieces=[], observed=[])
 
     def replied_by(self, conversation: Messages) -> Message | None:
         """Return the assistant's message that a conversation has where this one waits for its reply, if any."""
@@ -144,8 +146,11 @@ class Context:
         return Context(self.token_ids[: at.tokens], conversation, history, boundaries)
 
 
-def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, NDArray[np.generic]]:
-    """Return the arrays of a trajectory with these contexts, of each its tokens, or those ``to_last_reply`` alone."""
+def arrays_of(contexts: list[Context], *, to_last_reply: bool, observed: bool) -> Mapping[str, NDArray[np.generic]]:
+    """Return the arrays of a trajectory with these contexts, of each its tokens, or those ``to_last_reply`` alone.
+
+    ``observed``: with the mask of observation tokens.
+    """
     sizes = [context.replied if to_last_reply else len(context.token_ids) for context in contexts]
     starts = np.cumsum([0, *sizes])
     size = int(starts[-1])
@@ -162,6 +167,9 @@ def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, N
                 counts[where] = generation.kept_counts
                 survivors.append(generation.kept_ids)
     ids = [context.token_ids[:count] for context, count in zip(contexts, sizes, strict=True)]
+    answers = np.zeros(size if observed else 0, np.bool_)
+    for start, count, context in zip(starts, sizes, contexts, strict=False):
+        answers[[start + place for place in context.observed if place < count]] = True
     return {
         "token_ids": np.concatenate([np.zeros(0, np.int32), *(np.array(part, np.int32) for part in ids)]),
         "action_mask": turn_id >= 0,
@@ -171,6 +179,7 @@ def arrays_of(contexts: list[Context], *, to_last_reply: bool) -> Mapping[str, N
         "segment_starts": starts[:-1].astype(np.int32),
         "kept_ids": np.concatenate(survivors),
         "kept_counts": counts if len(survivors) > 1 else counts[:0],
+        "observation_mask": answers,
     }
 
 
@@ -181,5 +190,5 @@ def without_unseen(trajectory: Trajectory, limit: int) -> Trajectory:
     keep = max(int(trajectory.segment_starts[-1]) + limit, int(sampled[-1]) + 1 if sampled.size else 0)
     if size <= keep:
         return trajectory
-    arrays = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "kept_counts")
+    arrays = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "kept_counts", "observation_mask")
     return replace(trajectory, **{name: getattr(trajectory, name)[:keep] for name in arrays})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +29,9 @@ class EpisodeTokens:
     * all others have action mask 0: what a context begins with, and bridges;
     * an observation continues the context that it extends, whichever was used last; any other begins a new context
       (:meth:`observe`);
-    * a turn exists from its first sampled token on; it has one reward.
+    * a turn exists from its first sampled token on; it has one reward;
+    * where the renderer has ``observed_roles``, the tokens of what the environment answered to the last reply are
+      marked once, in the context where they first stand (:meth:`_answers`).
 
     ``tools`` are JSON schemas; ``names`` are ``episode_id``, ``group_id``, ``task_key`` and ``data_source`` of the
     trajectory; of a fork, also ``forked_from`` and ``forked_turn``. RendererError: the template rejects the opening.
@@ -160,8 +163,9 @@ class EpisodeTokens:
         context, rank = self._continued(conversation)
         # A single context that is extended has every reply. Of several, one that went on otherwise may have more.
         branch = self._branched(conversation) if context is None or len(self._contexts) > 1 else None
+        answers = self._answers(conversation)
         if context is not None and (branch is None or (branch[1].messages, -branch[1].distance) <= rank):
-            self._continue(context, conversation)
+            self._continue(context, conversation, answers)
         else:
             if context is None and last.replied_by(conversation) is not None:
                 self._renderer.warn_once(
@@ -169,7 +173,7 @@ class EpisodeTokens:
                     "an environment shows another reply than the model's in its place: it is context from then on, and "
                     "the conversation goes on in a new context of the trajectory",
                 )
-            context = self._begun(conversation, branch)
+            context = self._begun(conversation, branch, answers)
             self._contexts.append(context)
             self._phase = "ask"
         self.switched = context is not last
@@ -205,7 +209,7 @@ class EpisodeTokens:
         contexts = [context for context in self._contexts if context.pieces or (context is current and not terminated)]
         if terminated:
             contexts.sort(key=lambda context: context.pieces[-1].turn)
-        arrays: Any = arrays_of(contexts, to_last_reply=terminated)
+        arrays: Any = arrays_of(contexts, to_last_reply=terminated, observed=bool(self._renderer.observed_roles))
         return Trajectory(
             **arrays,
             turn_rewards=np.array(rewards, np.float64),
@@ -234,19 +238,38 @@ class EpisodeTokens:
                 best, rank = context, own
         return best, rank
 
-    def _continue(self, context: Context, conversation: Messages) -> None:
+    def _answers(self, conversation: Messages) -> int:
+        """Return how many messages at the end of a conversation answer a sampled reply and were not shown before.
+
+        They follow the last assistant's message, which must be a reply of this episode. The opening of the episode, or
+        of a context that shows no such reply, answers nothing.
+        """
+        if not self._renderer.observed_roles:
+            return 0
+        replied = next((i for i in reversed(range(len(conversation))) if conversation[i]["role"] == "assistant"), -1)
+        replies = [context.reply for context in self._contexts if context.reply is not None]
+        replies += [boundary.reply for context in self._contexts for boundary in context.boundaries]
+        if replied < 0 or all(reply.distance(conversation[replied]) is None for reply in reversed(replies)):
+            return 0
+        known = max(context.common(conversation) for context in self._contexts)
+        return len(conversation) - max(replied + 1, known)
+
+    def _continue(self, context: Context, conversation: Messages, answers: int) -> None:
         size = len(context.conversation) + 1
         new = conversation[size:]
         assert context.reply is not None
         history, structured = (*context.history, context.reply.shown, *new), context.reply.structured
-        following, bridge = self._following(context.token_ids, history, new, structured) if new else ([], None)
+        following = self._following(context.token_ids, history, new, structured, answers) if new else _Following([])
         context.settle(conversation[size - 1])
-        if bridge is not None:
-            self._contexts.append(Context(following, conversation, history, begun=len(following) - bridge))
+        if following.whole:
+            begun, observed = len(following.token_ids) - following.new, following.observed
+            context = Context(following.token_ids, conversation, history, begun=begun, observed=observed)
+            self._contexts.append(context)
         else:
             self._contexts.remove(context)  # it was used last now
             self._contexts.append(context)
-            context.token_ids += following
+            context.observed += [len(context.token_ids) + place for place in following.observed]
+            context.token_ids += following.token_ids
             context.conversation, context.history = conversation, history
         self._phase = "ask" if new else "over"
 
@@ -264,39 +287,61 @@ class EpisodeTokens:
                 best = context, at
         return best
 
-    def _begun(self, conversation: Messages, branch: tuple[Context, Boundary] | None) -> Context:
+    def _begun(self, conversation: Messages, branch: tuple[Context, Boundary] | None, answers: int) -> Context:
         """Return a new context for a conversation, after the reply that it branches off from."""
         if branch is None:
-            return Context(self._renderer.render(conversation, self._tools), conversation, conversation)
+            token_ids = self._renderer.render(conversation, self._tools)
+            return Context(token_ids, conversation, conversation, observed=self._observed(conversation, answers))
         (source, at), new = branch, conversation[branch[1].messages :]
         context = source.branch(at)
         context.conversation, context.history = conversation, (*context.history, *new)
-        following, bridge = self._following(context.token_ids, context.history, new, at.reply.structured)
-        if bridge is not None:
-            return Context(following, conversation, context.history)
-        context.token_ids += following
+        following = self._following(context.token_ids, context.history, new, at.reply.structured, answers)
+        if following.whole:
+            return Context(following.token_ids, conversation, context.history, observed=following.observed)
+        context.observed += [len(context.token_ids) + place for place in following.observed]
+        context.token_ids += following.token_ids
         context.begun = len(context.token_ids)
         return context
 
-    def _following(
-        self, token_ids: list[int], history: Messages, new: Messages, structured: bool
-    ) -> tuple[list[int], int | None]:
-        """Return the tokens of ``new`` after ``token_ids``, or of all of ``history``.
+    def _observed(self, history: Messages, answers: int, after: Sequence[int] = ()) -> list[int]:
+        """Return the places of the tokens of the last messages in the rendering of ``history``, from ``after`` on."""
+        if not answers:
+            return []
+        mask = self._renderer.observed_after(after, history, answers, self._tools)
+        return np.flatnonzero(mask).tolist()
 
-        If it is the latter, also how many of them ``new`` has (0 where that is not known); else ``None``.
-        """
+    def _following(
+        self, token_ids: list[int], history: Messages, new: Messages, structured: bool, answers: int
+    ) -> _Following:
+        """Return the tokens of ``new`` after ``token_ids``, or of all of ``history``; ``answers`` are observed."""
         if structured:
             following = self._renderer.following(token_ids, history, self._tools)
-            return (self._renderer.render(history, self._tools), 0) if following is None else (following, None)
-        bridge = self._renderer.bridge(new, after=token_ids[-1], tools=self._tools)
-        if not self._renderer.rewrites_history:
-            return bridge, None
-        anew = self._renderer.rewritten([*token_ids, *bridge], history, self._tools)
-        if anew is None:
-            return bridge, None
-        self._renderer.warn_once(
-            "template",
-            "the chat template rewrites earlier turns (drops reasoning or trims replies, say): where it does, the "
-            "conversation is rendered anew as a new context of the trajectory",
-        )
-        return anew, len(bridge)
+            if following is not None:
+                return _Following(following, self._observed(history, answers, token_ids))
+            whole = self._renderer.render(history, self._tools)
+            return _Following(whole, self._observed(history, answers), whole=True)
+        after = token_ids[-1]
+        bridge = self._renderer.bridge(new, after=after, tools=self._tools)
+        if self._renderer.rewrites_history:
+            anew = self._renderer.rewritten([*token_ids, *bridge], history, self._tools)
+            if anew is not None:
+                self._renderer.warn_once(
+                    "template",
+                    "the chat template rewrites earlier turns (drops reasoning or trims replies, say): where it does, "
+                    "the conversation is rendered anew as a new context of the trajectory",
+                )
+                return _Following(anew, self._observed(history, answers), whole=True, new=len(bridge))
+        if not answers:
+            return _Following(bridge)
+        mask = self._renderer.observed_in_bridge(new, answers, after=after, tools=self._tools)
+        return _Following(bridge, np.flatnonzero(mask).tolist())
+
+
+@dataclass(frozen=True)
+class _Following:
+    """The tokens of an observation."""
+
+    token_ids: list[int]
+    observed: list[int] = field(default_factory=list)  #: the places of those that the environment answered
+    whole: bool = False  #: they are of the whole conversation, in place of those before
+    new: int = 0  #: if whole: how many of them are of the new messages, 0 where that is not known

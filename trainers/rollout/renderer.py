@@ -31,6 +31,7 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -40,7 +41,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from textenvs.messages import Message, Messages, assistant, system, text_of, tool, user
+from textenvs.messages import Message, Messages, ToolCall, assistant, system, text_of, tool, user
 
 from ..chat_template import (
     PROBE_TOOLS,
@@ -57,6 +58,7 @@ from ..chat_template import (
     reasoning_of,
     show_with,
 )
+from .observed_text import Span, spans_of, with_sentinels
 
 __all__ = ["Renderer", "RendererError", "Tools"]
 
@@ -67,6 +69,8 @@ _QUESTION, _REPLY = "zqquestionqz", "zqreplyqz"
 
 # Kept at most, to be looked up instead of rendered: bridges, and openings (their siblings come soon or never).
 _KNOWN_BRIDGES, _KNOWN_OPENINGS = 4096, 256
+# What a message may say: a template that escapes texts, or changes them in another way, is seen by it.
+_OBSERVED = 'zqfirstqz "quoted" <b>\n{second} & \\last, é'
 _T = TypeVar("_T")
 
 
@@ -77,6 +81,10 @@ class Renderer:
     template's and tokenizer's own, end a reply. ``rewrites_history``: the template changes earlier turns, at least for
     some conversations. ``forms``: the form of each kind of message for the template. ``reasoning``: what the template
     supports of the model's private reasoning.
+
+    ``observed_roles``: the roles of the messages whose texts' tokens :meth:`observed_in_bridge` and
+    :meth:`observed_after` find; RendererError where the template or the tokenizer does not let them be told from what
+    the template adds.
     """
 
     stop_token_ids: tuple[int, ...]
@@ -90,6 +98,7 @@ class Renderer:
         *,
         template_kwargs: Mapping[str, Any] | None = None,
         stop_token_ids: Sequence[int] = (),
+        observed_roles: Sequence[str] = (),
     ) -> None:
         if not tokenizer.chat_template:
             raise RendererError("the tokenizer has no chat template: set tokenizer.chat_template, or use a chat model")
@@ -100,6 +109,8 @@ class Renderer:
         # Scripted users say the same few things again and again, and a template takes longer than a user's turn.
         self._bridges: dict[str, tuple[list[int], int]] = {}
         self._openings: dict[str, list[int]] = {}  # the siblings of a group open with the same words
+        self.observed_roles = frozenset(observed_roles)
+        self._observed: dict[str, list[bool]] = {}
 
         self._show = show_with(tokenizer, self._kwargs)
         self.forms = MessageForms(self._show)
@@ -123,6 +134,7 @@ class Renderer:
         own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.stop_token_ids = tuple(dict.fromkeys(map(int, (*ends, *own, *stop_token_ids))))
         self.rewrites_history = self._prove()
+        self._prove_observed()
 
     # ------------------------------------------------------------------ what the rollout calls
 
@@ -201,6 +213,31 @@ class Renderer:
             return None
         return self._control.encode(text.after(len(old)))
 
+    def observed_in_bridge(
+        self, new: Sequence[Message], answers: int, *, after: int | None, tools: Tools = None
+    ) -> list[bool]:
+        """Return which tokens of :meth:`bridge` are of the texts of the last ``answers`` messages of ``new``.
+
+        Of those with one of ``observed_roles``; no token that is in part the template's. RendererError: the template
+        changes a text.
+        """
+        key = json.dumps((new, answers, tools))
+        if (mask := self._observed.get(key)) is None:
+            talk = (user(_QUESTION), assistant(_REPLY), *new)
+            text, spans = self._text_and_spans(talk, answers, tools)
+            cut = place_of(_REPLY, text.marked) + len(_REPLY)
+            mask = self._control.inside(text.after(cut), [(begin - cut, end - cut) for begin, end in spans])
+            _remember(self._observed, key, mask, _KNOWN_BRIDGES)
+        return mask[len(mask) - len(self.bridge(new, after=after, tools=tools)) :]
+
+    def observed_after(
+        self, token_ids: Sequence[int], messages: Sequence[Message], answers: int, tools: Tools = None
+    ) -> list[bool]:
+        """Return which tokens of :meth:`following` are such, or of :meth:`render` where ``token_ids`` are none."""
+        text, spans = self._text_and_spans(messages, answers, tools)
+        cut = len(self._decode(token_ids)) if token_ids else 0
+        return self._control.inside(text.after(cut), [(begin - cut, end - cut) for begin, end in spans])
+
     def warn_once(self, about: str, message: str) -> None:
         """Log ``message`` as a warning, once for each ``about``."""
         if about not in self._warned:
@@ -210,16 +247,44 @@ class Renderer:
     # ------------------------------------------------------------------ text
 
     def _text(self, messages: Sequence[Message], tools: Tools, *, generate: bool = True) -> MarkedText:
+        (*marked, marked_tools), marks = self._marked(messages, tools)
+        return MarkedText(self._shown(marked, marked_tools, generate=generate), marks)
+
+    def _marked(self, messages: Sequence[Message], tools: Tools) -> tuple[list[Any], re.Pattern[str] | None]:
+        """Return the messages, and at last the tools, with marks for spelled control tokens, and their pattern."""
         every = self._control.pattern
         values: list[tuple[Any, re.Pattern[str]]] = [
             (message, self._turn_special if message["role"] == "assistant" else every) for message in messages
         ]
-        (*marked, marked_tools), marks = self._control.mark([*values, (tools, every)])
+        return self._control.mark([*values, (tools, every)])
+
+    def _shown(self, messages: Sequence[Message], tools: Tools, *, generate: bool = True) -> str:
         try:
-            return MarkedText(self._show(self.forms.put(marked), marked_tools, generate=generate), marks)
+            return self._show(self.forms.put(messages), tools, generate=generate)
         except RejectedError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise RejectedError(f"the chat template rejects the conversation ({roles}): {error}") from error
+
+    def _text_and_spans(self, messages: Sequence[Message], answers: int, tools: Tools) -> tuple[MarkedText, list[Span]]:
+        """Return the rendering, and where the observed texts among its last ``answers`` messages stand in it."""
+        (*marked, marked_tools), marks = self._marked(messages, tools)
+        rendered = self._shown(marked, marked_tools)
+        last = {number: marked[number] for number in range(len(marked) - answers, len(marked))}
+        sentinels = with_sentinels(
+            {number: message for number, message in last.items() if message["role"] in self.observed_roles},
+            nowhere_in=rendered,
+        )
+        probe = [{**message, "content": sentinels.get(i, message["content"])} for i, message in enumerate(marked)]
+        texts = {sentinel: text_of(marked[number]) for number, sentinel in sentinels.items()}
+        spans = spans_of(texts, self._shown(probe, marked_tools), rendered)
+        if spans is None:
+            roles = ", ".join(sorted({messages[number]["role"] for number in sentinels}))
+            raise RendererError(
+                f"the chat template changes the text of messages ({roles}), so that its tokens cannot be told from "
+                "the template's own: leave the role out of actor.observation_roles, set actor.observation_loss=0, or "
+                "use a model whose template shows such texts as they are"
+            )
+        return MarkedText(rendered, marks), spans
 
     def _bridge_text(self, new: Messages, tools: Tools) -> MarkedText:
         if not new:
@@ -276,6 +341,22 @@ class Renderer:
         if differ:
             logger.info("the chat template rewrites history in these probe conversations: %s", ", ".join(differ))
         return bool(differ)
+
+    def _prove_observed(self) -> None:
+        """Find the texts of probe messages of each observed role; RendererError where that is not possible."""
+        arguments: ToolCall = {"id": "zqcall001", "type": "function", "function": {"name": "probe", "arguments": "{}"}}
+        result = tool(_OBSERVED, "zqcall001", "probe")
+        asked = user(_QUESTION)
+        probes: list[Messages] = [
+            (asked, assistant(_REPLY), user(_OBSERVED)),
+            (asked, assistant(_REPLY), result),
+            (asked, assistant("", [arguments]), result),
+        ]
+        for talk in probes:
+            if talk[-1]["role"] in self.observed_roles:
+                with contextlib.suppress(RejectedError):  # such a conversation is an error when it comes
+                    self.forms.check(talk)
+                    self.observed_after([], talk, 1)
 
     def _probes(self) -> Iterator[tuple[str, Messages, Tools]]:
         def talk(*replies: str, query: str = "Is it so?", head: Messages = ()) -> Messages:

@@ -75,6 +75,17 @@ def some_masked_trajectories() -> list[Trajectory]:
     return [item if number % 2 else masked(item, rng) for number, item in enumerate(some_trajectories())]
 
 
+def observed(items: Sequence[Trajectory], seed: int = 9) -> list[Trajectory]:
+    """With about half of the tokens that may be observation tokens as such, in trajectories with action tokens."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for item in items:
+        mask = ~item.action_mask & (rng.random(len(item.token_ids)) < 0.5) & item.action_mask.any()
+        mask[item.segment_starts] = False
+        made.append(replace(item, observation_mask=mask))
+    return made
+
+
 def forks(items: Sequence[Trajectory], seed: int = 5) -> list[Trajectory]:
     """Return for each trajectory of at least 8 tokens another one, which differs from the middle on."""
     rng = np.random.default_rng(seed)
@@ -126,6 +137,16 @@ def naive_scores(model: Any, item: Trajectory, temperature: float) -> tuple[torc
         return torch.zeros(0), torch.zeros(0)
     logprobs, entropies = zip(*(scores[at] for at in item.actions), strict=True)
     return torch.stack(logprobs), torch.stack(entropies)
+
+
+def naive_observations(model: Any, item: Trajectory) -> torch.Tensor:
+    """Return the log-probability of each observation token at temperature 1, from the model's own logits."""
+    scores = []
+    for part in item.segments():
+        ids = torch.from_numpy(item.token_ids[part].astype(np.int64))
+        log_p = torch.log_softmax(model(input_ids=ids[None], use_cache=False).logits[0], -1)
+        scores += [log_p[i - 1, ids[i]] for i in np.flatnonzero(item.observation_mask[part])]
+    return torch.stack(scores) if scores else torch.zeros(0)
 
 
 def caught_gradients(optimizer: Any, update: Callable[[], Any]) -> tuple[dict[str, torch.Tensor], Any]:

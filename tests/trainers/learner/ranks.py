@@ -13,13 +13,18 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from learner_helpers import VOCAB, caught_gradients, forks, sections, some_masked_trajectories
+from learner_helpers import VOCAB, caught_gradients, forks, observed, sections, some_masked_trajectories
 from safetensors.torch import save_file
 
 from trainers.learner import Learner
 from trainers.models.tiny import build_model
+from trainers.trajectory import observation_offsets
 
-TRAJECTORIES = [*some_masked_trajectories(), *forks(some_masked_trajectories())]
+TRAJECTORIES = observed([*some_masked_trajectories(), *forks(some_masked_trajectories())])
+METRICS = (
+    *("loss", "entropy", "grad_norm", "tokens", "seen"),
+    *("observation_loss", "observation_nll", "observation_gradient", "observation_share"),
+)
 #: A case is called on every rank with a folder that all ranks see, and returns what can be pickled.
 Case = Callable[[Path], Any]
 
@@ -79,15 +84,18 @@ def measure(learner, trajectories=TRAJECTORIES):
     """Return a learner's results, and the gradients behind its updates, with everything whole."""
     rng = np.random.default_rng(5)
     numbers = {"a": [rng.normal(size=int(t.action_mask.sum())) for t in trajectories]}
+    total = int(observation_offsets(trajectories)[-1])
+    observations = rng.random(total) if total else None
     logprobs, entropies = learner.logprobs(trajectories, entropy=True)
     actor, metrics = caught_gradients(
-        learner.actor_optimizer, lambda: learner.update_actor(trajectories, numbers, policy_loss)
+        learner.actor_optimizer,
+        lambda: learner.update_actor(trajectories, numbers, policy_loss, observations=observations),
     )
     result = {
         "logprobs": np.concatenate(logprobs),
         "entropies": np.concatenate(entropies),
         "actor": actor,
-        "metrics": {name: metrics[name] for name in ("loss", "entropy", "grad_norm", "tokens", "seen")},
+        "metrics": {name: metrics[name] for name in METRICS if name in metrics},
         "after": np.concatenate(learner.logprobs(trajectories)),
     }
     if learner.reference is not None:

@@ -29,6 +29,7 @@ class Characters:
 
     stop_token_ids = (END,)
     rewrites_history = False
+    observed_roles = frozenset[str]()
     reasoning = TemplateReasoning()
 
     def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:

@@ -87,9 +87,21 @@ class PolicyLoss(ActorSection):
     entropy_step: float = Field(
         0.005, gt=0, description="Change of the bonus's weight per batch, with `entropy_target`."
     )
+    observation_loss: float = Field(0.0, ge=0, le=1)
+    """Weight of the cross-entropy of what the environment answered, added to the loss of every episode, whatever it
+    earned (ECHO): the policy also learns to predict its environment, which is dense where rewards are sparse. 0.005 to
+    0.05 were published; 0 is off. See docs/algorithms.md."""
+    observation_roles: tuple[Literal["tool", "user"], ...] = Field(("tool", "user"), min_length=1)
+    """Roles of the messages for `observation_loss`: of their texts, never of what the chat template adds. System
+    messages, and the messages that an episode opens with, never count."""
     use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
     kl_loss_coef: float = Field(0.001, ge=0, description="Weight of the KL in the loss.")
     kl_loss_type: KLEstimator = Field("k3", description="Estimator of the KL in the loss.")
+
+    @property
+    def observed_roles(self) -> tuple[str, ...]:
+        """The roles of the messages whose tokens ``observation_loss`` needs; none where it is off."""
+        return self.observation_roles if self.observation_loss else ()
 
     @abstractmethod
     def token_loss(
