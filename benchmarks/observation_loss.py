@@ -113,7 +113,7 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, write the results, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    weights = {"type": lambda text: [*map(float, text.split(","))], "metavar": "0,0.005,..."}
+    weights: dict[str, Any] = {"type": lambda text: [*map(float, text.split(","))], "metavar": "0,0.005,..."}
     parser.add_argument("--weights", default=[0.0, 0.005, 0.02, 0.05], **weights)
     parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
     parser.add_argument("--iterations", type=int, default=60)

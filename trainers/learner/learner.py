@@ -318,7 +318,7 @@ class Learner:
             if record:
                 own |= {"token_logprobs": logprobs.detach(), "token_entropy": entropy.detach()}
             if observed:
-                loss, more = with_observations(loss, logprobs, *observed, temperature)
+                loss, more = with_observations(loss, logprobs, observed[0], observed[1], temperature)
                 own |= more
             return loss, {**sums, **own}
 

@@ -274,7 +274,9 @@ class Renderer:
             {number: message for number, message in last.items() if message["role"] in self.observed_roles},
             nowhere_in=rendered,
         )
-        probe = [{**message, "content": sentinels.get(i, message["content"])} for i, message in enumerate(marked)]
+        probe = [message.copy() for message in marked]
+        for number, sentinel in sentinels.items():
+            probe[number]["content"] = sentinel
         texts = {sentinel: text_of(marked[number]) for number, sentinel in sentinels.items()}
         spans = spans_of(texts, self._shown(probe, marked_tools), rendered)
         if spans is None:
