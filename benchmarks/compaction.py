@@ -170,11 +170,11 @@ READ = imitation(
     steps=2000,
     lr=1e-3,
 )
-WALK = imitation(WALKS, {"id": f"{ENV}/end-v0", "weight": 5, "kwargs": {"rooms": 6}}, steps=300, lr=5e-4)
+WALK = imitation(WALKS, {"id": f"{ENV}/end-v0", "weight": 1, "kwargs": {"rooms": 6}}, steps=900, lr=5e-4)
 TRAIN = (
     *MODEL,
     *("trainer.total_iterations=40", "trainer.test_freq=5", "data.val_size=100", "trainer.keep_last_n=1"),
-    *("rollout.groups_per_batch=8", "rollout.n=8", "actor.lr=5e-4", "actor.lr_schedule=constant"),
+    *("rollout.groups_per_batch=8", "rollout.n=8", "actor.lr=5e-4", "actor.lr_schedule=cosine"),
     *("trainer.save_freq=10", "trainer.logger=[console,jsonl]"),
 )
 KINDS: dict[str, tuple[str, ...]] = {

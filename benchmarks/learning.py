@@ -10,6 +10,7 @@ The limit of time is that of the embedded engine.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -37,11 +38,22 @@ def ppo(seed: int, folder: Path, overrides: list[str]) -> None:
 
 
 def warm_start(seed: int, folder: Path, overrides: Sequence[str]) -> Path:
-    """Return the policy that this seed's run starts from, made unless it is there; one iteration is thrown away."""
-    model = folder / START
-    if not model.exists():
-        once = ("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2")
-        ppo(seed, folder, [*overrides, *once, "data.val_size=1"])
+    """Return the policy that this seed's run starts from, made unless it is there; one iteration is thrown away.
+
+    Raises:
+        SystemExit: The folder has one that was made with other options: runs that go on from it would be of neither.
+    """
+    model, record = folder / START, folder / "made_with.json"
+    made_with = [f"trainer.seed={seed}", *overrides]
+    if model.exists():
+        if record.exists() and (other := json.loads(record.read_text())) != made_with:
+            changed = sorted({*other} ^ {*made_with}) or ["the order of its options"]
+            raise SystemExit(f"{folder} was made with other options ({', '.join(changed)}): remove it, or use another")
+        return model
+    folder.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps(made_with))
+    once = ("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2")
+    ppo(seed, folder, [*overrides, *once, "data.val_size=1"])
     return model
 
 
