@@ -5,10 +5,10 @@
 
 The program is `openai-agents` (needs `make venv-agents`, run as `.venv-agents/bin/python -m benchmarks.agents`) or
 `vercel` (needs Node and `npm ci --prefix examples/agents`). It works out expressions with its tool. A policy imitates
-some episodes of a script: the tiny model from scratch, in 1,000 steps and with some answers without the tool, or SmolLM2
-(`--model smollm2`), in 16 steps. `--start` brings a policy along instead. From it `python -m trainers.ppo` trains, once
-for each seed, with the program's `own` reward, or with a `coin`, the control: 0 or 1 at random, whatever was answered.
-Both are validated on the program's own reward, on held-out expressions, at temperature 1.
+some episodes of a script: the tiny model from scratch, in 1,000 steps and with some answers without the tool, or
+SmolLM2 (`--model smollm2`), in 16 steps. `--start` brings a policy along instead. From it `python -m trainers.ppo`
+trains, once for each seed, with the program's `own` reward, or with a `coin`, the control: 0 or 1 at random, whatever
+was answered. Both are validated on the program's own reward, on held-out expressions, at temperature 1.
 
 It resumes where it was stopped, also within a run: start the same command again. The results are a JSON line for each
 run, written after it, with its curve; other runs' lines are kept.
