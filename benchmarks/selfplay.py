@@ -96,7 +96,7 @@ START = (
 TRAIN = (
     *("rollout.groups_per_batch=64", "rollout.n=1", "actor.mini_batches=1", "actor.lr=5e-4"),
     *("actor.lr_schedule=constant", "actor.entropy_coeff=0", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.1"),
-    *("data.val_size=32", "trainer.keep_last_n=1", "trainer.keep_rollouts=0"),
+    *("data.val_size=256", "trainer.keep_last_n=1", "trainer.keep_rollouts=0"),
 )
 
 
