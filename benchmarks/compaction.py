@@ -174,7 +174,7 @@ WALK = imitation(WALKS, {"id": f"{ENV}/end-v0", "weight": 1, "kwargs": {"rooms":
 TRAIN = (
     *MODEL,
     *("trainer.total_iterations=40", "trainer.test_freq=5", "data.val_size=100", "trainer.keep_last_n=1"),
-    *("rollout.groups_per_batch=8", "rollout.n=8", "actor.lr=5e-4", "actor.lr_schedule=cosine"),
+    *("rollout.groups_per_batch=8", "rollout.n=8", "actor.lr=2e-4", "actor.lr_schedule=cosine"),
     *("trainer.save_freq=10", "trainer.logger=[console,jsonl]"),
 )
 KINDS: dict[str, tuple[str, ...]] = {
