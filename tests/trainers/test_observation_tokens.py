@@ -1,4 +1,4 @@
-"""Observation tokens of episodes: those of the answers' texts alone, once each, for every style of template."""
+"""Observation tokens of episodes: the texts of the environment's answers, once, whatever the chat template."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chat_styles import STYLES, look_call, make_tokenizer, newline_merging_tokenizer, tokenizer_of, word_space_tokenizer
+from chat_styles import (
+    EACH_STYLE,
+    STYLES,
+    look_call,
+    make_tokenizer,
+    newline_merging_tokenizer,
+    tokenizer_of,
+    word_space_tokenizer,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,12 +111,22 @@ def test_mask_covers_answers_alone(name: str, kind: str, data: st.DataObject) ->
         for before, now in zip(observations, observations[1:], strict=False)
         for text in texts_of(before, now, ROLES[name])
     ]
-    got = list(runs(renderer, trajectory))
+    marked = list(runs(renderer, trajectory))
     rest = iter(texts)
-    for run in got:
+    for run in marked:
         assert any(run.strip() in text for text in rest), (run, texts)  # in order, each in a text of its own
-    if name == "chatml" and kind == "spaces":  # what is left out is white space that the template's own merges with
-        assert [run.strip() for run in got if run.strip()] == [text.strip() for text in texts if text.strip()]
+    if name == "chatml" and kind == "spaces":
+        assert [run.strip() for run in marked if run.strip()] == [text.strip() for text in texts if text.strip()]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("name", EACH_STYLE)
+def test_inner_words_are_marked(name: str, kind: str) -> None:
+    """At most the ends of a text are left out, which a tokenizer may join with the template's own signs."""
+    renderer = renderer_of(name, kind)
+    observations = [(Q,), (Q, assistant("Yes."), user("one two three"))]
+    (marked,) = runs(renderer, played(renderer, observations, ["Yes."]))
+    assert "two" in marked
 
 
 def test_mask_changes_no_token() -> None:
@@ -161,7 +179,37 @@ def test_terminated_episode_ends_with_reply() -> None:
         ),
         # The system prompt changes, so no context continues, and the reply is the policy's own.
         ([(S, Q), (system("now long"), Q, assistant("a"), user("no"))], ["a"], ["no"]),
-        # An assistant's message that the policy never said is answered.
+        # Compaction: a request joins the answer; then the last exchange is shown again, behind a summary.
+        (
+            [
+                (Q,),
+                (Q, assistant("a"), user("result and request")),
+                (user("summary: s"), assistant("a"), user("result")),
+                (user("summary: s"), assistant("a"), user("result"), assistant("b"), user("next")),
+            ],
+            ["a", "s", "b"],
+            ["result and request", "next"],
+        ),
+        # A sliding window: each observation begins anew, with the last exchange and the one before.
+        (
+            [
+                (Q,),
+                (Q, assistant("a"), user("one")),
+                (assistant("a"), user("one"), assistant("a"), user("two")),
+                (assistant("a"), user("two"), assistant("b"), user("three")),
+            ],
+            ["a", "a", "b"],
+            ["one", "two", "three"],
+        ),
+        # The window stays where it was: nothing new came.
+        ([(Q,), (Q, assistant("a"), user("one")), (S, assistant("a"), user("one"))], ["a", "b"], ["one"]),
+        # A sub-agent whose opening quotes an earlier exchange.
+        (
+            [(Q,), (Q, assistant("a"), user("no")), (S, user("such as"), assistant("a"), user("do it"))],
+            ["a", "b"],
+            ["no"],
+        ),
+        # An assistant's message that the policy never sampled is answered.
         ([(S, Q), (S, Q, assistant("edited"), user("no"))], ["a"], []),
     ],
 )

@@ -41,6 +41,7 @@ class EpisodeTokens:
         self._renderer, self._tools, self._names = renderer, tools, names
         opening = tuple(opening)
         self._contexts = [Context(renderer.render(opening, tools), opening, opening)]  # the one used last at the end
+        self._answered: list[Reply] = []  # replies whose answers are marked
         self._begin()
 
     def _begin(self) -> None:
@@ -83,7 +84,7 @@ class EpisodeTokens:
             raise RuntimeError("fork: a reply is not complete, and another episode cannot begin in the middle of one")
         child = EpisodeTokens.__new__(EpisodeTokens)
         child._renderer, child._tools, child._names = self._renderer, self._tools, names
-        child._contexts = [context.fork() for context in self._contexts]
+        child._contexts, child._answered = [context.fork() for context in self._contexts], list(self._answered)
         child._begin()
         child._phase, child._turn_start = self._phase, self._turn_start
         return child
@@ -239,20 +240,25 @@ class EpisodeTokens:
         return best, rank
 
     def _answers(self, conversation: Messages) -> int:
-        """Return how many messages at the end of a conversation answer a sampled reply and were not shown before.
+        """Return how many messages at the end of a conversation are the first answer to a sampled reply.
 
-        They follow the last assistant's message, which must be a reply of this episode. The opening of the episode, or
-        of a context that shows no such reply, answers nothing.
+        They follow the last assistant's message, which must be a reply that nothing has answered. The opening of the
+        episode, or of a context that shows no such reply, answers nothing; nor does what a context shows again.
         """
         if not self._renderer.observed_roles:
             return 0
-        replied = next((i for i in reversed(range(len(conversation))) if conversation[i]["role"] == "assistant"), -1)
-        replies = [context.reply for context in self._contexts if context.reply is not None]
-        replies += [boundary.reply for context in self._contexts for boundary in context.boundaries]
-        if replied < 0 or all(reply.distance(conversation[replied]) is None for reply in reversed(replies)):
+        last = next((i for i in reversed(range(len(conversation))) if conversation[i]["role"] == "assistant"), -1)
+        answers = len(conversation) - last - 1
+        if last < 0 or not answers:
             return 0
-        known = max(context.common(conversation) for context in self._contexts)
-        return len(conversation) - max(replied + 1, known)
+        for context in reversed(self._contexts):
+            reply = context.reply
+            if reply is None or any(reply is other for other in self._answered):
+                continue
+            if reply.distance(conversation[last]) is not None:
+                self._answered.append(reply)
+                return answers
+        return 0
 
     def _continue(self, context: Context, conversation: Messages, answers: int) -> None:
         size = len(context.conversation) + 1
