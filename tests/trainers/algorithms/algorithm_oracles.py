@@ -223,7 +223,7 @@ def graphgpo_turn(
         "goal" if solved(episode) else ending(episode, kind) or ("end", number),
     ][turn]
     std = mean([(x - mean(same)) ** 2 for x in same]) ** 0.5
-    return (earned[own] - mean(same)) / (std + eps if norm_by_std else 1.0)
+    return (earned[own] - mean(same)) / (std + eps * max(same) if norm_by_std else 1.0)
 
 
 def maxrl(episodes: list[Episode], episode: Episode) -> float:

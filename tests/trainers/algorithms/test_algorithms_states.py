@@ -146,6 +146,18 @@ def test_without_success_the_graph_says_nothing() -> None:
     assert GraphGPO().metrics(batch, []) == {"ranked": 0.0}
 
 
+@pytest.mark.parametrize("turns_left", [1, 5, 20])
+def test_progress_counts_however_far_the_goal_is(turns_left: int) -> None:
+    """Two turns in one state, of which one leads two turns farther: they are one deviation from their mean."""
+    way = [*range(100, 100 + turns_left)]
+    episodes = [walk(1, *way, success=True), walk(1, 2, 3, *way, success=True)]
+    batch = complete("graphgpo", episodes)
+    by_turn = estimate("graphgpo", batch).advantages - estimate("grpo", batch).advantages
+    direct, detour = by_turn[0], by_turn[len(way) + 1]
+    assert direct == pytest.approx(1.0, abs=1e-4)
+    assert detour == pytest.approx(-1.0, abs=1e-4)
+
+
 @forall(st.lists(st.tuples(st.lists(st.integers(0, 4), min_size=2, max_size=6), st.integers(0, 2)), max_size=6))
 def test_nearer_to_the_goal_is_never_worse(paths: list[tuple[list[int], int]]) -> None:
     """Compare all turns that began in one state: advantages are in the order of distances."""

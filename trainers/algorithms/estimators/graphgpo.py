@@ -35,8 +35,9 @@ class GraphGPO(CriticFreeEstimator, UnscaledEstimator):
     ``A = A^E + step_weight A^G``, with ``A^E`` of :class:`.GRPO`.
 
     A turn alone in its state has ``A^G = 0``, and so have all turns of a group without a solved episode; there, this is
-    GRPO. Of two turns in the same state, the one that led nearer to the goal has the greater ``A^G``. The paper's
-    ``r_succ`` is 1 here, because a deviation cancels it. A truncated episode's last turn leads to the observation that
+    GRPO. Of two turns in the same state, the one that led nearer to the goal has the greater ``A^G``. A deviation
+    cancels any factor, so ``R^G`` is relative to that of the state's best turn there: ``eps`` stays small beside it,
+    however far the goal is, and the paper's factor ``r_succ`` is not needed. A truncated episode's last turn leads to the observation that
     the episode ended in; that of a failure, to a state without a path. The environment says which episodes are solved
     (:func:`~trainers.trajectory.solved`), not the reward.
 
@@ -64,6 +65,10 @@ class GraphGPO(CriticFreeEstimator, UnscaledEstimator):
         of_episode = GRPO(norm_by_std=self.norm_by_std, truncated=self.truncated).advantages(batch)
         turns, begun, distance_after = self._progress(batch)
         of_turn = np.zeros(len(batch.turn_rewards))
+        if self.norm_by_std:  # of a multiple of the rewards: far from the goal, EPS would outweigh their deviation
+            nearest = np.full(int(begun.max(initial=-1)) + 1, np.inf)
+            np.minimum.at(nearest, begun, distance_after)
+            distance_after = distance_after - nearest[begun] - 1
         of_turn[turns] = relative(self.distance_discount ** (distance_after + 1), begun, self.norm_by_std)
         advantages = of_episode.advantages + self.step_weight * of_turn[batch.turn_of_token]
         return replace(of_episode, advantages=advantages)
