@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -12,21 +10,18 @@ from pydantic import Field
 from trainers.algorithms.batch import (
     ActionBatch,
     Advantages,
-    Anchor,
     Floats,
-    anchor_states,
     discounted_sums,
     group_states,
     kept_episodes,
-    shared_anchors,
 )
-from trainers.algorithms.estimators.base import CriticFreeEstimator, Need, UnscaledEstimator, relative
+from trainers.algorithms.estimators.anchored import AnchoredEstimator
+from trainers.algorithms.estimators.base import relative
 from trainers.algorithms.estimators.critic import gae_over
 from trainers.section import Fraction
-from trainers.trajectory import Trajectory
 
 
-class GAGPO(CriticFreeEstimator, UnscaledEstimator):
+class GAGPO(AnchoredEstimator):
     """Generalised advantage grouped policy optimisation (GAGPO, arXiv 2605.13217).
 
     The value of a state is the mean return of the group's turns that began in it, in whichever episode and at whichever
@@ -43,17 +38,9 @@ class GAGPO(CriticFreeEstimator, UnscaledEstimator):
     ``batch`` has ``anchor``; ``gamma`` and ``lam`` are of a turn.
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"anchor"})
-    unit: ClassVar = "turn"
-    compares_siblings: ClassVar = True
-    mixes_baselines: ClassVar = True
-
     adv_estimator: Literal["gagpo"] = "gagpo"
     gamma: Fraction = Field(1.0, description="Discount per turn.")
     lam: Fraction = Field(0.95, description="λ of the advantage estimation; 1 is Monte Carlo.")
-    anchor: Anchor = "observation"
-    """State in which a turn begins: the last observation, or the whole conversation (`history`)."""
-    norm_by_std: bool = Field(True, description="Divide by the group's standard deviation.")
 
     def advantages(self, batch: ActionBatch) -> Advantages:
         state, _ = group_states(batch)
@@ -70,13 +57,6 @@ class GAGPO(CriticFreeEstimator, UnscaledEstimator):
         group = batch.group[batch.episode_of_turn[turns]]
         advantages[turns] = relative(by_turn[turns], group, self.norm_by_std)
         return Advantages(advantages[batch.turn_of_token], counted[batch.episode_of_token])
-
-    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> ActionBatch:
-        """Add the states that turns began in."""
-        return replace(batch, anchor=anchor_states(episodes, self.anchor))
-
-    def metrics(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> dict[str, float]:
-        return {"anchored": float(np.mean(shared_anchors(batch)))}
 
     def returns(self, batch: ActionBatch) -> Floats:
         return discounted_sums(batch.net_turn_rewards, batch.turn_offsets, self.gamma)[batch.turn_of_token]

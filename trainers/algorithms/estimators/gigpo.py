@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -12,21 +11,18 @@ from pydantic import Field
 from trainers.algorithms.batch import (
     ActionBatch,
     Advantages,
-    Anchor,
     Floats,
-    anchor_states,
     discounted_sums,
     group_states,
     kept_episodes,
-    shared_anchors,
 )
-from trainers.algorithms.estimators.base import CriticFreeEstimator, Need, UnscaledEstimator, relative, totals
+from trainers.algorithms.estimators.anchored import AnchoredEstimator
+from trainers.algorithms.estimators.base import relative, totals
 from trainers.algorithms.estimators.grpo import GRPO
 from trainers.section import Fraction
-from trainers.trajectory import Trajectory
 
 
-class GiGPO(CriticFreeEstimator, UnscaledEstimator):
+class GiGPO(AnchoredEstimator):
     """Group-in-group policy optimisation (GiGPO, arXiv 2505.10978): the episode among its group, the turn in its state.
 
     ``A_t = A^E + step_weight A^S_t``. ``A^E`` is :class:`.GRPO`'s. For ``A^S_t``, the turns of the group that began in
@@ -40,17 +36,9 @@ class GiGPO(CriticFreeEstimator, UnscaledEstimator):
     ``omega``, at least 0 (there 1).
     """
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"anchor"})
-    unit: ClassVar = "turn"
-    compares_siblings: ClassVar = True
-    mixes_baselines: ClassVar = True
-
     adv_estimator: Literal["gigpo"] = "gigpo"
     gamma: Fraction = Field(1.0, description="Discount per turn.")
     step_weight: float = Field(1.0, ge=0, description="Weight of the comparison of turns.")
-    anchor: Anchor = "observation"
-    """State in which a turn begins: the last observation, or the whole conversation (`history`)."""
-    norm_by_std: bool = Field(True, description="Divide by the group's standard deviation.")
 
     def advantages(self, batch: ActionBatch) -> Advantages:
         state, _ = group_states(batch)
@@ -62,13 +50,6 @@ class GiGPO(CriticFreeEstimator, UnscaledEstimator):
         of_turn[turns] = relative(to_go[turns], state[turns], self.norm_by_std)
         advantages = of_episode.advantages + self.step_weight * of_turn[batch.turn_of_token]
         return replace(of_episode, advantages=advantages)
-
-    def complete(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> ActionBatch:
-        """Add the states that turns began in."""
-        return replace(batch, anchor=anchor_states(episodes, self.anchor))
-
-    def metrics(self, batch: ActionBatch, episodes: Sequence[Trajectory]) -> dict[str, float]:
-        return {"anchored": float(np.mean(shared_anchors(batch)))}
 
     def returns(self, batch: ActionBatch) -> Floats:
         return totals(batch)[batch.episode_of_token]

@@ -12,19 +12,19 @@ from pydantic import Field
 from trainers.algorithms.batch import (
     ActionBatch,
     Advantages,
-    Anchor,
     Floats,
     Ints,
     group_states,
     kept_episodes,
     visited_states,
 )
-from trainers.algorithms.estimators.base import CriticFreeEstimator, Need, UnscaledEstimator, relative, totals
+from trainers.algorithms.estimators.anchored import AnchoredEstimator
+from trainers.algorithms.estimators.base import Need, relative, totals
 from trainers.algorithms.estimators.grpo import GRPO
 from trainers.trajectory import Trajectory, solved
 
 
-class GraphGPO(CriticFreeEstimator, UnscaledEstimator):
+class GraphGPO(AnchoredEstimator):
     """Graph-based group policy optimisation (GraphGPO, arXiv 2605.26684): the turn by the progress that it made.
 
     The states that a group met are the nodes of a graph, and its turns the edges, from the state that a turn began in
@@ -37,9 +37,9 @@ class GraphGPO(CriticFreeEstimator, UnscaledEstimator):
     A turn alone in its state has ``A^G = 0``, and so have all turns of a group without a solved episode; there, this is
     GRPO. Of two turns in the same state, the one that led nearer to the goal has the greater ``A^G``. A deviation
     cancels any factor, so ``R^G`` is relative to that of the state's best turn there: ``eps`` stays small beside it,
-    however far the goal is, and the paper's factor ``r_succ`` is not needed. A truncated episode's last turn leads to the observation that
-    the episode ended in; that of a failure, to a state without a path. The environment says which episodes are solved
-    (:func:`~trainers.trajectory.solved`), not the reward.
+    however far the goal is, and the paper's factor ``r_succ`` is not needed. A truncated episode's last turn leads to
+    the observation that the episode ended in; that of a failure, to a state without a path. The environment says which
+    episodes are solved (:func:`~trainers.trajectory.solved`), not the reward.
 
     Biased: by the deviations, and because a distance is that of the group's best continuation, not of the mean one. The
     paper assumes transitions without chance.
@@ -49,17 +49,11 @@ class GraphGPO(CriticFreeEstimator, UnscaledEstimator):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"anchor", "solved"})
-    unit: ClassVar = "turn"
-    compares_siblings: ClassVar = True
-    mixes_baselines: ClassVar = True
 
     adv_estimator: Literal["graphgpo"] = "graphgpo"
     distance_discount: float = Field(0.1, gt=0, lt=1)
     """Discount of a turn's progress for each turn that is left to the goal (ω)."""
     step_weight: float = Field(1.0, ge=0, description="Weight of the comparison of turns.")
-    anchor: Anchor = "observation"
-    """State in which a turn begins: the last observation, or the whole conversation (`history`)."""
-    norm_by_std: bool = Field(True, description="Divide by the group's standard deviation.")
 
     def advantages(self, batch: ActionBatch) -> Advantages:
         of_episode = GRPO(norm_by_std=self.norm_by_std, truncated=self.truncated).advantages(batch)
