@@ -29,8 +29,9 @@ from textenvs.two_sides import TwoSides
 from textenvs.users.llm import LLMUser
 
 from ..chat_template import Tools
+from ..config.checks import several_roles_checks
 from ..config.rollout import EnvSection, PlayedEnvSection, TrainDataSection
-from ..config.schema import PPOConfig, several_roles_checks
+from ..config.schema import PPOConfig
 from ..rollout.curriculum import measure_openings
 from ..rollout.environments import Backend, EnvSpec, tools_of
 from ..rollout.renderer import Renderer

@@ -19,10 +19,11 @@ from textenvs.text import excerpt, reader_may_leave
 from ..compat.verl.rules import NOTHING, TABLES
 from ..compat.verl.translate import Table, take_flags, translate
 from ..config.base import RunConfig
+from ..config.checks import TASK_FILES
 from ..config.describe import Key, all_keys, groups, help_text, is_key, key_at
 from ..config.model import BFLOAT16, Bfloat16, ModelSection, multiplies_bfloat16, newest_model_of, planned_bfloat16
 from ..config.reward_model import ClassifierModelSection, sections_of
-from ..config.schema import TASK_FILES, PPOConfig
+from ..config.schema import PPOConfig
 from ..config.settings import COMMAND_LINE, Report, Setting, extract_flags, from_arguments, from_file
 from ..config.unread import no_effect
 from ..config.yaml12 import dump

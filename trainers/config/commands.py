@@ -10,11 +10,11 @@ from pydantic import Field
 from ..section import Problems, Section
 from . import unread
 from .base import RunConfig
+from .checks import engine_checks, template_checks
 from .engine import Engine, TorchEngineSection
 from .model import Bfloat16, multiplies_bfloat16, native_dtype
 from .reward_model import RewardFunctionSection
 from .running import RayInitSection
-from .schema import engine_checks, template_checks
 
 
 class PromptsSection(Section):
