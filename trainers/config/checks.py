@@ -238,6 +238,9 @@ def several_roles_checks(config: PPOSections, side: str) -> Problems:
     }
     for name in (name for name, value in later.items() if value):
         yield name, f"does not go with {side}: it scores or continues an assistant's turns"
+    if config.actor.observation_loss:
+        text = "there, answers are replies of the policy or of its partner, good and bad ones: it would imitate them"
+        yield "actor.observation_loss", f"does not go with {side}: {text}"
 
 
 def template_checks(names: Iterable[str]) -> Problems:
@@ -442,6 +445,8 @@ def relative_length_checks(config: PPOSections) -> Problems:
             continue
         if config.rollout.n == 1:
             yield key, "compares the successes of a group: rollout.n must be at least 2"
+        if config.rollout.filter_zero_variance:
+            yield key, "compares groups in which all succeed, too, which rollout.filter_zero_variance=true would drop"
         if estimator == "fork":
             yield key, "does not go with algorithm.adv_estimator=fork, whose forks are parts of episodes"
         if estimator == "gdpo":

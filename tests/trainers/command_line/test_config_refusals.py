@@ -184,6 +184,8 @@ overlong_buffer.len=8 -> overlong_buffer.len: has no effect without overlong_buf
 OVERLONG rollout.max_response_tokens=null -> rollout.max_response_tokens: is null; overlong_buffer
 OVERLONG rollout.max_response_tokens=7 -> overlong_buffer.len: is 8; it is at most rollout.max_response_tokens=7
 relative_length.tokens=0.1 rollout.n=1 algorithm.adv_estimator=gae -> relative_length.tokens: compares the successes
+relative_length.tokens=0.1 rollout.filter_zero_variance=true -> relative_length.tokens: compares groups in which all
+BOTH actor.observation_loss=0.01 -> actor.observation_loss: does not go with env.train_side=both: there, answers are
 relative_length.turns=0.1 algorithm.adv_estimator=gdpo -> relative_length.turns: does not go with
 relative_length.turns=0.1 algorithm.adv_estimator=fork -> relative_length.turns: does not go with
 OVERLONG rollout.max_response_tokens=8 LOOK -> overlong_buffer.enable: would charge the last turn alone
