@@ -1,7 +1,7 @@
 """CreditBench: which advantage estimator gives turns the credit that they have?
 
     python -m benchmarks.credit [--tasks clarify,...] [--policies imitated,trained] [--turns 2000]
-                                [--folder FOLDER] [--data FOLDER] [--results FILE]
+                                [--folder FOLDER] [--data FOLDER]
     python -m benchmarks.credit --score module:Class     another estimator, against the stored truth
     python -m benchmarks.credit --report                 what is there
 
@@ -48,15 +48,21 @@ def main() -> int:
     ):
         if unknown := [name for name in chosen if name not in known]:
             parser.error(f"{key}: {unknown[0]!r} is not one of {', '.join(known)}")
+    try:
+        list(score.estimates(options.score))
+    except ValueError as error:
+        parser.error(f"--score: {error}")
     options.folder.mkdir(parents=True, exist_ok=True)
     options.data.mkdir(parents=True, exist_ok=True)
     settings = [policies.Setting(task, policy) for task in options.tasks for policy in options.policies]
     for setting in settings:
         path = options.data / f"{setting.name}.parquet"
-        if not (options.report or options.score or path.exists()):
+        if not (options.report or options.score) and (not path.exists() or truth.turns_in(path) < options.turns):
             make(setting, options.folder, options.turns, path)
         if path.exists():
-            show(setting, path, options)
+            show(setting, path, options.score)
+        else:
+            print(f"{setting.name}: no truth in {options.data}; the command without --score and --report makes it")
     return 0
 
 
@@ -68,13 +74,12 @@ def make(setting: policies.Setting, folder: Path, turns: int, path: Path) -> Non
     truth.joined(setting, folder, path)
 
 
-def show(setting: policies.Setting, path: Path, options: argparse.Namespace) -> None:
-    """Print a setting's tables; write them beside the truth, unless they are of another estimator."""
+def show(setting: policies.Setting, path: Path, extra: str | None) -> None:
+    """Print a setting's tables, of the estimator ``extra`` or of all; write those of all beside the truth."""
     batches = truth.read(path)
     row: dict[str, Any] = {"task": setting.task, "policy": setting.policy, "facts": score.facts(batches)}
     row["estimators"] = {
-        name: score.scores(score.turns_of(batches, estimate, forks))
-        for name, estimate, forks in score.estimates(options.score)
+        name: score.scores(score.turns_of(batches, estimate, forks)) for name, estimate, forks in score.estimates(extra)
     }
     print(f"\n{setting.name}")
     for name, value in row["facts"].items():
@@ -83,7 +88,7 @@ def show(setting: policies.Setting, path: Path, options: argparse.Namespace) -> 
     for name, measures in row["estimators"].items():
         wrong, cosine = (_interval(measures[key]) for key in ("wrong", "cosine"))
         print(f"  {name:<28} {wrong:>22} {measures['silent'][0]:8.3f} {cosine:>22} {measures['rank'][0]:8.3f}")
-    if options.score is None:
+    if extra is None:
         row |= {"python": platform.python_version(), "torch": version("torch"), "machine": platform.machine()}
         path.with_suffix(".json").write_text(json.dumps(row, indent=1) + "\n")
 

@@ -15,12 +15,14 @@ from trainers.algorithms.baselines import RoleBaselines
 from trainers.algorithms.batch import ActionBatch, anchor_states, shared_anchors
 from trainers.algorithms.estimators import ESTIMATORS, RAE, Estimator, Fork
 from trainers.algorithms.estimators.base import totals
+from trainers.rewards.credit_assignment import redistribution
 from trainers.trajectory import solved
 
-from .truth import FOR_ESTIMATES, Floats, Measured
+from .truth import FOR_ESTIMATES, SIZE, Floats, Measured
 
-#: A turn's advantage is clear where it is so many standard errors from 0.
-CLEAR = 1.96
+#: A turn's advantage is clear where it is so many standard errors from 0. At 2, one turn in twenty without any effect
+#: would be clear, with a random sign, and a perfect estimator wrong about half of them.
+CLEAR = 3.0
 #: Resamplings of groups for an interval of 95 %.
 DRAWS = 1000
 #: What needs an episode that is not in the data: a greedy one of each task.
@@ -40,12 +42,15 @@ def by_estimator(section: Estimator) -> Estimate:
     roles = RoleBaselines()
 
     def estimate(measured: Measured) -> Floats:
-        batch = measured.actions
+        batch, episodes = measured.actions, measured.episodes
+        if section.reward_credit != "as_earned":
+            episodes = [*map(redistribution(section.reward_credit, section.reward_credit_decay), episodes)]
+            batch = ActionBatch.from_trajectories(episodes, values=measured.values, bootstrap=measured.bootstrap)
         if isinstance(section, RAE):
             names = [""] * batch.num_episodes
             counted = np.ones(batch.num_episodes, np.bool_)
             batch = replace(batch, role_baseline=roles.observe(names, totals(batch), counted, section.decay))
-        result = section.advantages(section.complete(batch, measured.episodes))
+        result = section.advantages(section.complete(batch, episodes))
         of_turn = batch.turn_of_token
         sums = np.bincount(of_turn, np.where(result.policy_mask, result.advantages, 0.0), len(batch.turn_rewards))
         return sums / np.bincount(of_turn, minlength=len(batch.turn_rewards))
@@ -92,7 +97,7 @@ def _with_forks(measured: Measured, count: int) -> ActionBatch:
 
 
 def again(measured: Measured) -> Floats:
-    """Return the advantages by the other half of the forks: what a perfect estimator would reach, with that noise."""
+    """Return the advantages by half of the forks: what an estimator without bias reaches, with that noise."""
     return measured.advantages(slice(FOR_ESTIMATES, None, 2))[0]
 
 
@@ -103,7 +108,10 @@ def estimates(extra: str | None = None) -> Iterator[tuple[str, Estimate, str]]:
     """
     if extra is not None:
         module, _, name = extra.partition(":")
-        kind = getattr(importlib.import_module(module), name)
+        try:
+            kind = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"{extra} cannot be imported, as module:Class: {error}") from error
         if not (isinstance(kind, type) and issubclass(kind, Estimator)):
             raise ValueError(f"{extra} is no estimator: a class that extends trainers.algorithms.estimators.Estimator")
         yield extra, by_estimator(kind.model_validate({})), "all"
@@ -115,7 +123,7 @@ def estimates(extra: str | None = None) -> Iterator[tuple[str, Estimate, str]]:
         yield name, by_estimator(ESTIMATORS[keys["adv_estimator"]](**keys)), "all"
     for count in (1, 2, FOR_ESTIMATES):
         yield f"fork, {count}", by_forks(count), "all"
-    yield "other half of the forks", again, "half"
+    yield "half of the forks, against the other half", again, "half"
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +213,8 @@ def facts(batches: Sequence[Measured]) -> dict[str, float]:
     return {
         "turns": len(truth),
         "episodes": sum(len(one.episodes) for one in batches),
+        "episodes left out, with a fork that failed": 1
+        - sum(len(one.episodes) for one in batches) / (len(batches) * SIZE),
         "solved": float(np.mean([solved(t) for one in batches for t in one.episodes])),
         "return": float(np.mean([t.total_reward for one in batches for t in one.episodes])),
         "turns an episode": len(truth) / sum(len(one.episodes) for one in batches),

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from trainers.algorithms.batch import ActionBatch, gather
 from trainers.ppo import publish
 from trainers.rollout.collector import Batch
-from trainers.trajectory import Status, Trajectory, from_table, to_table
+from trainers.trajectory import Trajectory, from_table, to_table
 
 from .policies import CRITIC, TRAIN, Setting, started, train
 
@@ -34,6 +34,7 @@ Floats = NDArray[np.float64]
 FORKS, FOR_ESTIMATES = 36, 4
 #: Groups of a batch, and episodes of a group.
 GROUPS, SIBLINGS = 8, 8
+SIZE = GROUPS * SIBLINGS
 #: What a table has beside the columns of trajectories.
 FORK_REWARDS, FORK_TOKENS, BATCH, VALUES, BOOTSTRAP = "fork_rewards", "fork_tokens", "batch", "values", "bootstrap"
 _EXTRA = pa.schema(
@@ -92,7 +93,7 @@ def measure(setting: Setting, folder: Path, turns: int) -> None:
 
 
 async def _measure(setting: Setting, folder: Path, turns: int) -> None:
-    there = sum(pq.read_metadata(path).num_rows and _turns(path) for path in shards(setting, folder))
+    there = sum(map(turns_in, shards(setting, folder)))
     if there >= turns:
         return
     number = len(shards(setting, folder))
@@ -103,12 +104,17 @@ async def _measure(setting: Setting, folder: Path, turns: int) -> None:
             while there < turns:
                 batch = await run.collector.next_batch()
                 path = folder / f"{setting.name}-batch-{number:03d}.parquet"
-                write(_table(batch, number), path)
-                there, number = there + _turns(path), number + 1
+                table = _table(batch, number)
+                if not table.num_rows:
+                    failures = "; ".join(batch.problems.values()) or "no reason is known"
+                    raise RuntimeError(f"{setting.name}: no episode of a batch has all of its forks ({failures})")
+                write(table, path)
+                there, number = there + turns_in(path), number + 1
                 await publish(run, batch)  # the same weights: the next batch waits for an update
 
 
-def _turns(path: Path) -> int:
+def turns_in(path: Path) -> int:
+    """Return the number of turns in a file."""
     return sum(map(len, pq.read_table(path, columns=["turn_rewards"])["turn_rewards"].to_pylist()))
 
 
@@ -155,10 +161,13 @@ def write(table: pa.Table, path: Path, **options: Any) -> None:
 
 
 def _whole(root: Trajectory, forks: dict[tuple[str, int], list[Trajectory]]) -> bool:
-    """Return whether all forks of an episode's turns are there, and no context was full: there is no value beyond."""
-    found = [forks.get((root.episode_id, turn), []) for turn in range(root.num_turns)]
-    whole = [one for at in found for one in (root, *at) if one.status is not Status.TRUNCATED_CONTEXT]
-    return all(len(at) == FORKS for at in found) and len(whole) == len(found) * (1 + FORKS) and bool(found)
+    """Return whether all forks of all turns of an episode ended well.
+
+    Ends by a budget or a full context are part of what the policy is worth there, as in training.
+    """
+    return root.num_turns > 0 and all(
+        len(forks.get((root.episode_id, turn), ())) == FORKS for turn in range(root.num_turns)
+    )
 
 
 def add_values(setting: Setting, folder: Path) -> None:

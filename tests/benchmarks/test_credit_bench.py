@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from trajectories import trajectory_of, turns_of
 
+from benchmarks.credit import __main__ as command
 from benchmarks.credit import score, truth
 from benchmarks.credit.policies import Setting
 from trainers.algorithms.batch import ActionBatch, Advantages
-from trainers.algorithms.estimators import RLOO, Estimator, Fork
+from trainers.algorithms.estimators import RLOO, Estimator, Fork, TurnGRPO
 from trainers.algorithms.estimators.fork import fork_values
 from trainers.trajectory import Trajectory
 
@@ -53,27 +54,27 @@ def exact(measured: truth.Measured) -> np.ndarray:
 def test_advantages_are_differences_of_values() -> None:
     """All forks count where all are asked for; the variance of a turn is that of the two means that it has."""
     measured = task(np.random.default_rng(0), forks=12)
-    found, variance = measured.advantages(slice(None))
-    np.testing.assert_allclose(found, exact(measured))
+    advantages, variance = measured.advantages(slice(None))
+    np.testing.assert_allclose(advantages, exact(measured))
     one = measured.fork_returns.var(1, ddof=1) / 12
-    last = np.arange(len(found)) % TURNS == TURNS - 1
+    last = np.arange(len(advantages)) % TURNS == TURNS - 1
     expected = one + np.where(last, 0.0, np.roll(one, -1))
     np.testing.assert_allclose(variance.mean(), expected.mean(), rtol=0.12)  # one sample more, of the usual variance
 
 
 def test_the_variance_is_right_and_never_zero() -> None:
-    """Over many truths of the same episodes the errors have the variance that is told; equal forks leave some."""
+    """Over many truths of the same episodes the errors have the variance that is returned; equal forks leave some."""
     rng = np.random.default_rng(1)
     base = task(rng, forks=8)
-    estimates, told = [], []
+    estimates, variances = [], []
     for _ in range(200):
         shape = base.fork_returns.shape
         means = base.fork_returns.mean(1, keepdims=True)
         again = replace(base, fork_rewards=[[[x] for x in row] for row in means + rng.normal(size=shape)])
-        found, variance = again.advantages(slice(None))
-        estimates.append(found)
-        told.append(variance)
-    ratio = np.mean(told) / np.var(estimates, axis=0, ddof=1).mean()
+        advantages, variance = again.advantages(slice(None))
+        estimates.append(advantages)
+        variances.append(variance)
+    ratio = np.mean(variances) / np.var(estimates, axis=0, ddof=1).mean()
     assert 0.9 < ratio < 1.3
     equal = [[[1.0]] * 8 if number % 2 else row for number, row in enumerate(base.fork_rewards)]
     assert (replace(base, fork_rewards=equal).advantages(slice(None))[1] > 0).all()
@@ -82,14 +83,14 @@ def test_the_variance_is_right_and_never_zero() -> None:
 def test_perfect_opposite_and_silent_estimates() -> None:
     """The truth itself is never wrong, its opposite always is, and 0 is silent; the rank is 1 of any rising map."""
     turns = score.turns_of([task(np.random.default_rng(2), forks=40)], lambda one: one.advantages()[0] ** 3, "all")
-    found = score.scores(turns)
-    assert (found["wrong"][0], found["silent"][0]) == (0.0, 0.0)
-    assert found["rank"][0] == pytest.approx(1.0)
+    scores = score.scores(turns)
+    assert (scores["wrong"][0], scores["silent"][0]) == (0.0, 0.0)
+    assert scores["rank"][0] == pytest.approx(1.0)
     opposite = score.scores(replace(turns, estimate=-turns.truth))
     assert opposite["wrong"][0] == 1.0
     assert opposite["rank"][0] == pytest.approx(-1.0)
     assert score.scores(replace(turns, estimate=np.zeros_like(turns.truth)))["silent"][0] == 1.0
-    for low, high in (found[name][1:] for name in found):
+    for low, high in (measure[1:] for measure in scores.values()):
         assert low <= high
 
 
@@ -100,7 +101,7 @@ def test_cosine_ignores_noise_of_truth(forks: int) -> None:
     true = rng.normal(size=20_000)
     estimate = true + rng.normal(size=len(true))
     noisy = true + rng.normal(size=len(true)) * 2.0 / np.sqrt(forks)
-    turns = score.Turns(noisy, np.full(len(true), 4.0 / forks), estimate, np.arange(len(true)) // TURNS)
+    turns = score.Turns(noisy, np.full(len(true), 4.0 / forks), estimate, np.arange(len(true)) // 100)
     expected = np.dot(true, estimate) / np.linalg.norm(true) / np.linalg.norm(estimate)
     assert score.scores(turns)["cosine"][0] == pytest.approx(expected, abs=0.02)
 
@@ -163,5 +164,55 @@ def test_another_estimator_is_scored() -> None:
     plain = score.scores(score.turns_of([measured], score.by_estimator(RLOO(baseline="group")), "all"))
     assert name.endswith(":Twice")
     assert own["cosine"] == pytest.approx(plain["cosine"])
-    with pytest.raises(ValueError, match="is no estimator"):
-        list(score.estimates(f"{__name__}:task"))
+    for name, message in ((f"{__name__}:task", "is no estimator"), ("Twice", "as module:Class"), ("no:No", "no")):
+        with pytest.raises(ValueError, match=message):
+            list(score.estimates(name))
+
+
+def test_credit_assignment_is_applied() -> None:
+    """With all rewards moved to the last turn, turns that paid at once are judged by what followed."""
+    rng = np.random.default_rng(9)
+    measured = task(rng, forks=truth.FOR_ESTIMATES + 2)
+    paid = [replace(one, turn_rewards=rng.normal(size=TURNS)) for one in measured.episodes]
+    measured = replace(measured, episodes=paid)
+    as_earned, last = (score.by_estimator(TurnGRPO(reward_credit=way))(measured) for way in ("as_earned", "last"))
+    moved = [replace(one, turn_rewards=np.array([0.0, 0.0, one.total_reward])) for one in paid]
+    np.testing.assert_allclose(last, score.by_estimator(TurnGRPO())(replace(measured, episodes=moved)))
+    assert not np.allclose(as_earned, last)
+
+
+def test_clear_turns_without_effect_are_rare() -> None:
+    """Where most turns do nothing, an estimate that is nearly exact is wrong about few of the clear ones."""
+    rng = np.random.default_rng(10)
+    true = np.where(rng.random(40_000) < 0.1, rng.choice([-1.0, 1.0], 40_000), 0.0)
+    error = np.full(len(true), 0.01)
+    noisy, estimate = (true + rng.normal(size=len(true)) * size for size in (0.1, 0.01))
+    scores = score.scores(score.Turns(noisy, error, estimate, np.arange(len(true)) // 100))
+    assert scores["wrong"][0] < 0.02
+
+
+def test_stored_truth_is_extended_and_missing_one_reported(tmp_path: Path, monkeypatch, capsys) -> None:
+    """More turns are made where fewer are there; `--score` without a truth says so, and a wrong class ends with 2."""
+    made: list[int] = []
+
+    def make(setting: Setting, folder: Path, turns: int, path: Path) -> None:
+        made.append(turns)
+        truth.write(truth.table_of(task(np.random.default_rng(0), forks=truth.FOR_ESTIMATES + 2), 0), path)
+
+    monkeypatch.setattr(command, "make", make)
+    monkeypatch.setattr(command, "show", lambda *_: None)
+
+    def run(*words: str) -> int:
+        places = ["--folder", str(tmp_path), "--data", str(tmp_path / "data")]
+        monkeypatch.setattr("sys.argv", ["credit", "--tasks", "clarify", "--policies", "trained", *places, *words])
+        return command.main()
+
+    assert run("--report") == 0
+    assert "no truth in" in capsys.readouterr().out
+    run("--turns", "400")
+    run("--turns", "400")
+    run("--turns", "4000")
+    assert made == [400, 4000]
+    with pytest.raises(SystemExit):
+        run("--score", "Twice")
+    assert "as module:Class" in capsys.readouterr().err
