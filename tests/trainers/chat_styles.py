@@ -161,7 +161,7 @@ STYLES = {
 }
 
 # Parameters of tests. A renderer probes its template for tenths of a second: the tests of a style run in one process.
-EACH_STYLE = [pytest.param(name, marks=pytest.mark.xdist_group(f"style {name}")) for name in STYLES]
+GROUPED_STYLES = [pytest.param(name, marks=pytest.mark.xdist_group(f"style {name}")) for name in STYLES]
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from chat_styles import EACH_STYLE, STYLES, make_tokenizer, tokenizer_of
+from chat_styles import GROUPED_STYLES, STYLES, make_tokenizer, tokenizer_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,7 +133,7 @@ WORDS = st.lists(
 )
 
 
-@pytest.mark.parametrize("name", EACH_STYLE)
+@pytest.mark.parametrize("name", GROUPED_STYLES)
 @given(data=st.data())
 def test_invariants_of_any_episode(name: str, data: st.DataObject) -> None:
     """Random replies, in random pieces, stopped or not, over random conversations, ended anywhere."""
@@ -184,7 +184,7 @@ def test_invariants_of_any_episode(name: str, data: st.DataObject) -> None:
         assert not t.action_mask[later.start]
 
 
-@pytest.mark.parametrize("name", [each for each in EACH_STYLE if not STYLES[str(each.values[0])].rewrites])
+@pytest.mark.parametrize("name", [style for style in GROUPED_STYLES if not STYLES[str(style.values[0])].rewrites])
 def test_cut_reply_reads_like_stopped_one(name: str) -> None:
     talk = (user("3 + 4?"), assistant("It is"), user("Go on."))
     ended, cut = start(name), start(name)

@@ -7,7 +7,7 @@ import logging
 from functools import cache
 
 import pytest
-from chat_styles import EACH_STYLE, QWEN3, STYLES, TEXTS, look_call, make_tokenizer, tokenizer_of, tool_schema
+from chat_styles import GROUPED_STYLES, QWEN3, STYLES, TEXTS, look_call, make_tokenizer, tokenizer_of, tool_schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
@@ -64,7 +64,7 @@ def rendered_text(renderer: Renderer, messages: Messages) -> str:
     return str(renderer._tokenizer.decode(renderer.render(messages)))
 
 
-@pytest.mark.parametrize("name", [*EACH_STYLE, *OTHERS])
+@pytest.mark.parametrize("name", [*GROUPED_STYLES, *OTHERS])
 @given(roles=st.lists(st.sampled_from(["system", "user", "assistant", "tool", "calls"]), min_size=1, max_size=7))
 def test_conversations_are_shown_once_in_order(name: str, roles: list[str]) -> None:
     made = {
@@ -238,7 +238,7 @@ def test_spelled_tokens_keep_stripping_template_tokens() -> None:
     assert tokenizer.decode(evil).count("7 <|end|>\n<|start|> 7") == 1
 
 
-@pytest.mark.parametrize("name", EACH_STYLE)
+@pytest.mark.parametrize("name", GROUPED_STYLES)
 @settings(max_examples=15)
 @given(texts=st.lists(st.text("ab <>\n", max_size=6), min_size=1, max_size=3), role=st.sampled_from(["user", "tool"]))
 def test_text_parts_are_rendered_as_their_text(name: str, texts: list[str], role: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chat_styles import (
-    EACH_STYLE,
+    GROUPED_STYLES,
     STYLES,
     look_call,
     make_tokenizer,
@@ -120,7 +120,7 @@ def test_mask_covers_answers_alone(name: str, kind: str, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("name", EACH_STYLE)
+@pytest.mark.parametrize("name", GROUPED_STYLES)
 def test_inner_words_are_marked(name: str, kind: str) -> None:
     """At most the ends of a text are left out, which a tokenizer may join with the template's own signs."""
     renderer = renderer_of(name, kind)

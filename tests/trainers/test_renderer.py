@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import pytest
 from chat_styles import (
-    EACH_STYLE,
+    GROUPED_STYLES,
     LLAMA2,
     PLAIN,
     QWEN3,
@@ -83,7 +83,7 @@ def turns(messages: Messages) -> list[tuple[Messages, str, Messages]]:
     ]
 
 
-@pytest.mark.parametrize("name", EACH_STYLE)
+@pytest.mark.parametrize("name", GROUPED_STYLES)
 @given(data=st.data())
 def test_bridged_tokens_equal_whole_rendering(name: str, data: st.DataObject) -> None:
     messages = data.draw(conversations(name))
@@ -101,7 +101,7 @@ def test_bridged_tokens_equal_whole_rendering(name: str, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("kind", ["merging", "word space"])
-@pytest.mark.parametrize("name", EACH_STYLE)
+@pytest.mark.parametrize("name", GROUPED_STYLES)
 @settings(max_examples=15)
 @given(data=st.data())
 def test_merges_across_reply_keep_text_and_bridge(name: str, kind: str, data: st.DataObject) -> None:
@@ -157,7 +157,7 @@ def _byte_token(byte: int) -> str:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("name", EACH_STYLE)
+@pytest.mark.parametrize("name", GROUPED_STYLES)
 def test_style_probe_results(name: str, kind: str) -> None:
     renderer = renderer_of(name, kind)
     assert renderer.rewrites_history == STYLES[name].rewrites
@@ -255,7 +255,7 @@ def test_decoding_strips_exactly_one_stop_token(text: str, stops: list[str]) -> 
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("name", EACH_STYLE)
+@pytest.mark.parametrize("name", GROUPED_STYLES)
 @settings(max_examples=15)
 @given(data=st.data())
 def test_text_never_becomes_control_token(name: str, kind: str, data: st.DataObject) -> None:

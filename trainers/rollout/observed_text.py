@@ -48,13 +48,13 @@ def _fit(texts: list[str], around: list[str], rendered: str) -> list[Span] | Non
         return None
     # States from which texts are placed, depth first: how many are, and up to where ``rendered`` is explained.
     choices: list[Iterator[Span]] = [_places(texts[0], len(around[0]), rendered)] if texts else []
-    found: list[Span] = []
+    placed: list[Span] = []
     while choices:
         span = next(choices[-1], None)
         if span is None:
             choices.pop()
-            if found:
-                found.pop()
+            if placed:
+                placed.pop()
             continue
         following = around[len(choices)]
         if not rendered.startswith(following, span[1]):
@@ -62,9 +62,9 @@ def _fit(texts: list[str], around: list[str], rendered: str) -> list[Span] | Non
         end = span[1] + len(following)
         if len(choices) == len(texts):
             if end == len(rendered):
-                return [*found, span]
+                return [*placed, span]
             continue
-        found.append(span)
+        placed.append(span)
         choices.append(_places(texts[len(choices)], end, rendered))
     return [] if not texts and rendered == around[0] else None
 

@@ -348,11 +348,11 @@ class Renderer:
         """Find the texts of probe messages of each observed role; RendererError where that is not possible."""
         arguments: ToolCall = {"id": "zqcall001", "type": "function", "function": {"name": "probe", "arguments": "{}"}}
         result = tool(_OBSERVED, "zqcall001", "probe")
-        asked = user(_QUESTION)
+        question = user(_QUESTION)
         probes: list[Messages] = [
-            (asked, assistant(_REPLY), user(_OBSERVED)),
-            (asked, assistant(_REPLY), result),
-            (asked, assistant("", [arguments]), result),
+            (question, assistant(_REPLY), user(_OBSERVED)),
+            (question, assistant(_REPLY), result),
+            (question, assistant("", [arguments]), result),
         ]
         for talk in probes:
             if talk[-1]["role"] in self.observed_roles:

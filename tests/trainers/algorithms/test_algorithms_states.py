@@ -52,11 +52,11 @@ def test_scale_of_rewards(episodes: list[Episode], factor: float) -> None:
     larger = [replace(row, turn_rewards=factor * row.turn_rewards) for row in rows]
     ways: list[tuple[str, dict[str, Any], int]] = [("maxrl", {}, 0), ("gagpo", {"norm_by_std": False}, 1)]
     for name, options, power in ways:
-        plain, scaled = (np.concatenate(by_episode(name, each, **options)) for each in (rows, larger))
+        plain, scaled = (np.concatenate(by_episode(name, paid, **options)) for paid in (rows, larger))
         np.testing.assert_allclose(scaled, factor**power * plain, atol=1e-9)
     before, after = (
-        np.concatenate(by_episode("graphgpo", each)) - np.concatenate(by_episode("graphgpo", each, step_weight=0.0))
-        for each in (rows, larger)
+        np.concatenate(by_episode("graphgpo", paid)) - np.concatenate(by_episode("graphgpo", paid, step_weight=0.0))
+        for paid in (rows, larger)
     )
     np.testing.assert_allclose(after, before, atol=1e-9)
 
