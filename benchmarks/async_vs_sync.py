@@ -39,7 +39,8 @@ from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from textenvs.messages import Message, assistant, user
 from trainers.config.rollout import RolloutSection
 from trainers.engines.base import Generation, Sampling
-from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.batch import Batch
+from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 
 PER_TOKEN = 0.25  # seconds

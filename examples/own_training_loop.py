@@ -23,7 +23,8 @@ from trainers.config.rollout import RolloutSection
 from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import Learner
 from trainers.models.tiny import build_model, build_tokenizer
-from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.batch import Batch
+from trainers.rollout.collector import Collector
 from trainers.rollout.demonstrations import encode, play
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.renderer import Renderer

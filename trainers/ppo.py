@@ -42,7 +42,7 @@ from .engines.base import EngineError, Sampling
 from .learner.memory import empty_heap
 from .report.episodes import Explained
 from .report.metrics import Phases, episode_metrics, groups_tied, health_metrics, mixture_metrics, tied_tasks
-from .rollout.collector import Batch
+from .rollout.batch import Batch
 from .rollout.group_scheduler import CollectionError
 from .rollout.stats import ended
 from .run import EXPECTED, Run, assemble, profiling, save, traced, until_stopped

@@ -43,7 +43,7 @@ from .config import PPOConfig
 from .config.learning import CriticSection
 from .learner import Learner
 from .report.episodes import Explained
-from .rollout.collector import BatchEpisode
+from .rollout.batch import BatchEpisode
 from .trajectory import Trajectory, action_offsets, observation_offsets
 
 Floats = NDArray[np.float64]

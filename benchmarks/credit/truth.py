@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from trainers.algorithms.batch import ActionBatch, gather
 from trainers.ppo import publish
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.trajectory import Trajectory, from_table, to_table
 
 from .policies import CRITIC, TRAIN, Setting, started, train

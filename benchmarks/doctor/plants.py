@@ -16,7 +16,7 @@ import numpy as np
 
 from trainers.config import PPOConfig
 from trainers.engines.transport import LocalSource
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.run import Run
 from trainers.trajectory import Trajectory
 

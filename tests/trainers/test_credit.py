@@ -18,7 +18,7 @@ from trainers.algorithms.kl import KLController
 from trainers.algorithms.losses import LOSSES
 from trainers.command_line.load import resolve
 from trainers.config import PPOConfig
-from trainers.rollout.collector import BatchEpisode, roots_and_forks
+from trainers.rollout.batch import BatchEpisode, roots_and_forks
 from trainers.trajectory import Trajectory
 from trainers.update import Update, critic_loss, has_gradient
 

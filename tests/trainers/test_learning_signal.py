@@ -23,7 +23,7 @@ from trainers.command_line import load_config, resolve
 from trainers.ppo import train
 from trainers.report.diagnosis import START
 from trainers.report.metrics import groups_tied
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.run import Run, assemble
 from trainers.trajectory import Trajectory, tied
 from trainers.update import over_steps

@@ -18,7 +18,7 @@ from ppo_runs import MODEL
 from trainers.command_line import load_config
 from trainers.ppo import train
 from trainers.report.loggers import read_jsonl
-from trainers.rollout.collector import roots_and_forks
+from trainers.rollout.batch import roots_and_forks
 from trainers.run import Run, assemble
 from trainers.trajectory import Trajectory
 from trainers.update import Update

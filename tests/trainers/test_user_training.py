@@ -20,7 +20,7 @@ from trainers.builders.environments import backend_of, played
 from trainers.command_line import resolve
 from trainers.config import PPOConfig
 from trainers.ppo import train
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.run import Run, assemble
 
 ORDER = [

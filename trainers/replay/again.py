@@ -29,7 +29,7 @@ from ..config.model import ModelSection
 from ..engines.base import Generation
 from ..models.policy import end_token_ids_of, resolve_device
 from ..report.episodes import Explained
-from ..rollout.collector import BatchEpisode, roots_and_forks
+from ..rollout.batch import BatchEpisode, roots_and_forks
 from ..rollout.environments import Backend
 from ..rollout.forks import ForkPoint
 from ..rollout.play import Episode, Player, sampling_of

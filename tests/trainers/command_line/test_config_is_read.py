@@ -41,7 +41,7 @@ from trainers.config.describe import all_keys
 from trainers.config.variants import Variants
 from trainers.models import tiny
 from trainers.models.policy import Policy
-from trainers.rollout.collector import BatchEpisode
+from trainers.rollout.batch import BatchEpisode
 from trainers.rollout.forks import ForkPlan
 from trainers.rollout.renderer import Renderer
 from trainers.section import Section

@@ -23,7 +23,8 @@ from textenvs.messages import Messages, assistant, user
 from trainers.config.reward_model import RewardModelSection
 from trainers.config.rollout import RolloutSection
 from trainers.rewards import BackendError, RewardService, ScoringRequest, Traits, reward_of
-from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.batch import Batch
+from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Status, Trajectory
 

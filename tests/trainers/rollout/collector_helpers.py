@@ -14,7 +14,8 @@ from textenvs.messages import Message
 from trainers.chat_template import TemplateReasoning
 from trainers.config.rollout import RolloutSection
 from trainers.engines.base import Sampling
-from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.batch import Batch
+from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec, Kind
 from trainers.rollout.episode_tokens import EpisodeTokens
 from trainers.rollout.seeds import derive_seed

@@ -31,7 +31,7 @@ from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
 from trainers.algorithms.estimators import ReMax
 from trainers.engines.base import EngineDeadError, RequestError
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.curriculum import TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec, Kind
 from trainers.rollout.episode_tokens import EpisodeTokens

@@ -19,7 +19,8 @@ from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import EngineDeadError
 from trainers.engines.replica import Limits
 from trainers.engines.replicas import Replicas
-from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.batch import Batch
+from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Trajectory
 

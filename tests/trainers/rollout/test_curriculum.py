@@ -22,7 +22,7 @@ from trajectories import trajectory_of, turns_of
 from benchmarks.simulation.clock import run_simulated
 from trainers.config.rollout import ComponentSection, CurriculumSection
 from trainers.engines.base import Generation
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.curriculum import Component, Curriculum, Start, TaskOrder
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.episode_tokens import EpisodeTokens

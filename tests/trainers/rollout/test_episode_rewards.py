@@ -23,7 +23,7 @@ from trainers.config.reward_model import OverlongBufferSection
 from trainers.config.rollout import ComponentSection, CurriculumSection, RolloutSection
 from trainers.rewards import reward_of
 from trainers.rewards.credit_assignment import overlong_penalty
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.curriculum import Component, Curriculum, TaskOrder
 from trainers.rollout.environments import EnvSpec
 from trainers.rollout.rewards import TurnContext

@@ -13,7 +13,8 @@ from simulated_time import simulated
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Reply
 from trainers.engines.base import Sampling
-from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.batch import Batch
+from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.group_scheduler import CollectionError
 from trainers.trajectory import Status, Trajectory

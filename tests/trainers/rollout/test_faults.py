@@ -30,7 +30,8 @@ from trainers.engines.base import EngineDeadError, EngineError
 from trainers.models.tiny import build_tokenizer
 from trainers.report.episodes import EpisodeFiles, Pieces
 from trainers.report.loggers import LoggedRun, Reporter
-from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.batch import Batch
+from trainers.rollout.collector import Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Status, Trajectory, read_parquet
 

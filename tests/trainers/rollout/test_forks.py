@@ -25,7 +25,7 @@ from trainers.algorithms.estimators import TurnGRPO
 from trainers.algorithms.estimators.fork import Fork
 from trainers.config.learning import ForkSection
 from trainers.engines.base import EngineError
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.forks import ForkPlan
 from trainers.rollout.group_scheduler import ConsecutiveErrorsError

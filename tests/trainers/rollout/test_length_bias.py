@@ -19,7 +19,7 @@ from rollout_fakes import AsyncEnv
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Sampling
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.length_bias import Lengths
 

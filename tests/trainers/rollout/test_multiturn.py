@@ -20,7 +20,7 @@ from trainers.algorithms.estimators.fork import Fork
 from trainers.config.reward_model import MultiturnRewardSection
 from trainers.config.rollout import ComponentSection, CurriculumSection
 from trainers.engines.base import EngineError, Sampling
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.curriculum import Component, Curriculum, TaskOrder
 from trainers.rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from trainers.rollout.environments import Backend, EnvSpec

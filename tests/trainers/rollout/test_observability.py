@@ -24,7 +24,7 @@ from trajectories import trajectory_of
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply
 from trainers.engines.base import Sampling
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.length_bias import LengthBias
 from trainers.rollout.loop_lag import LoopLag

@@ -12,7 +12,7 @@ from simulated_time import simulated
 
 from benchmarks.simulation.clock import run_simulated
 from benchmarks.simulation.scripted import Call, Reply, ScriptedEngine
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Status, Trajectory
 

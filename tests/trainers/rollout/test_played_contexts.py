@@ -15,7 +15,7 @@ from textenvs.messages import Message, Messages, user
 from trainers.algorithms.estimators.fork import Fork
 from trainers.config.learning import ForkSection
 from trainers.config.rollout import ComponentSection, CurriculumSection
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.curriculum import Component, Curriculum, Start, TaskOrder, context_digest
 from trainers.rollout.environments import EnvSpec
 from trainers.rollout.recorded import context_of

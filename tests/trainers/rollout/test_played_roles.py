@@ -17,7 +17,7 @@ from benchmarks.simulation.scripted import Reply
 from textenvs import Task, TextEnv, Turn, frozen_roles
 from textenvs.chat.answer import Completion
 from textenvs.messages import assistant, user
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.environments import EnvSpec
 from trainers.trajectory import Status, Trajectory
 

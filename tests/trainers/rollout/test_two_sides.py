@@ -19,7 +19,7 @@ from textenvs.messages import user as user_message
 from textenvs.two_sides import Cut, TwoSides
 from textenvs.users.base import take_turn
 from textenvs.users.llm import LLMUser
-from trainers.rollout.collector import Batch
+from trainers.rollout.batch import Batch
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Status, Trajectory
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ...algorithms.estimators import TurnGRPO
 from ...algorithms.estimators.base import Estimator
-from ...rollout.collector import roots_and_forks
+from ...rollout.batch import roots_and_forks
 from ...trajectory import Trajectory, action_offsets
 from ...update import estimate
 from ..context_rows import ContextRow, context_rows, has_failed
