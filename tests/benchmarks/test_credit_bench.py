@@ -182,7 +182,7 @@ def test_credit_assignment_is_applied() -> None:
 
 
 def test_clear_turns_without_effect_are_rare() -> None:
-    """Where most turns do nothing, an estimate that is nearly exact is wrong about few of the clear ones."""
+    """A nearly exact estimate is wrong about few of the clear turns, where most turns do nothing."""
     rng = np.random.default_rng(10)
     true = np.where(rng.random(40_000) < 0.1, rng.choice([-1.0, 1.0], 40_000), 0.0)
     error = np.full(len(true), 0.01)

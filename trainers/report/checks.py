@@ -402,7 +402,8 @@ def observation_loss(history: History) -> Symptom | None:
             "actor.observation_loss has no token to learn from: no message answers a reply with such a role",
             f"no observation token in 3 iterations, actor.observation_loss={weight:g}",
             "See which roles the environment answers with (`textenvs play`) and set actor.observation_roles; episodes "
-            "of one reply, or with a new context for every turn, have no observation after a reply: set actor.observation_loss=0",
+            "of one reply, or with a new context for every turn, have no observation after a reply: set "
+            "actor.observation_loss=0",
         )
     enough = len(shares) == START and len(history.steps) >= START + 3
     if not enough or shares.min() < 0.9 or history.gain(slice(0, START)) >= _GAINED or history.solved() >= _GOOD:
