@@ -3,12 +3,13 @@
     python -m benchmarks.credit [--tasks clarify,...] [--policies imitated,trained] [--turns 2000]
                                 [--folder FOLDER] [--data FOLDER]
     python -m benchmarks.credit --score module:Class     another estimator, against the stored truth
-    python -m benchmarks.credit --report                 what is there
+    python -m benchmarks.credit --report                 what is there; also makes the page again
 
 For each task and policy it plays episodes in groups, and at every turn :data:`.truth.FORKS` forks, which say what the
 states before and after it are worth (:mod:`.truth`). Against that truth it scores the advantages that every estimator
 computes of the episodes alone, as a batch of a training run has them (:mod:`.score`). The truth of a setting, a file
-of less than a megabyte for 2,000 turns, is kept in ``--data``: to score another estimator takes seconds.
+of less than a megabyte for 2,000 turns, is kept in ``--data``: to score another estimator takes seconds. The tables of
+docs/credit-bench.md and its picture are made of the results that are kept where ``--data`` is by default.
 
 It resumes where it was stopped, batch by batch. One thread; two commands with other ``--tasks`` run side by side.
 """
@@ -25,7 +26,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from . import policies, score, truth
+from . import page, policies, score, truth
 
 DATA = Path(__file__).parents[1] / "results" / "credit"
 
@@ -63,6 +64,8 @@ def main() -> int:
             show(setting, path, options.score)
         else:
             print(f"{setting.name}: no truth in {options.data}; the command without --score and --report makes it")
+    if options.data == DATA and not options.score:
+        page.write(DATA)
     return 0
 
 

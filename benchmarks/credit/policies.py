@@ -52,7 +52,7 @@ TASKS = tuple(FAMILIES)
 
 
 def of_task(task: str) -> tuple[str, ...]:
-    return (f"env.id=benchmarks.fork_credit.envs:fork-credit/{task}-v0", *FAMILIES[task].common)
+    return (*FAMILIES[task].env, *FAMILIES[task].common)
 
 
 def policy(setting: Setting, folder: Path) -> Path:

@@ -3,14 +3,14 @@
     python -m benchmarks.fork_credit [--families clarify,...] [--seeds 0,1,2,3,4]
                                      [--workers N] [--minutes M]
 
-The environments are those of ``envs.py``. A run is PPO with one estimator from a policy that imitates the scripted
-expert and was made careless, and ends when its score stays high or its tokens are spent (``runs.py``). A score is the
-mean return of 96 held-out episodes at temperature 1; the best is the scripted expert's. Tokens are those that the
-policy samples in training, forks among them. Every estimator has as many tries (learning rates) on the seeds for
-tuning; the best one is then run on each of the seeds. Whatever is in ``--results`` is not run again, and a run is
-written as soon as it ends: the same command resumes. ``--workers`` runs so many side by side, a process each.
-``--minutes`` begins no run after so many. ``--prepare`` makes the policies to start from, and nothing else.
-``--report`` runs nothing. In the end it prints the table of what is there, and draws ``fork_credit.png``.
+The environments are those of ``envs.py``, and TextWorld's coin game. A run is PPO with one estimator from a policy
+that imitates the scripted expert and was made careless, and ends when its score stays high or its tokens are spent
+(``runs.py``). A score is the mean return of 96 held-out episodes at temperature 1; the best is the scripted expert's.
+Tokens are those that the policy samples in training, forks among them. Every estimator has as many tries (learning
+rates) on the seeds for tuning; the best one is then run on each of the seeds. Whatever is in ``--results`` is not run
+again, and a run is written as soon as it ends: the same command resumes. ``--workers`` runs so many side by side, a
+process each. ``--minutes`` begins no run after so many. ``--prepare`` makes the policies to start from, and nothing
+else. ``--report`` runs nothing. In the end it prints the table of what is there, and draws ``fork_credit.png``.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class Family:
     """An environment, and the common settings of its runs.
 
     Args:
+        env: Overrides that choose the environment.
         expert: The scripted expert's mean return on the validation tasks.
         budget: Sampled tokens after which a run ends.
         common: Overrides of all runs.
@@ -33,6 +34,7 @@ class Family:
         tuning: The seeds of the tuning.
     """
 
+    env: tuple[str, ...]
     expert: float
     budget: int
     common: tuple[str, ...]
@@ -41,8 +43,13 @@ class Family:
     tuning: tuple[int, ...] = (100, 101, 102, 103, 104)
 
 
+def _small(name: str) -> tuple[str, ...]:
+    return (f"env.id=benchmarks.fork_credit.envs:fork-credit/{name}-v0",)
+
+
 FAMILIES = {
     "clarify": Family(
+        env=_small("clarify"),
         expert=0.928,
         budget=30_000,
         common=("rollout.max_response_length=24", "engine.max_context=192"),
@@ -52,16 +59,31 @@ FAMILIES = {
         tuning=(100, 101, 102),
     ),
     "collab-math": Family(
+        env=_small("collab-math"),
         expert=0.983,
         budget=18_000,
         common=("rollout.max_response_length=24", "engine.max_context=192"),
         start=("warm_start.steps=500", "warm_start.batch_size=24", "warm_start.demonstrations=3000"),
     ),
     "service-desk": Family(
+        env=_small("service-desk"),
         expert=1.0,
         budget=150_000,
         common=("rollout.max_response_length=96", "engine.max_context=640"),
         start=("warm_start.steps=1500", "warm_start.batch_size=8", "warm_start.demonstrations=4000"),
+        tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),
+        tuning=(100,),
+    ),
+    # Like `examples/textworld/coin.yaml`; it needs the extra `textworld`, and compiles 192 games once.
+    "textworld": Family(
+        env=(
+            *("env.id=textenv/textworld", "env.kwargs.game=coin", "env.kwargs.level=easy", "env.kwargs.count=96"),
+            *("env.kwargs.max_assistant_turns=8", "env.backend=thread"),
+        ),
+        expert=1.0,
+        budget=150_000,
+        common=("rollout.max_response_length=16", "engine.max_context=768"),
+        start=("warm_start.steps=85", "warm_start.batch_size=32", "warm_start.demonstrations=200"),
         tries=("actor.lr=1e-4", "actor.lr=2e-4", "actor.lr=3e-4"),
         tuning=(100,),
     ),
@@ -142,8 +164,7 @@ async def _export(overrides: Sequence[str], folder: Path) -> float:
 
 
 def _place(family: str, folder: str) -> list[str]:
-    env = f"benchmarks.fork_credit.envs:fork-credit/{family}-v0"
-    return [f"env.id={env}", f"trainer.default_local_dir={folder}/run"]
+    return [*FAMILIES[family].env, f"trainer.default_local_dir={folder}/run"]
 
 
 def do(key: Key | Start, starts: Path) -> dict[str, Any]:

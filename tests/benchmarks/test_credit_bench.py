@@ -10,7 +10,7 @@ import pytest
 from trajectories import trajectory_of, turns_of
 
 from benchmarks.credit import __main__ as command
-from benchmarks.credit import score, truth
+from benchmarks.credit import page, score, truth
 from benchmarks.credit.policies import Setting
 from trainers.algorithms.batch import ActionBatch, Advantages
 from trainers.algorithms.estimators import RLOO, Estimator, Fork, TurnGRPO
@@ -216,3 +216,35 @@ def test_stored_truth_is_extended_and_missing_one_reported(tmp_path: Path, monke
     with pytest.raises(SystemExit):
         run("--score", "Twice")
     assert "as module:Class" in capsys.readouterr().err
+
+
+def test_page_orders_estimators_and_names_costs(tmp_path: Path) -> None:
+    """The least share of wrong signs comes first, the ceiling last; forks cost their tokens; other text stays."""
+    measured = task(np.random.default_rng(11), forks=truth.FOR_ESTIMATES + 8)
+    names = {"rloo": score.by_estimator(RLOO()), "fork, 2": score.by_forks(2), page.CEILING: score.again}
+    scores = {name: score.scores(score.turns_of([measured], estimate, "all")) for name, estimate in names.items()}
+    row = {"task": "walk", "policy": "random", "facts": score.facts([measured]), "estimators": scores}
+    text = page.filled(f"# Page\n\n{page.BEGIN}\nold\n{page.END}\nlast\n", [row])
+    assert text.startswith("# Page\n")
+    assert text.endswith("\nlast\n")
+    assert "old" not in text
+    assert page.filled(text, [row]) == text
+    first = [line.split(" | ")[0].strip("| ") for line in text.splitlines() if line.endswith("times |")]
+    assert first == page.order([row])
+    assert first[-1] == page.CEILING
+    wrong = [scores[name]["wrong"][0] for name in first[:-1]]
+    assert wrong == sorted(wrong)
+    forked = row["facts"]["tokens of one fork at every turn, of those of the episodes"]
+    assert page.cost("fork, 2", row) == pytest.approx(1 + 2 * forked)
+    assert page.cost("rloo", row) == 1.0
+    page.draw([row, row], tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 1000
+    with pytest.raises(ValueError, match="tables stand"):
+        page.filled("# Page\n", [row])
+
+
+def test_page_has_the_results_that_are_kept() -> None:
+    """The tables of the published page are those of the results in the repository."""
+    rows = page.results(command.DATA)
+    assert rows
+    assert page.filled(page.PAGE.read_text(), rows) == page.PAGE.read_text()
