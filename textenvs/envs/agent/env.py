@@ -58,9 +58,9 @@ class Agent(ExternalEnv[AgentState]):
     Without ``agent`` and ``command``, an example program plays: an arithmetic agent with one tool.
 
     Rewards are what the program returns (a number, or numbers by name, on the last turn), what it posts to
-    ``/v1/rewards`` (on the turn that was answered last; with a scorer, only if ``posts``), and what ``scorer`` returns. With ``roles``, what is returned
-    is by role, and a post may name one: it is on that role's last turn. A program that dies, hangs or gives no reward
-    fails the episode (``info["failed"]``), with its last words in ``info["failure"]``.
+    ``/v1/rewards`` (on the turn that was answered last; with a scorer, only if ``posts``), and what ``scorer`` returns.
+    With ``roles``, what is returned is by role, and a post may name one: it is on that role's last turn. A program that
+    dies, hangs or gives no reward fails the episode (``info["failed"]``), with its last words in ``info["failure"]``.
 
     A fork or a restored environment runs the program again with the same replies; where it then calls with other
     messages, the step fails.

@@ -23,8 +23,8 @@ from .command import LAST_WORDS, Command, CommandSettings, ProgramError
 
 #: Seconds in which a command must end a task whose episode is over.
 _GRACE_S = 10.0
-#: Ids of tasks are below this number, which JavaScript's numbers can hold. They are random, so that a policy whose words
-#: the command prints cannot write the result of its task among them.
+#: Ids of tasks are below this number, which JavaScript's numbers can hold. They are random, so that a policy whose
+#: replies the command prints cannot write the result of its task among them.
 _IDS = 2**53
 
 
