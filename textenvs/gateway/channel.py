@@ -83,6 +83,13 @@ class Channel:
         with self._changed:
             if self.session.ended or self._settled:
                 raise SessionEnded
+            if not self.session.posts:
+                raise RequestError(
+                    "rewards cannot be posted in this session: a scorer judges it, and what the policy runs in the "
+                    "program's tools has the program's key, too; the environment's option posts=True allows it",
+                    403,
+                    "no_posts",
+                )
             turn = self._last.get(role) if role else self._answered - 1
             if turn is None or turn < 0:
                 whose = f" of the role {role}" if role else ""

@@ -47,6 +47,7 @@ class Settings:
     max_assistant_turns: int | None
     max_contexts: int | None
     roles: tuple[str, ...]
+    posts: bool
     scorer: Callable[..., Any] | None
 
 
@@ -82,7 +83,9 @@ class Episode:
     def __init__(self, start: Callable[[str, Channel], Program], task: Task, settings: Settings) -> None:
         self._task, self._settings = task, settings
         server = gateway()
-        self._channel = server.open(Session(settings.max_contexts, settings.images, roles=settings.roles))
+        self._channel = server.open(
+            Session(settings.max_contexts, settings.images, roles=settings.roles, posts=settings.posts)
+        )
         try:
             self._program = start(server.url, self._channel)
         except ProgramError as error:

@@ -252,6 +252,26 @@ def test_post_beside_a_waiting_call_pays_its_turn():
     assert (reward, info["terms"], info["earlier"]) == (1.5, {"reward": 1.5}, {0: {"reward": 0.5}})
 
 
+@settings(max_examples=20)
+@given(st.lists(posts, min_size=1, max_size=4), numbers, st.booleans())
+def test_posts_beside_a_scorer_are_refused_unless_allowed(posted, score, allowed):
+    """What the policy runs in a program's tools has the program's key: it must not write its own reward."""
+    env = Played(tasks=TASKS, scorer=lambda *_: score, **({"posts": True} if allowed else {}))
+    env.reset(seed=0)
+    env.call()
+    env.step("x")
+    for terms in posted:
+        if allowed:
+            env.channel.reward(terms)
+            continue
+        with pytest.raises(RequestError, match="option posts=True") as refusal:
+            env.channel.reward(terms)
+        assert refusal.value.status == 403
+    env.channel.program_ended(Ended())
+    env.step("y")
+    assert env.state.return_so_far == score + (sum(sum(terms.values()) for terms in posted) if allowed else 0.0)
+
+
 def test_too_large_sums_of_rewards_are_named():
     def agent(task, url, key):
         talk(task, url, key)
