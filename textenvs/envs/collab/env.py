@@ -29,6 +29,7 @@ from ...users.base import Entitled, UserView, take_turn
 from ...users.guard import values_in
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
+from ...users.moves import move_metrics
 from .attacks import ATTACKS
 from .tasks import LEVELS, Family, Goal, Level, Piece
 from .user import Accepts, Check, CollabUser, Memory, Reaction, tells
@@ -198,7 +199,7 @@ class Collab(TextEnv[CollabState], ABC):
             return reaction
         if reaction.asked_for and checked is None and manner.evades(state.mood, self.np_random):
             state.mood = replace(state.mood, evaded=True)
-            return Reaction(manner.evasion(self.np_random), before, asks=True)
+            return Reaction(manner.evasion(self.np_random), before, asks=True, move="answers")
         new = [self.goal.pieces[i] for i in reaction.memory.disclosed if i not in before.disclosed]
         text = self._say(reaction.text, new)
         state.mood = replace(state.mood, statements=(*state.mood.statements, *_sayings_in(new, reaction.text)))
@@ -288,6 +289,7 @@ class Collab(TextEnv[CollabState], ABC):
         earned = state.score - before if self.task_reward == "increment" else state.score * (end is not None)
         counted = (reply,) if end == "max_user_turns" else (reply, *messages)
         metrics = {"score": state.score, "delivered": float(checked is not None), **reaction.metrics}
+        metrics |= move_metrics(reaction.move)
         metrics |= {name: 0.0 if checked is None else checked.metrics.get(name, 0.0) for name in self.check_metrics}
         terms = {self.score_name: earned, "cost": -self._charge(counted)}
         if self.player is None:
