@@ -19,7 +19,7 @@ multiplies that by a number of the whole batch, which depends on its actions a l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -48,9 +48,12 @@ class MovesError(ValueError):
     """No turn says what the user did, so there is no reaction to learn from."""
 
 
-def _known(table: dict[str, Any]) -> dict[str, Any]:
+def _values_of_moves(table: dict[str, float]) -> dict[str, float]:
+    """Return the table; ``ValueError``: a name that is no move, or a value outside of -1 to 1."""
     if unknown := sorted(set(table) - set(MOVES)):
         raise ValueError(f"{', '.join(unknown)} is no move; moves are {', '.join(MOVES)}")
+    if wide := [f"{move}: {value:g}" for move, value in table.items() if not -1 <= value <= 1]:
+        raise ValueError(f"{', '.join(wide)} is not from -1 to 1; a larger effect is a larger weight")
     return table
 
 
@@ -60,9 +63,7 @@ class ReactionCreditSection(Section):
     weight: float = Field(0.0, ge=0)
     """Size of the credit, as `scale` says; 0 is off. It needs an environment whose user names its moves, or a reward
     model with `kind=moves`."""
-    table: Annotated[dict[str, Annotated[float, Field(ge=-1, le=1)]], AfterValidator(_known)] = Field(
-        default_factory=dict
-    )
+    table: Annotated[dict[str, float], AfterValidator(_values_of_moves)] = Field(default_factory=dict)
     """Values of moves, from -1 to 1, in place of the defaults: `reveals`, `confirms` and `ends` 1, `answers` 0,
     `repeats` and `corrects` -0.5, `complains` and `gives_up` -1."""
     baseline: Literal["batch", "group", "none"] = "batch"

@@ -289,7 +289,6 @@ class Collab(TextEnv[CollabState], ABC):
         earned = state.score - before if self.task_reward == "increment" else state.score * (end is not None)
         counted = (reply,) if end == "max_user_turns" else (reply, *messages)
         metrics = {"score": state.score, "delivered": float(checked is not None), **reaction.metrics}
-        metrics |= move_metrics(reaction.move)
         metrics |= {name: 0.0 if checked is None else checked.metrics.get(name, 0.0) for name in self.check_metrics}
         terms = {self.score_name: earned, "cost": -self._charge(counted)}
         if self.player is None:
@@ -304,7 +303,7 @@ class Collab(TextEnv[CollabState], ABC):
             terminated=reaction.stop is not None,
             stop=reaction.stop,
             terms=terms,
-            metrics=metrics,
+            metrics=metrics | move_metrics(reaction.move),
         )
 
     def conversation_score(self) -> Mapping[str, float]:
