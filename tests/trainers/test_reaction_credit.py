@@ -1,4 +1,4 @@
-"""``algorithm.reaction_credit`` in runs: moves are recorded by turn, the credit is computed again, a judge names moves."""
+"""``algorithm.reaction_credit`` in runs: moves are recorded by turn, credit is computed again, a judge names moves."""
 
 from __future__ import annotations
 
