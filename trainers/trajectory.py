@@ -43,6 +43,7 @@ from textenvs.bounded_files import UnreadableFile
 from textenvs.data.parquet_files import open_parquet, parquet_errors
 from textenvs.env import LARGEST
 from textenvs.records.schema import FORMAT, FORMAT_KEY, PLAYED, arrow_schema
+from textenvs.users.moves import MOVES as MOVES
 
 if TYPE_CHECKING:
     import pyarrow
@@ -107,12 +108,13 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "kept_counts": np.int32,
     "observation_mask": np.bool_,
 }
-#: Columns that older files lack: nothing was cut, no episode is a fork, and seeds and observations are unknown.
+#: Columns that older files lack: nothing was cut, no episode is a fork; seeds, observations, moves are unknown.
 _OPTIONAL = (
     "user_messages",
     "kept_ids",
     "kept_counts",
     "observation_mask",
+    "turn_moves",
     "forked_from",
     "forked_turn",
     "task_index",
@@ -180,6 +182,9 @@ class Trajectory:
     turn_rewards: NDArray[np.float64]  #: float64 ``[K]``
     #: ``K`` mappings, the named parts of each turn's reward; the default is ``K`` empty ones
     turn_terms: tuple[Mapping[str, float], ...] = ()
+    #: ``K`` moves (:data:`textenvs.users.moves.MOVES`): what the user did about each turn's reply, empty where that is
+    #: not known. Empty if no turn has one.
+    turn_moves: tuple[str, ...] = ()
     terminated: bool = False  #: the task is over; the return ends here
     #: A budget ran out (or the episode was cut short); the return would have continued. Where both are set, as
     #: Gymnasium allows, ``terminated`` counts.
@@ -376,6 +381,10 @@ def _problem_with_turns(t: Trajectory, turns: int) -> str | None:
         return f"{turns} turn rewards, but the action tokens belong to turns {present.tolist()}: each turn needs both"
     if len(t.turn_terms) != turns:
         return f"turn_terms has {len(t.turn_terms)} entries for {turns} turns"
+    if len(t.turn_moves) not in (0, turns):
+        return f"turn_moves has {len(t.turn_moves)} entries for {turns} turns"
+    if unknown := set(t.turn_moves) - {"", *MOVES}:
+        return f"turn_moves has {sorted(unknown)}; a move is one of {', '.join(MOVES)}, or empty"
     return None
 
 
@@ -484,6 +493,8 @@ def _to_arrow(name: str, value: Any) -> Any:
 def _from_arrow(name: str, value: Any) -> Any:
     if name == "turn_terms":
         return tuple(dict(terms) for terms in value)
+    if name == "turn_moves":
+        return tuple(value or ())
     if name == "metrics":
         return dict(value)
     if name == "status":

@@ -38,12 +38,15 @@ from .algorithms.kl import EntropyBonus, KLController, kl_estimate, mean_kl
 from .algorithms.losses import PolicyLoss, token_weights
 from .algorithms.losses.observation import observation_weights
 from .algorithms.losses.value import value_loss
+from .algorithms.reaction import MovesError, ReactionCreditSection, moves_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.learning import CriticSection
 from .learner import Learner
 from .report.episodes import Explained
+from .report.reactions import reaction_metrics
 from .rollout.batch import BatchEpisode
+from .rollout.seeds import derive_seed
 from .trajectory import Trajectory, action_offsets, observation_offsets
 
 Floats = NDArray[np.float64]
@@ -122,8 +125,14 @@ class Update:
         on_step: Callable[[], object] = lambda: None,
         given_up: threading.Event | None = None,
     ) -> UpdateResult:
-        """Return :meth:`optimize` of :meth:`prepare`."""
+        """Return :meth:`optimize` of :meth:`prepare`; MovesError: a run's first batch names no move to credit."""
         prepared = self.prepare(batch, learner, forward=forward, explain=explain)
+        if iteration == 0 and prepared.metrics.get("actor/reaction_named") == 0.0:
+            raise MovesError(
+                "algorithm.reaction_credit finds no move of a user in the first batch: the environment has no scripted "
+                "user that names its moves (textenvs.users.moves), or it never answered. Set "
+                "algorithm.reaction_credit.weight=0, or have a judge name them: reward_models.NAME.kind=moves"
+            )
         return self.optimize(prepared, learner, iteration=iteration, on_step=on_step, given_up=given_up)
 
     # ------------------ numbers of each token, before the first step
@@ -286,11 +295,33 @@ def estimate(
     advantages = algorithm.advantages(actions)
     if explain:
         advantages = replace(advantages, made_of=algorithm.made_of(actions, advantages))
+    if algorithm.reaction_credit.weight:
+        advantages, reactions = with_reactions(algorithm.reaction_credit, actions, episodes, advantages)
+        metrics |= {f"actor/{name}": value for name, value in reactions.items()}
     if counted is not None:
         advantages = restrict(advantages, counted)
     metrics |= advantage_metrics(advantages)
     scaled = normalize(advantages) if getattr(algorithm, "norm_adv", False) else advantages
     return Estimated(advantages, scaled.advantages, metrics)
+
+
+def with_reactions(
+    section: ReactionCreditSection, actions: ActionBatch, episodes: Sequence[Trajectory], advantages: Advantages
+) -> tuple[Advantages, dict[str, float]]:
+    """Add the credit of users' moves to the advantages of a batch; return them, and metrics.
+
+    The shuffled control is a function of the episodes' names and seeds, so that a replay draws it again.
+    """
+    moves = moves_of(episodes)
+    seed = derive_seed("reactions", *(f"{one.episode_id} {one.sampling_seed}" for one in episodes))
+    credit = section.credit(actions, moves, advantages, np.random.default_rng(seed))
+    metrics = reaction_metrics(section, actions, moves, advantages, credit)
+    of_token = np.where(advantages.policy_mask, credit[actions.turn_of_token], 0.0)
+    made = advantages.made_of
+    if made is not None:
+        by_reaction = np.where(moves >= 0, credit, np.nan)
+        made = replace(made, unscaled=made.unscaled + of_token, by_reaction=by_reaction)
+    return replace(advantages, advantages=advantages.advantages + of_token, made_of=made), metrics
 
 
 def _role_baseline(
@@ -544,7 +575,16 @@ def explained_of(
     made, mask = prepared.advantages.made_of, prepared.advantages.policy_mask
     assert made is not None
     return Explained(
-        columns, prepared.episodes, made.unscaled, mask, made.by_fork, prepared.greedy, recorded["step"], steps, by_term
+        columns,
+        prepared.episodes,
+        made.unscaled,
+        mask,
+        made.by_fork,
+        prepared.greedy,
+        recorded["step"],
+        steps,
+        by_term,
+        made.by_reaction,
     )
 
 

@@ -144,6 +144,27 @@ def test_drowned_reward_is_reported(share, gradient, gain, words):
     assert words is None or words in causes[0]
 
 
+@pytest.mark.parametrize(
+    ("named", "high", "control", "words"),
+    [
+        (0.5, 0.4, "none", "returns contradict the values"),
+        (0.5, 0.4, "reversed", None),  # a control
+        (0.5, 0.6, "none", None),
+        (0.0, None, "none", "no turn has a move of the user"),
+        (None, None, "none", None),  # it is off
+    ],
+)
+def test_reactions_that_say_nothing_or_the_contrary_are_reported(named, high, control, words):
+    doctor = Doctor(CHECKS, {"algorithm": {"reaction_credit": {"weight": 0.5, "control": control}}})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 10, 0.0), 1):
+        more = {"named": named, "agreement_high": high, "agreement": high}
+        more = {f"actor/reaction_{name}": value for name, value in more.items() if value is not None}
+        doctor.observe(step, row | more)
+    causes = [finding.cause for finding in doctor.findings if finding.check == "reaction credit"]
+    assert len(causes) == (words is not None)
+    assert words is None or words in causes[0]
+
+
 def test_withdrawn_episodes_do_not_hide_failed_ones():
     """They are a total since the run began, of episodes that did not end."""
     doctor = Doctor(CHECKS, {})

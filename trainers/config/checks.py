@@ -14,7 +14,7 @@ from .compaction import compaction_checks
 from .engine import EngineSection, SGLangEngineSection, VLLMEngineSection, refused_arguments
 from .model import ModelSection
 from .ppo_sections import PPOSections
-from .reward_model import ClassifierModelSection, RewardModelSection, sections_of
+from .reward_model import ClassifierModelSection, MoveModelSection, RewardModelSection, sections_of
 from .rollout import (
     ComponentSection,
     EnvSection,
@@ -46,6 +46,7 @@ def ppo_checks(config: PPOSections) -> Problems:
     yield from learner_checks(config.model, config.trainer)
     yield from _adapter_checks(config)
     yield from _algorithm_checks(config.algorithm)
+    yield from _reaction_checks(config)
     yield from _fork_checks(config)
     yield from engine_checks(config.engine)
     yield from _context_checks(config)
@@ -238,6 +239,9 @@ def several_roles_checks(config: PPOSections, side: str) -> Problems:
     }
     for name in (name for name, value in later.items() if value):
         yield name, f"does not go with {side}: it scores or continues an assistant's turns"
+    if config.algorithm.reaction_credit.weight:
+        text = "the user there is played by a policy, and names no move"
+        yield "algorithm.reaction_credit.weight", f"does not go with {side}: {text}"
     if config.actor.observation_loss:
         text = "there, answers are replies of the policy or of its partner, good and bad ones: it would imitate them"
         yield "actor.observation_loss", f"does not go with {side}: {text}"
@@ -350,7 +354,7 @@ def _multiturn_checks(config: PPOSections) -> Problems:
 def _replace_checks(config: PPOSections) -> Problems:
     """Check that only one kind of reward replaces the environment's; reward models are checked among themselves."""
     function, futures = config.custom_reward_function, config.multiturn_reward
-    model = next((key for key, section in sections_of(config).items() if section.replace), "")
+    model = next((key for key, one in sections_of(config).items() if one.replace and one.kind != "moves"), "")
     replacing = {
         "custom_reward_function": function.path is not None and function.replace,
         "multiturn_reward": futures.enable and futures.replace,
@@ -370,6 +374,14 @@ def _algorithm_checks(algorithm: Estimator) -> Problems:
     if chosen in _CREDITS[1:] and estimator in _BY_EPISODE:
         text = f"which sees the sum of an episode's rewards alone, and {chosen} keeps that"
         yield _CREDIT, f"has no effect with algorithm.adv_estimator={estimator}, {text}"
+
+
+def _reaction_checks(config: PPOSections) -> Problems:
+    """Check that a group has other episodes to compare users' moves with; forks are no others."""
+    section = config.algorithm.reaction_credit
+    if section.weight and section.baseline == "group" and config.rollout.n < 2:
+        text = "is group, and with rollout.n=1 there are no other episodes in it: use batch or none"
+        yield "algorithm.reaction_credit.baseline", text
 
 
 def _fork_checks(config: PPOSections) -> Problems:
@@ -455,7 +467,7 @@ def relative_length_checks(config: PPOSections) -> Problems:
             yield key, "would change the last turn alone with multiturn_reward.credit=value: use credit=difference"
 
 
-_REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model"}
+_REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model", "moves": "model"}
 _TAKEN = ("custom", "multiturn", "moved", "environment_not_counted")
 
 
@@ -470,15 +482,27 @@ def reward_model_checks(config: PPOSections) -> Problems:
         needed = _REWARD_NEEDS[section.kind]
         if getattr(getattr(section, section.kind), needed) is None:
             yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
+        if isinstance(section, MoveModelSection):
+            yield from _move_checks(key, section, config.algorithm)
         if not section.weight:
             yield f"{key}.weight", "is 0: no score would count"
         if section.name in _TAKEN:
             yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
-    if len({section.replace for section in sections.values()}) > 1:
-        values = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in sections.items())
+    replaces = {key: section.replace for key, section in sections.items() if section.kind != "moves"}
+    if len(set(replaces.values())) > 1:
+        values = ", ".join(f"{key}.replace={str(value).lower()}" for key, value in replaces.items())
         text = "the environment's reward is added to theirs, or replaced"
-        yield f"{next(iter(sections))}.replace", f"must be the same for all reward models ({values}): {text}"
+        yield f"{next(iter(replaces))}.replace", f"must be the same for all reward models ({values}): {text}"
     yield from _pool_checks(sections, config)
+
+
+def _move_checks(key: str, section: MoveModelSection, algorithm: Estimator) -> Problems:
+    """Check the keys of a model that names moves and rewards nothing."""
+    for name in ("per_turn", "weight", "replace"):
+        if changed(section, name):
+            yield f"{key}.{name}", f"has no effect with {key}.kind=moves, which rewards nothing"
+    if not algorithm.reaction_credit.weight:
+        yield f"{key}.kind", "is moves, which has no effect without algorithm.reaction_credit.weight above 0"
 
 
 def _worker_checks(key: str, section: ClassifierModelSection, backend: str | None) -> Problems:

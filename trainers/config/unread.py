@@ -69,6 +69,7 @@ PPO: Reads = {
     "fork.": {"algorithm.adv_estimator": WITH_FORKS},
     "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
     "algorithm.kl_penalty": {"algorithm.use_kl_in_reward": _ON, "actor.use_kl_loss": _ON},  # it is also reported
+    "algorithm.reaction_credit.": {"algorithm.reaction_credit.weight": Not(0.0)},
     "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},
     "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},
     "actor.entropy_step": {"actor.entropy_target": _GIVEN},

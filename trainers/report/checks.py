@@ -418,6 +418,34 @@ def observation_loss(history: History) -> Symptom | None:
     )
 
 
+@_check("reaction credit", "actor/reaction_named")
+def reaction_credit(history: History) -> Symptom | None:
+    """Detect that no user's move is named any more, or that returns contradict the values of the moves.
+
+    No turn has one in 3 iterations; or in 5 iterations the sign test is below one half by its 95 % interval, where the
+    credit is no control.
+    """
+    named, highs = (history.latest(f"actor/reaction_{name}", START) for name in ("named", "agreement_high"))
+    if len(named) >= 3 and named[-3:].max() == 0:
+        return Symptom(
+            "algorithm.reaction_credit has nothing to add: no turn has a move of the user",
+            f"no move in 3 iterations, algorithm.reaction_credit.weight="
+            f"{history.option('algorithm.reaction_credit.weight', 0.0):g}",
+            "The environment has no scripted user, a model plays it and no judge names its moves "
+            "(reward_models.NAME.kind=moves), or the policy no longer talks to it: set "
+            "algorithm.reaction_credit.weight=0, or read conversations (RUN/conversations)",
+        )
+    control = history.option("algorithm.reaction_credit.control", "none")
+    if len(highs) < START or highs.max() >= 0.5 or control != "none":
+        return None
+    return Symptom(
+        "returns contradict the values of the user's moves: what the table calls good comes before less reward",
+        f"the signs agree in {history.latest('actor/reaction_agreement', START).mean():.0%} of the turns",
+        "See actor/reaction_advantage/MOVE, the estimator's own advantage of each move, and change the values of "
+        "algorithm.reaction_credit.table, or set algorithm.reaction_credit.weight=0",
+    )
+
+
 @_check("dead environments", "rollout/env_made")
 def dead_environments(history: History) -> Symptom | None:
     """Detect that environments hang, or episodes fail.

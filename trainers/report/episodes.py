@@ -47,6 +47,7 @@ class Explained:
     first_step: Floats = field(default_factory=lambda: np.zeros(0))
     steps: Sequence[Mapping[str, float]] = ()  #: numbers of each optimizer step, by name
     by_term: bool = False  #: groups are tied where they earned the same of each term (``gdpo``), not the same in all
+    by_reaction: Floats | None = None  #: float ``[K]``; see :class:`~trainers.algorithms.batch.MadeOf`
 
 
 class EpisodeFiles:
@@ -161,9 +162,10 @@ def table_of(trajectories: Sequence[Trajectory], pieces: Pieces, explained: Expl
             None if credited is played else credited.turn_rewards.tolist()
             for credited, played in zip(explained.credited, trajectories, strict=True)
         ]
-        if explained.by_fork is not None:
-            turns = np.cumsum([0, *(episode.num_turns for episode in trajectories)])
-            columns["fork_value"] = _lists(turns, _nulls(explained.by_fork, np.float64))
+        turns = np.cumsum([0, *(episode.num_turns for episode in trajectories)])
+        for name, values in (("fork_value", explained.by_fork), ("reaction_credit", explained.by_reaction)):
+            if values is not None:
+                columns[name] = _lists(turns, _nulls(values, np.float64))
         columns["checksums"] = [list(crcs.items()) for crcs in checksums(explained, trajectories)]
     for name, field_ in zip(EXPLAINED, arrow_schema(EXPLAINED), strict=True):
         column = columns.get(name)

@@ -11,6 +11,7 @@ import numpy as np
 
 from textenvs.env import LARGEST
 from textenvs.messages import Message, Messages, clean_text
+from textenvs.users.moves import Move
 
 from ..chat_template import Tools
 from ..engines.base import Generation
@@ -48,6 +49,7 @@ class EpisodeTokens:
         self._turn_start = 0  # in the current context
         self._rewards: list[float] = []
         self._terms: list[dict[str, float]] = []
+        self.moves: dict[int, Move] = {}  #: what the user did about replies, by turn, where that is known
         self.num_turns = 0
         self.oldest_version: int | None = None
         self.switched = False  #: whether the last observation is in another context than the reply before
@@ -146,6 +148,12 @@ class EpisodeTokens:
         for name, value in terms.items():
             self._terms[turn][name] = self._terms[turn].get(name, 0.0) + float(value)
 
+    def name_move(self, turn: int, move: Move) -> None:
+        """Record what the user did about a turn's reply."""
+        if not 0 <= turn < self.num_turns:
+            raise RuntimeError(f"name_move: there is no turn {turn}")
+        self.moves[turn] = move
+
     def observe(self, conversation: Sequence[Message]) -> None:
         """Take the environment's next observation, up to the next generation point.
 
@@ -215,6 +223,7 @@ class EpisodeTokens:
             **arrays,
             turn_rewards=np.array(rewards, np.float64),
             turn_terms=tuple(terms),
+            turn_moves=tuple(self.moves.get(turn, "") for turn in range(self.num_turns)) if self.moves else (),
             terminated=terminated,
             truncated=truncated,
             status=status,

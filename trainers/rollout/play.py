@@ -264,6 +264,10 @@ class Player:
         for turn, terms in await progress.rewards.settle():
             assert progress.tokens is not None  # or no reward would have been requested
             progress.tokens.add_reward(turn - progress.first_turn, terms)
+        for turn, move in progress.rewards.moves.items():
+            assert progress.tokens is not None
+            if turn - progress.first_turn not in progress.tokens.moves:  # the environment knows its own user
+                progress.tokens.name_move(turn - progress.first_turn, move)
 
     async def _turns(self, env: Lease, episode: Episode, session: str, progress: Progress) -> End:
         enter = progress.timeline.phase
