@@ -42,6 +42,7 @@ from .algorithms.losses.value import value_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.learning import CriticSection
+from .engines.teacher import ServedTeacher
 from .learner import Learner
 from .learner.teachers import as_taught, taught_tokens
 from .report.episodes import Explained
@@ -104,6 +105,8 @@ class Update:
         self.kl = kl or KLController(config.algorithm.kl_ctrl)
         self.entropy = entropy or EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step)
         self.roles = RoleBaselines()
+        address = actor.distill.address
+        self.served_teacher = None if address is None else ServedTeacher(address)
 
     def state_dict(self) -> dict[str, Any]:
         return {"kl": self.kl.state_dict(), "entropy": self.entropy.state_dict(), "roles": self.roles.state_dict()}
@@ -228,8 +231,10 @@ class Update:
         if section.teacher == "reference" and not privileged and "ref_logprobs" in columns:
             scores = columns["ref_logprobs"]
         else:
+            shown = [as_taught(episode) for episode in episodes] if privileged else episodes
             model = {"reference": "reference", "policy": "actor"}.get(section.teacher, "teacher")
-            scores = _flat(learner.logprobs([as_taught(e) for e in episodes] if privileged else episodes, model=model))
+            served = self.served_teacher
+            scores = _flat(learner.logprobs(shown, model=model) if served is None else served.logprobs(shown))
         taught = taught_tokens(episodes, privileged=privileged)
         ratios = log_ratios(columns["old_logprobs"], scores, taught)
         metrics |= distillation_metrics(section, ratios, taught)

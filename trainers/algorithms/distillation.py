@@ -3,8 +3,8 @@
 A teacher scores the tokens that the policy sampled. ``log pi - log T`` of such a token is an estimate of the reverse KL
 of its state, KL(policy || teacher), so its negative is the token's advantage (Thinking Machines, "On-policy
 distillation", 2025; the same in NeMo RL's MOPD, after MiMo-V2-Flash; GKD, arXiv 2306.13649, has divergences over the
-whole vocabulary). A teacher with privileged context is the model itself, or one as strong, that was told more (OPSD, "Self-distilled
-reasoner", with per-token clipping; SDPO, arXiv 2601.20802, which adds such advantages to those of GRPO).
+whole vocabulary). A teacher with privileged context is the model itself, or one as strong, that was told more (OPSD,
+"Self-distilled reasoner", with per-token clipping; SDPO, arXiv 2601.20802, which adds such advantages to GRPO's).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class DistillSection(Section):
 
     teacher: str | None = Field(None, min_length=1)
     """Who teaches: `reference` is the model that the run began with, and `policy` the policy itself, which needs a
-    `context`; or the folder (or name on the hub) of a model with the policy's tokenizer. null is nobody."""
+    `context`; or the folder (or name on the hub) of a model with the policy's tokenizer; or the address of a server of
+    vLLM or SGLang that has such a model, `http://...`. null is nobody."""
     context: Literal["none", "goal", "answer", "expert"] = "none"
     """Privileged context, which the teacher sees at the end of the last message and the policy never does: the `goal`
     of the environment's user, the right `answer`, or the next reply of the environment's scripted `expert`."""
@@ -44,8 +45,13 @@ class DistillSection(Section):
 
     @property
     def folder(self) -> str | None:
-        """The teacher's model, where it is another one than the policy and what the run began with."""
-        return None if self.teacher in (None, "reference", "policy") else self.teacher
+        """The folder of the teacher's model, where it is one of its own."""
+        return None if self.teacher in (None, "reference", "policy") or self.address is not None else self.teacher
+
+    @property
+    def address(self) -> str | None:
+        """The address of the teacher, where a server has it."""
+        return self.teacher if self.teacher is not None and self.teacher.startswith(("http://", "https://")) else None
 
     @property
     def privilege(self) -> Context | None:

@@ -12,6 +12,8 @@ from ..config.model import ModelSection
 from ..config.running import RunSection
 from ..config.schema import PPOConfig
 from ..config.sizes import optimizer_steps
+from ..engines.base import EngineError
+from ..engines.teacher import ServedTeacher
 from ..learner import Learner
 from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, shape_of, world_size
@@ -80,8 +82,12 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
 def teacher_of(config: PPOConfig, policy: Policy) -> Path | None:
     """Return the folder of the teacher's model, where it is not the policy or its reference.
 
-    ``SetupError``: there is no such folder, or its tokenizer has other tokens than the policy's.
+    ``SetupError``: there is no such folder, or its tokenizer has other tokens than the policy's; or a server at an
+    address does not answer as a teacher does.
     """
+    if (address := config.actor.distill.address) is not None:
+        with setup_errors("actor.distill.teacher: ", EngineError, ImportError):
+            ServedTeacher(address).meet()
     if (folder := config.actor.distill.folder) is None:
         return None
     model = config.model.model_copy(update={"path": folder})

@@ -434,6 +434,9 @@ def _distill_checks(config: PPOSections) -> Problems:
     if actor.unit == "episode":
         text = f"actor.policy_loss={actor.policy_loss} is of whole episodes: use gspo_token"
         yield "actor.distill.teacher", f"gives each token an advantage of its own, and {text}"
+    if section.address is not None and (config.rollout.temperature != 1 or config.rollout.keep_sampling_mask):
+        text = "a server scores tokens at temperature 1 and over all of them: set rollout.temperature=1 and"
+        yield "actor.distill.teacher", f"is an address; {text} rollout.keep_sampling_mask=false"
     if section.privilege is not None and config.env.frozen:
         yield "actor.distill.context", "does not go with env.frozen, whose environment shows a teacher nothing more"
 
