@@ -41,6 +41,7 @@ from .messages import (
     transcript,
 )
 from .options import PositiveInt, checked
+from .privileged import Privilege, privileged_of
 from .reasoning import Marks, Spans, split_reasoning
 from .spaces import AssistantTurn, Conversation
 from .task import Rows, Task, TaskSet
@@ -199,6 +200,17 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """
         task = self.state.task
         return () if task is None or task.ground_truth is None else (str(task.ground_truth),)
+
+    def privileged(self, kind: Privilege, rng: np.random.Generator) -> str | None | Awaitable[str | None]:
+        """Return a text of this state that a teacher may read and the policy may not; by default by what there is.
+
+        Training asks for it before a reply, where ``actor.distill`` shows a teacher more than the policy sees; it goes
+        into no observation and no ``info``. Nothing may change by it. By default ``"goal"`` is what a user who holds
+        something back wants (:class:`~textenvs.users.base.HasUser`), ``"answer"`` the task's ground truth, and
+        ``"expert"`` the next reply of :meth:`demonstration`, with the expert's own ``rng``. ``None``: not in this state
+        or for this task. NotImplementedError: the environment has nothing of this kind.
+        """
+        return privileged_of(self, kind, rng)
 
     def twin(self, task: Task) -> Task | None:
         """Return a task that differs from ``task`` in its ground truth alone; ``None`` where there is none.

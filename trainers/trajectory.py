@@ -17,6 +17,8 @@ Invariants (checked on construction, so that no consumer has to):
   episode ended in stands last. The order of time is that of the turns: :attr:`Trajectory.actions`;
 * observation tokens (``observation_mask``, where it was recorded) are no action tokens, and no context starts with one:
   something predicts each;
+* where a teacher sees more than the policy (``teacher_shared``), its context of a turn shares at most the turn's own
+  with it, and is not empty;
 * tokens after the last action token are the observation that a *truncated* episode ended in, with the next generation
   prompt: the state whose value bootstraps the return. A terminated episode ends with an action token.
 
@@ -107,14 +109,21 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "kept_ids": np.int32,
     "kept_counts": np.int32,
     "observation_mask": np.bool_,
+    "teacher_shared": np.int32,
+    "teacher_counts": np.int32,
+    "teacher_ids": np.int32,
 }
-#: Columns that older files lack: nothing was cut, no episode is a fork; seeds, observations, moves are unknown.
+#: Columns that older files lack: nothing was cut, no episode is a fork, no teacher saw more; seeds, observations and
+#: moves are unknown.
 _OPTIONAL = (
     "user_messages",
     "kept_ids",
     "kept_counts",
     "observation_mask",
     "turn_moves",
+    "teacher_shared",
+    "teacher_counts",
+    "teacher_ids",
     "forked_from",
     "forked_turn",
     "task_index",
@@ -206,6 +215,14 @@ class Trajectory:
     #: Bool ``[T]``; the tokens of the texts of messages with which the environment answered replies of this episode, of
     #: the roles that were asked for; never a token of the chat template. Empty if that was not recorded.
     observation_mask: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    #: Int32 ``[K]``; where a teacher sees more than the policy (privileged context) and scores turns in contexts of its
+    #: own: how many tokens such a context shares with that of the turn from their start on, or -1 where the turn has
+    #: none. Empty if no teacher saw more.
+    teacher_shared: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    #: Int32 ``[K]``; how many tokens follow those, up to the turn's first token. Empty as above.
+    teacher_counts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    #: Int32 ``[m]``; these tokens, of one turn after another. Empty as above.
+    teacher_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     messages: Messages = ()  #: the conversation, for people and for judges
     user_messages: Messages = ()  #: the same from the side of a model that plays the user, its instructions first
     metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers worth reporting
@@ -329,6 +346,7 @@ def _problem_with(t: Trajectory) -> str | None:
         or _problem_with_observations(t, size)
         or _problem_with_turns(t, turns)
         or _problem_with_ends(t, size)
+        or _problem_with_teacher(t, turns)
     )
 
 
@@ -412,6 +430,28 @@ def _problem_with_ends(t: Trajectory, size: int) -> str | None:
         return f"status must be a Status, not {status!r}"
     if t.forked_turn < 0 or (t.forked_turn and not t.forked_from):
         return f"forked_turn is {t.forked_turn}, but it was forked from {t.forked_from!r}"
+    return None
+
+
+def _problem_with_teacher(t: Trajectory, turns: int) -> str | None:
+    shared, counts = t.teacher_shared, t.teacher_counts
+    if len(shared) not in (0, turns) or len(counts) != len(shared):
+        return f"teacher_shared has {len(shared)} entries and teacher_counts {len(counts)} for {turns} turns"
+    if (counts < 0).any() or counts.sum() != len(t.teacher_ids):
+        return f"teacher_counts add up to {counts.sum()} for {len(t.teacher_ids)} teacher_ids"
+    if not len(shared):
+        return None
+    where = np.flatnonzero(t.action_mask)
+    first = np.zeros(turns, np.int64)
+    first[t.turn_id[where[::-1]]] = where[::-1]
+    most = first - t.segment_starts[np.searchsorted(t.segment_starts, first, side="right") - 1]
+    wrong = (shared < -1) | (shared > most) | (shared + counts == 0) | ((shared == -1) & (counts > 0))
+    if wrong.any():
+        turn = int(np.argmax(wrong))
+        return (
+            f"the teacher's context of turn {turn} shares {shared[turn]} of {most[turn]} tokens and has {counts[turn]} "
+            "others: it must share at most these, and have a token"
+        )
     return None
 
 

@@ -4,11 +4,11 @@
     result = update.step(batch.episodes, learner, iteration=0)
 
 :meth:`Update.forward` makes the models' numbers of each action token: log-probabilities before the first step,
-corrections for the engine's, the KL to the reference, values. :meth:`Update.prepare` adds the advantages.
-:meth:`Update.optimize` takes the optimizer steps of the critic and the actor on mini-batches of them. Estimators,
-losses and corrections are :mod:`trainers.algorithms`; the configuration chooses among them here. The training loop and
-:mod:`trainers.replay` both call this; trainers of others take :func:`estimate` alone, the one way from a batch to its
-advantages.
+corrections for the engine's, the KL to the reference, a teacher's advantages, values. :meth:`Update.prepare` adds the
+advantages. :meth:`Update.optimize` takes the optimizer steps of the critic and the actor on mini-batches of them.
+Estimators, losses and corrections are :mod:`trainers.algorithms`; the configuration chooses among them here. The
+training loop and :mod:`trainers.replay` both call this; trainers of others take :func:`estimate` alone, the one way
+from a batch to its advantages.
 
 Arrays are of a batch of ``E`` episodes with ``N`` action tokens, in the order of the episodes.
 """
@@ -32,6 +32,7 @@ from torch import Tensor
 from .algorithms import off_policy
 from .algorithms.baselines import RoleBaselines
 from .algorithms.batch import ActionBatch, Advantages, gather, kept_episodes, tree_of
+from .algorithms.distillation import DistillSection, distillation_metrics, distilled, log_ratios
 from .algorithms.estimators import RAE, Estimator, normalize, restrict
 from .algorithms.estimators.base import totals
 from .algorithms.kl import EntropyBonus, KLController, kl_estimate, mean_kl
@@ -42,7 +43,9 @@ from .algorithms.reaction import MovesError, ReactionCreditSection, moves_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.learning import CriticSection
+from .engines.teacher import ServedTeacher
 from .learner import Learner
+from .learner.teachers import as_taught, taught_tokens
 from .report.episodes import Explained
 from .report.reactions import reaction_metrics
 from .rollout.batch import BatchEpisode
@@ -66,6 +69,7 @@ class Forward:
     counted: Bools | None  #: bool ``[N]``; the tokens that corrections keep; ``None`` for all
     numbers: Mapping[str, NDArray[np.floating] | None]  #: for :func:`estimate`
     metrics: Mapping[str, float]
+    teacher: Floats | None = None  #: float ``[N]``; the teacher's advantages; ``None`` without one
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +108,8 @@ class Update:
         self.kl = kl or KLController(config.algorithm.kl_ctrl)
         self.entropy = entropy or EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step)
         self.roles = RoleBaselines()
+        address = actor.distill.address
+        self.served_teacher = None if address is None else ServedTeacher(address)
 
     def state_dict(self) -> dict[str, Any]:
         return {"kl": self.kl.state_dict(), "entropy": self.entropy.state_dict(), "roles": self.roles.state_dict()}
@@ -142,11 +148,13 @@ class Update:
         episodes = [episode.credited for episode in batch if episode.role != "greedy"]
         columns, mask, metrics = self._old_logprobs(episodes, learner)
         penalty = self._reference_kl(episodes, learner, columns, metrics)
+        teacher = self._teacher(episodes, learner, columns, metrics)
         values = bootstrap = None
         if learner.critic is not None:
             by_episode, bootstrap = learner.values(episodes)
             values = columns["old_values"] = _flat(by_episode)
-        return Forward(columns, mask, {"values": values, "bootstrap": bootstrap, "penalty": penalty}, metrics)
+        numbers = {"values": values, "bootstrap": bootstrap, "penalty": penalty}
+        return Forward(columns, mask, numbers, metrics, teacher)
 
     def prepare(
         self,
@@ -168,6 +176,9 @@ class Update:
         )
         advantages, columns["advantages"] = estimated.advantages, estimated.scaled
         metrics |= estimated.metrics
+        if forward.teacher is not None:
+            advantages, columns["advantages"] = with_teacher(self.config.actor.distill, estimated, forward.teacher)
+            metrics |= advantage_metrics(advantages)
         if advantages.returns is not None:
             columns["returns"] = advantages.returns
             metrics |= critic_metrics(advantages, columns["old_values"])
@@ -198,7 +209,7 @@ class Update:
         metrics: dict[str, float],
     ) -> Floats | None:
         """Add the reference's log-probabilities and the KL to it; return the penalty of each token's reward."""
-        if learner.reference is None:
+        if learner.reference is None or not self.config.needs_kl:  # it may be there as a teacher alone
             return None
         columns["ref_logprobs"] = _flat(learner.logprobs(episodes, model="reference"))
         old, reference = (torch.from_numpy(columns[name]) for name in ("old_logprobs", "ref_logprobs"))
@@ -213,6 +224,30 @@ class Update:
         penalty: Floats = self.kl.beta * estimate
         self.kl.update(metrics["actor/ref_kl"], len(roots))
         return penalty
+
+    def _teacher(
+        self,
+        episodes: Sequence[Trajectory],
+        learner: AnyLearner,
+        columns: Mapping[str, Floats],
+        metrics: dict[str, float],
+    ) -> Floats | None:
+        """Return the advantages that the teacher gives the action tokens, and report how far the policy is from it."""
+        section = self.config.actor.distill
+        if section.teacher is None:
+            return None
+        privileged = section.privilege is not None
+        if section.teacher == "reference" and not privileged and "ref_logprobs" in columns:
+            scores = columns["ref_logprobs"]
+        else:
+            shown = [as_taught(episode) for episode in episodes] if privileged else episodes
+            model = {"reference": "reference", "policy": "actor"}.get(section.teacher, "teacher")
+            served = self.served_teacher
+            scores = _flat(learner.logprobs(shown, model=model) if served is None else served.logprobs(shown))
+        taught = taught_tokens(episodes, privileged=privileged)
+        ratios = log_ratios(columns["old_logprobs"], scores, taught)
+        metrics |= distillation_metrics(section, ratios, taught)
+        return distilled(section, ratios, action_offsets(episodes))
 
     # ------------------ optimizer steps
 
@@ -322,6 +357,16 @@ def with_reactions(
         by_reaction = np.where(moves >= 0, credit, np.nan)
         made = replace(made, unscaled=made.unscaled + of_token, by_reaction=by_reaction)
     return replace(advantages, advantages=advantages.advantages + of_token, made_of=made), metrics
+
+
+def with_teacher(section: DistillSection, estimated: Estimated, teacher: Floats) -> tuple[Advantages, Floats]:
+    """Add a teacher's advantages ``[N]`` to the rewards', or put them in their place; also to those that are scaled.
+
+    Tokens that are not trained on keep an advantage of 0.
+    """
+    own, kept = np.where(estimated.advantages.policy_mask, teacher, 0.0), float(section.rewards)
+    advantages = replace(estimated.advantages, advantages=kept * estimated.advantages.advantages + own)
+    return advantages, kept * estimated.scaled + own
 
 
 def _role_baseline(

@@ -165,6 +165,26 @@ def test_reactions_that_say_nothing_or_the_contrary_are_reported(named, high, co
     assert words is None or words in causes[0]
 
 
+@pytest.mark.parametrize(
+    ("share", "clipped", "gain", "words"),
+    [
+        (0.0, None, 0.0, "no token to teach"),
+        (1.0, 0.6, 0.0, "finds most of the policy's tokens impossible"),
+        (1.0, 0.6, 2.0, None),  # it learns all the same
+        (0.5, 0.1, 0.0, None),
+        (None, None, 0.0, None),  # there is none
+    ],
+)
+def test_useless_teacher_is_reported(share, clipped, gain, words):
+    doctor = Doctor(CHECKS, {"actor": {"distill": {"context": "goal"}}})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 15, gain), 1):
+        numbers = {"actor/teacher_share": share, "actor/teacher_clipped": clipped}
+        doctor.observe(step, row | {name: value for name, value in numbers.items() if value is not None})
+    causes = [finding.cause for finding in doctor.findings if finding.check == "teacher"]
+    assert len(causes) == (words is not None)
+    assert words is None or words in causes[0]
+
+
 def test_withdrawn_episodes_do_not_hide_failed_ones():
     """They are a total since the run began, of episodes that did not end."""
     doctor = Doctor(CHECKS, {})

@@ -30,8 +30,8 @@ METRICS = "metrics.jsonl"
 _DIRS: dict[str, str] = {"train": "rollout_data_dir", "validation": "validation_data_dir"}
 _SECTIONS = ("trainer", "env")
 _MAY_BE_ABSENT = {"stop", "error", "forked_from", "forked_turn", "terminated", "truncated", "task_index", "env_seed",
-                  "sampling_seed", "kept_ids", "kept_counts", "observation_mask", "turn_moves",
-                  "user_messages"}  # fmt: skip
+                  "sampling_seed", "kept_ids", "kept_counts", "observation_mask", "turn_moves", "teacher_shared",
+                  "teacher_counts", "teacher_ids", "user_messages"}  # fmt: skip
 _REQUIRED = frozenset(PLAYED) - _MAY_BE_ABSENT
 
 

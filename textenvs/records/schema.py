@@ -70,6 +70,11 @@ PLAYED: dict[str, Column] = {
     "kept_ids": Column("list", "int32", "tokens that top-k, top-p and min-p left, of one token after another"),
     "kept_counts": Column("token", "int32", "how many of `kept_ids` each token has; empty: not recorded"),
     "observation_mask": Column("token", "bool", "of a text that answered a reply; empty: not recorded"),
+    "teacher_shared": Column(
+        "turn", "int32", "tokens that a teacher's context shares with the turn's; -1: it has none"
+    ),
+    "teacher_counts": Column("turn", "int32", "how many of `teacher_ids` follow these"),
+    "teacher_ids": Column("list", "int32", "the rest of the teacher's contexts (`actor.distill.context`); else empty"),
     "turn_terms": Column("turn", "terms", "the named parts of each turn's reward"),
     "turn_moves": Column("turn", "string", "what the user did about each reply; empty: the environment named nothing"),
     "metrics": Column("episode", "numbers", "of the environment; `start_turn`: turns replayed before its own"),

@@ -65,6 +65,7 @@ def ppo_checks(config: PPOSections) -> Problems:
     yield from _rollout_checks(config)
     yield from _batch_checks(config)
     yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
+    yield from _distill_checks(config)
     yield from _kl_control_checks(config.algorithm, config.rollout.groups_per_batch * config.rollout.n)
     yield from _trainer_checks(config)
 
@@ -242,6 +243,8 @@ def several_roles_checks(config: PPOSections, side: str) -> Problems:
     if config.algorithm.reaction_credit.weight:
         text = "the user there is played by a policy, and names no move"
         yield "algorithm.reaction_credit.weight", f"does not go with {side}: {text}"
+    if config.actor.distill.privilege is not None:
+        yield "actor.distill.context", f"does not go with {side}: a teacher sees more of one role's conversation alone"
     if config.actor.observation_loss:
         text = "there, answers are replies of the policy or of its partner, good and bad ones: it would imitate them"
         yield "actor.observation_loss", f"does not go with {side}: {text}"
@@ -430,6 +433,24 @@ def _loss_checks(actor: PolicyLoss, estimator: str) -> Problems:
         yield "actor.importance_correction", f"{name} is of whole episodes: use sequence_tis, or {instead}"
     if actor.rejection.startswith("token"):
         yield "actor.rejection", f"{name} is of whole episodes: use a rejection of sequences, or {instead}"
+
+
+def _distill_checks(config: PPOSections) -> Problems:
+    """Check that the teacher can score tokens, and differs from the policy."""
+    actor, section = config.actor, config.actor.distill
+    if section.teacher is None:
+        return
+    if section.teacher == "policy" and section.context == "none":
+        text = "a teacher that sees what the policy sees is the policy, and teaches nothing: give it goal, answer or"
+        yield "actor.distill.context", f"is none with actor.distill.teacher=policy; {text} expert"
+    if actor.unit == "episode":
+        text = f"actor.policy_loss={actor.policy_loss} is of whole episodes: use gspo_token"
+        yield "actor.distill.teacher", f"gives each token an advantage of its own, and {text}"
+    if section.address is not None and (config.rollout.temperature != 1 or config.rollout.keep_sampling_mask):
+        text = "a server scores tokens at temperature 1 and over all of them: set rollout.temperature=1 and"
+        yield "actor.distill.teacher", f"is an address; {text} rollout.keep_sampling_mask=false"
+    if section.privilege is not None and config.env.frozen:
+        yield "actor.distill.context", "does not go with env.frozen, whose environment shows a teacher nothing more"
 
 
 def overlong_checks(config: PPOSections) -> Problems:

@@ -485,6 +485,7 @@ def advantages_again(
         "critic" in config.algorithm.needs
         or config.algorithm.use_kl_in_reward
         or config.actor.old_logprobs == "recompute"
+        or config.actor.distill.teacher is not None
     ):
         return "left out: models of the checkpoint have a part in them", None
     without: Any = SimpleNamespace(reference=None, critic=None)

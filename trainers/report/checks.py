@@ -446,6 +446,32 @@ def reaction_credit(history: History) -> Symptom | None:
     )
 
 
+@_check("teacher", "actor/teacher_share")
+def teacher(history: History) -> Symptom | None:
+    """Detect that a teacher has nothing to teach, or says little but that the policy's tokens are impossible.
+
+    For 3 iterations no token had a teacher; or in 5 at least half of them were at ``actor.distill.clip``, and the
+    reward has not gained 2 standard errors over the first 5.
+    """
+    shares, clipped = (history.latest(f"actor/teacher_{name}", START) for name in ("share", "clipped"))
+    context = history.option("actor.distill.context", "none")
+    if len(shares) >= 3 and shares[-3:].max() == 0:
+        return Symptom(
+            "actor.distill has no token to teach: the environment tells the teacher nothing in any state",
+            f"no token with a teacher in 3 iterations, actor.distill.context={context}",
+            "See what the environment's `privileged` returns, and choose another actor.distill.context",
+        )
+    enough = len(clipped) == START and len(history.steps) >= START + 3
+    if not enough or clipped.min() < 0.5 or history.gain(slice(0, START)) >= _GAINED or history.solved() >= _GOOD:
+        return None
+    return Symptom(
+        "the teacher finds most of the policy's tokens impossible: both are too far apart to learn from sampled tokens",
+        f"{clipped[-1]:.0%} of the tokens at actor.distill.clip, actor.distill.context={context}",
+        "Imitate the teacher's episodes first (`python -m trainers.sft`); see that the teacher can use what it is "
+        "shown, and that its tokenizer and chat template are the policy's",
+    )
+
+
 @_check("dead environments", "rollout/env_made")
 def dead_environments(history: History) -> Symptom | None:
     """Detect that environments hang, or episodes fail.

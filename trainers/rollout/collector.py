@@ -28,6 +28,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from textenvs.privileged import Privilege
+
 from ..algorithms.estimators import Estimator, TurnGRPO
 from ..config.learning import ForkSection
 from ..config.rollout import RolloutSection
@@ -79,6 +81,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         group_credit: From the credited episodes of a batch's groups, without forks and greedy ones, to what the
             estimator is to see instead, in the same order.
         engine_slots: Requests that the engine computes at a time, for :meth:`stats`; ``None`` takes ``max_running``.
+        privileged: What of the environment a teacher sees, in episodes for training; see
+            :class:`~trainers.rollout.play.Player`.
         lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
         trace: Where to draw episodes and weight updates; stays the caller's.
         seed: The run's seed: tasks, environments and sampling follow from it.
@@ -100,6 +104,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         credit: Callable[[Trajectory], Trajectory] | None = None,
         group_credit: Callable[[Sequence[Trajectory]], list[Trajectory]] | None = None,
         engine_slots: int | None = None,
+        privileged: Privilege | None = None,
         lag_interval: float | None = None,
         trace: TraceFile | None = None,
         seed: int = 0,
@@ -109,7 +114,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         self._backends = dict(backend) if isinstance(backend, Mapping) else {"": backend}
         self._on_trajectory, self._credit, self._trace = on_trajectory, credit, trace
         self._group_credit = group_credit
-        self._player = Player(engine, renderer, rollout, rewards, reward_timeout)
+        self._player = Player(engine, renderer, rollout, rewards, reward_timeout, privileged)
         self._scheduler = GroupScheduler(rollout, algorithm.needs, engine.version)
         self._concurrency = Concurrency(self._scheduler.capacity) if rollout.max_running == "auto" else None
         if self._concurrency is not None:

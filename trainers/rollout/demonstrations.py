@@ -25,11 +25,12 @@ from textenvs.data import TaskError
 from textenvs.data.files import file_rows, without_nulls
 from textenvs.env import NoDemonstration, TextEnv
 from textenvs.messages import Messages, check_conversation, copy_messages, text_of
+from textenvs.text import quoted
 from textenvs.turn import messages_of_turn
 
 from ..chat_template import RendererError, Tools
 from ..engines.base import Generation
-from ..trajectory import Status, Trajectory
+from ..trajectory import Status, Trajectory, is_reward
 from .episode_tokens import EpisodeTokens
 from .renderer import Renderer
 
@@ -244,9 +245,10 @@ def _up_to_last_imitated(talk: _Talk) -> Demonstration:
 
 
 def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
-    """Yield conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; all replies count.
+    """Yield conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; all replies count as 1.
 
-    A column ``tools`` has the schemas of a row's tools, as a list or its JSON text.
+    A column ``tools`` has the schemas of a row's tools, as a list or its JSON text. A column ``weights`` has the
+    imitation weight of each assistant message, at least 0: every token of the message counts so much.
 
     DemonstrationError names the file and the row that cannot be used.
     """
@@ -278,9 +280,24 @@ def _demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
             if before["role"] == "assistant":
                 raise ValueError(f"{where}: message {number}: the assistant speaks twice in a row; make it one message")
         tools = _tools(row.get("tools"), where)
+        weights = _weights(row.get("weights"), _replies(conversation), where)
     except ValueError as error:
         raise DemonstrationError(str(error)) from error
-    return Demonstration(conversation, tuple(1.0 for m in conversation if m["role"] == "assistant"), tools, where)
+    return Demonstration(conversation, weights, tools, where)
+
+
+def _weights(value: Any, replies: int, where: str) -> tuple[float, ...]:
+    """Return the imitation weight of each of a row's replies; 1 without a column ``weights``."""
+    if value is None:
+        return (1.0,) * replies
+    numbers = list(value) if isinstance(value, (list, tuple)) else []
+    good = all(is_reward(number) and number >= 0 for number in numbers)
+    if len(numbers) != replies or not good:
+        raise ValueError(
+            f"{where}: column 'weights' must be a list of {replies} numbers of at least 0, one for each assistant "
+            f"message, not {quoted(value)}"
+        )
+    return tuple(map(float, numbers))
 
 
 def _tools(value: Any, where: str) -> Tools:

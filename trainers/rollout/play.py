@@ -17,6 +17,7 @@ import numpy as np
 
 from textenvs.lookahead import Played
 from textenvs.messages import Messages, assistant, clean_text
+from textenvs.privileged import Privilege, with_privileged
 from textenvs.turn import EpisodeMessages
 
 from ..chat_template import RendererError
@@ -111,6 +112,8 @@ class Player:
         rollout: Limits of an episode; those of groups, and how to sample, are not read.
         rewards: Rewards that come later, by name.
         reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
+        privileged: What of the environment a teacher sees and the policy does not: asked for before each reply of an
+            episode for training, and kept with the episode's tokens alone. ``None``: nothing.
     """
 
     def __init__(
@@ -120,8 +123,10 @@ class Player:
         rollout: RolloutSection = RolloutSection(),  # noqa: B008 (it is frozen)
         rewards: Mapping[str, Score] | None = None,
         reward_timeout: float | None = 600.0,
+        privileged: Privilege | None = None,
     ) -> None:
         self.engine, self.renderer, self.rollout = engine, renderer, rollout
+        self._privileged = privileged
         self._rewards, self._reward_timeout = dict(rewards or {}), reward_timeout
         for name, score in self._rewards.items():
             if not callable(score):
@@ -335,6 +340,8 @@ class Player:
     ) -> End | None:
         """Sample a reply of the episode that began at ``point``, step, record the rewards; return its end, if it is."""
         tokens, timeline = point.tokens, progress.timeline
+        if self._privileged is not None and episode.training and episode.window is None:
+            await self._teach(env, episode, self._privileged, progress, tokens, turn)
         cut_before = timeline.counts["cut"]
         text = await self.reply(episode, turn, point.limit, session, tokens, timeline)
         response_tokens = tokens.response_tokens
@@ -390,6 +397,16 @@ class Player:
             )
             progress.rewards.ask(so_far, turn)
         return end
+
+    async def _teach(
+        self, env: Lease, episode: Episode, kind: Privilege, progress: Progress, tokens: EpisodeTokens, turn: int
+    ) -> None:
+        """Note the context in which a teacher scores the next reply, where the environment tells it more."""
+        progress.timeline.phase("step")
+        text = await env.privileged(kind, derive_seed(episode.sampling_seed, "privileged", turn))
+        progress.timeline.phase("own")
+        if text is not None:
+            tokens.teach(lambda conversation: with_privileged(conversation, kind, text))
 
     async def _open(
         self, env: Lease, episode: Episode, progress: Progress, conversation: Messages, names: dict[str, str]

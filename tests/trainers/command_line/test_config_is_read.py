@@ -137,6 +137,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         *("multiturn_reward.enable=true", "multiturn_reward.credit=difference", "multiturn_reward.replace=false"),
         *("overlong_buffer.enable=true", "overlong_buffer.len=8", "rollout.max_response_tokens=128"),
         *("relative_length.tokens=0.1", "actor.observation_loss=0.01", "env.curriculum.kind=signal"),
+        "actor.distill.teacher=reference",
         f"trainer.default_local_dir={tmp_path}/run",
     ]
     resumed = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
