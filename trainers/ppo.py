@@ -54,8 +54,7 @@ log = logging.getLogger("trainers")
 
 _SHOWN = 4000  # characters of an episode's error on the console: a traceback, without megabytes of quoted text
 _COLLECTING = (CollectionError, EngineError)  # collecting failed; the learner is intact
-# A batch cannot be learned from, or a served teacher scores none; the learner is unchanged by that step.
-_LEARNING = (FloatingPointError, MovesError, TermsError, EngineError)
+_LEARNING = (FloatingPointError, MovesError, TermsError, EngineError)  # no step was taken with a batch
 
 
 # ------------------ the loop

@@ -121,7 +121,7 @@ def test_failing_model_ends_episode(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(FrozenRoles("tests/table", {"order": "ba"}, frozen={"b": {"model": "m"}}).areset(seed=0))
 
 
-def test_full_context_of_a_frozen_role_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_frozen_context_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed episode is left out of training: a losing caller would fill the frozen role's context."""
 
     class Full:

@@ -358,15 +358,7 @@ class Player:
         if info.get("failed"):
             cause = str(stop or "env_failed")
             return End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=cause)
-        end = None
-        if terminated:
-            end = End(Status.COMPLETED, terminated=True, stop=stop)
-        else:
-            tokens.observe(conversation)
-            if truncated:
-                end = End(Status.TRUNCATED_TURNS, stop=stop)
-            elif tokens.context_size >= point.limit:
-                end = _no_room(tokens, point.limit)
+        end = _end(tokens, conversation, point.limit, terminated=terminated, truncated=truncated, stop=stop)
         if (switched := not terminated and tokens.switched) and (progress.rewards.needs_futures or episode.window):
             raise CollectionError(_SWITCHED)
         if progress.rewards:
@@ -495,6 +487,18 @@ class Player:
         how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
         trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **fields)  # type: ignore[arg-type]
         return without_unseen(trajectory, self.engine.max_context)
+
+
+def _end(
+    tokens: EpisodeTokens, conversation: Messages, limit: int, *, terminated: bool, truncated: bool, stop: str | None
+) -> End | None:
+    """Return the end of an episode that a step has brought, if it has; else show it the observation."""
+    if terminated:
+        return End(Status.COMPLETED, terminated=True, stop=stop)
+    tokens.observe(conversation)
+    if truncated:
+        return End(Status.TRUNCATED_TURNS, stop=stop)
+    return _no_room(tokens, limit) if tokens.context_size >= limit else None
 
 
 def _no_room(tokens: EpisodeTokens, limit: int) -> End:

@@ -97,14 +97,14 @@ def test_shuffled_control_exchanges_values_reproducibly(made: Any, seed: int) ->
     assert not credit[(moves < 0) | ~trained].any()
 
 
-def test_equal_moves_are_no_signal_to_the_last_bit() -> None:
+def test_equal_moves_are_no_signal() -> None:
     batch = action_batch([[1], [2], [1]], np.zeros(3))
     result = Advantages(np.array([0.1, -0.2, 0.3, 0.7]), np.ones(4, np.bool_))
     section = ReactionCreditSection(weight=1.0, table={"repeats": -0.3})
     assert not section.credit(batch, np.full(3, MOVES.index("repeats")), result, RNG).any()
 
 
-def test_expected_gradient_is_that_of_a_discount_of_zero() -> None:
+def test_expected_gradient_has_discount_zero() -> None:
     """All batches of two episodes of a user in two states: unbiased for the next move, and blind to what follows.
 
     The first reply asks or guesses: a guess ends the talk; after a question the second reply is good or bad.
@@ -208,7 +208,7 @@ def test_agreement_of_tied_returns_counts_nothing() -> None:
     assert fixed.credit(batch, moves_of(tied), result, RNG).tolist() == [2.0, -2.0]
 
 
-def test_first_batch_without_a_move_is_refused_in_words() -> None:
+def test_first_batch_without_moves_is_refused() -> None:
     config, _ = resolve(["model.device=cpu", "algorithm.reaction_credit.weight=0.5"])
     silent = roots_and_forks([trajectory_of([-1, 0, 0], [1.0]), trajectory_of([-1, 0], [0.0])])
     learner: Any = SimpleNamespace(reference=None, critic=None)

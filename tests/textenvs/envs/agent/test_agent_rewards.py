@@ -255,7 +255,7 @@ def test_post_beside_a_waiting_call_pays_its_turn():
 @settings(max_examples=20)
 @given(st.lists(posts, min_size=1, max_size=4), numbers, st.booleans())
 def test_posts_beside_a_scorer_are_refused_unless_allowed(posted, score, allowed):
-    """What the policy runs in a program's tools has the program's key: it must not write its own reward."""
+    """Commands of the policy in a program's tools have the program's key: they must not write its reward."""
     env = Played(tasks=TASKS, scorer=lambda *_: score, **({"posts": True} if allowed else {}))
     env.reset(seed=0)
     env.call()
