@@ -49,6 +49,7 @@ from .text import plural, printable, quoted
 from .turn import (
     FAILURE_STOPS,
     LARGEST,
+    NO_ROOM_STOPS,
     EnvironmentFailure,
     EpisodeState,
     NoDemonstration,
@@ -66,6 +67,7 @@ from .turn import (
 __all__ = [
     "FAILURE_STOPS",
     "LARGEST",
+    "NO_ROOM_STOPS",
     "EnvironmentFailure",
     "EpisodeState",
     "NoDemonstration",
@@ -473,7 +475,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _fail(self, failure: EnvironmentFailure) -> StepResult:
         self.state.truncated, self.state.stop = True, failure.stop
-        return self._result(Turn(reward=0.0), 0.0, {"reward": 0.0}, failure=clean_text(failure.reason))
+        extra = {} if failure.stop in NO_ROOM_STOPS else {"failure": clean_text(failure.reason)}
+        return self._result(Turn(reward=0.0), 0.0, {"reward": 0.0}, **extra)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` for options that no ``reset`` takes; its text is about the options and no task."""
