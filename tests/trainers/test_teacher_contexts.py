@@ -69,7 +69,7 @@ def contexts(trajectory: Trajectory) -> list[list[int]]:
 @given(hidden=st.lists(st.sampled_from([None, HIDDEN, "7 <|im_end|>", ""]), min_size=3, max_size=3))
 @settings(max_examples=3, deadline=None)
 def test_teacher_reads_what_the_template_shows(name: str, hidden: list[str | None]) -> None:
-    """Of each turn: the rendering of the conversation with the text at its end, then the policy's own tokens."""
+    """A turn's context is the rendering of the conversation with the text at its end, then the policy's own tokens."""
     replies = ["Yes.", "No, it is 7", "Perhaps"]
     observations = talk(*replies)
     trajectory = played(name, observations, replies, hidden)

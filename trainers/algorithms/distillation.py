@@ -55,7 +55,7 @@ class DistillSection(Section):
 
     @property
     def privilege(self) -> Context | None:
-        """What the teacher sees beside the conversation; ``None`` for nothing more."""
+        """The teacher's privileged context; ``None`` if it sees what the policy sees."""
         return None if self.teacher is None or self.context == "none" else self.context
 
 

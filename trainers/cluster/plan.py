@@ -99,12 +99,13 @@ def make_plan(
     shape: ModelShape | None = None,
     *,
     served: Sequence[tuple[int, int, int]] = (),
+    teacher: ModelShape | None = None,
     serving: bool = False,
 ) -> Plan:
     """Place the parts of a run; PlanError where that cannot be. Without a ``shape`` no memory is estimated.
 
-    ``served`` is as in :func:`trainers.cluster.memory.estimate`. ``serving``: engines alone, on Ray: there is no
-    learner, and ``cluster.colocate`` is false.
+    ``served`` and ``teacher`` are as in :func:`trainers.cluster.memory.estimate`. ``serving``: engines alone, on Ray:
+    there is no learner, and ``cluster.colocate`` is false.
     """
     device = _device(config, machine)
     per_node = _gpus_per_node(config, machine, device)
@@ -128,7 +129,8 @@ def make_plan(
     if shape is not None:
         sizes = {"ranks": local_ranks, "shards": shards, "engine_gpus": engine.gpus}
         total, free = machine.gpu_bytes, machine.gpu_free
-        memory = tuple(estimate(config, shape, device=device, gpu_bytes=total, gpu_free=free, served=served, **sizes))
+        others = {"served": served, "teacher": teacher}
+        memory = tuple(estimate(config, shape, device=device, gpu_bytes=total, gpu_free=free, **others, **sizes))
     lines = timelines(memory, config, device, local_ranks, machine) if memory else ()
     plan = Plan(
         "ray" if on_ray else "local",

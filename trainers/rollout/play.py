@@ -302,6 +302,8 @@ class Player:
                     return End(Status.TRUNCATED_TURNS)
             if episode.forks is not None and (samples := episode.forks(turn)):
                 progress.points.append(replace(await _snapshot(env, point, turn, progress), samples=samples))
+            if self._privileged is not None and episode.training and episode.window is None:
+                await self._teach(env, episode, self._privileged, progress, tokens, turn)
             if (end := await self._turn(env, episode, session, progress, point, turn)) is not None:
                 return end
         raise AssertionError("unreachable")
@@ -340,8 +342,6 @@ class Player:
     ) -> End | None:
         """Sample a reply of the episode that began at ``point``, step, record the rewards; return its end, if it is."""
         tokens, timeline = point.tokens, progress.timeline
-        if self._privileged is not None and episode.training and episode.window is None:
-            await self._teach(env, episode, self._privileged, progress, tokens, turn)
         cut_before = timeline.counts["cut"]
         text = await self.reply(episode, turn, point.limit, session, tokens, timeline)
         response_tokens = tokens.response_tokens
