@@ -101,6 +101,17 @@ def test_runs_that_learn_are_healthy():
     assert len(wrong) <= 2, wrong
 
 
+@pytest.mark.parametrize(("kept", "tied", "verdict"), [(1, 23, True), (4, 4, False)])
+def test_groups_dropped_from_batches_count_as_tied(kept: int, tied: int, verdict: bool):
+    """In each iteration so many groups have no difference; all that the filter of the variance keeps have one."""
+    doctor = Doctor(CHECKS, {"rollout": {"groups_per_batch": 8, "filter_variance_top_p": 0.9}})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 12, 0.0), 1):
+        totals = {"groups_delivered": kept * step, "groups_dropped_zero_variance": tied * step}
+        metrics = {f"rollout/{name}": float(total) for name, total in totals.items()}
+        doctor.observe(step, row | metrics | {"train/groups_tied": 0.0})
+    assert ("no signal" in [finding.check for finding in doctor.findings]) is verdict
+
+
 def test_flat_reward_verdict_has_an_interval():
     verdicts = []
     for seed in range(10):

@@ -64,6 +64,7 @@ def ppo_checks(config: PPOSections) -> Problems:
     yield from _cluster_checks(config)
     yield from _rollout_checks(config)
     yield from _batch_checks(config)
+    yield from _variance_checks(config)
     yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
     yield from _distill_checks(config)
     yield from _kl_control_checks(config.algorithm, config.rollout.groups_per_batch * config.rollout.n)
@@ -121,6 +122,29 @@ def _batch_checks(config: PPOSections) -> Problems:
     if config.actor.mini_batches > episodes:
         text = f"rollout.groups_per_batch={rollout.groups_per_batch} times rollout.n={rollout.n}"
         yield "actor.mini_batches", f"is {config.actor.mini_batches}, but a batch has only {episodes} episodes ({text})"
+
+
+def _variance_checks(config: PPOSections) -> Problems:
+    """Check that groups can be ranked by the variance of their rewards, and that this ranks what the estimator sees."""
+    rollout, needs, key = config.rollout, config.algorithm.needs, "rollout.filter_variance_top_p"
+    if rollout.filter_variance_top_p == 1:
+        return
+    if rollout.filter_zero_variance:
+        yield key, "drops groups without a difference, too, and rollout.filter_zero_variance replaces them: use one"
+    if rollout.n < 2 and "greedy" not in needs:
+        yield "rollout.n", f"must be at least 2 with {key}: one episode alone never differs"
+    if rollout.groups_per_batch < 2:
+        yield "rollout.groups_per_batch", f"must be at least 2 with {key}, which compares the groups of a batch"
+    for need, text in _NOT_BY_TOTAL.items():
+        if need in needs:
+            estimator = f"algorithm.adv_estimator={config.algorithm.adv_estimator}"
+            yield key, f"ranks groups by total rewards: with {estimator} {text}"
+
+
+_NOT_BY_TOTAL = {
+    "forks": "it would drop groups whose episodes earned alike; their forks may differ",
+    "terms": "it would drop groups whose terms differ and add up to the same",
+}
 
 
 def _trainer_checks(config: PPOSections) -> Problems:
@@ -478,8 +502,12 @@ def relative_length_checks(config: PPOSections) -> Problems:
             continue
         if config.rollout.n == 1:
             yield key, "compares the successes of a group: rollout.n must be at least 2"
-        if config.rollout.filter_zero_variance:
-            yield key, "compares groups in which all succeed, too, which rollout.filter_zero_variance=true would drop"
+        for on, name in (
+            (config.rollout.filter_zero_variance, "filter_zero_variance=true"),
+            (config.rollout.filter_variance_top_p < 1, "filter_variance_top_p"),
+        ):
+            if on:
+                yield key, f"compares groups in which all succeed, too, which rollout.{name} would drop"
         if estimator == "fork":
             yield key, "does not go with algorithm.adv_estimator=fork, whose forks are parts of episodes"
         if estimator == "gdpo":

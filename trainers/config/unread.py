@@ -86,7 +86,10 @@ PPO: Reads = {
     "data.longest_prompt": {"data.filter_overlong_prompts": _ON},
     "engine.vllm.sleep_mode engine.sglang.sleep_mode": {"cluster.colocate": _ON},
     "rollout.window": {"rollout.oversampling_factor": (1.0,)},  # which takes groups as they complete
-    "rollout.max_consecutive_filtered": {"rollout.filter_zero_variance": _ON},
+    "rollout.max_consecutive_filtered": {
+        "rollout.filter_zero_variance": _ON,
+        "rollout.filter_variance_top_p": Not(1.0),
+    },
     "rollout.partial": {"rollout.update_mode": ("abort",)},
     "rollout.partial_max_age": {"rollout.partial": _ON},
     "warm_start.": {"model.path": ("tiny",), "warm_start.enable": _GIVEN},

@@ -95,13 +95,19 @@ def null_policy(history: History) -> Symptom | None:
     )
 
 
+def _grown(history: History, name: str, iterations: int) -> float:
+    """Return how much a total has grown in the last iterations; 0 where it was not there before them."""
+    totals = history.latest(name, iterations + 1)
+    return max(0.0, float(totals[-1] - totals[0])) if len(totals) > iterations else 0.0
+
+
 @_check("no signal", "train/groups_tied")
 def no_signal(history: History) -> Symptom | None:
     """Detect that all episodes of a group earned the same, in most groups: no reward tells replies apart.
 
     The share of such groups over the last 3 iterations (5 at the start), those among them that
-    ``rollout.filter_zero_variance`` dropped, is above 75 % by its 99 % interval; or it is all of 5. Not where the run
-    has come to solve nearly everything.
+    ``rollout.filter_zero_variance`` or ``rollout.filter_variance_top_p`` dropped, is above 75 % by its 99 % interval;
+    or it is all of 5. Not where the run has come to solve nearly everything.
     """
     tied = history.latest("train/groups_tied", START)
     if len(tied) < START:
@@ -109,10 +115,13 @@ def no_signal(history: History) -> Symptom | None:
     groups = float(history.option("rollout.groups_per_batch", 16))
     late = len(history.steps) > START
     tied = tied[-3:] if late else tied
-    silent, all_groups = float(tied.sum()) * groups, len(tied) * groups
-    dropped = history.latest("rollout/groups_dropped_zero_variance", len(tied) + 1)
-    if len(dropped) > len(tied) and dropped[-1] >= dropped[0]:
-        silent, all_groups = silent + dropped[-1] - dropped[0], all_groups + dropped[-1] - dropped[0]
+    dropped = _grown(history, "rollout/groups_dropped_zero_variance", len(tied))
+    silent = float(tied.sum()) * groups + dropped
+    if history.option("rollout.filter_variance_top_p", 1.0) < 1:  # a batch has fewer groups than it was asked for
+        counts = (_grown(history, f"rollout/groups_{end}", len(tied)) for end in ("delivered", "dropped_low_variance"))
+        all_groups = max(sum(counts), 1.0) + dropped
+    else:
+        all_groups = len(tied) * groups + dropped
     if wilson(silent, all_groups, 2.6)[0] <= 0.75 and history.latest("train/groups_tied", START).min() < 1:
         return None
     reward, solved = float(history.latest("train/reward", 3).mean()), history.solved()
@@ -215,8 +224,8 @@ def template(history: History) -> Symptom | None:
                 f"an episode's replies show its task in {share[-1]:.1%} of cases (chance {chance[-1]:.1%}), "
                 f"{shift.before:.1%} above chance in {shift.name}; at least {bits:.2f} bits of information about it",
                 "Read replies to different tasks side by side; take tasks with a signal "
-                "(rollout.filter_zero_variance=true), lower actor.kl_loss_coef and actor.entropy_coeff, and see "
-                "what pays without reading the task (`textenvs audit`)",
+                "(rollout.filter_zero_variance=true or rollout.filter_variance_top_p=0.9), lower actor.kl_loss_coef "
+                "and actor.entropy_coeff, and see what pays without reading the task (`textenvs audit`)",
             )
     return None
 

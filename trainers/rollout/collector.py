@@ -174,6 +174,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
             version = self._scheduler.training_version
             if (groups := self._scheduler.take()) is not None:
                 break
+            self._note_dropped()  # those without a difference, where no group of a batch had one
+            self._pump()
             await self._changed.wait()
         withdrawn = set(self._scheduler.withdrawn())
         for task, ticket in self._episodes.items():
@@ -183,7 +185,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         episodes = self._compared(list(self._batch_episodes(groups)))
         if self._forks is not None:
             self._forks.observe(groups, [episode.trajectory for episode in episodes if episode.role == "fork"])
-        self._note_dropped()  # those that were withdrawn now
+        self._note_dropped()  # those that were withdrawn or filtered now
         if self._curriculum is not None:
             self._curriculum.observe(dict(zip(self._scheduler.taken_groups, groups, strict=True)))
         stats, problems = self._measured(groups, version, began), self._stats.problems
@@ -225,6 +227,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
 
     def _note_dropped(self) -> None:
         for number, reason, siblings in self._scheduler.dropped():
+            if reason in ("zero_variance", "low_variance"):
+                self._length_bias.forget(number)
             if self._curriculum is not None:
                 self._curriculum.drop(number, siblings, unplayed=reason == "surplus")
 
@@ -437,10 +441,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         if points:
             self._points[ticket.group, ticket.sibling] = points
         forks = [(point.turn, sample) for point in points for sample in range(point.samples)]
-        dropped = self._scheduler.finish(ticket, trajectory, excused=excused, own=own, forks=forks)
+        self._scheduler.finish(ticket, trajectory, excused=excused, own=own, forks=forks)
         self._note_dropped()
-        if dropped == "zero_variance":
-            self._length_bias.forget(ticket.group)
         if not self._scheduler.forks_left(ticket):
             await self._forget_points([(ticket.group, ticket.sibling)])
 

@@ -6,6 +6,7 @@ scripted careless replies, which are imitated only on request.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -287,17 +288,19 @@ def _demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
 
 
 def _weights(value: Any, replies: int, where: str) -> tuple[float, ...]:
-    """Return the imitation weight of each of a row's replies; 1 without a column ``weights``."""
+    """Return the imitation weights of a row's column ``weights``."""
     if value is None:
         return (1.0,) * replies
-    numbers = list(value) if isinstance(value, (list, tuple)) else []
-    good = all(is_reward(number) and number >= 0 for number in numbers)
-    if len(numbers) != replies or not good:
+    problem = f"{where}: column 'weights' must be a list of numbers of at least 0, one for each assistant message"
+    if not isinstance(value, (list, tuple)) or len(value) != replies:
         raise ValueError(
-            f"{where}: column 'weights' must be a list of {replies} numbers of at least 0, one for each assistant "
-            f"message, not {quoted(value)}"
+            f"{problem}: it has {replies}, not {len(value) if isinstance(value, (list, tuple)) else value}"
         )
-    return tuple(map(float, numbers))
+    if any(type(weight) not in (int, float) or not 0 <= weight < math.inf for weight in value):
+        raise ValueError(f"{problem}, not {list(value)}")
+    if not any(value):
+        raise ValueError(f"{where}: column 'weights' is 0 throughout: nothing is imitated; leave the row out")
+    return tuple(map(float, value))
 
 
 def _tools(value: Any, where: str) -> Tools:
