@@ -26,12 +26,11 @@ from textenvs.data import TaskError
 from textenvs.data.files import file_rows, without_nulls
 from textenvs.env import NoDemonstration, TextEnv
 from textenvs.messages import Messages, check_conversation, copy_messages, text_of
-from textenvs.text import quoted
 from textenvs.turn import messages_of_turn
 
 from ..chat_template import RendererError, Tools
 from ..engines.base import Generation
-from ..trajectory import Status, Trajectory, is_reward
+from ..trajectory import Status, Trajectory
 from .episode_tokens import EpisodeTokens
 from .renderer import Renderer
 
