@@ -38,7 +38,7 @@ def rng() -> np.random.Generator:
 @pytest.mark.parametrize("name", ["clarify", "collab-math", "service-desk"])
 def test_users_goal_and_experts_reply_are_told(name: str) -> None:
     """In every state of an expert's episode, and asking changes neither the state nor its randomness."""
-    env = textenvs.make(f"textenv/{name}").unwrapped
+    env: Any = textenvs.make(f"textenv/{name}").unwrapped
     observation, info = env.reset(seed=3)
     goals, done = set(), False
     while not done:

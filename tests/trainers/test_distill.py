@@ -9,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from chat_styles import tokenizer_of
 from learner.learner_helpers import VOCAB, naive_scores, small_model, some_masked_trajectories
 from ppo_runs import episodes_of, in_process, training_of
 
@@ -16,15 +17,18 @@ from textenvs.privileged import Privilege
 from trainers.algorithms.batch import Advantages
 from trainers.algorithms.distillation import Context, DistillSection
 from trainers.builders import SetupError
+from trainers.builders.learner import teacher_of
 from trainers.cluster.memory import Machine
 from trainers.cluster.plan import make_plan
 from trainers.command_line import resolve
 from trainers.learner import Learner
 from trainers.learner.teachers import as_taught
+from trainers.models.policy import Policy
 from trainers.models.shape import shape_of_model
-from trainers.models.tiny import save
+from trainers.models.tiny import build_model, save
+from trainers.rollout.batch import BatchEpisode
 from trainers.trajectory import Trajectory, action_offsets
-from trainers.update import Estimated, with_teacher
+from trainers.update import Estimated, Update, with_teacher
 
 TEMPERATURE = 0.7
 
@@ -49,18 +53,16 @@ def taught(items: list[Trajectory], seed: int = 4) -> list[Trajectory]:
 ITEMS = taught(some_masked_trajectories())
 
 
-@pytest.mark.parametrize("model", ["actor", "reference", "teacher"])
+@pytest.mark.parametrize("model", ["actor", "reference"])
 def test_teachers_score_tokens_in_their_own_contexts(model: str, tmp_path: Path) -> None:
-    """By the model's own logits, one context at a time; the teacher is a folder, which is not saved."""
-    other = small_model(layers=1, seed=8)
-    save(tmp_path / "teacher", other, _Tokenizer())
+    """By the model's own logits, one context at a time; a teacher in a folder is not saved."""
+    save(tmp_path / "teacher", small_model(layers=1, seed=8), _Tokenizer())
     learner = Learner(
         small_model(layers=1), reference=True, teacher=tmp_path / "teacher", temperature=TEMPERATURE, chunk_size=7
     )
     items = [as_taught(item) for item in ITEMS]
     with torch.no_grad():
-        lm = other if model == "teacher" else small_model(layers=1)
-        expected = [naive_scores(lm, item, TEMPERATURE)[0] for item in items]
+        expected = [naive_scores(small_model(layers=1), item, TEMPERATURE)[0] for item in items]
     for got, scores in zip(learner.logprobs(items, model=model), expected, strict=True):  # type: ignore[call-overload]
         np.testing.assert_allclose(got, scores.numpy(), atol=2e-5)
     learner.save(tmp_path / "saved")
@@ -74,8 +76,6 @@ class _Tokenizer:
 
 def test_teacher_of_another_vocabulary(tmp_path: Path) -> None:
     """Padded matrices may differ in size; the distributions are over the tokens that the policy samples."""
-    from trainers.models.tiny import build_model
-
     sizes = {"hidden": 32, "layers": 1, "heads": 4, "kv_heads": 2, "seed": 3}
     save(tmp_path / "teacher", build_model(VOCAB + 4, **sizes), _Tokenizer())
     learner = Learner(small_model(layers=1), teacher=tmp_path / "teacher")
@@ -161,20 +161,37 @@ def test_policy_teaches_itself(tmp_path: Path) -> None:
     assert len(learner.logprobs([as_taught(e) for e in episodes])[0]) == action_offsets(episodes[:1])[-1]
 
 
-def test_folder_teaches(tmp_path: Path) -> None:
-    """The teacher is another run's export; it must have the policy's tokens."""
-    words = ["trainer.total_iterations=1", "trainer.test_freq=-1"]
-    first = in_process(tmp_path / "first", *words)
-    first.learner.export_hf(tmp_path / "teacher", first.tokenizer)
-    words.append(f"actor.distill.teacher={tmp_path / 'teacher'}")
-    run = in_process(tmp_path / "run", *words)
-    (row,) = training_of(tmp_path / "run")
-    assert row["actor/teacher_kl"] != 0  # an estimate from few tokens, of either sign
-    assert row["actor/teacher_share"] == 1.0
-    assert isinstance(run.learner, Learner)
-    assert run.learner.reference is None
+def test_folder_needs_the_policys_tokens(tmp_path: Path) -> None:
+    own, other = tokenizer_of("chatml"), tokenizer_of("llama 3")
+    model = build_model(len(own), hidden=32, layers=1, heads=2, kv_heads=1)
+    save(tmp_path / "teacher", model, own)
+    config, _ = resolve([f"actor.distill.teacher={tmp_path / 'teacher'}", "model.device=cpu"])
+    assert teacher_of(config, Policy(model, own)) == tmp_path / "teacher"
+    assert teacher_of(resolve([])[0], Policy(model, own)) is None
     with pytest.raises(SetupError, match="has another tokenizer than the policy"):
-        in_process(tmp_path / "other", *words, "model.vocab_size=301")
+        teacher_of(config, Policy(model, other))
+
+
+@pytest.mark.parametrize("context", ["none", "goal"])
+def test_update_asks_the_teacher(context: str, tmp_path: Path) -> None:
+    """By the teacher's own logits, in its contexts; a turn without one has no advantage of the teacher."""
+    other = small_model(layers=1, seed=8)
+    save(tmp_path / "teacher", other, _Tokenizer())
+    words = [f"actor.distill.teacher={tmp_path / 'teacher'}", "actor.distill.coef=2", "actor.distill.clip=null"]
+    config, _ = resolve([*words, f"actor.distill.context={context}"])
+    learner = Learner(small_model(layers=1), teacher=tmp_path / "teacher", temperature=TEMPERATURE)
+    forward = Update(config).forward([BatchEpisode(item, item) for item in ITEMS], learner)
+    expected = []
+    for item in ITEMS:
+        with torch.no_grad():
+            scores = naive_scores(other, item if context == "none" else as_taught(item), TEMPERATURE)[0].numpy()
+        told = np.ones(len(scores), np.bool_)
+        if context != "none":
+            told = item.teacher_shared[item.turn_id[item.actions]] >= 0
+        expected.append(np.where(told, 2 * (scores - item.logprobs[item.actions]), 0))
+    assert forward.teacher is not None
+    np.testing.assert_allclose(forward.teacher, np.concatenate(expected), atol=1e-4)
+    assert 0 < forward.metrics["actor/teacher_share"] <= 1
 
 
 def test_plan_counts_the_teacher() -> None:

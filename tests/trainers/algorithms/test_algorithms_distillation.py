@@ -86,7 +86,8 @@ def test_gradient_is_unbiased_for_reverse_kl(discount: float, held: bool) -> Non
 
 
 def test_kl_of_states_is_kl_of_episodes() -> None:
-    whole = sum(POLICY.of(e).sum().exp() * (POLICY.of(e).sum() - TEACHER.of(e).sum()) for e in episodes())
+    parts = [POLICY.of(e).sum().exp() * (POLICY.of(e).sum() - TEACHER.of(e).sum()) for e in episodes()]
+    whole = torch.stack(parts).sum()
     assert float(kl_of_states(POLICY, TEACHER, held=False).detach()) == pytest.approx(float(whole.detach()), rel=1e-12)
 
 
@@ -113,7 +114,9 @@ def test_clip_biases_where_it_is_reached() -> None:
     st.sampled_from([0.0, 0.5, 1.0]),
     st.sampled_from([None, 10.0]),
 )
-def test_advantages_are_discounted_sums(parts, coef, discount, clip) -> None:
+def test_advantages_are_discounted_sums(
+    parts: list[list[float]], coef: float, discount: float, clip: float | None
+) -> None:
     ratios = np.array([ratio for part in parts for ratio in part])
     section = DistillSection(teacher="policy", coef=coef, discount=discount, clip=clip)
     offsets = np.cumsum([0, *map(len, parts)])
