@@ -37,7 +37,7 @@ _GOOD = frozenset({"completed", "truncated_turns", "truncated_context"})
 
 @dataclass(frozen=True)
 class Selection:
-    """Which episodes are taken: those of ``min_return``, then the ``best`` of each task, then the ``share`` of these.
+    """Choice of episodes: those of ``min_return``, then the ``best`` of each task, then the ``share`` of these.
 
     Args:
         min_return: The lowest return.
