@@ -37,7 +37,7 @@ def python(*words: str | Path) -> None:
 def success(folder: Path) -> str:
     """Return the share of solved episodes of an evaluation, with its interval."""
     success = json.loads((folder / SUMMARY).read_text())["all"]["success"]
-    return f"{success['mean']:.1%} ({success['low']:.1%} to {success['high']:.1%})"
+    return f"{success['value']:.1%} ({success['low']:.1%} to {success['high']:.1%})"
 
 
 def main(words: list[str]) -> None:

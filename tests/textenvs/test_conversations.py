@@ -136,7 +136,7 @@ def run_folder(folder, episodes, config="rollout: {max_response_length: 3}\n"):
 FEW_SHOT = [system("Add."), user("1 + 1?"), assistant("2"), user("hi")]
 
 
-def test_failed_cut_and_repeated_episodes_are_left_out(tmp_path):
+def test_unusable_episodes_are_left_out(tmp_path):
     episodes = [
         episode_row(0),
         episode_row(1),  # the same conversation

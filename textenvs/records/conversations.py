@@ -37,7 +37,7 @@ _GOOD = frozenset({"completed", "truncated_turns", "truncated_context"})
 
 @dataclass(frozen=True)
 class Selection:
-    """Which episodes are taken: those of ``min_return``, then the ``best`` of each task, then the ``share`` of these.
+    """Choice of episodes: those of ``min_return``, then the ``best`` of each task, then the ``share`` of these.
 
     Args:
         min_return: The lowest return.
@@ -77,7 +77,7 @@ def candidates(iterations: Iterable[Iteration], left_out: Counter[str]) -> list[
     Raises:
         RecordsError: A file cannot be read.
     """
-    found = []
+    found: list[Candidate] = []
     for iteration in iterations:
         if iteration.kind == "evaluation":
             for episode in iteration.episodes():
@@ -103,7 +103,8 @@ def select(found: Sequence[Candidate], selection: Selection, left_out: Counter[s
     left_out["low"] += len(found) - len(places)
     ranked = sorted(places, key=lambda place: -found[place].total)
     if selection.best is not None:
-        taken, of_task = [], Counter[tuple[str, str, str]]()
+        taken: list[int] = []
+        of_task = Counter[tuple[str, str, str]]()
         for place in ranked:
             task = (*found[place].task, found[place].role)
             of_task[task] += 1

@@ -91,7 +91,7 @@ def test_batch_without_difference_is_replaced_up_to_limit() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(returns=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1), staleness=st.integers(0, 2))
-def test_every_batch_has_signal(returns: list[tuple[bool, bool]], staleness: int) -> None:
+def test_batches_have_signal_groups_end_once(returns: list[tuple[bool, bool]], staleness: int) -> None:
     """Any order of rewards, with one group in six that differs: no batch is empty, and none never comes."""
     options = {"n": 2, "groups_per_batch": 3, "filter_variance_top_p": 0.9, "max_consecutive_filtered": 10**6}
     scheduler = GroupScheduler(RolloutSection(**options, staleness=staleness))
