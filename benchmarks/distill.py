@@ -209,7 +209,7 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, write the results, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = {"type": lambda text: text.split(",")}
+    names: dict[str, Any] = {"type": lambda text: text.split(",")}
     parser.add_argument("--families", default=[*CONTEXTS], metavar="clarify,...", **names)
     parser.add_argument("--methods", default=[*METHODS], metavar="rl,distill,...", **names)
     parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")

@@ -45,6 +45,7 @@ from .config import PPOConfig
 from .config.learning import CriticSection
 from .engines.teacher import ServedTeacher
 from .learner import Learner
+from .learner.learner import Scorer
 from .learner.teachers import as_taught, taught_tokens
 from .report.episodes import Explained
 from .report.reactions import reaction_metrics
@@ -241,7 +242,9 @@ class Update:
             scores = columns["ref_logprobs"]
         else:
             shown = [as_taught(episode) for episode in episodes] if privileged else episodes
-            model = {"reference": "reference", "policy": "actor"}.get(section.teacher, "teacher")
+            model: Scorer = "teacher"
+            if section.teacher in ("reference", "policy"):
+                model = "reference" if section.teacher == "reference" else "actor"
             served = self.served_teacher
             scores = _flat(learner.logprobs(shown, model=model) if served is None else served.logprobs(shown))
         taught = taught_tokens(episodes, privileged=privileged)

@@ -55,7 +55,7 @@ def played(name: str, observations: list[Messages], replies: list[str], hidden: 
 
 
 def talk(*replies: str) -> list[Messages]:
-    observations = [(Q,)]
+    observations: list[Messages] = [(Q,)]
     for reply in replies:
         observations.append((*observations[-1], assistant(reply), user("No, it is not right.")))
     return observations
@@ -160,8 +160,9 @@ def test_sampling_mask_stays_with_its_tokens() -> None:
 def test_contexts_of_teachers_are_checked(changes: dict[str, list[int]], problem: str) -> None:
     whole = played("chatml", talk("a", "b"), ["a", "b"], [None, None])
     fields = {"teacher_shared": [0, -1], "teacher_counts": [1, 0], "teacher_ids": [5], **changes}
+    arrays: Any = {name: np.array(values, np.int32) for name, values in fields.items()}
     with pytest.raises(ValueError, match=problem):
-        replace(whole, **{name: np.array(values, np.int32) for name, values in fields.items()})
+        replace(whole, **arrays)
 
 
 def test_episode_without_contexts_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ def as_taught(trajectory: Trajectory) -> Trajectory:
     index = np.where(known, places, len(trajectory.token_ids) - 1 - places)
     own_mask = np.concatenate([np.full(len(part), bool(number % 2)) for number, part in enumerate(pieces)])
 
-    def shown(array: NDArray[np.generic], other: float) -> NDArray[np.generic]:
+    def shown(array: NDArray[Any], other: float) -> NDArray[Any]:
         return np.where(own_mask, array[np.where(known, places, 0)], other).astype(array.dtype)
 
     counts = trajectory.kept_counts

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from textenvs.env import LARGEST
 from textenvs.messages import Message, Messages, clean_text
@@ -260,7 +259,7 @@ class EpisodeTokens:
             **fields,
         )
 
-    def _teacher_arrays(self) -> Mapping[str, NDArray[np.int32]]:
+    def _teacher_arrays(self) -> Mapping[str, Any]:
         """Return the trajectory's arrays of the contexts that a teacher scores its turns in, where there are any."""
         if not self._teacher:
             return {}

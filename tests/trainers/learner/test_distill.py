@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from chat_styles import tokenizer_of
-from learner.learner_helpers import VOCAB, naive_scores, small_model, some_masked_trajectories
+from learner_helpers import VOCAB, naive_scores, small_model, some_masked_trajectories
 from ppo_runs import episodes_of, in_process, training_of
 
 from textenvs.privileged import Privilege
@@ -45,8 +45,9 @@ def taught(items: list[Trajectory], seed: int = 4) -> list[Trajectory]:
             shared.append(int(rng.integers(first - start + 1)) if told else -1)
             counts.append(int(rng.integers(1, 6)) if told else 0)
         ids = rng.integers(0, VOCAB, sum(counts))
-        arrays = {"teacher_shared": shared, "teacher_counts": counts, "teacher_ids": ids}
-        made.append(replace(item, **{name: np.array(values, np.int32) for name, values in arrays.items()}))
+        fields = {"teacher_shared": shared, "teacher_counts": counts, "teacher_ids": ids}
+        arrays: Any = {name: np.array(values, np.int32) for name, values in fields.items()}
+        made.append(replace(item, **arrays))
     return made
 
 
