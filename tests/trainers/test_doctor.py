@@ -154,7 +154,7 @@ def test_drowned_reward_is_reported(share, gradient, gain, words):
         (None, None, "none", None),  # it is off
     ],
 )
-def test_reactions_that_say_nothing_or_the_contrary_are_reported(named, high, control, words):
+def test_useless_reactions_are_reported(named, high, control, words):
     doctor = Doctor(CHECKS, {"algorithm": {"reaction_credit": {"weight": 0.5, "control": control}}})
     for step, row in enumerate(simulated(np.random.default_rng(0), 10, 0.0), 1):
         more = {"named": named, "agreement_high": high, "agreement": high}

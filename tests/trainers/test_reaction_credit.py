@@ -52,7 +52,7 @@ def test_recorded_moves_give_the_same_credit_again(tmp_path: Path) -> None:
     assert credit == estimated.advantages.made_of.by_reaction.tolist()  # type: ignore[union-attr]
 
 
-def test_moves_survive_a_table_and_older_files_have_none() -> None:
+def test_moves_survive_a_table() -> None:
     named = trajectory_of([0, -1, 1], turn_moves=("reveals", ""))
     table = to_table([named, trajectory_of([0])])
     assert from_table(table) == [named, trajectory_of([0])]
@@ -75,7 +75,7 @@ def named(body: dict[str, Any]) -> dict[str, Any]:
     return {"data_code": code[1], "reasons": "r", "move": "reveals" if "eight" in last["text"] else "repeats"}
 
 
-async def test_judge_names_the_move_of_the_last_user_message() -> None:
+async def test_judge_names_last_user_message() -> None:
     silent = ScoringRequest((user("A table, please."), assistant("When?")))
     with FakeService(named) as service:
         judge = MoveBackend(MoveJudgeSection(model="m", base_url=service.url))
@@ -91,10 +91,10 @@ async def test_judge_names_the_move_of_the_last_user_message() -> None:
         assert isinstance(error, BackendError)
 
 
-def test_judge_names_moves_of_a_run_and_rewards_nothing(tmp_path: Path) -> None:
+def test_judge_names_moves_and_rewards_nothing(tmp_path: Path) -> None:
     with FakeService(named) as service:
-        judge = ("reward_models.mover.kind=moves", "reward_models.mover.moves.model=m")
-        judge = (*judge, f"reward_models.mover.moves.base_url={service.url}", "env.id=program_envs:tests/bytes")
+        judge = ["reward_models.mover.kind=moves", "reward_models.mover.moves.model=m"]
+        judge += [f"reward_models.mover.moves.base_url={service.url}", "env.id=program_envs:tests/bytes"]
         in_process(tmp_path / "run", *options(tmp_path, *judge))
     episodes = episodes_of(tmp_path / "episodes")
     answered = [move for episode in episodes for move in episode.turn_moves if move]

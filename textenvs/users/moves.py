@@ -1,4 +1,4 @@
-"""What a user does in answer to a reply, as one of a few *moves*: it reveals something, confirms, repeats itself, ...
+"""The moves of users: names of what a user does in answer to a reply (it reveals something, confirms, repeats itself).
 
 A scripted user knows its move exactly, and names it in ``Turn.metrics`` on every turn that it answers::
 

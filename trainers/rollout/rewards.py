@@ -97,7 +97,7 @@ class Futures(Protocol):
 
 @dataclass(frozen=True)
 class NamedMove:
-    """What the user did about the turn's reply, in place of a reward; it is nothing that the turn earns."""
+    """The user's move in answer to the turn's reply, in place of a reward; the turn earns nothing by it."""
 
     move: Move
 

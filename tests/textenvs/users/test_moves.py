@@ -64,7 +64,7 @@ def test_manners_name_moves_too(name: str) -> None:
 
 
 def test_no_environment_with_a_user_is_left_out() -> None:
-    """Those that hold something back are known; tau2's own tests play its user."""
+    """Test that users who hold something back are known; tau2's own tests play its user."""
     listed = yaml.safe_load((Path(__file__).parents[3] / "envs_registry.yaml").read_text())["environments"]
     plain = [env_id for env_id, entry in listed.items() if not entry.get("extras") and not entry.get("requires")]
     assert {env_id[8:] for env_id in plain if isinstance(textenvs.make(env_id), HasUser)} <= set(USERS)
@@ -78,7 +78,7 @@ def test_reply_and_move_match_in_clarify() -> None:
     assert moves == ["reveals", "repeats", "complains", "gives_up"]
 
 
-def test_number_of_a_move_is_its_place_and_unknown_ones_are_refused() -> None:
+def test_unknown_moves_are_refused() -> None:
     assert tuple(MEANING) == MOVES
     assert [move_of(move_metrics(move)) for move in MOVES] == list(MOVES)
     assert move_metrics(None) == {}

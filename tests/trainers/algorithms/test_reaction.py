@@ -25,7 +25,7 @@ RNG = np.random.default_rng(0)
 
 
 @st.composite
-def batches(draw: Any) -> tuple[ActionBatch, np.ndarray, Advantages]:
+def batches(draw: Any) -> tuple[ActionBatch, Any, Advantages]:
     """Return episodes in groups, some of them forks, with moves, advantages and tokens that are not trained on."""
     count = draw(st.integers(1, 6))
     lengths = [draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)) for _ in range(count)]
@@ -80,7 +80,7 @@ def by_formula(section: ReactionCreditSection, batch: ActionBatch, moves: Any, r
 )
 def test_credit_is_the_formula(made: Any, baseline: Any, scale: Any, control: Any, table: Any) -> None:
     section = ReactionCreditSection(weight=0.5, baseline=baseline, scale=scale, control=control, table=table)
-    credit = section.credit(*made, np.random.default_rng(0))
+    credit = section.credit(*made, rng=np.random.default_rng(0))
     np.testing.assert_allclose(credit, by_formula(section, *made), atol=1e-9)
 
 
@@ -89,22 +89,22 @@ def test_credit_is_the_formula(made: Any, baseline: Any, scale: Any, control: An
 def test_shuffled_control_exchanges_values_reproducibly(made: Any, seed: int) -> None:
     batch, moves, result = made
     section = ReactionCreditSection(weight=1.0, baseline="none", scale="fixed", control="shuffled")
-    credit, again = (section.credit(*made, np.random.default_rng(seed)) for _ in range(2))
-    plain = section.model_copy(update={"control": "none"}).credit(*made, np.random.default_rng(seed))
+    credit, again = (section.credit(*made, rng=np.random.default_rng(seed)) for _ in range(2))
+    plain = section.model_copy(update={"control": "none"}).credit(*made, rng=np.random.default_rng(seed))
     assert credit.tolist() == again.tolist()
     assert sorted(credit.tolist()) == sorted(plain.tolist())
     trained = np.bincount(batch.turn_of_token, result.policy_mask, minlength=len(moves)) > 0
     assert not credit[(moves < 0) | ~trained].any()
 
 
-def test_equal_moves_are_no_signal_to_the_last_bit() -> None:
+def test_equal_moves_give_exactly_no_credit() -> None:
     batch = action_batch([[1], [2], [1]], np.zeros(3))
     result = Advantages(np.array([0.1, -0.2, 0.3, 0.7]), np.ones(4, np.bool_))
     section = ReactionCreditSection(weight=1.0, table={"repeats": -0.3})
     assert not section.credit(batch, np.full(3, MOVES.index("repeats")), result, RNG).any()
 
 
-def test_expected_gradient_is_that_of_a_discount_of_zero() -> None:
+def test_expected_gradient_has_discount_zero() -> None:
     """All batches of two episodes of a user in two states: unbiased for the next move, and blind to what follows.
 
     The first reply asks or guesses: a guess ends the talk; after a question the second reply is good or bad.
@@ -208,8 +208,8 @@ def test_agreement_of_tied_returns_counts_nothing() -> None:
     assert fixed.credit(batch, moves_of(tied), result, RNG).tolist() == [2.0, -2.0]
 
 
-def test_first_batch_without_a_move_is_refused_in_words() -> None:
-    config, _ = resolve(["model.device=cpu", "algorithm.reaction_credit.weight=0.5"])
+def test_first_batch_without_moves_is_refused() -> None:
+    config: Any = resolve(["model.device=cpu", "algorithm.reaction_credit.weight=0.5"])[0]
     silent = roots_and_forks([trajectory_of([-1, 0, 0], [1.0]), trajectory_of([-1, 0], [0.0])])
     learner: Any = SimpleNamespace(reference=None, critic=None)
     with pytest.raises(MovesError, match="no scripted user that names its moves.*reward_models.NAME.kind=moves"):

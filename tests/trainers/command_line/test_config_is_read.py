@@ -144,6 +144,9 @@ def test_every_key_of_ppo_is_read(tmp_path):
         assert ppo.main([*SMALL, *first]) == 0
         for name in ESTIMATORS:
             compute_advantages(resolve([f"algorithm.adv_estimator={name}"])[0].algorithm)
+        reacting = resolve(["algorithm.reaction_credit.weight=0.5"])[0].algorithm
+        episode = trajectory_of([-1, 0], [1.0], turn_moves=("reveals",))
+        estimate(reacting, [BatchEpisode(episode, episode)])
         ForkPlan(resolve(["algorithm.adv_estimator=fork"])[0].fork, roots=1, seed=0).observe([], [])
         nothing = np.zeros(0)
         for name in LOSSES:
@@ -188,6 +191,9 @@ def with_other_reward_models(judge):
             asyncio.run(try_served(config))
     named = ["named.kind=judge", "named.judge.model=m", "named.judge.base_url=http://127.0.0.1:1"]
     check_rewards(resolve([f"reward_models.{option}" for option in named])[0])
+    mover = ["mover.kind=moves", "mover.moves.model=m", "mover.moves.base_url=http://127.0.0.1:1"]
+    named_moves = [f"reward_models.{option}" for option in mover]
+    check_rewards(resolve([*named_moves, "algorithm.reaction_credit.weight=0.5"])[0])
     pool = ["enable=true", f"classifier.path={judge}", "enable_resource_pool=true"]
     plan_of(resolve([f"reward_model.{option}" for option in pool])[0])
 
