@@ -93,8 +93,8 @@ async def test_judge_names_the_last_move() -> None:
 
 def test_judge_of_moves_rewards_nothing(tmp_path: Path) -> None:
     with FakeService(named) as service:
-        judge = ("reward_models.mover.kind=moves", "reward_models.mover.moves.model=m")
-        judge = (*judge, f"reward_models.mover.moves.base_url={service.url}", "env.id=program_envs:tests/bytes")
+        judge = ["reward_models.mover.kind=moves", "reward_models.mover.moves.model=m"]
+        judge += [f"reward_models.mover.moves.base_url={service.url}", "env.id=program_envs:tests/bytes"]
         in_process(tmp_path / "run", *options(tmp_path, *judge))
     episodes = episodes_of(tmp_path / "episodes")
     answered = [move for episode in episodes for move in episode.turn_moves if move]

@@ -25,7 +25,7 @@ RNG = np.random.default_rng(0)
 
 
 @st.composite
-def batches(draw: Any) -> tuple[ActionBatch, np.ndarray, Advantages]:
+def batches(draw: Any) -> tuple[ActionBatch, Any, Advantages]:
     """Return episodes in groups, some of them forks, with moves, advantages and tokens that are not trained on."""
     count = draw(st.integers(1, 6))
     lengths = [draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)) for _ in range(count)]
@@ -80,7 +80,7 @@ def by_formula(section: ReactionCreditSection, batch: ActionBatch, moves: Any, r
 )
 def test_credit_is_the_formula(made: Any, baseline: Any, scale: Any, control: Any, table: Any) -> None:
     section = ReactionCreditSection(weight=0.5, baseline=baseline, scale=scale, control=control, table=table)
-    credit = section.credit(*made, np.random.default_rng(0))
+    credit = section.credit(*made, rng=np.random.default_rng(0))
     np.testing.assert_allclose(credit, by_formula(section, *made), atol=1e-9)
 
 
@@ -89,8 +89,8 @@ def test_credit_is_the_formula(made: Any, baseline: Any, scale: Any, control: An
 def test_shuffled_control_exchanges_values_reproducibly(made: Any, seed: int) -> None:
     batch, moves, result = made
     section = ReactionCreditSection(weight=1.0, baseline="none", scale="fixed", control="shuffled")
-    credit, again = (section.credit(*made, np.random.default_rng(seed)) for _ in range(2))
-    plain = section.model_copy(update={"control": "none"}).credit(*made, np.random.default_rng(seed))
+    credit, again = (section.credit(*made, rng=np.random.default_rng(seed)) for _ in range(2))
+    plain = section.model_copy(update={"control": "none"}).credit(*made, rng=np.random.default_rng(seed))
     assert credit.tolist() == again.tolist()
     assert sorted(credit.tolist()) == sorted(plain.tolist())
     trained = np.bincount(batch.turn_of_token, result.policy_mask, minlength=len(moves)) > 0
