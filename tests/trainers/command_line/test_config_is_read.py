@@ -202,9 +202,6 @@ def with_other_reward_models(judge):
             asyncio.run(try_served(config))
     named = ["named.kind=judge", "named.judge.model=m", "named.judge.base_url=http://127.0.0.1:1"]
     check_rewards(resolve([f"reward_models.{option}" for option in named])[0])
-    mover = ["mover.kind=moves", "mover.moves.model=m", "mover.moves.base_url=http://127.0.0.1:1"]
-    named_moves = [f"reward_models.{option}" for option in mover]
-    check_rewards(resolve([*named_moves, "algorithm.reaction_credit.weight=0.5"])[0])
     pool = ["enable=true", f"classifier.path={judge}", "enable_resource_pool=true"]
     plan_of(resolve([f"reward_model.{option}" for option in pool])[0])
 

@@ -148,8 +148,8 @@ class CollabUser:
             parts.insert(0, _pick("aside", rng))
         if len(disclosed) == len(untold):
             parts += [_pick("all_told", rng), self.form]
-        asks, move = bool(requested) or opened, "corrects" if delivery else "reveals"
-        return Reaction(_joined(parts), memory, None, len(requested), asks, move=move)
+        move: Move = "corrects" if delivery else "reveals"
+        return Reaction(_joined(parts), memory, None, len(requested), bool(requested) or opened, move=move)
 
     def inquiry(self, text: str, memory: Memory, *, strict: bool = True) -> Inquiry:
         """Return what the questions and requests in ``text`` are about.
