@@ -368,7 +368,10 @@ def with_teacher(section: DistillSection, estimated: Estimated, teacher: Floats)
     Tokens that are not trained on keep an advantage of 0.
     """
     own, kept = np.where(estimated.advantages.policy_mask, teacher, 0.0), float(section.rewards)
-    advantages = replace(estimated.advantages, advantages=kept * estimated.advantages.advantages + own)
+    before, made = estimated.advantages, estimated.advantages.made_of
+    if made is not None:
+        made = replace(made, unscaled=kept * made.unscaled + own, by_teacher=own)
+    advantages = replace(before, advantages=kept * before.advantages + own, made_of=made)
     return advantages, kept * estimated.scaled + own
 
 
@@ -643,6 +646,8 @@ def advantage_columns(prepared: Prepared) -> dict[str, Floats]:
     columns = {"advantage": prepared.advantages.advantages, "return": made.returns}
     if made.baseline is not None:
         columns["baseline"] = made.baseline
+    if made.by_teacher is not None:
+        columns["teacher_advantage"] = made.by_teacher
     if "importance" in prepared.columns:
         columns["importance_weight"] = prepared.columns["importance"]
     return columns

@@ -95,7 +95,7 @@ def _with_tools(recorded: RecordedRun, made: Sequence[Row], *, trusted: bool) ->
                     "that the files are yours"
                 )
             with closing(open_environment(env_id, options)) as env:
-                schemas[key] = list(tools_of(env))
+                schemas[key] = [dict(schema) for schema in tools_of(env)]
         weights = iter(row.weights)
         messages = [
             {**message, "weight": 0} if message["role"] == "assistant" and not next(weights) else dict(message)

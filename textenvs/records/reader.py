@@ -56,6 +56,7 @@ class Tokens:
     advantage: Floats | None = None
     returns: Floats | None = None
     baseline: Floats | None = None
+    teacher_advantage: Floats | None = None
     importance_weight: Floats | None = None
     loss_weight: Floats | None = None
     mismatch: Floats | None = None

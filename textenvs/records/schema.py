@@ -89,6 +89,7 @@ EXPLAINED: dict[str, Column] = {
     "advantage": Column("token", "float32", "what the loss was given", _FINE),
     "return": Column("token", "float32", "what the estimator compares: earned from here on, or in all", _FINE),
     "baseline": Column("token", "float32", "what it is compared with; null where there is no one number", _FINE),
+    "teacher_advantage": Column("token", "float32", "what a teacher added to the advantage; null without one", _FINE),
     "importance_weight": Column("token", "float32", "of the off-policy correction, which multiplies its loss", _CLOSE),
     "loss_weight": Column("token", "float32", "of its loss in the sum over the mini-batch", _FINE),
     "mismatch": Column("token", "float32", "the learner's log-probability, at first, minus `logprobs`", _ROUGH),

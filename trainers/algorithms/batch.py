@@ -410,6 +410,7 @@ class MadeOf:
     #: Float ``[K]``; what the user's reaction added to each turn's advantage, NaN without a move; see
     #: :mod:`~trainers.algorithms.reaction`
     by_reaction: Floats | None = None
+    by_teacher: Floats | None = None  #: float ``[N]``; what a teacher added, 0 where the policy is not trained
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,8 @@ class ReactionCreditSection(Section):
     """Values of moves, from -1 to 1, in place of the defaults: `reveals`, `confirms` and `ends` 1, `answers` 0,
     `repeats` and `corrects` -0.5, `complains` and `gives_up` -1."""
     baseline: Literal["batch", "group", "none"] = "batch"
-    """Subtract the mean value of the turns of other episodes: of the batch, of the group, or nothing."""
+    """Subtract the mean value of the turns of other episodes: of the batch, of the group (of the batch where it has no
+    other with a move), or nothing."""
     scale: Literal["relative", "fixed"] = "relative"
     """`relative`: the credit's root mean square is `weight` times that of the estimator's advantages, so it is 0 where
     these are. `fixed`: a value of 1 counts `weight`, also where all episodes earned the same."""
@@ -100,15 +101,18 @@ class ReactionCreditSection(Section):
         centred[where] = self._centred(batch, where, values[where])
         if self.scale == "fixed":
             return self.weight * centred
-        own = _rms(centred[batch.turn_of_token], result)
-        return self.weight * (_rms(result.advantages, result) / own if own > _EQUAL else 0.0) * centred
+        own = rms(centred[batch.turn_of_token], result)
+        return self.weight * (rms(result.advantages, result) / own if own > _EQUAL else 0.0) * centred
 
     def _centred(self, batch: ActionBatch, turns: Ints, values: Floats) -> Floats:
         if self.baseline == "none":
             return values
         episode = batch.episode_of_turn[turns]
-        key = batch.group[episode] if self.baseline == "group" else batch.sides[episode]
-        return values - mean_of_others(values, key, batch.tree[episode])[0]
+        expected = mean_of_others(values, batch.sides[episode], batch.tree[episode])[0]
+        if self.baseline == "group":  # of the batch where a group has no other episode with a move
+            means, there = mean_of_others(values, batch.group[episode], batch.tree[episode])
+            expected = np.where(there, means, expected)
+        return values - expected
 
 
 def moves_of(episodes: Sequence[Trajectory]) -> Ints:
@@ -137,7 +141,7 @@ def mean_of_others(x: Floats, key: Ints, tree: Ints) -> tuple[Floats, Bools]:
     return np.where(count > 0, base + total / np.maximum(count, 1), 0.0), count > 0
 
 
-def _rms(x: Floats, result: Advantages) -> float:
+def rms(x: Floats, result: Advantages) -> float:
     """Return the root mean square of ``x`` ``[N]`` over the trained tokens, each with its weight in the loss."""
     mask = result.policy_mask
     weights = None if result.weights is None else result.weights[mask]

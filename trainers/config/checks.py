@@ -475,6 +475,15 @@ def _distill_checks(config: PPOSections) -> Problems:
         yield "actor.distill.teacher", f"is an address; {text} rollout.keep_sampling_mask=false"
     if section.privilege is not None and config.env.frozen:
         yield "actor.distill.context", "does not go with env.frozen, whose environment shows a teacher nothing more"
+    if not section.rewards:
+        unused = {
+            "algorithm.reaction_credit.weight": config.algorithm.reaction_credit.weight > 0,
+            "algorithm.use_kl_in_reward": config.algorithm.use_kl_in_reward,
+            "rollout.filter_zero_variance": config.rollout.filter_zero_variance,
+            "rollout.filter_variance_top_p": config.rollout.filter_variance_top_p < 1,
+        }
+        for key in (key for key, given in unused.items() if given):
+            yield key, "is about rewards, and actor.distill.rewards=false learns from the teacher alone"
 
 
 def overlong_checks(config: PPOSections) -> Problems:

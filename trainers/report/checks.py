@@ -107,8 +107,10 @@ def no_signal(history: History) -> Symptom | None:
 
     The share of such groups over the last 3 iterations (5 at the start), those among them that
     ``rollout.filter_zero_variance`` or ``rollout.filter_variance_top_p`` dropped, is above 75 % by its 99 % interval;
-    or it is all of 5. Not where the run has come to solve nearly everything.
+    or it is all of 5. Not where the run has come to solve nearly everything, or learns from a teacher alone.
     """
+    if history.option("actor.distill.teacher", None) and not history.option("actor.distill.rewards", True):
+        return None
     tied = history.latest("train/groups_tied", START)
     if len(tied) < START:
         return None

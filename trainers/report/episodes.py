@@ -194,6 +194,7 @@ def _of_groups(explained: Explained, trajectories: Sequence[Trajectory]) -> dict
     for number, episode in enumerate(trajectories):
         members[episode.group_id or episode.episode_id].append(number)
     offsets = action_offsets(trajectories)
+    beside = "teacher_advantage" in explained.columns or explained.by_reaction is not None
     rows: dict[str, list[Any]] = {
         name: [None] * len(trajectories) for name in ("group_mean", "group_std", "greedy_reward", "signal")
     }
@@ -202,11 +203,14 @@ def _of_groups(explained: Explained, trajectories: Sequence[Trajectory]) -> dict
         totals = np.array([root.total_reward for root in roots])
         spans = [slice(offsets[n], offsets[n + 1]) for n in numbers]
         same = bool(roots) and tied(roots, by_term=explained.by_term)
+        learned = any((explained.mask[span] & (explained.unscaled[span] != 0)).any() for span in spans)
         if not any(explained.mask[span].any() for span in spans):
             signal = "masked"
+        elif beside and learned:  # by what is no reward, also where all earned the same
+            signal = "signal"
         elif same and len(roots) > 1:  # as train/groups_tied counts them, whatever a baseline of the batch makes of it
             signal = "tied"
-        elif any((explained.mask[span] & (explained.unscaled[span] != 0)).any() for span in spans):
+        elif learned:
             signal = "signal"
         else:
             signal = "tied" if same else "zero"

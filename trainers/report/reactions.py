@@ -8,7 +8,7 @@ from textenvs.evaluate.statistics import rate_interval
 from textenvs.users.moves import MOVES
 
 from ..algorithms.batch import ActionBatch, Advantages, Floats, Ints, discounted_sums
-from ..algorithms.reaction import ReactionCreditSection, mean_of_others, named_turns
+from ..algorithms.reaction import ReactionCreditSection, mean_of_others, named_turns, rms
 
 
 def reaction_metrics(
@@ -31,8 +31,8 @@ def reaction_metrics(
     """
     metrics = {"reaction_named": float(np.mean(moves >= 0)) if len(moves) else 0.0}
     mask = result.policy_mask
-    if (size := np.linalg.norm(result.advantages[mask])) > 0:
-        metrics["reaction_size"] = float(np.linalg.norm(credit[batch.turn_of_token][mask]) / size)
+    if (size := rms(result.advantages, result)) > 0:
+        metrics["reaction_size"] = rms(credit[batch.turn_of_token], result) / size
     counted = named_turns(batch, moves, result)
     sums = np.bincount(batch.turn_of_token, np.where(mask, result.advantages, 0.0), minlength=len(moves))
     means = sums / np.maximum(np.bincount(batch.turn_of_token, mask, minlength=len(moves)), 1)

@@ -55,12 +55,11 @@ def by_formula(section: ReactionCreditSection, batch: ActionBatch, moves: Any, r
     value = {turn: sign * table[MOVES[moves[turn]]] for turn in named}
     centred = np.zeros(len(moves))
     for turn in named:
-        others = [
-            value[other]
-            for other in named
-            if batch.tree[owner[other]] != batch.tree[owner[turn]]
-            and (section.baseline == "batch" or batch.group[owner[other]] == batch.group[owner[turn]])
-        ]
+        others = [other for other in named if batch.tree[owner[other]] != batch.tree[owner[turn]]]
+        siblings = [other for other in others if batch.group[owner[other]] == batch.group[owner[turn]]]
+        if section.baseline == "group" and siblings:
+            others = siblings
+        others = [value[other] for other in others]
         centred[turn] = value[turn] - (np.mean(others) if others and section.baseline != "none" else 0.0)
     if section.scale == "fixed":
         return section.weight * centred

@@ -14,7 +14,7 @@ from learner_helpers import VOCAB, naive_scores, small_model, some_masked_trajec
 from ppo_runs import episodes_of, in_process, training_of
 
 from textenvs.privileged import Privilege
-from trainers.algorithms.batch import Advantages
+from trainers.algorithms.batch import Advantages, MadeOf
 from trainers.algorithms.distillation import Context, DistillSection
 from trainers.builders import SetupError
 from trainers.builders.learner import teacher_of
@@ -104,13 +104,18 @@ def test_teacher_of_another_vocabulary(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rewards", [True, False])
 def test_advantages_are_added_or_replaced(rewards: bool) -> None:
     mask = np.array([True, True, False])
-    made = Advantages(np.array([1.0, -1.0, 0.0]), mask)
+    parts = MadeOf(np.zeros(3), None, np.array([3.0, -3.0, 0.0]))
+    made = Advantages(np.array([1.0, -1.0, 0.0]), mask, made_of=parts)
     estimated = Estimated(made, np.array([2.0, -2.0, 0.0]), {})
     section = DistillSection(teacher="reference", rewards=rewards)
     advantages, scaled = with_teacher(section, estimated, np.array([0.5, 0.25, 9.0]))
     kept = float(rewards)
     assert advantages.advantages.tolist() == [kept + 0.5, -kept + 0.25, 0.0]
     assert scaled.tolist() == [2 * kept + 0.5, -2 * kept + 0.25, 0.0]
+    assert advantages.made_of is not None
+    assert advantages.made_of.unscaled.tolist() == [3 * kept + 0.5, -3 * kept + 0.25, 0.0]
+    assert advantages.made_of.by_teacher is not None
+    assert advantages.made_of.by_teacher.tolist() == [0.5, 0.25, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,16 @@ def test_advantages_are_added_or_replaced(rewards: bool) -> None:
         (
             ["actor.distill.teacher=policy", "actor.distill.context=goal", "env.train_side=both"],
             "actor.distill.context: does not go with env.train_side=both",
+        ),
+        *(
+            (
+                ["actor.distill.teacher=reference", "actor.distill.rewards=false", word],
+                f"{word.split('=')[0]}: is about",
+            )
+            for word in (
+                *("algorithm.reaction_credit.weight=1", "algorithm.use_kl_in_reward=true"),
+                *("rollout.filter_zero_variance=true", "rollout.filter_variance_top_p=0.9"),
+            )
         ),
     ],
 )
