@@ -81,7 +81,7 @@ class Channel:
     def reward(self, terms: Mapping[str, float], role: str = "") -> None:
         """Add to the reward of the turn whose reply came last (of ``role``), whatever calls wait already."""
         with self._changed:
-            if self.session.ended or self._settled:
+            if self._settled:
                 raise SessionEnded
             if not self.session.posts:
                 raise RequestError(
@@ -145,15 +145,32 @@ class Channel:
                 self._end = ended
             self._changed.notify_all()
 
-    def end(self) -> None:
-        """End the session: calls that wait are refused, and so are all later ones."""
+    def refuse_calls(self, timeout: float) -> None:
+        """Refuse calls from now on, and wait for the program's end, ``timeout`` seconds at most.
+
+        Rewards can still be posted: those of parallel calls may come after the next call does.
+        """
         with self._changed:
-            self.session.end()
-            waiters = [waiter for listed in self._waiters.values() for waiter in listed]
-            self._waiters.clear()
+            waiters = self._end_session()
+        self._resolve(waiters, None)
+        with self._changed:
+            self._changed.wait_for(lambda: self._end is not None, timeout)
+
+    def end(self) -> None:
+        """End the session: calls that wait are refused, and so are all later calls and rewards."""
+        with self._changed:
+            waiters = self._end_session()
+            self._settled = True
             self._end = self._end or Ended(error=SessionEnded())
             self._changed.notify_all()
         self._resolve(waiters, None)
+
+    def _end_session(self) -> list[asyncio.Future[ModelReply]]:
+        """End the session, and return those that wait for replies."""
+        self.session.end()
+        waiters = [waiter for listed in self._waiters.values() for waiter in listed]
+        self._waiters.clear()
+        return waiters
 
     def _resolve(self, waiters: list[asyncio.Future[ModelReply]], reply: ModelReply | None) -> None:
         if waiters and not self.loop.is_closed():

@@ -183,8 +183,13 @@ class Played(Agent):
         """Begin a call that waits for its reply, beside those that wait already."""
         self.calls += 1
         call = ModelCall("openai-chat", "policy", (user(f"{self.calls}?"),))
-        asyncio.run_coroutine_threadsafe(self.channel.ask(call, str(self.calls).encode(), None), self.channel.loop)
+        coroutine = self.channel.ask(call, str(self.calls).encode(), None)
+        reply = asyncio.run_coroutine_threadsafe(coroutine, self.channel.loop)
+        reply.add_done_callback(lambda reply: reply.exception() and self.refused(reply.exception()))
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.channel.loop).result(60)  # it comes after the call
+
+    def refused(self, error):
+        self.channel.program_ended(Ended(error=error))
 
     def files(self):
         return None
@@ -250,6 +255,24 @@ def test_post_beside_a_waiting_call_pays_its_turn():
     env.channel.program_ended(Ended(1.0))
     _, reward, *_, info = env.step("y")
     assert (reward, info["terms"], info["earlier"]) == (1.5, {"reward": 1.5}, {0: {"reward": 0.5}})
+
+
+class PostsWhenRefused(Played):
+    """A program of parallel calls: what it makes of the last reply comes after the limit has refused another one."""
+
+    def refused(self, error):
+        self.channel.reward({"reward": 0.5})
+        super().refused(error)
+
+
+def test_post_of_a_parallel_call_at_the_limit_is_paid():
+    env = PostsWhenRefused(tasks=TASKS, max_assistant_turns=1)
+    env.reset(seed=0)
+    env.call()
+    _, reward, terminated, truncated, info = env.step("x")
+    assert (reward, terminated, truncated, info["stop"]) == (0.5, False, True, "max_assistant_turns")
+    with pytest.raises(RequestError, match="this episode is over"):
+        env.channel.reward({"reward": 1.0})
 
 
 @settings(max_examples=20)
