@@ -257,6 +257,51 @@ def test_post_beside_a_waiting_call_pays_its_turn():
     assert (reward, info["terms"], info["earlier"]) == (1.5, {"reward": 1.5}, {0: {"reward": 0.5}})
 
 
+def test_post_that_names_a_response_pays_its_turn():
+    env = Played(tasks=TASKS)
+    env.reset(seed=0)
+    env.call(), env.call()
+    env.step("x"), env.step("y")
+    for form in ("chatcmpl-0", "resp_0", "msg_0"):
+        env.channel.reward({"reward": 0.25}, response=form)
+    env.channel.reward({"reward": 2.0}, response="chatcmpl-1")
+    for unknown in (
+        "",
+        "chatcmpl-2",
+        "chatcmpl-",
+        "chatcmpl-00",
+        "0",
+        "chatcmpl-" + "9" * 5000,
+    ):  # the third call waits
+        with pytest.raises(RequestError, match="no reply with the id") as refusal:
+            env.channel.reward({"reward": 1.0}, response=unknown)
+        assert refusal.value.status == 404
+    env.channel.program_ended(Ended(1.0))
+    info = env.step("z")[-1]
+    assert info["earlier"] == {0: {"reward": 0.75}, 1: {"reward": 2.0}}
+    assert info["own_terms"] == {"reward": 1.0}
+
+
+def test_response_over_http_is_of_the_role_that_it_names():
+    def agent(task, url, key):
+        def call(role):
+            return post(url, key, "chat/completions", {"model": f"policy/{role}", "messages": [user("?")]})["id"]
+
+        ids = [call("a"), call("b")]
+        for body in ({"response": "chatcmpl-7"}, {"response": ids[1], "role": "a"}):
+            with pytest.raises(urllib.error.HTTPError) as refusal:
+                post(url, key, "rewards", {"reward": 1, **body})
+            refused.append(refusal.value.code)
+        post(url, key, "rewards", {"reward": 0.5, "response": ids[0]})
+        post(url, key, "rewards", {"reward": 2, "response": ids[1], "role": "b"})
+
+    refused = []
+    env = make(agent, roles=["a", "b"])
+    env.step("x")
+    info = env.step("y")[-1]
+    assert (refused, info["earlier"], info["own_terms"]) == ([404, 400], {0: {"reward": 0.5}}, {"reward": 2.0})
+
+
 class PostsWhenRefused(Played):
     """A program of parallel calls: what it makes of the last reply comes after the limit has refused another one."""
 
