@@ -282,7 +282,7 @@ def test_post_that_names_a_response_pays_its_turn():
     assert info["own_terms"] == {"reward": 1.0}
 
 
-def test_response_over_http_is_of_the_role_that_it_names():
+def test_post_naming_a_response_checks_its_role():
     def agent(task, url, key):
         def call(role):
             return post(url, key, "chat/completions", {"model": f"policy/{role}", "messages": [user("?")]})["id"]
@@ -310,7 +310,7 @@ class PostsWhenRefused(Played):
         super().refused(error)
 
 
-def test_post_of_a_parallel_call_at_the_limit_is_paid():
+def test_parallel_post_at_the_limit_is_paid():
     env = PostsWhenRefused(tasks=TASKS, max_assistant_turns=1)
     env.reset(seed=0)
     env.call()
@@ -370,3 +370,9 @@ def test_no_reward_is_taken_while_a_scorer_judges():
     env.reset(seed=0)
     env.call()
     assert (env.step("x")[1], events, env.channel.session.ended) == (0.5, [False], True)
+
+
+@pytest.mark.parametrize("options", [{"roles": 5}, {"command": 5, "agent": None}])
+def test_option_that_is_no_list_is_named(options):
+    with pytest.raises(ValueError, match=r"^(roles|command): it must be .*, not 5"):
+        Agent(**{"agent": talk, "tasks": TASKS, **options})
