@@ -245,7 +245,8 @@ def _frozen_checks(config: PPOSections) -> Problems:
     if env.frozen and env.mixture:
         yield "env.frozen", "is of one environment, and env.mixture has several"
     if env.frozen and env.train_side != "policy":
-        yield "env.frozen", f"does not go with env.train_side={env.train_side}, which has its own: env.assistant"
+        own = ", which has its own: env.assistant" if env.train_side == "user" else ", which trains every role"
+        yield "env.frozen", f"does not go with env.train_side={env.train_side}{own}"
 
 
 def several_roles_checks(config: PPOSections, side: str) -> Problems:

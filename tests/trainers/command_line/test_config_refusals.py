@@ -173,7 +173,8 @@ USER env.user.model=x -> known are persona
 USER env.user.format=json -> known are persona
 env.id=textenv/clarify env.train_side=user warm_start.enable=true -> textenvs users dialogues
 BOTH env.backend=thread -> use process
-BOTH env.frozen.user.model=x -> env.frozen: does not go with env.train_side=both
+BOTH env.frozen.user.model=x -> env.frozen: does not go with env.train_side=both, which trains every role
+USER env.frozen.user.model=x -> which has its own: env.assistant
 MIXTURE env.frozen.player-1.model=x -> env.frozen: is of one environment
 BOTH rollout.cut_reply_penalty=1 -> assistant's turns
 BOTH algorithm.adv_estimator=remax -> only the assistant's side

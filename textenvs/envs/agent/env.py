@@ -332,14 +332,14 @@ class Agent(ExternalEnv[AgentState]):
 
 
 def _words(command: str | Sequence[str]) -> tuple[str, ...]:
-    words = shlex.split(command) if isinstance(command, str) else list(command)
-    if not words or not all(isinstance(word, str) for word in words):
+    words = shlex.split(command) if isinstance(command, str) else command
+    if not isinstance(words, Sequence) or not words or not all(isinstance(word, str) for word in words):
         raise ValueError(f"it must be a command or a list of its words, not {command!r}")
     return tuple(words)
 
 
 def _role_names(roles: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(roles, str) or not roles:
+    if isinstance(roles, str) or not isinstance(roles, Sequence) or not roles:
         raise ValueError(f"it must be a list of names, such as ['solver', 'verifier'], not {roles!r}")
     for name in roles:
         if not isinstance(name, str) or not _ROLE.fullmatch(name):
