@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NODE = ROOT / "examples/agents"
 SCRIPT = "textenvs.envs.agent.example"
 
-#: What is promised on held-out expressions: the share solved rises by this, but not with the coin.
+#: What is promised on held-out expressions: the share solved rises by this, and with the coin by less than half of it.
 LEAST_GAIN = 0.3
 
 PROGRAMS = {
@@ -191,7 +191,7 @@ def main() -> int:
             save(line, arguments.results)
             first, last = line["curve"][0], line["curve"][-1]
             gain = last["solved"] - first["solved"]
-            row_passed = gain >= LEAST_GAIN if reward == "own" else gain < LEAST_GAIN
+            row_passed = gain >= LEAST_GAIN if reward == "own" else gain < LEAST_GAIN / 2
             promise_kept = promise_kept and row_passed
             print(
                 f"seed {seed}  {reward:<4}  solved {first['solved']:5.1%} -> {last['solved']:5.1%}  after "

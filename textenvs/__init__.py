@@ -16,7 +16,7 @@ if is_command():  # before the imports that take their time
     end_on_interrupt()
 
 from .attack import COMMON, Attack, always, sequence
-from .env import FAILURE_STOPS, EnvironmentFailure, EpisodeState, NoDemonstration, TextEnv, Turn
+from .env import FAILURE_STOPS, NO_ROOM_STOPS, EnvironmentFailure, EpisodeState, NoDemonstration, TextEnv, Turn
 from .episodes import play_episodes
 from .messages import Message, Messages, assistant, system, user, visible_text
 from .play import Episode, play
@@ -40,6 +40,7 @@ __all__ = [
     "FAILURE_STOPS",
     "Message",
     "Messages",
+    "NO_ROOM_STOPS",
     "NoDemonstration",
     "Task",
     "TaskError",

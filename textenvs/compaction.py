@@ -21,6 +21,7 @@ from .attack import Attack
 from .env import ResetResult, StepResult, TextEnv, as_reply
 from .messages import Message, Messages, clean_text, copy_messages, text_of, transcript, user, visible_text
 from .options import NonNegativeInt, PositiveInt, checked, resolve
+from .privileged import Privilege
 from .task import Task
 from .turn import EpisodeState, Turn, enter_context
 
@@ -119,6 +120,11 @@ class Compact(TextEnv[CompactState]):
 
     def conversation_score(self) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
         return self._inner().conversation_score()
+
+    def privileged(self, kind: Privilege, rng: np.random.Generator) -> str | None | Awaitable[str | None]:
+        if kind == "expert":
+            return super().privileged(kind, rng)  # of the summary, too
+        return self._inner().privileged(kind, rng)
 
     def close(self) -> None:
         self.env.close()

@@ -41,6 +41,7 @@ from .messages import (
     transcript,
 )
 from .options import PositiveInt, checked
+from .privileged import Privilege, privileged_of
 from .reasoning import Marks, Spans, split_reasoning
 from .spaces import AssistantTurn, Conversation
 from .task import Rows, Task, TaskSet
@@ -48,6 +49,7 @@ from .text import plural, printable, quoted
 from .turn import (
     FAILURE_STOPS,
     LARGEST,
+    NO_ROOM_STOPS,
     EnvironmentFailure,
     EpisodeState,
     NoDemonstration,
@@ -65,6 +67,7 @@ from .turn import (
 __all__ = [
     "FAILURE_STOPS",
     "LARGEST",
+    "NO_ROOM_STOPS",
     "EnvironmentFailure",
     "EpisodeState",
     "NoDemonstration",
@@ -199,6 +202,17 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """
         task = self.state.task
         return () if task is None or task.ground_truth is None else (str(task.ground_truth),)
+
+    def privileged(self, kind: Privilege, rng: np.random.Generator) -> str | None | Awaitable[str | None]:
+        """Return a text of this state that a teacher may read and the policy may not; by default by what there is.
+
+        Training asks for it before a reply, where ``actor.distill`` shows a teacher more than the policy sees; it goes
+        into no observation and no ``info``. Nothing may change by it. By default ``"goal"`` is what a user who holds
+        something back wants (:class:`~textenvs.users.base.HasUser`), ``"answer"`` the task's ground truth, and
+        ``"expert"`` the next reply of :meth:`demonstration`, with the expert's own ``rng``. ``None``: not in this state
+        or for this task. NotImplementedError: the environment has nothing of this kind.
+        """
+        return privileged_of(self, kind, rng)
 
     def twin(self, task: Task) -> Task | None:
         """Return a task that differs from ``task`` in its ground truth alone; ``None`` where there is none.
@@ -461,7 +475,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _fail(self, failure: EnvironmentFailure) -> StepResult:
         self.state.truncated, self.state.stop = True, failure.stop
-        return self._result(Turn(reward=0.0), 0.0, {"reward": 0.0}, failure=clean_text(failure.reason))
+        extra = {} if failure.stop in NO_ROOM_STOPS else {"failure": clean_text(failure.reason)}
+        return self._result(Turn(reward=0.0), 0.0, {"reward": 0.0}, **extra)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` for options that no ``reset`` takes; its text is about the options and no task."""

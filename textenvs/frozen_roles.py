@@ -7,7 +7,7 @@ from math import fsum
 from typing import Any, TypeAlias
 
 from .chat.clients import client_for
-from .chat.errors import ChatFailure
+from .chat.errors import ChatFailure, PromptTooLong
 from .chat.spec import SpecLike
 from .event_loop import wait_for
 from .messages import Message, Messages, copy_messages
@@ -23,7 +23,9 @@ class FrozenRoles:
     ``reset`` and ``step`` (and their async twins) return what those of :class:`~textenvs.env.TextEnv` do, from one turn
     of the caller's roles to the next; the turns of the ``frozen`` roles are played in between, and are no turns of
     the episode. ``info["terms"]`` and ``info["earlier"]`` have what the caller's turns earned since: what frozen turns
-    earn is left out. A model that gives no reply ends the episode as ``role_failed``, with ``info["failed"]``.
+    earn is left out. A model that gives no reply ends the episode as ``role_failed``, with ``info["failed"]``. A model
+    whose context is full truncates it as ``role_no_room``, which is no failure: a failed episode is left out of
+    training, and the caller's roles could fill that context wherever they are losing.
 
     Args:
         id: Of the environment.
@@ -73,6 +75,9 @@ class FrozenRoles:
                 return result
             try:
                 reply = await self._reply(role, result[0])
+            except PromptTooLong:
+                result = (result[0], 0.0, False, True, {**result[4], "stop": "role_no_room"})
+                break
             except ChatFailure as failure:
                 info = {**result[4], "stop": "role_failed", "failed": True, "failure": f"{role}: {failure}"}
                 result = (result[0], 0.0, False, True, info)

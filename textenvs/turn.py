@@ -17,6 +17,11 @@ from .text import quoted
 #: leaves it out.
 FAILURE_STOPS: frozenset[str] = frozenset({"user_failed", "judge_failed", "tool_failed"})
 
+#: Stops that say the conversation outgrew the context of a model that plays the user or judges. Such an episode is
+#: truncated and no failure: otherwise a policy that is losing could fill that context, and training would leave its
+#: episode out.
+NO_ROOM_STOPS: frozenset[str] = frozenset({"user_no_room", "judge_no_room"})
+
 #: Stops set here when a budget ran out.
 BUDGET_STOPS: frozenset[str] = frozenset({"max_assistant_turns", "max_user_turns"})
 
@@ -30,12 +35,13 @@ class EnvironmentFailure(Exception):
 
     In ``respond`` it ends the episode as truncated with ``info["stop"] == stop`` (one of :data:`FAILURE_STOPS`) and
     ``info["failure"] == reason``; the action gets reward 0, and training leaves the whole episode out
-    (``info["failed"]``). In ``opening`` there is no episode yet: there it leaves ``reset`` as any other exception does.
+    (``info["failed"]``). One of :data:`NO_ROOM_STOPS` truncates it, too, but is no failure, and training counts it. In
+    ``opening`` there is no episode yet: there it leaves ``reset`` as any other exception does.
     """
 
     def __init__(self, stop: str, reason: str) -> None:
-        if stop not in FAILURE_STOPS:
-            raise ValueError(f"stop must be one of {sorted(FAILURE_STOPS)}, not {stop!r}")
+        if stop not in (known := FAILURE_STOPS | NO_ROOM_STOPS):
+            raise ValueError(f"stop must be one of {sorted(known)}, not {stop!r}")
         super().__init__(stop, reason)  # both, so that the exception survives pickling between processes
         self.stop = stop
         self.reason = reason

@@ -16,7 +16,7 @@ import numpy as np
 
 from .chat.answer import Completion
 from .chat.clients import client_for
-from .chat.errors import ChatFailure
+from .chat.errors import ChatFailure, PromptTooLong
 from .chat.spec import SpecLike
 from .event_loop import wait_for
 from .messages import Message, Messages, assistant
@@ -155,6 +155,9 @@ class TwoSides:
         while True:
             try:
                 self._reply, self._words = await self._fixed_reply(), []
+            except PromptTooLong:  # no failure: the trained side could fill that context, too
+                info = {"stop": "assistant_no_room", "failed": False}
+                return self._talk, 0.0, False, True, {**info, "role": self._side, "refused": False}
             except ChatFailure as failure:
                 info = {"stop": "assistant_failed", "failed": True, "failure": str(failure)}
                 return self._talk, 0.0, False, True, {**info, "role": self._side, "refused": False}

@@ -197,6 +197,7 @@ _FIXED = (
     *("model.exclude_modules", "model.lora_adapter_path", "env.id", "data.train_files", "data.train_size"),
     *("data.shuffle", "data.chat_template_kwargs", "data.filter_overlong_prompts", "data.longest_prompt"),
     *("algorithm.adv_estimator", "actor.use_kl_loss", "algorithm.use_kl_in_reward", "algorithm.kl_ctrl.type"),
+    "actor.distill.teacher",
     # Optimizer steps per iteration: the learning rate's schedule counts them.
     *("actor.ppo_epochs", "actor.mini_batches", "critic.warmup", "trainer.seed", "env.train_side"),
 )

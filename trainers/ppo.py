@@ -34,6 +34,7 @@ from transformers.utils.logging import disable_progress_bar
 from textenvs.text import excerpt, plural
 
 from .algorithms.batch import TermsError
+from .algorithms.reaction import MovesError
 from .builders.folder import resume_advice, run_folder
 from .builders.rehearsal import placed, rehearse
 from .builders.reward_model import reward_problems
@@ -53,7 +54,7 @@ log = logging.getLogger("trainers")
 
 _SHOWN = 4000  # characters of an episode's error on the console: a traceback, without megabytes of quoted text
 _COLLECTING = (CollectionError, EngineError)  # collecting failed; the learner is intact
-_LEARNING = (FloatingPointError, TermsError)  # a batch cannot be learned from; the learner is unchanged by that step
+_LEARNING = (FloatingPointError, MovesError, TermsError, EngineError)  # no step was taken with a batch
 
 
 # ------------------ the loop

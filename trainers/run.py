@@ -18,6 +18,7 @@ from textenvs.threads import in_new_thread
 
 from . import sft
 from .algorithms.batch import TermsError
+from .algorithms.reaction import MovesError
 from .builders import SetupError, collection, environments, nothing_started
 from .builders.collection import collector_of, trace_of
 from .builders.data import check_data, data_of
@@ -73,7 +74,7 @@ from .update import Update
 #: Expected errors, shown without a traceback. Any other is a bug of this package, or of a library.
 EXPECTED = (
     *(SetupError, CheckpointError, CollectionError, DemonstrationError, FloatingPointError),
-    *(MetricsError, PlanError, PolicyError, RankError, RendererError, TermsError),
+    *(MetricsError, MovesError, PlanError, PolicyError, RankError, RendererError, TermsError),
 )
 #: Seconds that the environment's scripts may take before the first iteration.
 _SCRIPTS_S = 5.0

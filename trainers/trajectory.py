@@ -17,6 +17,8 @@ Invariants (checked on construction, so that no consumer has to):
   episode ended in stands last. The order of time is that of the turns: :attr:`Trajectory.actions`;
 * observation tokens (``observation_mask``, where it was recorded) are no action tokens, and no context starts with one:
   something predicts each;
+* where a teacher sees more than the policy (``teacher_shared``), its context of a turn shares at most the turn's own
+  with it, and is not empty;
 * tokens after the last action token are the observation that a *truncated* episode ended in, with the next generation
   prompt: the state whose value bootstraps the return. A terminated episode ends with an action token.
 
@@ -43,6 +45,7 @@ from textenvs.bounded_files import UnreadableFile
 from textenvs.data.parquet_files import open_parquet, parquet_errors
 from textenvs.env import LARGEST
 from textenvs.records.schema import FORMAT, FORMAT_KEY, PLAYED, arrow_schema
+from textenvs.users.moves import MOVES as MOVES
 
 if TYPE_CHECKING:
     import pyarrow
@@ -106,13 +109,21 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "kept_ids": np.int32,
     "kept_counts": np.int32,
     "observation_mask": np.bool_,
+    "teacher_shared": np.int32,
+    "teacher_counts": np.int32,
+    "teacher_ids": np.int32,
 }
-#: Columns that older files lack: nothing was cut, no episode is a fork, and seeds and observations are unknown.
+#: Columns that older files lack: nothing was cut, no episode is a fork, no teacher saw more; seeds, observations and
+#: moves are unknown.
 _OPTIONAL = (
     "user_messages",
     "kept_ids",
     "kept_counts",
     "observation_mask",
+    "turn_moves",
+    "teacher_shared",
+    "teacher_counts",
+    "teacher_ids",
     "forked_from",
     "forked_turn",
     "task_index",
@@ -180,6 +191,9 @@ class Trajectory:
     turn_rewards: NDArray[np.float64]  #: float64 ``[K]``
     #: ``K`` mappings, the named parts of each turn's reward; the default is ``K`` empty ones
     turn_terms: tuple[Mapping[str, float], ...] = ()
+    #: ``K`` moves (:data:`textenvs.users.moves.MOVES`): what the user did about each turn's reply, empty where that is
+    #: not known. Empty if no turn has one.
+    turn_moves: tuple[str, ...] = ()
     terminated: bool = False  #: the task is over; the return ends here
     #: A budget ran out (or the episode was cut short); the return would have continued. Where both are set, as
     #: Gymnasium allows, ``terminated`` counts.
@@ -201,6 +215,14 @@ class Trajectory:
     #: Bool ``[T]``; the tokens of the texts of messages with which the environment answered replies of this episode, of
     #: the roles that were asked for; never a token of the chat template. Empty if that was not recorded.
     observation_mask: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    #: Int32 ``[K]``; where a teacher sees more than the policy (privileged context) and scores turns in contexts of its
+    #: own: how many tokens such a context shares with that of the turn from their start on, or -1 where the turn has
+    #: none. Empty if no teacher saw more.
+    teacher_shared: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    #: Int32 ``[K]``; how many tokens follow those, up to the turn's first token. Empty as above.
+    teacher_counts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    #: Int32 ``[m]``; these tokens, of one turn after another. Empty as above.
+    teacher_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     messages: Messages = ()  #: the conversation, for people and for judges
     user_messages: Messages = ()  #: the same from the side of a model that plays the user, its instructions first
     metrics: Mapping[str, float] = field(default_factory=dict)  #: numbers worth reporting
@@ -324,6 +346,7 @@ def _problem_with(t: Trajectory) -> str | None:
         or _problem_with_observations(t, size)
         or _problem_with_turns(t, turns)
         or _problem_with_ends(t, size)
+        or _problem_with_teacher(t, turns)
     )
 
 
@@ -376,6 +399,10 @@ def _problem_with_turns(t: Trajectory, turns: int) -> str | None:
         return f"{turns} turn rewards, but the action tokens belong to turns {present.tolist()}: each turn needs both"
     if len(t.turn_terms) != turns:
         return f"turn_terms has {len(t.turn_terms)} entries for {turns} turns"
+    if len(t.turn_moves) not in (0, turns):
+        return f"turn_moves has {len(t.turn_moves)} entries for {turns} turns"
+    if unknown := set(t.turn_moves) - {"", *MOVES}:
+        return f"turn_moves has {sorted(unknown)}; a move is one of {', '.join(MOVES)}, or empty"
     return None
 
 
@@ -403,6 +430,28 @@ def _problem_with_ends(t: Trajectory, size: int) -> str | None:
         return f"status must be a Status, not {status!r}"
     if t.forked_turn < 0 or (t.forked_turn and not t.forked_from):
         return f"forked_turn is {t.forked_turn}, but it was forked from {t.forked_from!r}"
+    return None
+
+
+def _problem_with_teacher(t: Trajectory, turns: int) -> str | None:
+    shared, counts = t.teacher_shared, t.teacher_counts
+    if len(shared) not in (0, turns) or len(counts) != len(shared):
+        return f"teacher_shared has {len(shared)} entries and teacher_counts {len(counts)} for {turns} turns"
+    if (counts < 0).any() or counts.sum() != len(t.teacher_ids):
+        return f"teacher_counts add up to {counts.sum()} for {len(t.teacher_ids)} teacher_ids"
+    if not len(shared):
+        return None
+    where = np.flatnonzero(t.action_mask)
+    first = np.zeros(turns, np.int64)
+    first[t.turn_id[where[::-1]]] = where[::-1]
+    most = first - t.segment_starts[np.searchsorted(t.segment_starts, first, side="right") - 1]
+    wrong = (shared < -1) | (shared > most) | (shared + counts == 0) | ((shared == -1) & (counts > 0))
+    if wrong.any():
+        turn = int(np.argmax(wrong))
+        return (
+            f"the teacher's context of turn {turn} shares {shared[turn]} of {most[turn]} tokens and has {counts[turn]} "
+            "others: it must share at most these, and have a token"
+        )
     return None
 
 
@@ -484,6 +533,8 @@ def _to_arrow(name: str, value: Any) -> Any:
 def _from_arrow(name: str, value: Any) -> Any:
     if name == "turn_terms":
         return tuple(dict(terms) for terms in value)
+    if name == "turn_moves":
+        return tuple(value or ())
     if name == "metrics":
         return dict(value)
     if name == "status":

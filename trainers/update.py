@@ -4,11 +4,11 @@
     result = update.step(batch.episodes, learner, iteration=0)
 
 :meth:`Update.forward` makes the models' numbers of each action token: log-probabilities before the first step,
-corrections for the engine's, the KL to the reference, values. :meth:`Update.prepare` adds the advantages.
-:meth:`Update.optimize` takes the optimizer steps of the critic and the actor on mini-batches of them. Estimators,
-losses and corrections are :mod:`trainers.algorithms`; the configuration chooses among them here. The training loop and
-:mod:`trainers.replay` both call this; trainers of others take :func:`estimate` alone, the one way from a batch to its
-advantages.
+corrections for the engine's, the KL to the reference, a teacher's advantages, values. :meth:`Update.prepare` adds the
+advantages. :meth:`Update.optimize` takes the optimizer steps of the critic and the actor on mini-batches of them.
+Estimators, losses and corrections are :mod:`trainers.algorithms`; the configuration chooses among them here. The
+training loop and :mod:`trainers.replay` both call this; trainers of others take :func:`estimate` alone, the one way
+from a batch to its advantages.
 
 Arrays are of a batch of ``E`` episodes with ``N`` action tokens, in the order of the episodes.
 """
@@ -32,18 +32,25 @@ from torch import Tensor
 from .algorithms import off_policy
 from .algorithms.baselines import RoleBaselines
 from .algorithms.batch import ActionBatch, Advantages, gather, kept_episodes, tree_of
+from .algorithms.distillation import DistillSection, distillation_metrics, distilled, log_ratios
 from .algorithms.estimators import RAE, Estimator, normalize, restrict
 from .algorithms.estimators.base import totals
 from .algorithms.kl import EntropyBonus, KLController, kl_estimate, mean_kl
 from .algorithms.losses import PolicyLoss, token_weights
 from .algorithms.losses.observation import observation_weights
 from .algorithms.losses.value import value_loss
+from .algorithms.reaction import MovesError, ReactionCreditSection, moves_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.learning import CriticSection
+from .engines.teacher import ServedTeacher
 from .learner import Learner
+from .learner.learner import Scorer
+from .learner.teachers import as_taught, taught_tokens
 from .report.episodes import Explained
+from .report.reactions import reaction_metrics
 from .rollout.batch import BatchEpisode
+from .rollout.seeds import derive_seed
 from .trajectory import Trajectory, action_offsets, observation_offsets
 
 Floats = NDArray[np.float64]
@@ -63,6 +70,7 @@ class Forward:
     counted: Bools | None  #: bool ``[N]``; the tokens that corrections keep; ``None`` for all
     numbers: Mapping[str, NDArray[np.floating] | None]  #: for :func:`estimate`
     metrics: Mapping[str, float]
+    teacher: Floats | None = None  #: float ``[N]``; the teacher's advantages; ``None`` without one
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +109,8 @@ class Update:
         self.kl = kl or KLController(config.algorithm.kl_ctrl)
         self.entropy = entropy or EntropyBonus(actor.entropy_coeff, actor.entropy_target, actor.entropy_step)
         self.roles = RoleBaselines()
+        address = actor.distill.address
+        self.served_teacher = None if address is None else ServedTeacher(address)
 
     def state_dict(self) -> dict[str, Any]:
         return {"kl": self.kl.state_dict(), "entropy": self.entropy.state_dict(), "roles": self.roles.state_dict()}
@@ -122,8 +132,14 @@ class Update:
         on_step: Callable[[], object] = lambda: None,
         given_up: threading.Event | None = None,
     ) -> UpdateResult:
-        """Return :meth:`optimize` of :meth:`prepare`."""
+        """Return :meth:`optimize` of :meth:`prepare`; MovesError: a run's first batch names no move to credit."""
         prepared = self.prepare(batch, learner, forward=forward, explain=explain)
+        if iteration == 0 and prepared.metrics.get("actor/reaction_named") == 0.0:
+            raise MovesError(
+                "algorithm.reaction_credit finds no move of a user in the first batch: the environment has no scripted "
+                "user that names its moves (textenvs.users.moves), or it never answered. Set "
+                "algorithm.reaction_credit.weight=0, or have a judge name them: reward_models.NAME.kind=moves"
+            )
         return self.optimize(prepared, learner, iteration=iteration, on_step=on_step, given_up=given_up)
 
     # ------------------ numbers of each token, before the first step
@@ -133,11 +149,13 @@ class Update:
         episodes = [episode.credited for episode in batch if episode.role != "greedy"]
         columns, mask, metrics = self._old_logprobs(episodes, learner)
         penalty = self._reference_kl(episodes, learner, columns, metrics)
+        teacher = self._teacher(episodes, learner, columns, metrics)
         values = bootstrap = None
         if learner.critic is not None:
             by_episode, bootstrap = learner.values(episodes)
             values = columns["old_values"] = _flat(by_episode)
-        return Forward(columns, mask, {"values": values, "bootstrap": bootstrap, "penalty": penalty}, metrics)
+        numbers = {"values": values, "bootstrap": bootstrap, "penalty": penalty}
+        return Forward(columns, mask, numbers, metrics, teacher)
 
     def prepare(
         self,
@@ -159,6 +177,9 @@ class Update:
         )
         advantages, columns["advantages"] = estimated.advantages, estimated.scaled
         metrics |= estimated.metrics
+        if forward.teacher is not None:
+            advantages, columns["advantages"] = with_teacher(self.config.actor.distill, estimated, forward.teacher)
+            metrics |= advantage_metrics(advantages)
         if advantages.returns is not None:
             columns["returns"] = advantages.returns
             metrics |= critic_metrics(advantages, columns["old_values"])
@@ -189,7 +210,7 @@ class Update:
         metrics: dict[str, float],
     ) -> Floats | None:
         """Add the reference's log-probabilities and the KL to it; return the penalty of each token's reward."""
-        if learner.reference is None:
+        if learner.reference is None or not self.config.needs_kl:  # it may be there as a teacher alone
             return None
         columns["ref_logprobs"] = _flat(learner.logprobs(episodes, model="reference"))
         old, reference = (torch.from_numpy(columns[name]) for name in ("old_logprobs", "ref_logprobs"))
@@ -204,6 +225,32 @@ class Update:
         penalty: Floats = self.kl.beta * estimate
         self.kl.update(metrics["actor/ref_kl"], len(roots))
         return penalty
+
+    def _teacher(
+        self,
+        episodes: Sequence[Trajectory],
+        learner: AnyLearner,
+        columns: Mapping[str, Floats],
+        metrics: dict[str, float],
+    ) -> Floats | None:
+        """Return the advantages that the teacher gives the action tokens, and report how far the policy is from it."""
+        section = self.config.actor.distill
+        if section.teacher is None:
+            return None
+        privileged = section.privilege is not None
+        if section.teacher == "reference" and not privileged and "ref_logprobs" in columns:
+            scores = columns["ref_logprobs"]
+        else:
+            shown = [as_taught(episode) for episode in episodes] if privileged else episodes
+            model: Scorer = "teacher"
+            if section.teacher in ("reference", "policy"):
+                model = "reference" if section.teacher == "reference" else "actor"
+            served = self.served_teacher
+            scores = _flat(learner.logprobs(shown, model=model) if served is None else served.logprobs(shown))
+        taught = taught_tokens(episodes, privileged=privileged)
+        ratios = log_ratios(columns["old_logprobs"], scores, taught)
+        metrics |= distillation_metrics(section, ratios, taught)
+        return distilled(section, ratios, action_offsets(episodes))
 
     # ------------------ optimizer steps
 
@@ -286,11 +333,46 @@ def estimate(
     advantages = algorithm.advantages(actions)
     if explain:
         advantages = replace(advantages, made_of=algorithm.made_of(actions, advantages))
+    if algorithm.reaction_credit.weight:
+        advantages, reactions = with_reactions(algorithm.reaction_credit, actions, episodes, advantages)
+        metrics |= {f"actor/{name}": value for name, value in reactions.items()}
     if counted is not None:
         advantages = restrict(advantages, counted)
     metrics |= advantage_metrics(advantages)
     scaled = normalize(advantages) if getattr(algorithm, "norm_adv", False) else advantages
     return Estimated(advantages, scaled.advantages, metrics)
+
+
+def with_reactions(
+    section: ReactionCreditSection, actions: ActionBatch, episodes: Sequence[Trajectory], advantages: Advantages
+) -> tuple[Advantages, dict[str, float]]:
+    """Add the credit of users' moves to the advantages of a batch; return them, and metrics.
+
+    The shuffled control is a function of the episodes' names and seeds, so that a replay draws it again.
+    """
+    moves = moves_of(episodes)
+    seed = derive_seed("reactions", *(f"{one.episode_id} {one.sampling_seed}" for one in episodes))
+    credit = section.credit(actions, moves, advantages, np.random.default_rng(seed))
+    metrics = reaction_metrics(section, actions, moves, advantages, credit)
+    of_token = np.where(advantages.policy_mask, credit[actions.turn_of_token], 0.0)
+    made = advantages.made_of
+    if made is not None:
+        by_reaction = np.where(moves >= 0, credit, np.nan)
+        made = replace(made, unscaled=made.unscaled + of_token, by_reaction=by_reaction)
+    return replace(advantages, advantages=advantages.advantages + of_token, made_of=made), metrics
+
+
+def with_teacher(section: DistillSection, estimated: Estimated, teacher: Floats) -> tuple[Advantages, Floats]:
+    """Add a teacher's advantages ``[N]`` to the rewards', or put them in their place; also to those that are scaled.
+
+    Tokens that are not trained on keep an advantage of 0.
+    """
+    own, kept = np.where(estimated.advantages.policy_mask, teacher, 0.0), float(section.rewards)
+    before, made = estimated.advantages, estimated.advantages.made_of
+    if made is not None:
+        made = replace(made, unscaled=kept * made.unscaled + own, by_teacher=own)
+    advantages = replace(before, advantages=kept * before.advantages + own, made_of=made)
+    return advantages, kept * estimated.scaled + own
 
 
 def _role_baseline(
@@ -544,7 +626,16 @@ def explained_of(
     made, mask = prepared.advantages.made_of, prepared.advantages.policy_mask
     assert made is not None
     return Explained(
-        columns, prepared.episodes, made.unscaled, mask, made.by_fork, prepared.greedy, recorded["step"], steps, by_term
+        columns,
+        prepared.episodes,
+        made.unscaled,
+        mask,
+        made.by_fork,
+        prepared.greedy,
+        recorded["step"],
+        steps,
+        by_term,
+        made.by_reaction,
     )
 
 
@@ -555,6 +646,8 @@ def advantage_columns(prepared: Prepared) -> dict[str, Floats]:
     columns = {"advantage": prepared.advantages.advantages, "return": made.returns}
     if made.baseline is not None:
         columns["baseline"] = made.baseline
+    if made.by_teacher is not None:
+        columns["teacher_advantage"] = made.by_teacher
     if "importance" in prepared.columns:
         columns["importance_weight"] = prepared.columns["importance"]
     return columns

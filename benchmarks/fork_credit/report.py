@@ -15,14 +15,16 @@ TARGET_SHARE = 0.9
 COLOURS = {"fork": "tab:red", "turn_grpo": "tab:blue", "gigpo": "tab:green", "turn_gae": "tab:orange", "grpo": "grey"}
 
 
-def tokens_to(run: dict[str, Any]) -> float | None:
+def tokens_to(run: dict[str, Any], share: float = TARGET_SHARE) -> float | None:
     """Return the sampled tokens at which the mean of two validations reaches the target; ``None`` if it never does.
+
+    The target is a ``share`` of the expert's score.
 
     Between two such means it is interpolated.
     """
     tokens, scores = np.array(run["curve"], float).T
     smooth = np.concatenate([scores[:1], (scores[1:] + scores[:-1]) / 2])
-    target = TARGET_SHARE * FAMILIES[run["family"]].expert
+    target = share * FAMILIES[run["family"]].expert
     at = int(np.argmax(smooth >= target))
     if smooth[at] < target:
         return None

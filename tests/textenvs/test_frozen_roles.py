@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from textenvs import Task, TextEnv, Turn, frozen_roles
 from textenvs.chat.answer import Completion
-from textenvs.chat.errors import ChatFailure
+from textenvs.chat.errors import ChatFailure, PromptTooLong
 from textenvs.frozen_roles import FrozenRoles
 from textenvs.messages import Messages, assistant, user
 
@@ -118,6 +118,26 @@ def test_failing_model_ends_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert info["failure"] == "b: no reply"
     with pytest.raises(RuntimeError, match="b: no reply"):
+        asyncio.run(FrozenRoles("tests/table", {"order": "ba"}, frozen={"b": {"model": "m"}}).areset(seed=0))
+
+
+def test_full_frozen_context_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed episode is left out of training: a losing caller would fill the frozen role's context."""
+
+    class Full:
+        async def complete(self, *_: Any, **__: Any) -> Completion:
+            raise PromptTooLong("the conversation has 5000 tokens")
+
+    async def client_for(spec: Any) -> Full:
+        return Full()
+
+    monkeypatch.setattr(frozen_roles, "client_for", client_for)
+    env = FrozenRoles("tests/table", {"order": "aba"}, frozen={"b": {"model": "m"}})
+    asyncio.run(env.areset(seed=0))
+    _, _, terminated, truncated, info = asyncio.run(env.astep("x"))
+    assert (terminated, truncated, info["stop"]) == (False, True, "role_no_room")
+    assert not info.get("failed")
+    with pytest.raises(RuntimeError, match="role_no_room"):
         asyncio.run(FrozenRoles("tests/table", {"order": "ba"}, frozen={"b": {"model": "m"}}).areset(seed=0))
 
 

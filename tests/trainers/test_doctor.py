@@ -101,6 +101,17 @@ def test_runs_that_learn_are_healthy():
     assert len(wrong) <= 2, wrong
 
 
+@pytest.mark.parametrize(("kept", "tied", "verdict"), [(1, 23, True), (4, 4, False)])
+def test_groups_dropped_from_batches_count_as_tied(kept: int, tied: int, verdict: bool):
+    """In each iteration so many groups have no difference; all that the filter of the variance keeps have one."""
+    doctor = Doctor(CHECKS, {"rollout": {"groups_per_batch": 8, "filter_variance_top_p": 0.9}})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 12, 0.0), 1):
+        totals = {"groups_delivered": kept * step, "groups_dropped_zero_variance": tied * step}
+        metrics = {f"rollout/{name}": float(total) for name, total in totals.items()}
+        doctor.observe(step, row | metrics | {"train/groups_tied": 0.0})
+    assert ("no signal" in [finding.check for finding in doctor.findings]) is verdict
+
+
 def test_flat_reward_verdict_has_an_interval():
     verdicts = []
     for seed in range(10):
@@ -140,6 +151,47 @@ def test_drowned_reward_is_reported(share, gradient, gain, words):
         more = {} if share is None else {"actor/observation_share": share, "actor/observation_gradient": gradient}
         doctor.observe(step, row | more)
     causes = [finding.cause for finding in doctor.findings if finding.check == "observation loss"]
+    assert len(causes) == (words is not None)
+    assert words is None or words in causes[0]
+
+
+@pytest.mark.parametrize(
+    ("named", "high", "control", "words"),
+    [
+        (0.5, 0.4, "none", "returns contradict the values"),
+        (0.5, 0.4, "reversed", None),  # a control
+        (0.5, 0.6, "none", None),
+        (0.0, None, "none", "no turn has a move of the user"),
+        (None, None, "none", None),  # it is off
+    ],
+)
+def test_useless_reactions_are_reported(named, high, control, words):
+    doctor = Doctor(CHECKS, {"algorithm": {"reaction_credit": {"weight": 0.5, "control": control}}})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 10, 0.0), 1):
+        more = {"named": named, "agreement_high": high, "agreement": high}
+        more = {f"actor/reaction_{name}": value for name, value in more.items() if value is not None}
+        doctor.observe(step, row | more)
+    causes = [finding.cause for finding in doctor.findings if finding.check == "reaction credit"]
+    assert len(causes) == (words is not None)
+    assert words is None or words in causes[0]
+
+
+@pytest.mark.parametrize(
+    ("share", "clipped", "gain", "words"),
+    [
+        (0.0, None, 0.0, "no token to teach"),
+        (1.0, 0.6, 0.0, "finds most of the policy's tokens impossible"),
+        (1.0, 0.6, 2.0, None),  # it learns all the same
+        (0.5, 0.1, 0.0, None),
+        (None, None, 0.0, None),  # there is none
+    ],
+)
+def test_useless_teacher_is_reported(share, clipped, gain, words):
+    doctor = Doctor(CHECKS, {"actor": {"distill": {"context": "goal"}}})
+    for step, row in enumerate(simulated(np.random.default_rng(0), 15, gain), 1):
+        numbers = {"actor/teacher_share": share, "actor/teacher_clipped": clipped}
+        doctor.observe(step, row | {name: value for name, value in numbers.items() if value is not None})
+    causes = [finding.cause for finding in doctor.findings if finding.check == "teacher"]
     assert len(causes) == (words is not None)
     assert words is None or words in causes[0]
 

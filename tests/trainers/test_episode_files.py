@@ -131,6 +131,8 @@ def test_tied_groups_follow_the_metric(by_term: bool) -> None:
     groups = [trajectories[:3], trajectories[3:6], trajectories[6:]]
     assert [groups_tied([group], by_term=by_term) for group in groups] == [1.0, 0.0, float(not by_term)]
     assert signals == ["tied"] * 3 + ["signal"] * 3 + ["signal" if by_term else "tied"] * 3
+    taught = replace(explained, columns={"teacher_advantage": np.ones(count)})
+    assert set(table_of(trajectories, Pieces(TOKENIZER), taught).column("signal").to_pylist()) == {"signal"}
 
 
 def test_recent_and_checkpoint_iterations_stay(tmp_path: Path) -> None:

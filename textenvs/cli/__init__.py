@@ -30,7 +30,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     parsed = build_parser().parse(arguments)
     if getattr(parsed, "id", None):
         parsed.id = full_id(parsed.id)
-    module = {"list": "list_ids"}.get(parsed.command, parsed.command)
+    module = {"list": "list_ids"}.get(parsed.command, parsed.command.replace("-", "_"))
     try:
         try:
             command = importlib.import_module(f".{module}", __package__)

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("a policy, --port and --trust go with --serve", 2)
     if arguments.serve and arguments.output is not None:
         raise CommandError("--output writes a file, --serve does not: which is meant?", 2)
-    document = Document(arguments.path, None if arguments.last == "all" else _last(arguments.last))
+    document = Document(arguments.path, last_iterations(arguments.last))
     try:
         if arguments.serve:
             document.index()  # unreadable files are errors here, not in the page
@@ -44,7 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _last(text: str) -> int:
+def last_iterations(text: str) -> int | None:
+    """Return the value of ``--last``: how many iterations, ``None`` for all."""
+    if text == "all":
+        return None
     if not text.isdecimal() or int(text) < 1:
         raise CommandError(f"--last must be a positive integer or `all`, not {text!r}", 2)
     return int(text)

@@ -32,6 +32,7 @@ from ..text import excerpt, printable, quoted
 from ..threads import Calls, StepTimeoutError
 from ..tool_env import ToolState
 from ..turn import own_terms
+from ..users.moves import METRIC
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stopped, ToolSchemas
 from .records import Record
@@ -44,8 +45,8 @@ ENV_FAILED, POLICY_FAILED, TIMED_OUT = "env_failed", "policy_failed", "timed_out
 #: The stop of an episode whose conversation exceeds the policy's context: truncated, and not failed.
 MAX_CONTEXT = "max_context"
 _FAILURE_CHARS = 1000  # of the words for what failed
-# A turn's own numbers among the metrics of environments with tools; a record has the episode's.
-_TOOL_COUNTS = {"tool_calls", "tool_errors"}
+# A turn's own numbers among the metrics, which say nothing of the episode; a record has its counts of calls.
+_OF_A_TURN = {"tool_calls", "tool_errors", METRIC}
 _ON_TERMINAL_S, _ELSEWHERE_S = 0.5, 30.0  # between two lines about progress: on a terminal, in a log file
 
 
@@ -263,7 +264,7 @@ class _Episode:
             success=terminated and info["stop"] == SOLVED,
             turn_rewards=_paid(old.turn_rewards, info, reward),
             terms=terms,
-            metrics={**old.metrics, **{k: v for k, v in info["metrics"].items() if k not in _TOOL_COUNTS}},
+            metrics={**old.metrics, **{k: v for k, v in info["metrics"].items() if k not in _OF_A_TURN}},
             tool_calls=state.calls_made if isinstance(state, ToolState) else None,
             tool_errors=state.tool_errors if isinstance(state, ToolState) else None,
             terminated=terminated,

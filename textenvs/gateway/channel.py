@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..text import quoted
 from . import anthropic_messages
 from .model_call import ModelCall, ModelReply, RequestError
 from .openai_responses import Responses
 from .session import Observation, Session, SessionEnded
+
+#: Ids of replies in the three protocols; each ends with the call's ticket.
+_RESPONSE_ID = re.compile(r"(?:chatcmpl-|resp_|msg_)(0|[1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,8 @@ class Channel:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _waiters: dict[int, list[asyncio.Future[ModelReply]]] = field(default_factory=dict)
     _end: Ended | None = None
-    _answered: int = 0  # how many calls have had their replies
-    _last: dict[str, int] = field(default_factory=dict)  # by role: its last call among these
+    _answered: dict[int, tuple[int, str]] = field(default_factory=dict)  # by ticket: the number of its turn, its role
+    _last: dict[str, int] = field(default_factory=dict)  # by role: its last turn among these
     _names: set[str] = field(default_factory=set)  # of the terms of rewards
     _settled: bool = False  # whether the last rewards were taken
 
@@ -78,15 +83,22 @@ class Channel:
         with self._changed:
             self.session.deliver(ticket)
 
-    def reward(self, terms: Mapping[str, float], role: str = "") -> None:
-        """Add to the reward of the turn whose reply came last (of ``role``), whatever calls wait already."""
+    def reward(self, terms: Mapping[str, float], role: str = "", response: str | None = None) -> None:
+        """Add to the reward of the turn whose reply came last (of ``role``), whatever calls wait already.
+
+        With the id of a ``response``, it is the turn of that reply.
+        """
         with self._changed:
-            if self.session.ended or self._settled:
+            if self._settled:
                 raise SessionEnded
-            turn = self._last.get(role) if role else self._answered - 1
-            if turn is None or turn < 0:
-                whose = f" of the role {role}" if role else ""
-                raise RequestError(f"no call{whose} has a reply yet, so there is no turn to reward", 409, "no_turn")
+            if not self.session.posts:
+                raise RequestError(
+                    "rewards cannot be posted in this session: a scorer judges it, and what the policy runs in the "
+                    "program's tools has the program's key, too; the environment's option posts=True allows it",
+                    403,
+                    "no_posts",
+                )
+            turn = self._last_turn(role) if response is None else self._turn_of(response, role)
             if len(self.rewards) >= 10_000:
                 raise RequestError("this turn has 10,000 rewards already", 429, "busy")
             names = self._names | terms.keys()
@@ -94,6 +106,29 @@ class Channel:
                 raise RequestError("the rewards of this session have 100 names already", 429, "busy")
             self._names = names
             self.rewards.append((turn, terms))
+
+    def _last_turn(self, role: str) -> int:
+        turn = self._last.get(role) if role else len(self._answered) - 1
+        if turn is None or turn < 0:
+            whose = f" of the role {role}" if role else ""
+            raise RequestError(f"no call{whose} has a reply yet, so there is no turn to reward", 409, "no_turn")
+        return turn
+
+    def _turn_of(self, response: str, role: str) -> int:
+        match = _RESPONSE_ID.fullmatch(response)
+        answered = self._answered.get(int(match[1])) if match else None
+        if answered is None:
+            raise RequestError(
+                f"response: this session has given no reply with the id {quoted(response, 80)}; send the id that the "
+                "reply has, or leave it out for the turn that was answered last",
+                404,
+                "no_response",
+            )
+        turn, whose = answered
+        if role and role != whose:
+            problem = f"response {response} is of the role {whose}, and the reward names {role}"
+            raise RequestError(problem, code="no_role")
+        return turn
 
     # ------------------------------------------------------------------ in the episode's thread
 
@@ -116,8 +151,8 @@ class Channel:
             if current.call.protocol == "anthropic":
                 reply = replace(reply, message=anthropic_messages.served(reply.message))
             ticket = self.session.answer(reply)
-            self._last[current.call.role] = self._answered
-            self._answered += 1
+            self._last[current.call.role] = len(self._answered)
+            self._answered[ticket] = len(self._answered), current.call.role
             waiters = self._waiters.pop(ticket, [])
         self._resolve(waiters, reply)
 
@@ -138,15 +173,32 @@ class Channel:
                 self._end = ended
             self._changed.notify_all()
 
-    def end(self) -> None:
-        """End the session: calls that wait are refused, and so are all later ones."""
+    def refuse_calls(self, timeout: float) -> None:
+        """Refuse calls from now on, and wait for the program's end, ``timeout`` seconds at most.
+
+        Rewards can still be posted: those of parallel calls may come after the next call does.
+        """
         with self._changed:
-            self.session.end()
-            waiters = [waiter for listed in self._waiters.values() for waiter in listed]
-            self._waiters.clear()
+            waiters = self._end_session()
+        self._resolve(waiters, None)
+        with self._changed:
+            self._changed.wait_for(lambda: self._end is not None, timeout)
+
+    def end(self) -> None:
+        """End the session: calls that wait are refused, and so are all later calls and rewards."""
+        with self._changed:
+            waiters = self._end_session()
+            self._settled = True
             self._end = self._end or Ended(error=SessionEnded())
             self._changed.notify_all()
         self._resolve(waiters, None)
+
+    def _end_session(self) -> list[asyncio.Future[ModelReply]]:
+        """End the session, and return those that wait for replies."""
+        self.session.end()
+        waiters = [waiter for listed in self._waiters.values() for waiter in listed]
+        self._waiters.clear()
+        return waiters
 
     def _resolve(self, waiters: list[asyncio.Future[ModelReply]], reply: ModelReply | None) -> None:
         if waiters and not self.loop.is_closed():

@@ -185,6 +185,12 @@ class Fields:
             if self._body.get(name):
                 raise RequestError(f"{self._prefix}{name}: {problem}", code="unsupported_parameter")
 
+    def allow(self, names: Sequence[str]) -> None:
+        """Raise for a field that is none of ``names``."""
+        for name in self._body:
+            if name not in names:
+                raise RequestError(f"{self._prefix}{quoted(name, 60)} is no field; there are {', '.join(names)}")
+
     def text(self, name: str, default: str | None = None) -> str:
         value = self._body.get(name, default)
         value = default if value is None else value

@@ -197,7 +197,7 @@ class Gateway:
     async def _rewards(self, request: web.Request) -> web.Response:
         """Add to the reward of the turn whose reply came last: ``{"reward": 0.5}`` or ``{"terms": {...}}``.
 
-        With ``role``, it is that role's last turn.
+        With ``role``, it is that role's last turn; with ``response``, the id of a reply, it is the turn of that reply.
         """
         try:
             channel, of_key = self._channel(request)
@@ -304,11 +304,15 @@ def _call(protocol: _Protocol, of_key: str, body: bytes, path: str, channel: Cha
     return call, len(body), hashlib.sha256(f"{path}\0{call.role}\0".encode("utf-8", "replace") + body).digest()
 
 
-def _reward(of_key: str, body: bytes, path: str, channel: Channel) -> tuple[dict[str, float], str]:
-    """Return the terms of a reward, and the role whose it is; empty: of no certain one."""
+def _reward(of_key: str, body: bytes, path: str, channel: Channel) -> tuple[dict[str, float], str, str | None]:
+    """Return the terms of a reward, the role whose it is (empty: of no certain one), and the reply's id, if given."""
     fields = Fields(_parse(body))
+    fields.allow(("reward", "terms", "role", "response"))
+    if "reward" in fields and "terms" in fields:
+        raise RequestError("give either reward or terms, not both")
     role = channel.session.role_among("role", fields.text("role", ""), of_key)
-    return read_terms(fields.get("terms") if "terms" in fields else {"reward": fields.get("reward")}), role
+    terms = read_terms(fields.get("terms") if "terms" in fields else {"reward": fields.get("reward")})
+    return terms, role, fields.text("response") if "response" in fields else None
 
 
 def _parse(body: bytes) -> Any:

@@ -98,6 +98,7 @@ class Session:
         most_open: How many calls may be open at a time.
         most_bytes: How large their requests may be together.
         roles: The names of its roles; none, and all calls are of one.
+        posts: Whether rewards may be posted.
     """
 
     max_contexts: int | None = None
@@ -105,6 +106,7 @@ class Session:
     most_open: int = 64
     most_bytes: int = 40_000_000
     roles: tuple[str, ...] = ()
+    posts: bool = True
     ended: bool = False
     _open: dict[int, _Open] = field(default_factory=dict)  # in the order in which they came
     _kept: dict[int, _Open] = field(default_factory=dict)  # answered calls with an idempotency key, without messages

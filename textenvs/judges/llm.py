@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ..chat.clients import client_for
-from ..chat.errors import ChatFailure
+from ..chat.errors import ChatFailure, PromptTooLong
 from ..chat.spec import ChatSpec, SpecLike
 from ..chat.structured import ask, parse_reply
 from ..env import EnvironmentFailure
@@ -122,7 +122,8 @@ class LLMJudge(Generic[VerdictT]):
         ``sample`` says which of several verdicts on the same data.
 
         Raises:
-            EnvironmentFailure: ``"judge_failed"``: no verdict after all tries.
+            EnvironmentFailure: ``"judge_failed"``: no verdict after all tries; ``"judge_no_room"``: the data do not
+                fit the judge's context.
             BudgetExceeded, CacheError: For the run to stop at.
         """
         block = data_block(data)
@@ -138,6 +139,8 @@ class LLMJudge(Generic[VerdictT]):
         options: dict[str, Any] = {"schema": schema, "tries": self.tries, "temperature": temperature, "sample": sample}
         try:
             verdict, _ = await ask(await client_for(self.spec), self.request(block), read, **options)
+        except PromptTooLong as failure:
+            raise EnvironmentFailure("judge_no_room", str(failure)) from failure
         except ChatFailure as failure:
             raise EnvironmentFailure("judge_failed", str(failure)) from failure
         return verdict

@@ -30,7 +30,8 @@ METRICS = "metrics.jsonl"
 _DIRS: dict[str, str] = {"train": "rollout_data_dir", "validation": "validation_data_dir"}
 _SECTIONS = ("trainer", "env")
 _MAY_BE_ABSENT = {"stop", "error", "forked_from", "forked_turn", "terminated", "truncated", "task_index", "env_seed",
-                  "sampling_seed", "kept_ids", "kept_counts", "observation_mask", "user_messages"}  # fmt: skip
+                  "sampling_seed", "kept_ids", "kept_counts", "observation_mask", "turn_moves", "teacher_shared",
+                  "teacher_counts", "teacher_ids", "user_messages"}  # fmt: skip
 _REQUIRED = frozenset(PLAYED) - _MAY_BE_ABSENT
 
 
@@ -55,6 +56,7 @@ class Tokens:
     advantage: Floats | None = None
     returns: Floats | None = None
     baseline: Floats | None = None
+    teacher_advantage: Floats | None = None
     importance_weight: Floats | None = None
     loss_weight: Floats | None = None
     mismatch: Floats | None = None
@@ -93,6 +95,8 @@ class Episode:
     env_seed: int | None = None
     sampling_seed: int | None = None
     credit_moved: Floats | None = None
+    turn_moves: tuple[str, ...] = ()  #: of the user, by turn; empty where none is named
+    reaction_credit: Floats | None = None  #: NaN at turns without a move
     fork_value: Floats | None = None  #: NaN at turns that were not forked
     group_mean: float | None = None
     group_std: float | None = None
@@ -437,7 +441,7 @@ def _episode(index: int, row: Any, vocabulary: Mapping[int, str]) -> Episode:
         if name not in names or not (cell := row.column(name)[0]).is_valid:
             return None
         values = cell.values
-        if values.null_count or COLUMNS[name].bits or name in ("clipped", "fork_value"):
+        if values.null_count or COLUMNS[name].bits or name in ("clipped", "fork_value", "reaction_credit"):
             return values.cast("float64").to_numpy(zero_copy_only=False)
         return values.to_numpy(zero_copy_only=False)
 
@@ -447,7 +451,7 @@ def _episode(index: int, row: Any, vocabulary: Mapping[int, str]) -> Episode:
     learned = {("returns" if name == "return" else name): array(name) for name in _LEARNED}
     played = {name: array(name) for name in _PLAYED}
     turn_rewards = array("turn_rewards")
-    per_turn = {name: array(name) for name in ("credit_moved", "fork_value")}
+    per_turn = {name: array(name) for name in ("credit_moved", "reaction_credit", "fork_value")}
     _check_tokens(played, learned, text, len(turn_rewards))
     if any(column is not None and len(column) != len(turn_rewards) for column in per_turn.values()):
         raise _Damaged("its columns of turns have different lengths")
@@ -467,6 +471,7 @@ def _episode(index: int, row: Any, vocabulary: Mapping[int, str]) -> Episode:
         messages=messages,
         turn_rewards=turn_rewards,
         turn_terms=turn_terms,
+        turn_moves=tuple(value("turn_moves") or ()),
         metrics=metrics,
         **per_turn,
         checksums=dict(value("checksums") or ()),

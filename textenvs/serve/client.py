@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import gymnasium
 
-from ..env import FAILURE_STOPS, EnvironmentFailure
+from ..env import FAILURE_STOPS, NO_ROOM_STOPS, EnvironmentFailure
 from ..options import Seconds, checked
 from ..text import excerpt
 from .protocol import ERRORS, PASSING, PREFIX, Json, decode, encode
@@ -191,7 +191,7 @@ def exception_of(error: Mapping[str, Any], where: str) -> Exception:
         return gymnasium.error.InvalidAction(message)
     if kind == "reset_needed":
         return gymnasium.error.ResetNeeded(message)
-    if kind == "environment_failure" and error.get("stop") in FAILURE_STOPS:
+    if kind == "environment_failure" and error.get("stop") in FAILURE_STOPS | NO_ROOM_STOPS:
         return EnvironmentFailure(str(error["stop"]), message)
     if (exception_type := ERRORS.get(str(error.get("exception")))) is not None:
         return exception_type(message)

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn, as_reply
 from ..messages import Message, Messages, copy_messages, text_of
+from ..privileged import Privilege, privileged_of
 from ..task import Task
 from ..text import excerpt, quoted
 from ..trust import is_loopback, origin
@@ -161,6 +162,13 @@ class Remote(TextEnv[RemoteState]):
 
     def secrets(self) -> Sequence[str]:
         return ()  # they stay at the server
+
+    async def privileged(self, kind: Privilege, rng: np.random.Generator) -> str | None:
+        """Return the next reply of the server's scripted expert; all else stays at the server."""
+        if kind != "expert":
+            text = f"is at {self.url}, which gives no privileged context of the kind {kind!r}; there is 'expert'"
+            raise NotImplementedError(f"the environment {text}")
+        return await asyncio.to_thread(privileged_of, self, kind, rng)
 
     async def conversation_score(self) -> Mapping[str, float]:
         return (await self._in_session("score", protocol.Scored)).scores

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..chat.clients import client_for
-from ..chat.errors import ChatFailure
+from ..chat.errors import ChatFailure, PromptTooLong
 from ..chat.local import is_folder
 from ..chat.spec import ChatSpec, SpecLike
 from ..chat.structured import ask, parse_reply
@@ -134,7 +134,8 @@ class LLMUser:
         ``rng`` picks the sample, so that equal episodes ask for the same answer, and their siblings for others.
 
         Raises:
-            EnvironmentFailure: ``"user_failed"``: no usable message after all tries.
+            EnvironmentFailure: ``"user_failed"``: no usable message after all tries; ``"user_no_room"``: the
+                conversation does not fit the user's context.
             BudgetExceeded, CacheError: For the run to stop at.
         """
         if not goal.strip():
@@ -163,6 +164,8 @@ class LLMUser:
         try:
             client = instead.get() or await client_for(self.spec)
             turn, tries = await ask(client, request, read, schema=self._schema, tries=self.tries, sample=sample)
+        except PromptTooLong as failure:
+            raise EnvironmentFailure("user_no_room", str(failure)) from failure
         except ChatFailure as failure:
             raise EnvironmentFailure("user_failed", str(failure)) from failure
         return replace(turn, metrics={**turn.metrics, "user_tries": float(tries), "user_refused": float(refused)})

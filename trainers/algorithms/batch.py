@@ -407,6 +407,10 @@ class MadeOf:
     unscaled: Floats  #: float ``[N]``; their difference
     #: Float ``[K]``; the value of the state that each turn began in, by its forks; NaN where there are none
     by_fork: Floats | None = None
+    #: Float ``[K]``; what the user's reaction added to each turn's advantage, NaN without a move; see
+    #: :mod:`~trainers.algorithms.reaction`
+    by_reaction: Floats | None = None
+    by_teacher: Floats | None = None  #: float ``[N]``; what a teacher added, 0 where the policy is not trained
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,6 +68,7 @@ def collector_of(
         credit=credit,
         group_credit=group_credit_of(config),
         engine_slots=slots(config) * config.engine.engines,
+        privileged=config.actor.distill.privilege,
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
         seed=config.trainer.seed,

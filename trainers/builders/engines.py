@@ -16,7 +16,7 @@ import torch
 from textenvs.event_loop import settle
 
 from ..cluster.group import LearnerGroup
-from ..cluster.memory import Machine
+from ..cluster.memory import Machine, PlanError
 from ..cluster.plan import Plan, make_plan
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.runtime import RayCluster
@@ -232,7 +232,12 @@ def plan_of(config: PPOConfig, machine: Machine | None = None, *, serving: bool 
     if serving:
         return make_plan(config, machine, serving=True)
     served = [_served_bytes(folder, machine) for folder in served_folders(config)]
-    return make_plan(config, machine, shape_of(config.model), served=[size for size in served if size is not None])
+    try:
+        teacher = None if (folder := config.actor.distill.folder) is None else shape_of(ModelSection(path=folder))
+    except PlanError as error:
+        raise PlanError(f"actor.distill.teacher: {error}") from error
+    sizes = [size for size in served if size is not None]
+    return make_plan(config, machine, shape_of(config.model), served=sizes, teacher=teacher)
 
 
 def _served_bytes(folder: str, machine: Machine) -> tuple[int, int, int] | None:

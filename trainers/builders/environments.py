@@ -22,8 +22,10 @@ from textenvs.evaluate.baselines import has_script, play_policy, split_tasks
 from textenvs.evaluate.plan import jobs
 from textenvs.evaluate.policies import AttackPolicy, ScriptedPolicy
 from textenvs.evaluate.runner import Stopped
+from textenvs.event_loop import wait_for
 from textenvs.frozen_roles import FrozenRoles, check_frozen
 from textenvs.messages import user
+from textenvs.privileged import Privilege
 from textenvs.registry import constructor, parameters
 from textenvs.two_sides import TwoSides
 from textenvs.users.llm import LLMUser
@@ -295,9 +297,20 @@ def check_environments(config: PPOConfig) -> None:
                     what = f"the roles {', '.join(env.roles)} of {component.id}"
                     for key, text in several_roles_checks(config, what):
                         raise SetupError(f"{key}: {text}")
+                if which == "training" and (kind := config.actor.distill.privilege) is not None:
+                    _check_privileged(component, env, kind)
                 if env.blocking and config.env.backend == "inline":
                     text = f"{component.id} may block its thread: use env.backend=thread or env.backend=process"
                     raise SetupError(f"{component.key}: {text}" if component.name else text)
+
+
+def _check_privileged(component: Component, env: Any, kind: Privilege) -> None:
+    """Raise ``SetupError`` if the environment has no privileged context of this kind for a teacher."""
+    env.reset(seed=0)
+    try:
+        wait_for(env.privileged(kind, np.random.default_rng(0)))
+    except NotImplementedError as error:
+        raise SetupError(f"actor.distill.context={kind}: {component.id}: {error}") from error
 
 
 def check_tools(config: PPOConfig, renderer: Renderer) -> None:

@@ -12,11 +12,13 @@ from ..config.model import ModelSection
 from ..config.running import RunSection
 from ..config.schema import PPOConfig
 from ..config.sizes import optimizer_steps
+from ..engines.base import EngineError
+from ..engines.teacher import ServedTeacher
 from ..learner import Learner
 from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, shape_of, world_size
 from ..learner.setup import check_offload
-from ..models.policy import Policy, resolve_device
+from ..models.policy import Policy, PolicyError, load, resolve_device
 from . import SetupError, setup_errors
 from .folder import START, run_folder
 from .policy import threads_for
@@ -48,6 +50,7 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
         "actor": config.actor,
         "critic": config.critic if "critic" in config.algorithm.needs else None,
         "reference": config.needs_reference,
+        "teacher": teacher_of(config, policy),
         "total_steps": actor_steps(config),
         "temperature": config.rollout.temperature,
         "unused_token_ids": policy.unused_token_ids,
@@ -74,6 +77,29 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
             raise SetupError(str(error)) from error
         raise
     return group
+
+
+def teacher_of(config: PPOConfig, policy: Policy) -> Path | None:
+    """Return the folder of the teacher's model, where it is not the policy or its reference.
+
+    ``SetupError``: there is no such folder, or its tokenizer has other tokens than the policy's; or a server at an
+    address does not answer as a teacher does.
+    """
+    if (address := config.actor.distill.address) is not None:
+        with setup_errors("actor.distill.teacher: ", EngineError, ImportError):
+            ServedTeacher(address).meet()
+    if (folder := config.actor.distill.folder) is None:
+        return None
+    model = config.model.model_copy(update={"path": folder})
+    with setup_errors("actor.distill.teacher: ", PolicyError, ValueError):
+        teacher = load(model, tuple, max_context=config.engine.max_context, seed=0)
+        if teacher.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+            raise SetupError(
+                f"actor.distill.teacher: {folder} has another tokenizer than the policy; a teacher scores the policy's "
+                "own tokens, so it needs the same"
+            )
+    assert isinstance(teacher.source, str | Path)
+    return Path(teacher.source).absolute()
 
 
 def actor_steps(config: PPOConfig) -> int:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from textenvs.users.moves import move_numbered
+
 from ..cluster.group import LearnerGroup
 from ..cluster.plan import Plan, Workers
 from ..cluster.ray.engine import RayWorker
@@ -22,6 +24,7 @@ from ..cluster.ray.runtime import RayCluster
 from ..config.reward_model import (
     ClassifierModelSection,
     JudgeModelSection,
+    MoveModelSection,
     RewardModelSection,
     ServiceModelSection,
     sections_of,
@@ -33,8 +36,9 @@ from ..rewards import BackendError, RewardBackend, RewardService, ScoringRequest
 from ..rewards.backends.classifier import ClassifierPool, LocalWorker, Worker, WorkerLostError, classifier_problems
 from ..rewards.backends.conversation import PROBE
 from ..rewards.backends.judge import JudgeBackend
+from ..rewards.backends.moves import MoveBackend
 from ..rewards.backends.pooling import PoolingBackend, pooling_problems
-from ..rollout.rewards import Score, TurnContext
+from ..rollout.rewards import NamedMove, Score, TurnContext
 from ..section import Problems
 from . import SetupError, setup_errors
 from .collection import check_name, lookahead_of, task_finder
@@ -44,6 +48,7 @@ _ADVICE = {
     "classifier": "look at {key}.classifier",
     "service": "look whether it runs and serves a reward model, and at {key}.service.url, .model, .endpoint and .label",
     "judge": "look whether it runs, and at {key}.judge.base_url, .model and .chat",
+    "moves": "look whether it runs, and at {key}.moves.base_url, .model and .chat",
 }
 
 
@@ -59,6 +64,9 @@ def reward_problems(config: PPOConfig) -> Problems:
                     problems = pooling_problems(section.service)
                 case JudgeModelSection():
                     JudgeBackend(section.judge)
+                    continue
+                case MoveModelSection():
+                    MoveBackend(section.moves)
                     continue
             yield from ((f"{key}.{option}", text) for option, text in problems)
         except (ValueError, ImportError) as error:
@@ -128,8 +136,12 @@ async def reward_models_of(
         scores: dict[str, Score] = {}
         for key, section in sections.items():
             truth = (lambda so_far: find(so_far).ground_truth) if find and section.kind == "judge" else None
+            if section.kind == "moves":
+                scores[section.name] = _namer(section.name, service)
+                continue
             # All have the same `replace`, and the environment's reward is removed once.
-            scores[section.name] = _score(key, section, service, truth, section.replace and not scores)
+            first = not any(getattr(score, "replaces", False) for score in scores.values())
+            scores[section.name] = _score(key, section, service, truth, section.replace and first)
         yield RewardModels(service, scores, pools, sleeping[0] if sleeping else None)
 
 
@@ -154,6 +166,8 @@ async def _tried(
             case JudgeModelSection():
                 backend = judge = JudgeBackend(section.judge)
                 _check_reference(config, section, judge)
+            case MoveModelSection():
+                backend = MoveBackend(section.moves)
         try:
             await _try(backend, section, _ADVICE[section.kind].format(key=key))
         except BaseException:
@@ -242,4 +256,18 @@ def _score(
         return terms(instead, pending) if instead or pending is not None else None
 
     score.replaces = replace  # type: ignore[attr-defined]
+    return score
+
+
+def _namer(name: str, service: RewardService) -> Score:
+    """Return the moves that a model names, of the turns of training that a message of the user's answers."""
+
+    async def named(number: Awaitable[float]) -> NamedMove:
+        return NamedMove(move_numbered(await number))
+
+    def score(so_far: TurnContext, turn: int) -> Awaitable[NamedMove] | None:
+        if not so_far.training or so_far.messages[-1]["role"] != "user":
+            return None
+        return named(service.score(name, ScoringRequest(so_far.messages, data_source=so_far.data_source)))
+
     return score

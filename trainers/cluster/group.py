@@ -496,7 +496,7 @@ def _with_traceback(failure: Failure, name: str) -> BaseException:
 
 
 def _tokens_of(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    return [replace(trajectory, messages=(), metrics={}, turn_terms=()) for trajectory in trajectories]
+    return [replace(trajectory, messages=(), metrics={}, turn_terms=(), turn_moves=()) for trajectory in trajectories]
 
 
 def _end(ranks: RayRanks) -> None:

@@ -166,14 +166,18 @@ def estimate(
     gpu_bytes: int | None,
     gpu_free: int | None = None,
     served: Sequence[tuple[int, int, int]] = (),
+    teacher: ModelShape | None = None,
 ) -> Iterator[tuple[str, str, int]]:
     """Yield rows ``(who, what, bytes)``; ``shards`` ranks share the learner's parameters, beside tensor parallelism.
 
     ``engine_gpus`` is of one engine; ``gpu_bytes`` the memory of a GPU, ``gpu_free`` what is free of it, where they are
     known; ``served`` are the bytes of each user's and judge's weights, of its keys and values, and of its decoding
-    steps, where its model is a folder.
+    steps, where its model is a folder. ``teacher`` is the model of `actor.distill.teacher`, where that is a folder.
     """
     learner, rows = list(_of_learner(config, shape, device, ranks, shards)), list[tuple[str, str, int]]()
+    if teacher is not None and not (config.trainer.offload and device == "cuda"):
+        computation = Computation.of(config.model, config.trainer, device)
+        learner.append(("learner", "teacher", 4 * _held(teacher, computation, shards)))
     if not config.engine.base_urls:  # those servers have their memory already
         rows += _of_engine(config, shape, device, engine_gpus, gpu_bytes)
     if served:
@@ -201,11 +205,16 @@ def _number_size(config: PPOConfig) -> int:
     return 2 if config.model.dtype == "bfloat16" else 4
 
 
+def _held(shape: ModelShape, computation: Computation, shards: int) -> int:
+    """Return a rank's parameters of a model."""
+    return ((shape.parameters - shape.outside) // computation.tensor + shape.outside) // shards
+
+
 def _of_learner(
     config: PPOConfig, shape: ModelShape, device: str, ranks: int, shards: int
 ) -> Iterator[tuple[str, str, int]]:
     computation = Computation.of(config.model, config.trainer, device)
-    held = ((shape.parameters - shape.outside) // computation.tensor + shape.outside) // shards
+    held = _held(shape, computation, shards)
     size = _number_size(config)
     trained = 1 + ("critic" in config.algorithm.needs)
     frozen = int(config.needs_reference)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from textenvs.text import plural
 from trainers.cluster.memory import SERVED, Machine, ModelShape, PlanError, estimate
@@ -99,12 +99,13 @@ def make_plan(
     shape: ModelShape | None = None,
     *,
     served: Sequence[tuple[int, int, int]] = (),
+    teacher: ModelShape | None = None,
     serving: bool = False,
 ) -> Plan:
     """Place the parts of a run; PlanError where that cannot be. Without a ``shape`` no memory is estimated.
 
-    ``served`` is as in :func:`trainers.cluster.memory.estimate`. ``serving``: engines alone, on Ray: there is no
-    learner, and ``cluster.colocate`` is false.
+    ``served`` and ``teacher`` are as in :func:`trainers.cluster.memory.estimate`. ``serving``: engines alone, on Ray:
+    there is no learner, and ``cluster.colocate`` is false.
     """
     device = _device(config, machine)
     per_node = _gpus_per_node(config, machine, device)
@@ -126,9 +127,10 @@ def make_plan(
     memory: tuple[tuple[str, str, int], ...] = ()
     on_ray, local_ranks = cluster.backend == "ray", _ranks(config, machine)
     if shape is not None:
-        sizes = {"ranks": local_ranks, "shards": shards, "engine_gpus": engine.gpus}
+        sizes: dict[str, Any] = {"ranks": local_ranks, "shards": shards, "engine_gpus": engine.gpus}
         total, free = machine.gpu_bytes, machine.gpu_free
-        memory = tuple(estimate(config, shape, device=device, gpu_bytes=total, gpu_free=free, served=served, **sizes))
+        others: dict[str, Any] = {"served": served, "teacher": teacher}
+        memory = tuple(estimate(config, shape, device=device, gpu_bytes=total, gpu_free=free, **others, **sizes))
     lines = timelines(memory, config, device, local_ranks, machine) if memory else ()
     plan = Plan(
         "ray" if on_ray else "local",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,9 +59,23 @@ def _sampling(config: Any) -> Iterator[str]:
             f"{mask if config.engine.name == 'torch' else ''}sample without cuts (docs/algorithms.md, Sampling masks)"
         )
     mixes = algorithm.adv_estimator != "fork" and getattr(algorithm, "baseline", "group") != "group"
-    if rollout.filter_zero_variance and mixes:
+    filters = {
+        "filter_zero_variance=true": rollout.filter_zero_variance,
+        f"filter_variance_top_p={rollout.filter_variance_top_p:g}": rollout.filter_variance_top_p < 1,
+    }
+    for name in (name for name, filtering in filters.items() if filtering and mixes):
         yield (
-            f"warning: rollout.filter_zero_variance=true with algorithm.baseline={algorithm.baseline} bends the "
+            f"warning: rollout.{name} with algorithm.baseline={algorithm.baseline} bends the "
             "gradient, of which a group whose episodes earned the same has a part there; use algorithm.baseline=group "
             "(docs/algorithms.md, Dynamic sampling)"
+        )
+    beside = {
+        "actor.distill": config.actor.distill.teacher is not None,
+        "algorithm.reaction_credit.scale=fixed": (credit := algorithm.reaction_credit).weight
+        and credit.scale == "fixed",
+    }
+    for name, other in itertools.product((n for n, on in filters.items() if on), (n for n, on in beside.items() if on)):
+        yield (
+            f"warning: rollout.{name} drops groups whose episodes earned the same, of which {other} would learn, too; "
+            "use neither filter"
         )

@@ -14,7 +14,7 @@ from .compaction import compaction_checks
 from .engine import EngineSection, SGLangEngineSection, VLLMEngineSection, refused_arguments
 from .model import ModelSection
 from .ppo_sections import PPOSections
-from .reward_model import ClassifierModelSection, RewardModelSection, sections_of
+from .reward_model import ClassifierModelSection, MoveModelSection, RewardModelSection, sections_of
 from .rollout import (
     ComponentSection,
     EnvSection,
@@ -46,6 +46,7 @@ def ppo_checks(config: PPOSections) -> Problems:
     yield from learner_checks(config.model, config.trainer)
     yield from _adapter_checks(config)
     yield from _algorithm_checks(config.algorithm)
+    yield from _reaction_checks(config)
     yield from _fork_checks(config)
     yield from engine_checks(config.engine)
     yield from _context_checks(config)
@@ -63,7 +64,9 @@ def ppo_checks(config: PPOSections) -> Problems:
     yield from _cluster_checks(config)
     yield from _rollout_checks(config)
     yield from _batch_checks(config)
+    yield from _variance_checks(config)
     yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
+    yield from _distill_checks(config)
     yield from _kl_control_checks(config.algorithm, config.rollout.groups_per_batch * config.rollout.n)
     yield from _trainer_checks(config)
 
@@ -119,6 +122,29 @@ def _batch_checks(config: PPOSections) -> Problems:
     if config.actor.mini_batches > episodes:
         text = f"rollout.groups_per_batch={rollout.groups_per_batch} times rollout.n={rollout.n}"
         yield "actor.mini_batches", f"is {config.actor.mini_batches}, but a batch has only {episodes} episodes ({text})"
+
+
+def _variance_checks(config: PPOSections) -> Problems:
+    """Check that groups can be ranked by the variance of their rewards, and that this ranks what the estimator sees."""
+    rollout, needs, key = config.rollout, config.algorithm.needs, "rollout.filter_variance_top_p"
+    if rollout.filter_variance_top_p == 1:
+        return
+    if rollout.filter_zero_variance:
+        yield key, "drops groups without a difference, too, and rollout.filter_zero_variance replaces them: use one"
+    if rollout.n < 2 and "greedy" not in needs:
+        yield "rollout.n", f"must be at least 2 with {key}: one episode alone never differs"
+    if rollout.groups_per_batch < 2:
+        yield "rollout.groups_per_batch", f"must be at least 2 with {key}, which compares the groups of a batch"
+    for need, text in _NOT_BY_TOTAL.items():
+        if need in needs:
+            estimator = f"algorithm.adv_estimator={config.algorithm.adv_estimator}"
+            yield key, f"ranks groups by total rewards: with {estimator} {text}"
+
+
+_NOT_BY_TOTAL = {
+    "forks": "it would drop groups whose episodes earned alike; their forks may differ",
+    "terms": "it would drop groups whose terms differ and add up to the same",
+}
 
 
 def _trainer_checks(config: PPOSections) -> Problems:
@@ -219,7 +245,8 @@ def _frozen_checks(config: PPOSections) -> Problems:
     if env.frozen and env.mixture:
         yield "env.frozen", "is of one environment, and env.mixture has several"
     if env.frozen and env.train_side != "policy":
-        yield "env.frozen", f"does not go with env.train_side={env.train_side}, which has its own: env.assistant"
+        own = ", which has its own: env.assistant" if env.train_side == "user" else ", which trains every role"
+        yield "env.frozen", f"does not go with env.train_side={env.train_side}{own}"
 
 
 def several_roles_checks(config: PPOSections, side: str) -> Problems:
@@ -238,6 +265,11 @@ def several_roles_checks(config: PPOSections, side: str) -> Problems:
     }
     for name in (name for name, value in later.items() if value):
         yield name, f"does not go with {side}: it scores or continues an assistant's turns"
+    if config.algorithm.reaction_credit.weight:
+        text = "the user there is played by a policy, and names no move"
+        yield "algorithm.reaction_credit.weight", f"does not go with {side}: {text}"
+    if config.actor.distill.privilege is not None:
+        yield "actor.distill.context", f"does not go with {side}: a teacher sees more of one role's conversation alone"
     if config.actor.observation_loss:
         text = "there, answers are replies of the policy or of its partner, good and bad ones: it would imitate them"
         yield "actor.observation_loss", f"does not go with {side}: {text}"
@@ -350,7 +382,7 @@ def _multiturn_checks(config: PPOSections) -> Problems:
 def _replace_checks(config: PPOSections) -> Problems:
     """Check that only one kind of reward replaces the environment's; reward models are checked among themselves."""
     function, futures = config.custom_reward_function, config.multiturn_reward
-    model = next((key for key, section in sections_of(config).items() if section.replace), "")
+    model = next((key for key, one in sections_of(config).items() if one.replace and one.kind != "moves"), "")
     replacing = {
         "custom_reward_function": function.path is not None and function.replace,
         "multiturn_reward": futures.enable and futures.replace,
@@ -370,6 +402,14 @@ def _algorithm_checks(algorithm: Estimator) -> Problems:
     if chosen in _CREDITS[1:] and estimator in _BY_EPISODE:
         text = f"which sees the sum of an episode's rewards alone, and {chosen} keeps that"
         yield _CREDIT, f"has no effect with algorithm.adv_estimator={estimator}, {text}"
+
+
+def _reaction_checks(config: PPOSections) -> Problems:
+    """Check that a group has other episodes to compare users' moves with; forks are no others."""
+    section = config.algorithm.reaction_credit
+    if section.weight and section.baseline == "group" and config.rollout.n < 2:
+        text = "is group, and with rollout.n=1 there are no other episodes in it: use batch or none"
+        yield "algorithm.reaction_credit.baseline", text
 
 
 def _fork_checks(config: PPOSections) -> Problems:
@@ -420,6 +460,33 @@ def _loss_checks(actor: PolicyLoss, estimator: str) -> Problems:
         yield "actor.rejection", f"{name} is of whole episodes: use a rejection of sequences, or {instead}"
 
 
+def _distill_checks(config: PPOSections) -> Problems:
+    """Check that the teacher can score tokens, and differs from the policy."""
+    actor, section = config.actor, config.actor.distill
+    if section.teacher is None:
+        return
+    if section.teacher == "policy" and section.context == "none":
+        text = "a teacher that sees what the policy sees is the policy, and teaches nothing: give it goal, answer or"
+        yield "actor.distill.context", f"is none with actor.distill.teacher=policy; {text} expert"
+    if actor.unit == "episode":
+        text = f"actor.policy_loss={actor.policy_loss} is of whole episodes: use gspo_token"
+        yield "actor.distill.teacher", f"gives each token an advantage of its own, and {text}"
+    if section.address is not None and (config.rollout.temperature != 1 or config.rollout.keep_sampling_mask):
+        text = "a server scores tokens at temperature 1 and over all of them: set rollout.temperature=1 and"
+        yield "actor.distill.teacher", f"is an address; {text} rollout.keep_sampling_mask=false"
+    if section.privilege is not None and config.env.frozen:
+        yield "actor.distill.context", "does not go with env.frozen, whose environment shows a teacher nothing more"
+    if not section.rewards:
+        unused = {
+            "algorithm.reaction_credit.weight": config.algorithm.reaction_credit.weight > 0,
+            "algorithm.use_kl_in_reward": config.algorithm.use_kl_in_reward,
+            "rollout.filter_zero_variance": config.rollout.filter_zero_variance,
+            "rollout.filter_variance_top_p": config.rollout.filter_variance_top_p < 1,
+        }
+        for key in (key for key, given in unused.items() if given):
+            yield key, "is about rewards, and actor.distill.rewards=false learns from the teacher alone"
+
+
 def overlong_checks(config: PPOSections) -> Problems:
     """Check that there is a limit, and that rewards are added up."""
     section, limit = config.overlong_buffer, config.rollout.max_response_tokens
@@ -445,8 +512,12 @@ def relative_length_checks(config: PPOSections) -> Problems:
             continue
         if config.rollout.n == 1:
             yield key, "compares the successes of a group: rollout.n must be at least 2"
-        if config.rollout.filter_zero_variance:
-            yield key, "compares groups in which all succeed, too, which rollout.filter_zero_variance=true would drop"
+        for on, name in (
+            (config.rollout.filter_zero_variance, "filter_zero_variance=true"),
+            (config.rollout.filter_variance_top_p < 1, "filter_variance_top_p"),
+        ):
+            if on:
+                yield key, f"compares groups in which all succeed, too, which rollout.{name} would drop"
         if estimator == "fork":
             yield key, "does not go with algorithm.adv_estimator=fork, whose forks are parts of episodes"
         if estimator == "gdpo":
@@ -455,7 +526,7 @@ def relative_length_checks(config: PPOSections) -> Problems:
             yield key, "would change the last turn alone with multiturn_reward.credit=value: use credit=difference"
 
 
-_REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model"}
+_REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model", "moves": "model"}
 _TAKEN = ("custom", "multiturn", "moved", "environment_not_counted")
 
 
@@ -470,15 +541,27 @@ def reward_model_checks(config: PPOSections) -> Problems:
         needed = _REWARD_NEEDS[section.kind]
         if getattr(getattr(section, section.kind), needed) is None:
             yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
+        if isinstance(section, MoveModelSection):
+            yield from _move_checks(key, section, config.algorithm)
         if not section.weight:
             yield f"{key}.weight", "is 0: no score would count"
         if section.name in _TAKEN:
             yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
-    if len({section.replace for section in sections.values()}) > 1:
-        values = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in sections.items())
+    replaces = {key: section.replace for key, section in sections.items() if section.kind != "moves"}
+    if len(set(replaces.values())) > 1:
+        values = ", ".join(f"{key}.replace={str(value).lower()}" for key, value in replaces.items())
         text = "the environment's reward is added to theirs, or replaced"
-        yield f"{next(iter(sections))}.replace", f"must be the same for all reward models ({values}): {text}"
+        yield f"{next(iter(replaces))}.replace", f"must be the same for all reward models ({values}): {text}"
     yield from _pool_checks(sections, config)
+
+
+def _move_checks(key: str, section: MoveModelSection, algorithm: Estimator) -> Problems:
+    """Check the keys of a model that names moves and rewards nothing."""
+    for name in ("per_turn", "weight", "replace"):
+        if changed(section, name):
+            yield f"{key}.{name}", f"has no effect with {key}.kind=moves, which rewards nothing"
+    if not algorithm.reaction_credit.weight:
+        yield f"{key}.kind", "is moves, which has no effect without algorithm.reaction_credit.weight above 0"
 
 
 def _worker_checks(key: str, section: ClassifierModelSection, backend: str | None) -> Problems:

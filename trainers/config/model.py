@@ -165,8 +165,9 @@ class DemonstrationSection(Section):
     """Demonstrations to imitate."""
 
     files: Names | None = None
-    """Conversations to imitate: .jsonl or .parquet with a column `messages`, and `tools` for rows with tools of their
-    own; null plays the environment's scripted expert."""
+    """Conversations to imitate: .jsonl or .parquet with a column `messages`, `tools` for rows with tools of their own,
+    and `weights` for the loss weight of each assistant message (1 without); null plays the environment's scripted
+    expert."""
     demonstrations: int = Field(20000, ge=1)
     """Maximum conversations of the scripted expert; no more than `steps` times `batch_size` are needed."""
     mistake_rate: float = Field(0.3, ge=0, lt=1)

@@ -68,6 +68,11 @@ class PPOSections(RunConfig):
     ray_init: RayInitSection = RayInitSection()
 
     @property
-    def needs_reference(self) -> bool:
+    def needs_kl(self) -> bool:
         """True if the loss or the rewards take the KL to the reference model."""
         return self.actor.use_kl_loss or self.algorithm.use_kl_in_reward
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if there is a reference model: for a KL, or as the teacher."""
+        return self.needs_kl or self.actor.distill.teacher == "reference"

@@ -61,13 +61,19 @@ class ServiceSection(TokenizingSection):
     timeout_s: float = Field(60.0, gt=0, description="Seconds that one request may take.")
 
 
-class JudgeSection(Section):
-    """A language model that grades by a rubric, for `reward_model.kind=judge`, behind an OpenAI-compatible service."""
+class AskedModelSection(Section):
+    """A language model behind an OpenAI-compatible service."""
 
     model: str | None = Field(None, min_length=1, description="Name of the model.")
     base_url: str | None = Field(None, min_length=1, description="Address of the service; null is OpenAI's.")
     chat: dict[str, Any] = Field(default_factory=dict)
     """Further options of the client (`temperature`, `concurrency`, `cache`, ...; see docs/users_and_judges.md)."""
+    tries: int = Field(2, ge=1, le=1000, description="Maximum requests until a reply is a verdict.")
+
+
+class JudgeSection(AskedModelSection):
+    """A language model that grades by a rubric, for `reward_model.kind=judge`, behind an OpenAI-compatible service."""
+
     rubric: str = Field("helpful", min_length=1)
     """`helpful`, `correct`, `harmless`, or a text file with instructions."""
     low: float = Field(0.0, description="The worst grade.")
@@ -75,7 +81,10 @@ class JudgeSection(Section):
     votes: int = Field(1, ge=1, le=1000, description="Grades per conversation; several need a temperature above 0.")
     vote: Literal["mean", "median"] = Field("mean", description="Aggregation of several grades.")
     tools: bool = Field(False, description="Show tool calls and their results.")
-    tries: int = Field(2, ge=1, le=1000, description="Maximum requests until a reply is a verdict.")
+
+
+class MoveJudgeSection(AskedModelSection):
+    """A language model that names the user's moves, for `reward_model.kind=moves`."""
 
 
 class RewardModelSection(Section):
@@ -164,10 +173,21 @@ class JudgeModelSection(RewardModelSection):
     judge: JudgeSection = JudgeSection()
 
 
+class MoveModelSection(RewardModelSection):
+    """A language model that names what the user did about each reply, for `algorithm.reaction_credit`.
+
+    It rewards nothing, so `per_turn`, `weight` and `replace` are not read.
+    """
+
+    kind: Literal["moves"] = "moves"
+    moves: MoveJudgeSection = MoveJudgeSection()
+
+
 REWARD_MODELS: Mapping[str, type[RewardModelSection]] = {
     "classifier": ClassifierModelSection,
     "service": ServiceModelSection,
     "judge": JudgeModelSection,
+    "moves": MoveModelSection,
 }
 #: An entry of `reward_models`.
 RewardModel: TypeAlias = Annotated[RewardModelSection, Variants("", "kind", "classifier", REWARD_MODELS)]

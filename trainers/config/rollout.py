@@ -171,7 +171,12 @@ class RolloutSection(Section):
     """With `partial`: restart an episode whose oldest token is more versions old than this."""
     retries: int = Field(1, ge=0, description="Retries of a failed episode.")
     filter_zero_variance: bool = Field(False, description="Replace groups whose episodes all have the same reward.")
-    max_consecutive_filtered: int = Field(64, ge=0, description="Stop after more such groups than this in a row.")
+    filter_variance_top_p: float = Field(1.0, gt=0, le=1)
+    """Train on the groups of a batch whose rewards vary most: the fewest that have this share of the sum of the groups'
+    standard deviations (RAGEN-2's is 0.9). The others are dropped and not replaced; 1 keeps all."""
+    max_consecutive_filtered: int = Field(64, ge=0)
+    """Stop after more groups in a row than this without a difference in reward: replaced ones, or those of batches that
+    have no others."""
     max_consecutive_errors: int = Field(32, ge=1, description="Stop after this many failed episodes in a row.")
     step_timeout_s: float = Field(60.0, gt=0, description="Seconds that a reset or a step may take.")
     generation_timeout_s: float | None = Field(

@@ -69,9 +69,11 @@ PPO: Reads = {
     "fork.": {"algorithm.adv_estimator": WITH_FORKS},
     "algorithm.kl_ctrl.": {"algorithm.use_kl_in_reward": _ON},
     "algorithm.kl_penalty": {"algorithm.use_kl_in_reward": _ON, "actor.use_kl_loss": _ON},  # it is also reported
+    "algorithm.reaction_credit.": {"algorithm.reaction_credit.weight": Not(0.0)},
     "algorithm.reward_credit_decay": {"algorithm.reward_credit": ("discounted",)},
     "actor.kl_loss_coef actor.kl_loss_type": {"actor.use_kl_loss": _ON},
     "actor.entropy_step": {"actor.entropy_target": _GIVEN},
+    "actor.distill.": {"actor.distill.teacher": _GIVEN},
     "actor.observation_roles": {"actor.observation_loss": Not(0.0)},
     "actor.tis_cap actor.importance_batch_normalize": {"actor.importance_correction": Not("none")},
     "actor.rejection_low actor.rejection_high": {"actor.rejection": ("token", "sequence", "geometric")},
@@ -84,7 +86,10 @@ PPO: Reads = {
     "data.longest_prompt": {"data.filter_overlong_prompts": _ON},
     "engine.vllm.sleep_mode engine.sglang.sleep_mode": {"cluster.colocate": _ON},
     "rollout.window": {"rollout.oversampling_factor": (1.0,)},  # which takes groups as they complete
-    "rollout.max_consecutive_filtered": {"rollout.filter_zero_variance": _ON},
+    "rollout.max_consecutive_filtered": {
+        "rollout.filter_zero_variance": _ON,
+        "rollout.filter_variance_top_p": Not(1.0),
+    },
     "rollout.partial": {"rollout.update_mode": ("abort",)},
     "rollout.partial_max_age": {"rollout.partial": _ON},
     "warm_start.": {"model.path": ("tiny",), "warm_start.enable": _GIVEN},

@@ -51,6 +51,7 @@ from trainers.learner.packing import IDLE, Layout, MicroBatch, Row, action_rows,
 from trainers.learner.setup import Setup, reads_trees
 from trainers.learner.state import LearnerState
 from trainers.learner.system_errors import system_errors
+from trainers.learner.teachers import unused_of_teacher
 from trainers.learner.tensors import write_model
 from trainers.learner.transfer import to_device
 from trainers.learner.weight_stream import WeightStream, Which
@@ -69,6 +70,7 @@ TokenBatch = Mapping[str, Tensor]
 Loss = tuple[Tensor, Mapping[str, Tensor | float]]
 PolicyLoss = Callable[[Tensor, Tensor, TokenBatch], Loss]
 ValueLoss = Callable[[Tensor, TokenBatch], Loss]
+Scorer = Literal["actor", "reference", "teacher"]
 
 _BARELY = 0.95  #: of the tokens: where trees save less, they do not pay on CUDA
 
@@ -84,6 +86,7 @@ class Learner:
         actor: The actor's optimizer and the size of micro-batches.
         critic: The critic's optimizer; with it there is a critic, whose backbone is a copy of the actor's.
         reference: Whether there is a frozen reference, a copy of the actor.
+        teacher: A folder of a model that only scores (``model="teacher"``); it is no part of what is saved.
         total_steps: Updates of the actor until the end of a cosine; of few, ``model.compile=auto`` compiles nothing.
         temperature: Of the log-probabilities, as in sampling (:mod:`trainers.engines.base`).
         unused_token_ids: Ids that no engine samples, because the tokenizer has no token for them. Log-probabilities
@@ -109,6 +112,7 @@ class Learner:
         critic: CriticSection | None = None,
         *,
         reference: bool = False,
+        teacher: str | Path | None = None,
         total_steps: int | None = None,
         temperature: float = 1.0,
         unused_token_ids: Sequence[int] = (),
@@ -142,6 +146,7 @@ class Learner:
         )
         self._unused_ids = np.array(unused_token_ids, np.int64)
         self._unused = self._tensor(self._unused_ids) if len(unused_token_ids) else None
+        self.teacher, self._teacher_unused = self._teacher_of(teacher, setup, origin, chunk_size)
         self._model, self._plain, self._varlen = model, origin.plain, setup.varlen
         self._flat: Layout = "packed" if model.use_remove_padding else "padded"
         self._layout: Layout = "trees" if share_prefixes and reads_trees(model, origin.config) else self._flat
@@ -149,7 +154,7 @@ class Learner:
         if self.critic is not None and critic is not None:
             learning["critic"] = Optimizer(self.critic, critic)
         self.actor_optimizer, self.critic_optimizer = learning["actor"], learning.get("critic")
-        self._models = list(made.values())
+        self._models = [*made.values(), *([] if self.teacher is None else [self.teacher])]
         self._budget = self._budget_of(actor.max_tokens_per_micro_batch, origin, model, run)
         adapters = adapter_record(model, run.seed) if model.lora_rank else None
         self._state = LearnerState(made, learning, adapters, self.ranks)
@@ -162,31 +167,33 @@ class Learner:
         self,
         trajectories: Sequence[Trajectory],
         *,
-        model: Literal["actor", "reference"] = ...,
+        model: Scorer = ...,
         entropy: Literal[False] = ...,
     ) -> list[Floats]: ...
     @overload
     def logprobs(
-        self, trajectories: Sequence[Trajectory], *, model: Literal["actor", "reference"] = ..., entropy: Literal[True]
+        self, trajectories: Sequence[Trajectory], *, model: Scorer = ..., entropy: Literal[True]
     ) -> tuple[list[Floats], list[Floats]]: ...
     @torch.no_grad()
     def logprobs(
         self,
         trajectories: Sequence[Trajectory],
         *,
-        model: Literal["actor", "reference"] = "actor",
+        model: Scorer = "actor",
         entropy: bool = False,
     ) -> list[Floats] | tuple[list[Floats], list[Floats]]:
         """Log-probabilities of the action tokens, at the learner's temperature: float32 ``[n_e]`` a trajectory.
 
         Where a trajectory has its sampling mask (``kept_ids``), they are over the tokens that it keeps: of the actor
-        and of the reference, so that both are policies of the same actions. With ``entropy`` it returns ``(logprobs,
-        entropies)``. Raises ``ValueError``: there is no reference, a context starts with an action token, or one of
+        and of the others, so that all are policies of the same actions. With ``entropy`` it returns ``(logprobs,
+        entropies)``. Raises ``ValueError``: there is no such model, a context starts with an action token, or one of
         ``unused_token_ids`` is an action.
         """
-        policy = self.actor if model == "actor" else self.reference
+        policy = {"actor": self.actor, "reference": self.reference, "teacher": self.teacher}[model]
+        unused = self._teacher_unused if model == "teacher" else self._unused
         if policy is None:
-            raise ValueError("this learner has no reference model; construct it with reference=True")
+            given = "reference=True" if model == "reference" else "teacher=FOLDER"
+            raise ValueError(f"this learner has no {model} model; construct it with {given}")
         self._refuse_unused(trajectories)
         offsets = action_offsets(trajectories)
         results, masks = torch.zeros(2, int(offsets[-1]), device=self.device), SamplingMasks(trajectories)
@@ -194,7 +201,7 @@ class Learner:
 
         def score() -> None:
             for batch in self._cut(units):
-                logprobs, entropies = self._score(policy, batch, self.temperature, masks)
+                logprobs, entropies = self._score(policy, batch, self.temperature, masks, unused)
                 index = self._tensor(batch.index)
                 results[0, index], results[1, index] = logprobs, entropies
 
@@ -304,7 +311,8 @@ class Learner:
             weights = column("observations", observations, offsets, self.device, "observation")
 
         def forward(batch: MicroBatch) -> tuple[Tensor, ...]:
-            logprobs, entropy = self._score(self.actor, batch, temperature, masks, observed=weights is not None)
+            observed = weights is not None
+            logprobs, entropy = self._score(self.actor, batch, temperature, masks, self._unused, observed=observed)
             if weights is None:
                 return logprobs, entropy
             actions = len(logprobs) - batch.observed
@@ -544,6 +552,7 @@ class Learner:
         batch: MicroBatch,
         temperature: float,
         masks: SamplingMasks,
+        unused: Tensor | None,
         *,
         observed: bool = False,
     ) -> tuple[Tensor, Tensor]:
@@ -551,7 +560,7 @@ class Learner:
         inputs = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)
         actions = len(inputs.positions) - inputs.observed
         first, kinds = masks.distinct(inputs.positions[:actions], inputs.targets[:actions], inputs.index[:actions])
-        some = {"support": masks.of(inputs.index[first], self.device), "unused": self._unused, **inputs.attention}
+        some = {"support": masks.of(inputs.index[first], self.device), "unused": unused, **inputs.attention}
         if observed:
             second, others = distinct_targets(inputs.positions[actions:], inputs.targets[actions:])
             kinds = np.concatenate([kinds, len(first) + others])
@@ -561,6 +570,20 @@ class Learner:
         logprobs, entropy = policy(inputs.input_ids, positions, targets, temperature, **some)
         kind_of = self._tensor(kinds)  # trajectories that share a token add up their gradients in it
         return inputs.join(logprobs.index_select(0, kind_of)), inputs.join(entropy.index_select(0, kind_of))
+
+    def _teacher_of(
+        self, folder: str | Path | None, setup: Setup, actor: ModelSource, chunk_size: int | None
+    ) -> tuple[Policy | None, Tensor | None]:
+        """Make the teacher, with the ids that its distributions leave out. ``ValueError``: it cannot score these."""
+        if folder is None:
+            return None, None
+        source = ModelSource(folder)
+        source.check_head()
+        setup.check_teacher(source, actor)
+        vocabulary = int(actor.config.get_text_config().vocab_size)
+        unused = unused_of_teacher(source, vocabulary, self._unused_ids.tolist())
+        model, _ = setup.make("teacher", source, chunk_size)
+        return model, self._tensor(np.array(unused, np.int64)) if unused else None
 
     def _value(self, critic: nn.Module, batch: MicroBatch) -> Tensor:
         inputs = inputs_of(batch, self.device, self._sequence, varlen=self._varlen)

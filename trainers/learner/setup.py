@@ -68,10 +68,20 @@ class Setup:
         """True where attention reads packed rows by their lengths alone."""
         return self.attention != OWN or (self.device.type == "cuda" and self.dtype != torch.float32)
 
+    def check_teacher(self, teacher: ModelSource, actor: ModelSource) -> None:
+        """Raise ``ValueError`` where a teacher cannot read sequences in the layout that the actor reads."""
+        check_model(teacher.config, self.run)
+        same = attention_of(self.model, self.run, teacher.config) == self.attention
+        if not same or can_read_trees(teacher.config) != can_read_trees(actor.config):
+            raise ValueError(
+                f"the teacher {teacher} ({teacher.config.model_type}) needs another attention than the policy "
+                f"({actor.config.model_type}): take one of its family"
+            )
+
     def make(self, role: str, source: ModelSource, chunk_size: int | None) -> tuple[Any, FLOPs]:
-        """Build a role's model (``reference`` does not learn), with an update's FLOPs; ``ValueError``: it cannot be."""
+        """Build a role's model (two do not learn), with an update's FLOPs; ``ValueError``: it cannot be."""
         outer: Any = source.skeleton()
-        learns = role != "reference"
+        learns = role not in ("reference", "teacher")
         model: Policy | Critic
         if role == "critic":
             model = Critic(outer.base_model)

@@ -139,7 +139,9 @@ def _played(then: Trajectory, now: Trajectory, diverged_turn: int | None, partia
         elif not partial_rewards and old_reward != new_reward:
             differs(turn + 0.5, "reward", "the reward", float(old_reward), float(new_reward))
     if diverged_turn is None:
-        for name in ("status", "stop", "terminated", "truncated", "num_turns", "metrics", "error"):
+        # A judge may have named them, and older files do not have them.
+        moves = ("turn_moves",) if then.turn_moves and not partial_rewards else ()
+        for name in ("status", "stop", "terminated", "truncated", "num_turns", "metrics", *moves, "error"):
             old_value, new_value = (getattr(trajectory, name) for trajectory in (then, now))
             if old_value != new_value:
                 got = f"{new_value} ({now.error})" if name == "status" and now.error else new_value
@@ -483,6 +485,7 @@ def advantages_again(
         "critic" in config.algorithm.needs
         or config.algorithm.use_kl_in_reward
         or config.actor.old_logprobs == "recompute"
+        or config.actor.distill.teacher is not None
     ):
         return "left out: models of the checkpoint have a part in them", None
     without: Any = SimpleNamespace(reference=None, critic=None)

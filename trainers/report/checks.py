@@ -95,24 +95,35 @@ def null_policy(history: History) -> Symptom | None:
     )
 
 
+def _grown(history: History, name: str, iterations: int) -> float:
+    """Return how much a total has grown in the last iterations; 0 where it was not there before them."""
+    totals = history.latest(name, iterations + 1)
+    return max(0.0, float(totals[-1] - totals[0])) if len(totals) > iterations else 0.0
+
+
 @_check("no signal", "train/groups_tied")
 def no_signal(history: History) -> Symptom | None:
     """Detect that all episodes of a group earned the same, in most groups: no reward tells replies apart.
 
     The share of such groups over the last 3 iterations (5 at the start), those among them that
-    ``rollout.filter_zero_variance`` dropped, is above 75 % by its 99 % interval; or it is all of 5. Not where the run
-    has come to solve nearly everything.
+    ``rollout.filter_zero_variance`` or ``rollout.filter_variance_top_p`` dropped, is above 75 % by its 99 % interval;
+    or it is all of 5. Not where the run has come to solve nearly everything, or learns from a teacher alone.
     """
+    if history.option("actor.distill.teacher", None) and not history.option("actor.distill.rewards", True):
+        return None
     tied = history.latest("train/groups_tied", START)
     if len(tied) < START:
         return None
     groups = float(history.option("rollout.groups_per_batch", 16))
     late = len(history.steps) > START
     tied = tied[-3:] if late else tied
-    silent, all_groups = float(tied.sum()) * groups, len(tied) * groups
-    dropped = history.latest("rollout/groups_dropped_zero_variance", len(tied) + 1)
-    if len(dropped) > len(tied) and dropped[-1] >= dropped[0]:
-        silent, all_groups = silent + dropped[-1] - dropped[0], all_groups + dropped[-1] - dropped[0]
+    dropped = _grown(history, "rollout/groups_dropped_zero_variance", len(tied))
+    silent = float(tied.sum()) * groups + dropped
+    if history.option("rollout.filter_variance_top_p", 1.0) < 1:  # a batch has fewer groups than it was asked for
+        counts = (_grown(history, f"rollout/groups_{end}", len(tied)) for end in ("delivered", "dropped_low_variance"))
+        all_groups = max(sum(counts), 1.0) + dropped
+    else:
+        all_groups = len(tied) * groups + dropped
     if wilson(silent, all_groups, 2.6)[0] <= 0.75 and history.latest("train/groups_tied", START).min() < 1:
         return None
     reward, solved = float(history.latest("train/reward", 3).mean()), history.solved()
@@ -215,8 +226,8 @@ def template(history: History) -> Symptom | None:
                 f"an episode's replies show its task in {share[-1]:.1%} of cases (chance {chance[-1]:.1%}), "
                 f"{shift.before:.1%} above chance in {shift.name}; at least {bits:.2f} bits of information about it",
                 "Read replies to different tasks side by side; take tasks with a signal "
-                "(rollout.filter_zero_variance=true), lower actor.kl_loss_coef and actor.entropy_coeff, and see "
-                "what pays without reading the task (`textenvs audit`)",
+                "(rollout.filter_zero_variance=true or rollout.filter_variance_top_p=0.9), lower actor.kl_loss_coef "
+                "and actor.entropy_coeff, and see what pays without reading the task (`textenvs audit`)",
             )
     return None
 
@@ -415,6 +426,60 @@ def observation_loss(history: History) -> Symptom | None:
         + (f", cross-entropy {nll[-1]:.3f} nats a token" if nll.size else ""),
         "Lower actor.observation_loss (0.005 to 0.05 were published), or leave a role whose messages cannot be "
         "predicted out of actor.observation_roles; see that rewards tell replies apart (train/groups_tied)",
+    )
+
+
+@_check("reaction credit", "actor/reaction_named")
+def reaction_credit(history: History) -> Symptom | None:
+    """Detect that no user's move is named any more, or that returns contradict the values of the moves.
+
+    No turn has one in 3 iterations; or in 5 iterations the sign test is below one half by its 95 % interval, where the
+    credit is no control.
+    """
+    named, highs = (history.latest(f"actor/reaction_{name}", START) for name in ("named", "agreement_high"))
+    if len(named) >= 3 and named[-3:].max() == 0:
+        return Symptom(
+            "algorithm.reaction_credit has nothing to add: no turn has a move of the user",
+            f"no move in 3 iterations, algorithm.reaction_credit.weight="
+            f"{history.option('algorithm.reaction_credit.weight', 0.0):g}",
+            "The environment has no scripted user, a model plays it and no judge names its moves "
+            "(reward_models.NAME.kind=moves), or the policy no longer talks to it: set "
+            "algorithm.reaction_credit.weight=0, or read conversations (RUN/conversations)",
+        )
+    control = history.option("algorithm.reaction_credit.control", "none")
+    if len(highs) < START or highs.max() >= 0.5 or control != "none":
+        return None
+    return Symptom(
+        "returns contradict the values of the user's moves: what the table calls good comes before less reward",
+        f"the signs agree in {history.latest('actor/reaction_agreement', START).mean():.0%} of the turns",
+        "See actor/reaction_advantage/MOVE, the estimator's own advantage of each move, and change the values of "
+        "algorithm.reaction_credit.table, or set algorithm.reaction_credit.weight=0",
+    )
+
+
+@_check("teacher", "actor/teacher_share")
+def teacher(history: History) -> Symptom | None:
+    """Detect that a teacher has nothing to teach, or says little but that the policy's tokens are impossible.
+
+    For 3 iterations no token had a teacher; or in 5 at least half of them were at ``actor.distill.clip``, and the
+    reward has not gained 2 standard errors over the first 5.
+    """
+    shares, clipped = (history.latest(f"actor/teacher_{name}", START) for name in ("share", "clipped"))
+    context = history.option("actor.distill.context", "none")
+    if len(shares) >= 3 and shares[-3:].max() == 0:
+        return Symptom(
+            "actor.distill has no token to teach: the environment tells the teacher nothing in any state",
+            f"no token with a teacher in 3 iterations, actor.distill.context={context}",
+            "See what the environment's `privileged` returns, and choose another actor.distill.context",
+        )
+    enough = len(clipped) == START and len(history.steps) >= START + 3
+    if not enough or clipped.min() < 0.5 or history.gain(slice(0, START)) >= _GAINED or history.solved() >= _GOOD:
+        return None
+    return Symptom(
+        "the teacher finds most of the policy's tokens impossible: both are too far apart to learn from sampled tokens",
+        f"{clipped[-1]:.0%} of the tokens at actor.distill.clip, actor.distill.context={context}",
+        "Imitate the teacher's episodes first (`python -m trainers.sft`); see that the teacher can use what it is "
+        "shown, and that its tokenizer and chat template are the policy's",
     )
 
 

@@ -47,6 +47,7 @@ class Explained:
     first_step: Floats = field(default_factory=lambda: np.zeros(0))
     steps: Sequence[Mapping[str, float]] = ()  #: numbers of each optimizer step, by name
     by_term: bool = False  #: groups are tied where they earned the same of each term (``gdpo``), not the same in all
+    by_reaction: Floats | None = None  #: float ``[K]``; see :class:`~trainers.algorithms.batch.MadeOf`
 
 
 class EpisodeFiles:
@@ -161,9 +162,10 @@ def table_of(trajectories: Sequence[Trajectory], pieces: Pieces, explained: Expl
             None if credited is played else credited.turn_rewards.tolist()
             for credited, played in zip(explained.credited, trajectories, strict=True)
         ]
-        if explained.by_fork is not None:
-            turns = np.cumsum([0, *(episode.num_turns for episode in trajectories)])
-            columns["fork_value"] = _lists(turns, _nulls(explained.by_fork, np.float64))
+        turns = np.cumsum([0, *(episode.num_turns for episode in trajectories)])
+        for name, values in (("fork_value", explained.by_fork), ("reaction_credit", explained.by_reaction)):
+            if values is not None:
+                columns[name] = _lists(turns, _nulls(values, np.float64))
         columns["checksums"] = [list(crcs.items()) for crcs in checksums(explained, trajectories)]
     for name, field_ in zip(EXPLAINED, arrow_schema(EXPLAINED), strict=True):
         column = columns.get(name)
@@ -192,6 +194,7 @@ def _of_groups(explained: Explained, trajectories: Sequence[Trajectory]) -> dict
     for number, episode in enumerate(trajectories):
         members[episode.group_id or episode.episode_id].append(number)
     offsets = action_offsets(trajectories)
+    beside = "teacher_advantage" in explained.columns or explained.by_reaction is not None
     rows: dict[str, list[Any]] = {
         name: [None] * len(trajectories) for name in ("group_mean", "group_std", "greedy_reward", "signal")
     }
@@ -200,11 +203,14 @@ def _of_groups(explained: Explained, trajectories: Sequence[Trajectory]) -> dict
         totals = np.array([root.total_reward for root in roots])
         spans = [slice(offsets[n], offsets[n + 1]) for n in numbers]
         same = bool(roots) and tied(roots, by_term=explained.by_term)
+        learned = any((explained.mask[span] & (explained.unscaled[span] != 0)).any() for span in spans)
         if not any(explained.mask[span].any() for span in spans):
             signal = "masked"
+        elif beside and learned:  # by what is no reward, also where all earned the same
+            signal = "signal"
         elif same and len(roots) > 1:  # as train/groups_tied counts them, whatever a baseline of the batch makes of it
             signal = "tied"
-        elif any((explained.mask[span] & (explained.unscaled[span] != 0)).any() for span in spans):
+        elif learned:
             signal = "signal"
         else:
             signal = "tied" if same else "zero"

@@ -28,6 +28,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from textenvs.privileged import Privilege
+
 from ..algorithms.estimators import Estimator, TurnGRPO
 from ..config.learning import ForkSection
 from ..config.rollout import RolloutSection
@@ -79,6 +81,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         group_credit: From the credited episodes of a batch's groups, without forks and greedy ones, to what the
             estimator is to see instead, in the same order.
         engine_slots: Requests that the engine computes at a time, for :meth:`stats`; ``None`` takes ``max_running``.
+        privileged: What of the environment a teacher sees, in episodes for training; see
+            :class:`~trainers.rollout.play.Player`.
         lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
         trace: Where to draw episodes and weight updates; stays the caller's.
         seed: The run's seed: tasks, environments and sampling follow from it.
@@ -100,6 +104,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         credit: Callable[[Trajectory], Trajectory] | None = None,
         group_credit: Callable[[Sequence[Trajectory]], list[Trajectory]] | None = None,
         engine_slots: int | None = None,
+        privileged: Privilege | None = None,
         lag_interval: float | None = None,
         trace: TraceFile | None = None,
         seed: int = 0,
@@ -109,7 +114,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         self._backends = dict(backend) if isinstance(backend, Mapping) else {"": backend}
         self._on_trajectory, self._credit, self._trace = on_trajectory, credit, trace
         self._group_credit = group_credit
-        self._player = Player(engine, renderer, rollout, rewards, reward_timeout)
+        self._player = Player(engine, renderer, rollout, rewards, reward_timeout, privileged)
         self._scheduler = GroupScheduler(rollout, algorithm.needs, engine.version)
         self._concurrency = Concurrency(self._scheduler.capacity) if rollout.max_running == "auto" else None
         if self._concurrency is not None:
@@ -169,6 +174,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
             version = self._scheduler.training_version
             if (groups := self._scheduler.take()) is not None:
                 break
+            self._note_dropped()  # those without a difference, where no group of a batch had one
+            self._pump()
             await self._changed.wait()
         withdrawn = set(self._scheduler.withdrawn())
         for task, ticket in self._episodes.items():
@@ -178,7 +185,7 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         episodes = self._compared(list(self._batch_episodes(groups)))
         if self._forks is not None:
             self._forks.observe(groups, [episode.trajectory for episode in episodes if episode.role == "fork"])
-        self._note_dropped()  # those that were withdrawn now
+        self._note_dropped()  # those that were withdrawn or filtered now
         if self._curriculum is not None:
             self._curriculum.observe(dict(zip(self._scheduler.taken_groups, groups, strict=True)))
         stats, problems = self._measured(groups, version, began), self._stats.problems
@@ -220,6 +227,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
 
     def _note_dropped(self) -> None:
         for number, reason, siblings in self._scheduler.dropped():
+            if reason in ("zero_variance", "low_variance"):
+                self._length_bias.forget(number)
             if self._curriculum is not None:
                 self._curriculum.drop(number, siblings, unplayed=reason == "surplus")
 
@@ -432,10 +441,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         if points:
             self._points[ticket.group, ticket.sibling] = points
         forks = [(point.turn, sample) for point in points for sample in range(point.samples)]
-        dropped = self._scheduler.finish(ticket, trajectory, excused=excused, own=own, forks=forks)
+        self._scheduler.finish(ticket, trajectory, excused=excused, own=own, forks=forks)
         self._note_dropped()
-        if dropped == "zero_variance":
-            self._length_bias.forget(ticket.group)
         if not self._scheduler.forks_left(ticket):
             await self._forget_points([(ticket.group, ticket.sibling)])
 

@@ -6,6 +6,7 @@ scripted careless replies, which are imitated only on request.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -244,9 +245,10 @@ def _up_to_last_imitated(talk: _Talk) -> Demonstration:
 
 
 def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
-    """Yield conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; all replies count.
+    """Yield conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; all replies count as 1.
 
-    A column ``tools`` has the schemas of a row's tools, as a list or its JSON text.
+    A column ``tools`` has the schemas of a row's tools, as a list or its JSON text. A column ``weights`` has the
+    imitation weight of each assistant message, at least 0: every token of the message counts so much.
 
     DemonstrationError names the file and the row that cannot be used.
     """
@@ -278,9 +280,26 @@ def _demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
             if before["role"] == "assistant":
                 raise ValueError(f"{where}: message {number}: the assistant speaks twice in a row; make it one message")
         tools = _tools(row.get("tools"), where)
+        weights = _weights(row.get("weights"), _replies(conversation), where)
     except ValueError as error:
         raise DemonstrationError(str(error)) from error
-    return Demonstration(conversation, tuple(1.0 for m in conversation if m["role"] == "assistant"), tools, where)
+    return Demonstration(conversation, weights, tools, where)
+
+
+def _weights(value: Any, replies: int, where: str) -> tuple[float, ...]:
+    """Return the imitation weights of a row's column ``weights``."""
+    if value is None:
+        return (1.0,) * replies
+    problem = f"{where}: column 'weights' must be a list of numbers of at least 0, one for each assistant message"
+    if not isinstance(value, (list, tuple)) or len(value) != replies:
+        raise ValueError(
+            f"{problem}: it has {replies}, not {len(value) if isinstance(value, (list, tuple)) else value}"
+        )
+    if any(type(weight) not in (int, float) or not 0 <= weight < math.inf for weight in value):
+        raise ValueError(f"{problem}, not {list(value)}")
+    if not any(value):
+        raise ValueError(f"{where}: column 'weights' is 0 throughout: nothing is imitated; leave the row out")
+    return tuple(map(float, value))
 
 
 def _tools(value: Any, where: str) -> Tools:

@@ -16,10 +16,13 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from textenvs.env import LARGEST
 from textenvs.lookahead import checked_scores
-from textenvs.messages import Messages, check_conversation
+from textenvs.messages import Messages, check_conversation, clean_text
 from textenvs.options import PositiveInt, Seconds, checked
+from textenvs.privileged import Privilege
 from textenvs.text import quoted
 from textenvs.tools.formats import Native
 from textenvs.turn import check_own_terms
@@ -95,6 +98,15 @@ class Lease:
             return checked_scores(scores, "conversation_score")
         except ValueError as error:
             raise EnvError(f"the environment {error}", "conversation_score_nonsense") from error
+
+    async def privileged(self, kind: Privilege, seed: int) -> str | None:
+        """Return what a teacher may know and the policy may not: ``env.privileged(kind, rng)``. Raises EnvError."""
+        text = await self._worker.call("privileged", self._step_timeout, kind, np.random.default_rng(seed))
+        if text is not None and not isinstance(text, str):
+            raise EnvError(
+                f"the environment's privileged returned {quoted(text)}, not a text or None", "privileged_nonsense"
+            )
+        return None if text is None else clean_text(text)
 
     @contextlib.contextmanager
     def _checking(self, method: str) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from textenvs.env import LARGEST
 from textenvs.messages import Message, Messages, clean_text
+from textenvs.users.moves import Move
 
 from ..chat_template import Tools
 from ..engines.base import Generation
@@ -48,6 +49,8 @@ class EpisodeTokens:
         self._turn_start = 0  # in the current context
         self._rewards: list[float] = []
         self._terms: list[dict[str, float]] = []
+        self.moves: dict[int, Move] = {}  #: what the user did about replies, by turn, where that is known
+        self._teacher: dict[int, tuple[int, list[int]]] = {}  # by turn: tokens of its context, then those of its own
         self.num_turns = 0
         self.oldest_version: int | None = None
         self.switched = False  #: whether the last observation is in another context than the reply before
@@ -125,6 +128,28 @@ class EpisodeTokens:
         cut = not ids or ids[-1] not in self._renderer.stop_token_ids
         return self._renderer.reasoning.reply(text, cut=cut)
 
+    def teach(self, show: Callable[[Messages], Messages]) -> None:
+        """Note the context in which a teacher is to score the next reply: what ``show`` makes of the conversation.
+
+        ``show`` may change the last message alone. What was said before it has the same tokens as for the policy, the
+        sampled replies among them. RuntimeError: it is not the policy's turn. RendererError: the chat template rejects
+        what a teacher would be shown.
+        """
+        if self._phase != "ask":
+            raise RuntimeError("teach: there is no reply to come; observe() the environment's answer first")
+        context = self._contexts[-1]
+        history, own = show(context.history), context.token_ids
+        if context.boundaries:
+            at = context.boundaries[-1]
+            start, new = own[: at.tokens], history[at.messages :]
+            following = self._following(start, history, new, at.reply.structured, answers=0)
+            whole = following.token_ids if following.whole else [*start, *following.token_ids]
+        else:
+            whole = self._renderer.render(history, self._tools)
+        differ = (place for place, pair in enumerate(zip(own, whole, strict=False)) if pair[0] != pair[1])
+        shared = next(differ, min(len(own), len(whole)))
+        self._teacher[self.num_turns] = shared, whole[shared:]
+
     def reward(self, reward: float, terms: Mapping[str, float]) -> None:
         """Record the reward of the turn just played, and its parts; see :func:`~trainers.trajectory.is_reward`."""
         if not is_reward(reward):
@@ -145,6 +170,12 @@ class EpisodeTokens:
         self._rewards[turn] += math.fsum(terms.values())
         for name, value in terms.items():
             self._terms[turn][name] = self._terms[turn].get(name, 0.0) + float(value)
+
+    def name_move(self, turn: int, move: Move) -> None:
+        """Record what the user did about a turn's reply."""
+        if not 0 <= turn < self.num_turns:
+            raise RuntimeError(f"name_move: there is no turn {turn}")
+        self.moves[turn] = move
 
     def observe(self, conversation: Sequence[Message]) -> None:
         """Take the environment's next observation, up to the next generation point.
@@ -213,8 +244,10 @@ class EpisodeTokens:
         arrays: Any = arrays_of(contexts, to_last_reply=terminated, observed=bool(self._renderer.observed_roles))
         return Trajectory(
             **arrays,
+            **self._teacher_arrays(),
             turn_rewards=np.array(rewards, np.float64),
             turn_terms=tuple(terms),
+            turn_moves=tuple(self.moves.get(turn, "") for turn in range(self.num_turns)) if self.moves else (),
             terminated=terminated,
             truncated=truncated,
             status=status,
@@ -225,6 +258,17 @@ class EpisodeTokens:
             **self._names,
             **fields,
         )
+
+    def _teacher_arrays(self) -> Mapping[str, Any]:
+        """Return the trajectory's arrays of the contexts that a teacher scores its turns in, where there are any."""
+        if not self._teacher:
+            return {}
+        shown = [self._teacher.get(turn, (-1, [])) for turn in range(self.num_turns)]
+        return {
+            "teacher_shared": np.array([shared for shared, _ in shown], np.int32),
+            "teacher_counts": np.array([len(ids) for _, ids in shown], np.int32),
+            "teacher_ids": np.array([token for _, ids in shown for token in ids], np.int32),
+        }
 
     def _continued(self, conversation: Messages) -> tuple[Context | None, tuple[int, int]]:
         """Return the context that this conversation extends, if any, by how many messages, and minus the distance."""

@@ -21,6 +21,8 @@ Invariants
        overtaken by at most (η+1)·G others.
     3. **Once.** Every group number is delivered once or dropped once with a counted reason, never both, never neither.
     4. **Progress.** When all episodes that may start have started and ended, and no update is due, there is a batch.
+       With ``filter_variance_top_p`` it may have fewer groups, but never none: where no group of a batch has a
+       difference in reward, :meth:`GroupScheduler.take` drops them all, and their replacements may start.
 
 Why 1 holds. An update is published for each batch taken, one version each, so a batch with ``k`` batches before it that
 are not taken yet will be trained on version ``version + due + k``. A group is admitted only while::
@@ -63,6 +65,7 @@ from ..algorithms.estimators.base import Need
 from ..config.rollout import RolloutSection
 from ..config.sizes import episodes_per_group, groups_in_flight, surplus_groups
 from ..trajectory import Status, Trajectory, tied
+from .variance_filter import most_varied
 
 #: Ends of an attempt for which the episode itself is not the cause: the same reply is sampled again.
 _NOT_ITS_OWN = frozenset({Status.ABORTED, Status.ERROR_ENGINE, Status.ERROR_REWARD})
@@ -276,14 +279,41 @@ class GroupScheduler:
     # ------------------------------------------------------------------ the trainer's side
 
     def take(self) -> list[list[Trajectory]] | None:
-        """Return the next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if incomplete."""
+        """Return the next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if incomplete.
+
+        With ``filter_variance_top_p`` below 1 it has those of them that the filter keeps, at least one. Where it would
+        keep none, they are dropped, and others may start. FilterExhaustedError: that happened too often in a row.
+        """
+        while (numbers := self._complete()) is not None:
+            if self.rollout.filter_variance_top_p < 1:
+                numbers = self._most_varied(numbers)
+            if numbers:
+                return self._deliver(numbers)
+        return None
+
+    def _complete(self) -> list[int] | None:
+        """Return the numbers of the ``groups_per_batch`` complete groups that are next; ``None`` if there are fewer."""
         rollout = self.rollout
         unready = next((number for number, group in self._groups.items() if not group.ready), None)
         limit = inf if self._surplus or unready is None else unready + rollout.window
         within = takewhile(lambda item: item[0] < limit, self._groups.items())
         numbers = list(islice((number for number, group in within if group.ready), rollout.groups_per_batch))
-        if len(numbers) < rollout.groups_per_batch:
-            return None
+        return numbers if len(numbers) == rollout.groups_per_batch else None
+
+    def _most_varied(self, numbers: list[int]) -> list[int]:
+        """Return the groups that :func:`.most_varied` keeps; drop the others."""
+        siblings = [list(self._groups[number].played.values()) for number in numbers]
+        kept = [numbers[place] for place in most_varied(siblings, self.rollout.filter_variance_top_p)]
+        if kept:
+            self._filtered_in_a_row = 0
+        else:
+            self._count_filtered(siblings[-1], len(numbers))
+        for number, played in zip(numbers, siblings, strict=True):
+            if number not in kept:
+                self._drop(number, "zero_variance" if tied(played) else "low_variance")
+        return kept
+
+    def _deliver(self, numbers: list[int]) -> list[list[Trajectory]]:
         groups = [self._groups.pop(number) for number in numbers]
         batch = [[group.played[s] for s in sorted(group.played)] for group in groups]
         self.taken_forks = [[group.forks[place] for place in sorted(group.forks)] for group in groups]
@@ -394,19 +424,24 @@ class GroupScheduler:
             return self._drop(number, "too_few_siblings")
         if rollout.filter_zero_variance and tied(group.played.values(), by_term=self._by_term):
             reason = self._drop(number, "zero_variance")
-            self._filtered_in_a_row += 1
-            if self._filtered_in_a_row > rollout.max_consecutive_filtered:
-                first = next(iter(group.played.values()))
-                raise FilterExhaustedError(
-                    f"{self._filtered_in_a_row} groups in a row had no difference in reward (in the last one, task "
-                    f"{first.task_key!r}, all {len(group.played)} episodes got {first.total_reward:g}): "
-                    "the tasks are all too hard or all too easy for this policy, or the reward is constant. Change the "
-                    "difficulty, raise rollout.n or the temperature, or turn filter_zero_variance off"
-                )
+            self._count_filtered(list(group.played.values()))
             return reason
-        self._filtered_in_a_row = 0
+        if rollout.filter_variance_top_p == 1:
+            self._filtered_in_a_row = 0
         group.ready = True
         return None
+
+    def _count_filtered(self, last: list[Trajectory], groups: int = 1) -> None:
+        """Count groups without a difference, of which the ``last`` is shown where they were too many in a row."""
+        self._filtered_in_a_row += groups
+        if self._filtered_in_a_row > self.rollout.max_consecutive_filtered:
+            raise FilterExhaustedError(
+                f"{self._filtered_in_a_row} groups in a row had no difference in reward (in the last one, task "
+                f"{last[0].task_key!r}, all {len(last)} episodes got {last[0].total_reward:g}): "
+                "the tasks are all too hard or all too easy for this policy, or the reward is constant. Change the "
+                "difficulty, raise rollout.n or the temperature, or turn filter_zero_variance or "
+                "filter_variance_top_p off"
+            )
 
     def _drop(self, number: int, reason: str) -> str:
         played = self._groups.pop(number).played

@@ -68,8 +68,8 @@ class LengthBias:
 
     The estimate (:class:`Lengths`) takes attempts that were cut as at least so long. An attempt that repeats the tokens
     of an earlier one continues that one. Tokens of a request that was cancelled are estimated from its seconds. It is
-    reported for the largest ``k``, a multiple of the batch, that is known; groups dropped for equal rewards have no
-    part in it.
+    reported for the largest ``k``, a multiple of the batch, that is known; groups that a filter of rewards dropped
+    have no part in it.
     """
 
     def __init__(self) -> None:

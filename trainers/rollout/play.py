@@ -17,6 +17,7 @@ import numpy as np
 
 from textenvs.lookahead import Played
 from textenvs.messages import Messages, assistant, clean_text
+from textenvs.privileged import Privilege, with_privileged
 from textenvs.turn import EpisodeMessages
 
 from ..chat_template import RendererError
@@ -111,6 +112,8 @@ class Player:
         rollout: Limits of an episode; those of groups, and how to sample, are not read.
         rewards: Rewards that come later, by name.
         reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
+        privileged: What of the environment a teacher sees and the policy does not: asked for before each reply of an
+            episode for training, and kept with the episode's tokens alone. ``None``: nothing.
     """
 
     def __init__(
@@ -120,8 +123,10 @@ class Player:
         rollout: RolloutSection = RolloutSection(),  # noqa: B008 (it is frozen)
         rewards: Mapping[str, Score] | None = None,
         reward_timeout: float | None = 600.0,
+        privileged: Privilege | None = None,
     ) -> None:
         self.engine, self.renderer, self.rollout = engine, renderer, rollout
+        self._privileged = privileged
         self._rewards, self._reward_timeout = dict(rewards or {}), reward_timeout
         for name, score in self._rewards.items():
             if not callable(score):
@@ -264,6 +269,10 @@ class Player:
         for turn, terms in await progress.rewards.settle():
             assert progress.tokens is not None  # or no reward would have been requested
             progress.tokens.add_reward(turn - progress.first_turn, terms)
+        for turn, move in progress.rewards.moves.items():
+            assert progress.tokens is not None
+            if turn - progress.first_turn not in progress.tokens.moves:  # the environment knows its own user
+                progress.tokens.name_move(turn - progress.first_turn, move)
 
     async def _turns(self, env: Lease, episode: Episode, session: str, progress: Progress) -> End:
         enter = progress.timeline.phase
@@ -293,6 +302,8 @@ class Player:
                     return End(Status.TRUNCATED_TURNS)
             if episode.forks is not None and (samples := episode.forks(turn)):
                 progress.points.append(replace(await _snapshot(env, point, turn, progress), samples=samples))
+            if self._privileged is not None and episode.training and episode.window is None:
+                await self._teach(env, episode, self._privileged, progress, tokens, turn)
             if (end := await self._turn(env, episode, session, progress, point, turn)) is not None:
                 return end
         raise AssertionError("unreachable")
@@ -347,15 +358,7 @@ class Player:
         if info.get("failed"):
             cause = str(stop or "env_failed")
             return End(Status.ERROR_ENV, stop=stop, error=str(info.get("failure", stop)), cause=cause)
-        end = None
-        if terminated:
-            end = End(Status.COMPLETED, terminated=True, stop=stop)
-        else:
-            tokens.observe(conversation)
-            if truncated:
-                end = End(Status.TRUNCATED_TURNS, stop=stop)
-            elif tokens.context_size >= point.limit:
-                end = _no_room(tokens, point.limit)
+        end = _end(tokens, conversation, point.limit, terminated=terminated, truncated=truncated, stop=stop)
         if (switched := not terminated and tokens.switched) and (progress.rewards.needs_futures or episode.window):
             raise CollectionError(_SWITCHED)
         if progress.rewards:
@@ -386,6 +389,16 @@ class Player:
             )
             progress.rewards.ask(so_far, turn)
         return end
+
+    async def _teach(
+        self, env: Lease, episode: Episode, kind: Privilege, progress: Progress, tokens: EpisodeTokens, turn: int
+    ) -> None:
+        """Note the context in which a teacher scores the next reply, where the environment tells it more."""
+        progress.timeline.phase("step")
+        text = await env.privileged(kind, derive_seed(episode.sampling_seed, "privileged", turn))
+        progress.timeline.phase("own")
+        if text is not None:
+            tokens.teach(lambda conversation: with_privileged(conversation, kind, text))
 
     async def _open(
         self, env: Lease, episode: Episode, progress: Progress, conversation: Messages, names: dict[str, str]
@@ -474,6 +487,18 @@ class Player:
         how = {"terminated": end.terminated, "truncated": not end.terminated, "status": end.status}
         trajectory = tokens.finish(**how, stop=end.stop, error=end.error, **_origin(episode), **fields)  # type: ignore[arg-type]
         return without_unseen(trajectory, self.engine.max_context)
+
+
+def _end(
+    tokens: EpisodeTokens, conversation: Messages, limit: int, *, terminated: bool, truncated: bool, stop: str | None
+) -> End | None:
+    """Return the end of an episode that a step has brought, if it has; else show it the observation."""
+    if terminated:
+        return End(Status.COMPLETED, terminated=True, stop=stop)
+    tokens.observe(conversation)
+    if truncated:
+        return End(Status.TRUNCATED_TURNS, stop=stop)
+    return _no_room(tokens, limit) if tokens.context_size >= limit else None
 
 
 def _no_room(tokens: EpisodeTokens, limit: int) -> End:

@@ -9,6 +9,7 @@ from typing import Any
 
 from textenvs.messages import Messages, assistant
 from textenvs.turn import EpisodeMessages, own_terms
+from textenvs.users.moves import METRIC, move_of
 
 from ..trajectory import Status
 from .environments import Backend, EnvError
@@ -53,9 +54,21 @@ class Progress:
         reply, closing = assistant(text), info.get("closing")
         own = (*self.messages, *(closing or [reply]))
         self.episode, self.messages = self.episode.step(reply, conversation, closing), conversation
-        self.metrics.update(info.get("metrics") or {})
+        self.count(info, self.tokens)
         self.user_messages = info.get("user_messages", ())
         return own
+
+    def count(self, info: Mapping[str, Any], tokens: EpisodeTokens | None) -> None:
+        """Record the metrics of a step, and as the last turn's the user's move that they name."""
+        metrics = dict(info.get("metrics") or {})
+        try:
+            move = move_of(metrics)
+        except ValueError as error:
+            raise EnvError(str(error), "no_such_move") from error
+        self.metrics.update((name, value) for name, value in metrics.items() if name != METRIC)
+        if move is not None:
+            assert tokens is not None
+            tokens.name_move(tokens.num_turns - 1, move)
 
     def pay(self, earlier: Mapping[int, Mapping[str, float]], replayed: int) -> None:
         """Record what earlier turns of the environment are paid; ``replayed`` ones are no turns of this episode."""

@@ -10,7 +10,8 @@ only where ``so_far.over``)::
     Collector(..., rewards={"helpful": helpful})
 
 A number becomes the term of the score's name; a mapping of names to numbers, these terms. Both add to the turn's
-reward, so that it stays the sum of its terms. Looking ahead is such a reward (:class:`MultiturnScore`).
+reward, so that it stays the sum of its terms. Looking ahead is such a reward (:class:`MultiturnScore`). A
+:class:`NamedMove` adds nothing: it says what the user did about the reply.
 
 A score that raises, takes too long, or returns no finite number ends its episode with ``Status.ERROR_REWARD``, which is
 played again; it is never a 0. ``CollectionError`` ends collecting.
@@ -31,6 +32,7 @@ from textenvs.env import LARGEST
 from textenvs.lookahead import Lookahead, MultiturnReward, Played, PlayFuture
 from textenvs.messages import Messages
 from textenvs.text import quoted
+from textenvs.users.moves import Move
 
 from ..config.reward_model import MultiturnRewardSection
 from ..engines.base import Sampling
@@ -93,7 +95,14 @@ class Futures(Protocol):
         """
 
 
-Earned: TypeAlias = float | Mapping[str, float]
+@dataclass(frozen=True)
+class NamedMove:
+    """The move of the user about the turn's reply, in place of a reward; it is nothing that the turn earns."""
+
+    move: Move
+
+
+Earned: TypeAlias = float | Mapping[str, float] | NamedMove
 #: ``score(so_far, turn)``; turns count from 0.
 Score: TypeAlias = Callable[[TurnContext, int], Awaitable[Earned] | None]
 
@@ -118,6 +127,7 @@ class PendingRewards:
         #: Whether one of them stands in place of the environment's reward
         self.replaces = any(getattr(score, "replaces", False) for score in scores.values())
         self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order of requests
+        self.moves: dict[int, Move] = {}  #: what users did about replies, by turn, as far as it was named by now
 
     def ask(self, so_far: TurnContext, turn: int) -> None:
         """Request this turn's reward of every score, without waiting; RewardError where one refuses or has failed."""
@@ -172,6 +182,9 @@ class PendingRewards:
                     message = f"the reward {name!r} of turn {turn} took longer than {self._timeout:g} s"
                     raise RewardError(message, "reward_timeout") from None
                 raise _failed(name, turn, error) from error
+        if isinstance(earned, NamedMove):
+            self.moves[turn] = earned.move
+            return {}
         terms = dict(earned) if isinstance(earned, Mapping) else {name: earned}
         if not all(isinstance(term, str) and is_reward(value) for term, value in terms.items()):
             raise RewardError(

@@ -95,7 +95,7 @@ class RolePlay:
     def _record(self, reward: float, info: Mapping[str, Any]) -> None:
         """Record what a step paid its own turn, the last one, and earlier ones."""
         progress = self._progress
-        progress.metrics.update(info.get("metrics") or {})
+        progress.count(info, progress.roles[self._turns[-1][0]])
         progress.user_messages = info.get("user_messages", ())
         progress.refused = info.get("refused", False)
         reward, terms, earlier = paid_by(info, reward)

@@ -126,7 +126,7 @@ class InlineWorker(Worker):
 
     async def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            if method in ("snapshot", "restore", "conversation_score"):  # they have no async twin
+            if method in ("snapshot", "restore", "conversation_score", "privileged"):  # they have no async twin
                 return await settle(getattr(self.env, method)(*args))
             if method != "make":
                 return await getattr(self.env, f"a{method}")(*args, **kwargs)

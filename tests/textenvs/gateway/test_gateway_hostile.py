@@ -160,6 +160,7 @@ REWARDS = (
     *({}, {"reward": "1"}, {"reward": True}, {"terms": {}}, {"terms": {"a": 1e300}}, {"terms": [1]}),
     *({"terms": {name: 1}} for name in ("", "x" * 101, "a\n", HALF)),
     {"terms": {str(number): 1 for number in range(101)}},
+    *({"reward": 1, **more} for more in ({"turn": 0}, {"response": 0}, {"terms": {"a": 1}})),
 )
 
 

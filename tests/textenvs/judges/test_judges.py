@@ -116,6 +116,13 @@ async def test_missing_verdict_is_a_failure(service, answer):
     assert "SECRET" not in caught.value.reason
 
 
+async def test_too_long_for_the_judge_is_no_failure(service):
+    service.answer = status(400, "prompt is too long: 9 > 8")
+    with pytest.raises(EnvironmentFailure) as caught:
+        await LLMJudge(spec(service), "Judge.", Verdict).judge({"x": 1})
+    assert caught.value.stop == "judge_no_room"
+
+
 async def test_verdict_in_fence_or_after_reasoning(service):
     for wrap in ("```json\n{}\n```", "<think>hm {{</think>{}", "\n {} \n"):
         service.answer = lambda request, wrap=wrap: wrap.replace("{}", json.dumps(verdict(score=0.25)(request)))

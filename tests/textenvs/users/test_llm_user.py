@@ -240,6 +240,10 @@ def test_synchronous_environment_with_model_user():
         service.answer = status(500)
         *_, truncated, info = moved.fork().step("Done.")
         assert (truncated, info["stop"], info["failed"]) == (True, "user_failed", True)
+        # The policy can fill the user's context, so that is no failure, which training would leave out.
+        service.answer = status(400, "prompt is too long: 9 > 8")
+        *_, truncated, info = moved.fork().step("Done.")
+        assert (truncated, info["stop"], info["failed"]) == (True, "user_no_room", False)
 
 
 def test_user_options_mix_with_service_options():

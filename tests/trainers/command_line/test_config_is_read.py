@@ -27,6 +27,7 @@ from trainers.algorithms.baselines import RoleBaselines
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.estimators import ESTIMATORS, Estimator
 from trainers.algorithms.losses import LOSSES
+from trainers.algorithms.reaction import moves_of
 from trainers.builders import SetupError
 from trainers.builders.engines import check_engine, engine_of, plan_of
 from trainers.builders.environments import backend_of, played
@@ -115,6 +116,14 @@ def compute_advantages(estimator: Estimator) -> None:
     estimator.advantages(estimator.complete(batch, episodes))
 
 
+def credit_reactions(estimator: Estimator) -> None:
+    """From a batch whose turns have moves of the user."""
+    episodes = [trajectory_of([-1, 0], [1.0], turn_moves=(move,), group_id="g") for move in ("reveals", "repeats")]
+    batch = ActionBatch.from_trajectories(episodes)
+    section, result = estimator.reaction_credit, estimator.advantages(batch)
+    section.credit(batch, moves_of(episodes), result, np.random.default_rng(0))
+
+
 def test_watch_sees_exactly_the_read_keys():
     with watched() as read:
         config, _ = resolve(["actor.lr=0.5", "rollout.n=3"])
@@ -137,6 +146,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         *("multiturn_reward.enable=true", "multiturn_reward.credit=difference", "multiturn_reward.replace=false"),
         *("overlong_buffer.enable=true", "overlong_buffer.len=8", "rollout.max_response_tokens=128"),
         *("relative_length.tokens=0.1", "actor.observation_loss=0.01", "env.curriculum.kind=signal"),
+        "actor.distill.teacher=reference",
         f"trainer.default_local_dir={tmp_path}/run",
     ]
     resumed = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
@@ -144,6 +154,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         assert ppo.main([*SMALL, *first]) == 0
         for name in ESTIMATORS:
             compute_advantages(resolve([f"algorithm.adv_estimator={name}"])[0].algorithm)
+        credit_reactions(resolve(["algorithm.reaction_credit.weight=1", "algorithm.adv_estimator=rloo"])[0].algorithm)
         ForkPlan(resolve(["algorithm.adv_estimator=fork"])[0].fork, roots=1, seed=0).observe([], [])
         nothing = np.zeros(0)
         for name in LOSSES:
@@ -176,14 +187,17 @@ def with_other_reward_models(judge):
 
     def verdict(body):
         code = re.search(r"<data (\w+)>", body["messages"][-1]["content"])[1]
-        return {"data_code": code, "reasons": "r", "score": 0.5}
+        wanted = {"move": "answers"} if "about what the assistant said" in str(body["messages"]) else {"score": 0.5}
+        return {"data_code": code, "reasons": "r", **wanted}
 
     with in_a_thread(FakePooling()) as url, FakeService(verdict) as graded:
         for options in (
             ["kind=service", f"service.url={url}", "service.input=messages"],
             ["kind=judge", "judge.model=m", f"judge.base_url={graded.url}"],
+            ["kind=moves", "moves.model=m", f"moves.base_url={graded.url}"],
         ):
-            config, _ = resolve([f"reward_model.{option}" for option in ("enable=true", *options)])
+            credit = ["algorithm.reaction_credit.weight=1"] if "kind=moves" in options else []
+            config, _ = resolve([*credit, *(f"reward_model.{option}" for option in ("enable=true", *options))])
             check_rewards(config)
             asyncio.run(try_served(config))
     named = ["named.kind=judge", "named.judge.model=m", "named.judge.base_url=http://127.0.0.1:1"]

@@ -114,6 +114,11 @@ ADAPTIVE algorithm.kl_ctrl.horizon=25.6 -> algorithm.kl_ctrl.horizon: is 25.6; w
 fork.samples=2 -> fork.samples: has no effect without algorithm.adv_estimator=fork
 FORK algorithm.reward_credit=last -> a fork has but some of its root's
 FORK rollout.filter_zero_variance=true -> would drop groups
+FORK rollout.filter_variance_top_p=0.9 -> rollout.filter_variance_top_p: ranks groups by total rewards: with
+algorithm.adv_estimator=gdpo rollout.filter_variance_top_p=0.9 -> terms differ and add up to the same
+rollout.filter_variance_top_p=0.9 rollout.filter_zero_variance=true -> rollout.filter_variance_top_p: drops groups
+rollout.filter_variance_top_p=0.9 rollout.groups_per_batch=1 -> rollout.groups_per_batch: must be at least 2 with
+rollout.n=1 algorithm.adv_estimator=gae rollout.filter_variance_top_p=0.9 -> rollout.n: must be at least 2 with
 FORK actor.policy_loss=gspo -> gspo_token
 
 rollout.n=1 algorithm.adv_estimator=gae rollout.filter_zero_variance=true -> rollout.n: must be at least 2 with
@@ -168,7 +173,8 @@ USER env.user.model=x -> known are persona
 USER env.user.format=json -> known are persona
 env.id=textenv/clarify env.train_side=user warm_start.enable=true -> textenvs users dialogues
 BOTH env.backend=thread -> use process
-BOTH env.frozen.user.model=x -> env.frozen: does not go with env.train_side=both
+BOTH env.frozen.user.model=x -> env.frozen: does not go with env.train_side=both, which trains every role
+USER env.frozen.user.model=x -> which has its own: env.assistant
 MIXTURE env.frozen.player-1.model=x -> env.frozen: is of one environment
 BOTH rollout.cut_reply_penalty=1 -> assistant's turns
 BOTH algorithm.adv_estimator=remax -> only the assistant's side
@@ -176,7 +182,7 @@ BOTH algorithm.adv_estimator=remax -> only the assistant's side
 # Episodes, rewards and the run
 rollout.window=2 -> rollout.window: is 2; with rollout.staleness=0
 rollout.max_response_length=512 -> leaves no room for a prompt
-rollout.max_consecutive_filtered=9 -> has no effect without rollout.filter_zero_variance=true
+rollout.max_consecutive_filtered=9 -> has no effect without rollout.filter_zero_variance=true or
 rollout.keep_sampling_mask=true -> rollout.top_k: is 0; rollout.keep_sampling_mask=true needs it from 1 to 1024
 MASK rollout.top_k=1025 -> rollout.top_k: is 1025; rollout.keep_sampling_mask=true needs it from 1 to 1024
 MASK engine.name=vllm -> rollout.keep_sampling_mask: needs engine.name=torch
@@ -185,6 +191,7 @@ OVERLONG rollout.max_response_tokens=null -> rollout.max_response_tokens: is nul
 OVERLONG rollout.max_response_tokens=7 -> overlong_buffer.len: is 8; it is at most rollout.max_response_tokens=7
 relative_length.tokens=0.1 rollout.n=1 algorithm.adv_estimator=gae -> relative_length.tokens: compares the successes
 relative_length.tokens=0.1 rollout.filter_zero_variance=true -> relative_length.tokens: compares groups in which all
+relative_length.tokens=0.1 rollout.filter_variance_top_p=0.9 -> relative_length.tokens: compares groups in which all
 BOTH actor.observation_loss=0.01 -> actor.observation_loss: does not go with env.train_side=both: there, answers are
 relative_length.turns=0.1 algorithm.adv_estimator=gdpo -> relative_length.turns: does not go with
 relative_length.turns=0.1 algorithm.adv_estimator=fork -> relative_length.turns: does not go with

@@ -51,6 +51,16 @@ def test_settings_that_bias_the_gradient_warn():
         assert f"algorithm.baseline={baseline} bends" in line
 
 
+@pytest.mark.parametrize("filtering", ["filter_zero_variance=true", "filter_variance_top_p=0.9"])
+def test_filters_that_drop_other_signals(filtering):
+    group = f"rollout.{filtering} algorithm.baseline=group algorithm.reaction_credit.weight=1"
+    assert warnings_of(group) == []
+    for other in ("actor.distill.teacher=reference", "algorithm.reaction_credit.scale=fixed"):
+        (line,) = warnings_of(f"{group} {other}")
+        assert f"rollout.{filtering} drops groups" in line
+        assert f"{other.removesuffix('.teacher=reference')} would learn, too" in line
+
+
 @pytest.mark.parametrize("credit", ["spread", "discounted"])
 def test_credits_that_learn_another_policy(credit):
     (line,) = warnings_of(f"algorithm.reward_credit={credit}")

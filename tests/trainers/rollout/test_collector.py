@@ -340,6 +340,21 @@ def test_groups_without_difference_are_replaced_or_stop_run() -> None:
         run_simulated(collect(engine_of(says("1 end")), filter_zero_variance=True, max_consecutive_filtered=9))
 
 
+def test_batch_is_its_groups_of_most_variance() -> None:
+    """Batches without a difference, which come first, are replaced; others are smaller, and none is waited for."""
+
+    def script(call: Call, version: int) -> Reply:
+        spread = call.sampling.seed % 2 if task_of(call) in (5, 6) and call.sampling.seed is not None else 0
+        return Reply(tokens(f"{spread} end"))
+
+    options = {"tasks": lambda group: group, "n": 4, "groups_per_batch": 2, "filter_variance_top_p": 0.9}
+    (batch,) = run_simulated(collect(engine_of(script), **options))
+    assert [group[0].task_key for group in batch.groups] == ["5"], "the batch of groups 4 and 5"
+    assert batch.stats["groups_dropped_zero_variance"] == 5
+    with pytest.raises(FilterExhaustedError, match="10 groups in a row"):
+        run_simulated(collect(engine_of(says("1 end")), **options, max_consecutive_filtered=9))
+
+
 def test_estimator_sees_comparison_of_group() -> None:
     """Members are credited together, after each was credited by itself; the greedy episode is none."""
     seen = []

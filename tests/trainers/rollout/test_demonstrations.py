@@ -372,6 +372,13 @@ def test_written_demonstrations_read_back(tmp_path, write):
     assert list(read(map(str, files))) == list(read(files))
 
 
+@pytest.mark.parametrize("write", WRITERS)
+def test_weights_of_replies_are_read(tmp_path, write):
+    rows = [{"messages": list(TALKS[1]), "weights": [0.0, 0.5]}, {"messages": list(TALKS[0])}]
+    path = write(tmp_path / write.__name__.replace("write_", "talks."), rows)
+    assert list(read([path])) == [Demonstration(TALKS[1], (0.0, 0.5)), Demonstration(TALKS[0], (1.0,))]
+
+
 def test_demonstration_survives_file(tmp_path):
     """The expert's episodes can be stored as conversations and read back."""
     played = list(play(interact(), 10, seed=0))
@@ -399,6 +406,11 @@ BAD_ROWS: list[tuple[Any, str]] = [
     ({"messages": [user("a"), assistant("b"), user("c")]}, "must end with the assistant's message"),
     ({"messages": [assistant("b")]}, "starts with the assistant"),
     ({"messages": [user("a"), assistant("b"), assistant("c")]}, "message 2: the assistant speaks twice in a row"),
+    ({"messages": [user("a"), assistant("b")], "weights": [1, 1]}, "one for each assistant message: it has 1, not 2"),
+    ({"messages": [user("a"), assistant("b")], "weights": 1}, "column 'weights' must be a list of numbers"),
+    ({"messages": [user("a"), assistant("b")], "weights": [-1]}, "at least 0, one for each assistant message, not"),
+    ({"messages": [user("a"), assistant("b")], "weights": [True]}, "at least 0, one for each assistant message, not"),
+    ({"messages": [user("a"), assistant("b")], "weights": [0]}, "column 'weights' is 0 throughout"),
     ({"messages": [user("a"), assistant("b")], "tools": {"name": "f"}}, "column 'tools' must be a list"),
     ({"messages": [user("a"), assistant("b")], "tools": "[{"}, "column 'tools' must be a list"),
     ({"messages": [user("a"), assistant("b")], "tools": [{"type": "function"}]}, "tools[0] has no name"),

@@ -127,8 +127,8 @@ def test_self_play_pays_winner_and_loser() -> None:
     spec = EnvSpec("textenv/textarena", {"game": "TicTacToe-v0", "opponent": "self"})
     engine = engine_of(lambda call, version: Reply(tokens(next(moves))))
     (batch,) = run_simulated(collect(engine, spec, groups_per_batch=1, max_running=1, tasks=2))
-    assert [t.turn_rewards.tolist() for t in batch.trajectories] == [[0.0, 0.0, 1.0]] * 2
-    assert [t.turn_rewards.tolist() for t in batch.by_agent["player-1"]] == [[0.0, -1.0]] * 2
+    assert [t.turn_rewards.tolist() for t in batch.trajectories] == [[-1.0, 0.0, 2.0]] * 2
+    assert [t.turn_rewards.tolist() for t in batch.by_agent["player-1"]] == [[-1.0, 0.0]] * 2
 
 
 def test_frozen_role_has_no_trajectory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,9 @@ class Agent(ExternalEnv[AgentState]):
     Without ``agent`` and ``command``, an example program plays: an arithmetic agent with one tool.
 
     Rewards are what the program returns (a number, or numbers by name, on the last turn), what it posts to
-    ``/v1/rewards`` (on the turn that was answered last), and what ``scorer`` returns. With ``roles``, what is returned
-    is by role, and a post may name one: it is on that role's last turn. A program that dies, hangs or gives no reward
-    fails the episode (``info["failed"]``), with its last words in ``info["failure"]``.
+    ``/v1/rewards`` (on the turn that was answered last; with a scorer, only if ``posts``), and what ``scorer`` returns.
+    With ``roles``, what is returned is by role, and a post may name one: it is on that role's last turn. A program that
+    dies, hangs or gives no reward fails the episode (``info["failed"]``), with its last words in ``info["failure"]``.
 
     A fork or a restored environment runs the program again with the same replies; where it then calls with other
     messages, the step fails.
@@ -82,6 +82,8 @@ class Agent(ExternalEnv[AgentState]):
         scorer: A function, or ``"module:function"``, of the task, the messages of all conversations in the order of
             time, and the command's folder (``None`` for a function); it returns a reward as the program does. The
             program's task then has no answer in it.
+        posts: Whether the program may post rewards; ``None``: unless there is a scorer. Whoever can run commands in the
+            program's tools can post, too: the policy of a coding agent would write its own reward.
         expert: A function, or ``"module:function"``, of the task, the messages and a generator, for demonstrations: it
             returns the next reply, a text or an assistant message with ``tool_calls``.
         careless: The same for replies that are mostly wrong.
@@ -126,6 +128,7 @@ class Agent(ExternalEnv[AgentState]):
         sandbox: bool | Mapping[str, Any] = False,
         serve: PositiveInt | None = None,
         scorer: str | Callable[..., Any] | None = None,
+        posts: bool | None = None,
         expert: str | Callable[..., Any] | None = None,
         careless: str | Callable[..., Any] | None = None,
         record: str | None = None,
@@ -192,6 +195,7 @@ class Agent(ExternalEnv[AgentState]):
             max_assistant_turns=max_assistant_turns,
             max_contexts=max_contexts,
             roles=names,
+            posts=scorer is None if posts is None else posts,
             scorer=None if scorer is None else resolve("scorer", scorer),
         )
         self._probed: str | None = None
@@ -328,14 +332,14 @@ class Agent(ExternalEnv[AgentState]):
 
 
 def _words(command: str | Sequence[str]) -> tuple[str, ...]:
-    words = shlex.split(command) if isinstance(command, str) else list(command)
-    if not words or not all(isinstance(word, str) for word in words):
+    words = shlex.split(command) if isinstance(command, str) else command
+    if not isinstance(words, Sequence) or not words or not all(isinstance(word, str) for word in words):
         raise ValueError(f"it must be a command or a list of its words, not {command!r}")
     return tuple(words)
 
 
 def _role_names(roles: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(roles, str) or not roles:
+    if isinstance(roles, str) or not isinstance(roles, Sequence) or not roles:
         raise ValueError(f"it must be a list of names, such as ['solver', 'verifier'], not {roles!r}")
     for name in roles:
         if not isinstance(name, str) or not _ROLE.fullmatch(name):

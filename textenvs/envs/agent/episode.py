@@ -33,6 +33,9 @@ from ...tools.toolbox import ToolResult
 from ...turn import LARGEST, EpisodeMessages
 from .program import Program, ProgramError, last_words
 
+#: Seconds for a program to end, and to post its last rewards, after a call is refused at the limit of turns.
+_GRACE_S = 10.0
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -47,6 +50,7 @@ class Settings:
     max_assistant_turns: int | None
     max_contexts: int | None
     roles: tuple[str, ...]
+    posts: bool
     scorer: Callable[..., Any] | None
 
 
@@ -82,7 +86,9 @@ class Episode:
     def __init__(self, start: Callable[[str, Channel], Program], task: Task, settings: Settings) -> None:
         self._task, self._settings = task, settings
         server = gateway()
-        self._channel = server.open(Session(settings.max_contexts, settings.images, roles=settings.roles))
+        self._channel = server.open(
+            Session(settings.max_contexts, settings.images, roles=settings.roles, posts=settings.posts)
+        )
         try:
             self._program = start(server.url, self._channel)
         except ProgramError as error:
@@ -99,7 +105,7 @@ class Episode:
             observation = self._next()
             if isinstance(observation, Ended):
                 raise self._failure("the program ended before it called the model")
-            self._take(observation.call)
+            self._take(observation)
             self.opening = self._conversations.begin(observation, self._shown(observation))
             self._episode = EpisodeMessages.begin(observation.call.messages)
         except BaseException:
@@ -128,12 +134,17 @@ class Episode:
         following = self._next()
         ended = isinstance(following, Ended)
         spent = self._turns == self._settings.max_assistant_turns
+        beside = not isinstance(following, Ended) and following.context != self._context
+        if spent and beside and self._settings.scorer is None:
+            # The next call may be parallel to the one that was answered, whose reward is then not posted yet. With a
+            # scorer, the program stands still, because it would change the files that are judged.
+            self._channel.refuse_calls(min(self._settings.timeout, _GRACE_S))
         posted = [_Payment(*post, "the program posted") for post in self._channel.take_rewards(last=ended or spent)]
         self._posted += posted
         messages = (*self._episode.messages, reply.message)
         if isinstance(following, Ended):
             return self._last(following.result, posted, messages)
-        self._take(following.call)
+        self._take(following)
         turn = self._conversations.turn(message, following, self._shown(following))
         closing = (reply.message,) if turn.keys() & {"context", "role"} else None
         self._episode = self._episode.step(reply.message, following.call.messages, closing)
@@ -160,8 +171,9 @@ class Episode:
             raise self._failure(last_words(following.error)) from following.error
         return following
 
-    def _take(self, call: ModelCall) -> None:
+    def _take(self, observation: Observation) -> None:
         """Make a call the current one, with the format of its tools."""
+        call, self._context = observation.call, observation.context
         try:
             text = json.dumps(call.tools)
             self.format = format_of(self._settings.call_format, text)

@@ -23,6 +23,9 @@ from .command import LAST_WORDS, Command, CommandSettings, ProgramError
 
 #: Seconds in which a command must end a task whose episode is over.
 _GRACE_S = 10.0
+#: Ids of tasks are below this number, which JavaScript's numbers can hold. They are random, so that a policy whose
+#: replies the command prints cannot write the result of its task among them.
+_IDS = 2**53
 
 
 class Serving:
@@ -107,7 +110,6 @@ class _Server:
         self._open = True  # for further tasks
         self._tasks: dict[int, Channel] = {}
         self._overdue: set[int] = set()  # tasks that did not end with their episodes
-        self._count = 0
         self._command = Command(settings, url, self._key, self._ended, on_line=self._read)
 
     @property
@@ -119,7 +121,9 @@ class _Server:
         with self._lock:
             if not self._open or len(self._tasks) >= most:
                 return None
-            number, self._count = self._count, self._count + 1
+            number = secrets.randbelow(_IDS)
+            while number in self._tasks:
+                number = secrets.randbelow(_IDS)
             self._tasks[number] = channel
         url = self._command.url if self._boxed else url
         addresses = {"base_url": f"{url}/v1", "anthropic_base_url": url, "key": channel.key}

@@ -17,6 +17,7 @@ from ...task import Split, Task, TaskSet
 from ...users.base import Entitled, UserView, take_turn
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
+from ...users.moves import move_metrics
 from .attacks import ATTACKS
 from .script import SCRIPT
 from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request
@@ -134,13 +135,15 @@ class Clarify(TextEnv[ClarifyState]):
                 terminated=True,
                 stop="solved" if state.right else "wrong",
                 terms=self._terms("correct" if state.right else "wrong"),
-                metrics=self._metrics(request),
+                metrics=self._metrics(request)
+                | (move_metrics("confirms" if state.right else "gives_up") if self.player is None else {}),
             )
         if self.player is not None:
             return self._respond_later(self.player, reading, request)
         speech = self._speech(reading, request)
-        leaves = state.manner.impatient > 0 and state.useless >= state.manner.patience(_PATIENCE)
-        return self._turn(reading, request, speech, "user_left" if leaves else None)
+        if state.manner.impatient > 0 and state.useless >= state.manner.patience(_PATIENCE):
+            return self._turn(reading, request, replace(speech, move="gives_up"), "user_left")
+        return self._turn(reading, request, speech, None)
 
     async def _respond_later(self, player: LLMUser, reading: Reading, request: Request) -> Turn:
         state = self.state
@@ -194,7 +197,7 @@ class Clarify(TextEnv[ClarifyState]):
             terminated=stop is not None,
             stop=stop,
             terms=self._terms("question", *(["needless"] if speech.needless else [])),
-            metrics=self._metrics(request),
+            metrics=self._metrics(request) | move_metrics(speech.move),
         )
 
     def _speech(self, reading: Reading, request: Request) -> Speech:
@@ -205,7 +208,7 @@ class Clarify(TextEnv[ClarifyState]):
             return speech
         if speech.disclosed and not speech.needless and state.manner.evades(state.mood, self.np_random):
             state.mood = replace(state.mood, evaded=True)
-            return Speech(state.manner.evasion(self.np_random))
+            return Speech(state.manner.evasion(self.np_random), move="answers")
         text = self._say(request, speech.text, speech.disclosed)
         statements = tuple(request.telling(slot) for slot in request.kind.slots if slot.name in speech.disclosed)
         state.mood = replace(state.mood, statements=(*state.mood.statements, *statements))

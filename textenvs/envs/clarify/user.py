@@ -21,6 +21,7 @@ from typing import Literal
 from ...messages import Message, visible_text
 from ...scoring.gsm8k import normalize
 from ...users.guard import values_in
+from ...users.moves import Move
 from .tasks import Kind, Request
 
 _MARKED = re.compile(r"(?<!#)####(?!#)([^\n]*)")
@@ -54,6 +55,7 @@ class Speech:
     text: str
     disclosed: tuple[str, ...] = ()
     needless: bool = False
+    move: Move | None = None  #: ``None`` where a model plays the user
 
 
 def read(reply: Message, request: Request) -> Reading:
@@ -81,19 +83,20 @@ def respond(reading: Reading, request: Request, disclosed: Collection[str], need
     After ``needless`` questions that were needless the user is a little impatient.
     """
     if reading.sort == "neither":
-        return Speech("Ask me, or answer with ####.")
+        return Speech("Ask me, or answer with ####.", move="complains")
     again = "As I said, " if needless else ""
     still_open = [slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in disclosed]
     if not still_open:
-        return Speech(f"{again}I have told you all.", needless=True)
+        return Speech(f"{again}I have told you all.", needless=True, move="repeats")
     if not reading.slots:
-        return Speech("What do you want to know?")
+        return Speech("What do you want to know?", move="complains")
     requested = [next((slot for slot in still_open if slot.name in slots), None) for slots in reading.slots]
     first = next((slot for slot in requested if slot is not None), None)
     if first is None:
-        return Speech(f"{again or 'But '}I have told you that.", needless=True)
+        return Speech(f"{again or 'But '}I have told you that.", needless=True, move="repeats")
     reminder = " One thing at a time, please." if len(requested) > 1 else ""
-    return Speech(f"{request.telling(first)}{reminder}", disclosed=(first.name,), needless=None in requested)
+    text = f"{request.telling(first)}{reminder}"
+    return Speech(text, disclosed=(first.name,), needless=None in requested, move="reveals")
 
 
 def told_too_much(

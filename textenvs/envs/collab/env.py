@@ -29,6 +29,7 @@ from ...users.base import Entitled, UserView, take_turn
 from ...users.guard import values_in
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, Manner, MannerLike, Mood, draw_manner, manners_of
+from ...users.moves import move_metrics
 from .attacks import ATTACKS
 from .tasks import LEVELS, Family, Goal, Level, Piece
 from .user import Accepts, Check, CollabUser, Memory, Reaction, tells
@@ -198,7 +199,7 @@ class Collab(TextEnv[CollabState], ABC):
             return reaction
         if reaction.asked_for and checked is None and manner.evades(state.mood, self.np_random):
             state.mood = replace(state.mood, evaded=True)
-            return Reaction(manner.evasion(self.np_random), before, asks=True)
+            return Reaction(manner.evasion(self.np_random), before, asks=True, move="answers")
         new = [self.goal.pieces[i] for i in reaction.memory.disclosed if i not in before.disclosed]
         text = self._say(reaction.text, new)
         state.mood = replace(state.mood, statements=(*state.mood.statements, *_sayings_in(new, reaction.text)))
@@ -302,7 +303,7 @@ class Collab(TextEnv[CollabState], ABC):
             terminated=reaction.stop is not None,
             stop=reaction.stop,
             terms=terms,
-            metrics=metrics,
+            metrics=metrics | move_metrics(reaction.move),
         )
 
     def conversation_score(self) -> Mapping[str, float]:

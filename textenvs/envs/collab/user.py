@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...users.guard import values_in
+from ...users.moves import Move
 from .tasks import PHRASES, Piece, content_words, keywords_of
 
 Accepts = Literal["right", "any"]
@@ -93,6 +94,7 @@ class Reaction:
     asks: bool = False  # whether the reply asked for something that it did not know
     needless: bool = False  # whether it asked only for what had been told
     metrics: Mapping[str, float] = field(default_factory=dict)
+    move: Move | None = None  # ``None`` where a model plays the user
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,9 @@ class CollabUser:
         """Return the reaction to a reply, of which it can read ``text`` and whose checked delivery is ``delivery``."""
         untold = self.untold(memory)
         if delivery and self.accepts == "right" and delivery.right:
-            return Reaction(_pick("thanks", rng), memory, "solved")
+            return Reaction(_pick("thanks", rng), memory, "solved", move="confirms")
         if delivery and self.accepts == "any" and not untold:
-            return Reaction(_pick("enough", rng), memory, "solved" if delivery.right else "user_left")
+            return Reaction(_pick("enough", rng), memory, "solved" if delivery.right else "user_left", move="ends")
         inquiry = self.inquiry(text, memory)
         # One piece stays back when there are several, so that no single message says all.
         most = min(self.answers, max(1, len(self.pieces) - 1))
@@ -146,7 +148,8 @@ class CollabUser:
             parts.insert(0, _pick("aside", rng))
         if len(disclosed) == len(untold):
             parts += [_pick("all_told", rng), self.form]
-        return Reaction(_joined(parts), memory, None, len(requested), bool(requested) or opened)
+        move: Move = "corrects" if delivery else "reveals"
+        return Reaction(_joined(parts), memory, None, len(requested), bool(requested) or opened, move=move)
 
     def inquiry(self, text: str, memory: Memory, *, strict: bool = True) -> Inquiry:
         """Return what the questions and requests in ``text`` are about.
@@ -212,22 +215,24 @@ class CollabUser:
         if memory.lost >= self.patience or memory.wrong >= self.deliveries:
             remark = _pick("left" if untold else "gave_up", rng)
             about = self._about(delivery, rng) if delivery and memory.lost < self.patience else ""
-            return Reaction(_joined([about, remark]), memory, "user_left" if untold else "gave_up")
+            return Reaction(_joined([about, remark]), memory, "user_left" if untold else "gave_up", move="gives_up")
+        move: Move = "complains"
         if not text.strip():
             remark = _pick("nothing", rng)
         elif delivery:
-            remark = self._about(delivery, rng)
+            remark, move = self._about(delivery, rng), "corrects"
         elif not untold:
-            remark = _joined([_pick("all_told", rng), self.form])
+            remark, move = _joined([_pick("all_told", rng), self.form]), "repeats"
         elif inquiry.unclear:
             remark = _pick("unclear", rng)
         elif not inquiry.any:
             remark = _pick("idle", rng)
         else:
-            remark = _pick("known" if inquiry.pieces or not inquiry.questions else "missed", rng)
+            known = bool(inquiry.pieces) or not inquiry.questions
+            remark, move = _pick("known" if known else "missed", rng), "repeats" if known else "complains"
             topic = self.pieces[untold[int(rng.integers(len(untold)))]].topic
             remark = _joined([remark, _pick("hint", rng).format(topic=topic)])
-        return Reaction(remark, memory)
+        return Reaction(remark, memory, move=move)
 
     def _about(self, delivery: Check, rng: np.random.Generator) -> str:
         """Return what it says about a delivery that does not end the talk."""

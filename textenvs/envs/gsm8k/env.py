@@ -17,6 +17,7 @@ from ...messages import Message, assistant, user, visible_text
 from ...options import Cost, Gain, PositiveInt, Weight, checked
 from ...scoring.gsm8k import Method, Verdict, extract, judge, normalize
 from ...task import Split, Task
+from ...users.moves import move_metrics
 from .attacks import ATTACKS, WITH_FEEDBACK
 from .user import Feedback, Gsm8kUser, user_of
 
@@ -195,7 +196,7 @@ class Gsm8kInteract(Gsm8k):
                 **self.earned(verdict),
                 "extra_turn": self.extra_turn if self.state.assistant_turns > 1 else 0.0,
             },
-            metrics=verdict.metrics(),
+            metrics=verdict.metrics() | move_metrics(simulated.move(verdict)),
         )
 
     def reveals(self, reply: Message) -> bool:

@@ -18,6 +18,7 @@ from ...options import checked
 from ...scoring.gsm8k import Method, Verdict, compare, judge, normalize
 from ...task import Task, TaskError
 from ...text import quoted
+from ...users.moves import Move
 
 Feedback = Literal["none", "format", "direction", "hint"]
 FEEDBACKS: tuple[str, ...] = get_args(Feedback)
@@ -61,6 +62,12 @@ class Gsm8kUser:
         direction = "low" if compare(verdict.answer, self.ground_truth) < 0 else "high"
         start = self.hint() if self.feedback == "hint" else None
         return f"That is too {direction}. {f'Start with {start}. ' if start else ''}Try again."
+
+    def move(self, verdict: Verdict) -> Move:
+        """Return what the user does about a reply; it has no words for a right one."""
+        if verdict.correct:
+            return "confirms"
+        return "complains" if verdict.answer is None else "corrects"
 
     def hint(self) -> str | None:
         """Return the first calculation of the solution, as ``48/2``; ``None`` where none hides the answer."""

@@ -12,6 +12,7 @@ from ...data.sources import Source
 from ...env import EpisodeState, Turn
 from ...messages import Message, user
 from ...options import Price, checked
+from ...users.moves import move_metrics
 from ..gsm8k.env import WordProblemEnv
 from .attacks import ATTACKS
 
@@ -86,7 +87,7 @@ class SelfCorrect(WordProblemEnv[SelfCorrectState]):
                     "correct": float(first and self.rewarded == "both"),
                     "bonus": self.alpha * (first and self.shaped == "both"),
                 },
-                metrics={"accuracy_t1": float(first)},
+                metrics={"accuracy_t1": float(first), **move_metrics("answers")},  # it says so whatever the reply
             )
         second = rest[0]
         corrected = second and not first

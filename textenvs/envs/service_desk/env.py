@@ -22,6 +22,8 @@ from ...tools import ToolResult
 from ...users.base import Entitled, UserView, take_turn
 from ...users.llm import LLMUser
 from ...users.manners import PLAIN, MannerLike, draw_manner, manners_of
+from ...users.moves import Move as UserMove
+from ...users.moves import move_metrics
 from .attacks import ATTACKS
 from .expert import Move, careless_move, next_move
 from .llm_customer import MANNER, PERSONA, goal_text, overhear, told_too_much
@@ -144,7 +146,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         state.caller, answer = self._listen(words)
         if before.wish and any(new.startswith("refused") for new in state.caller.outcomes[len(before.outcomes) :]):
             self._check_refusal(before.wish)
-        return self._turn([user_message(answer)])
+        return self._turn([user_message(answer)], move=state.caller.move)
 
     def _listen(self, words: str) -> tuple[UserState, str]:
         """Return the scripted customer's state after a reply, and their answer in the manner of the episode."""
@@ -157,12 +159,12 @@ class ServiceDesk(ToolEnv[DeskState]):
         # Only details are withheld: a yes, a verdict and the next wish never are.
         if (
             slots
-            and replace(after, disclosed=before.disclosed, turns=before.turns) == before
+            and replace(after, disclosed=before.disclosed, turns=before.turns, move=before.move) == before
             and after.wish is not None
         ):
             if manner.evades(state.mood, self.np_random):
                 state.mood = replace(state.mood, evaded=True)
-                return replace(before, turns=after.turns), manner.evasion(self.np_random)
+                return replace(before, turns=after.turns, move="answers"), manner.evasion(self.np_random)
             message = self._say(answer, True)
             state.mood = replace(state.mood, statements=(*state.mood.statements, answer))
             return after, message
@@ -254,7 +256,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         """Return the share of the task that is done, from 0 to 1; 1 only for a solved task."""
         return {"progress": self.state.standing}
 
-    def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
+    def _turn(self, messages: Sequence[Message], errors: int = 0, move: UserMove | None = None) -> Turn:
         state = self.state
         done = {
             "db": not state.shop.differences(state.right),
@@ -277,7 +279,7 @@ class ServiceDesk(ToolEnv[DeskState]):
                 turn=self.turn,
                 tool_error=self.tool_error * errors,
             ),
-            metrics={name: float(value) for name, value in done.items()},
+            metrics={**{name: float(value) for name, value in done.items()}, **move_metrics(move)},
         )
 
     def _scripted(self, move: Callable[[DeskState], Move]) -> str | Message:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from ...task import split_choices
 from ...text import load_yaml
+from ...users.moves import Move
 from .database import Record
 from .reply_parser import (
     MAX_CHARS,
@@ -67,6 +68,7 @@ class UserState(Record):
     annoyance: int = 0  # how many useless replies they have had
     turns: int = 0  # how many replies they have had
     ended: Literal["", "closed", "left"] = ""  # said goodbye, or ran out of patience
+    move: Move | None = None  # what they did about the last reply, in their own view
 
 
 def begin(scenario: Scenario) -> tuple[UserState, str]:
@@ -79,7 +81,7 @@ def begin(scenario: Scenario) -> tuple[UserState, str]:
 def listen(persona: Persona, state: UserState, text: str) -> tuple[UserState, str]:
     """Return the customer's state after a reply, and their answer."""
     listener = _Listener(persona, replace(state, turns=state.turns + 1), text)
-    words = listener.annoyed(TOO_LONG) if len(text) > MAX_CHARS else listener.answer()
+    words = listener.annoyed(TOO_LONG, "complains") if len(text) > MAX_CHARS else listener.answer()
     state = listener.state
     if state.wish is not None and state.wish.kind == "human" and state.wish.asks <= state.disclosed:
         state = replace(state, consents=state.consents | {HANDOVER})
@@ -138,7 +140,7 @@ class _Listener:
 
     def __init__(self, persona: Persona, state: UserState, text: str) -> None:
         assert state.wish is not None, "the talk is over"
-        self.persona, self.state, self.wish, self.text = persona, state, state.wish, text
+        self.persona, self.state, self.wish, self.text = persona, replace(state, move="answers"), state.wish, text
         self.parsed = understand(text) if len(text) <= MAX_CHARS else ParsedReply()
 
     def answer(self) -> str:
@@ -151,7 +153,7 @@ class _Listener:
         self.note(answered=self.state.answered | news, misled=misled)
         stating = (wish.kind == "question" or self.state.pending) and not parsed.asks and not parsed.waiting
         if stating and "several" in results.values():
-            return self.annoyed(self.pick("which_value"))
+            return self.annoyed(self.pick("which_value"), "complains")
         if self.state.pending:
             return self.settle(self.state.pending)
         if wish.kind == "question" and news:
@@ -159,7 +161,7 @@ class _Listener:
         if parsed.transferred:
             return self.transferred()
         if parsed.not_found and wish.wrong_number and "order" in disclosed and "corrected" not in disclosed:
-            self.note("corrected")
+            self.note("corrected", move="reveals")
             return self.pick("corrected").format(order=wish.order_id)
         if parsed.refused and reasons_given(wish, parsed) & (wish.reasons | {"identity"}) and not requested - disclosed:
             return self.refused()
@@ -170,37 +172,37 @@ class _Listener:
             if problem is None:
                 return self.agree()
             if not parsed.asks:
-                return self.annoyed(problem)
+                return self.annoyed(problem, "corrects")
         if requested - disclosed:
             return self.tell(requested - disclosed)
         if parsed.confirm and not wish.grants:
             return self.again("yes", _TEXTS["human_yes"])
         if parsed.refused and parsed.waiting:
-            return self.annoyed(_TEXTS["wait"])
+            return self.annoyed(_TEXTS["wait"], "complains")
         if parsed.refused and not parsed.not_found:
             return self.refused()
         if parsed.done and wish.grants:
             return self.settle("done")
         if requested:
-            return self.annoyed(self.tell(requested), before=_TEXTS["said"])
+            return self.annoyed(self.tell(requested), "repeats", before=_TEXTS["said"])
         if parsed.guess:
             return self.check(plain(self.text))
         if parsed.asks:
             return self.again("wish", wish.opening)
         if parsed.not_found:
-            return self.annoyed(self.tell(_IDENTITY), before=_TEXTS["again"])
+            return self.annoyed(self.tell(_IDENTITY), "repeats", before=_TEXTS["again"])
         if parsed.waiting:
-            return self.annoyed(_TEXTS["wait"])
+            return self.annoyed(_TEXTS["wait"], "complains")
         if parsed.closing:
-            return self.annoyed(_TEXTS["open"].format(opening=wish.opening))
-        return self.annoyed(self.pick("lost" if parsed.nothing and not news else "now"))
+            return self.annoyed(_TEXTS["open"].format(opening=wish.opening), "repeats")
+        return self.annoyed(self.pick("lost" if parsed.nothing and not news else "now"), "complains")
 
     def agree(self) -> str:
         """Say yes to a proposal that is understood rightly; or bring up what it leaves out; or change one's mind."""
         wish = self.wish
         if wish.payment_words and "payment" not in self.state.disclosed:
             # They will also accept another payment method: "proposal" records that nothing else speaks against it.
-            self.note("payment", "proposal")
+            self.note("payment", "proposal", move="corrects")
             return str(_TEXTS["hold"].format(payment=wish.payment_words))
         if wish.payment_words and "payment" in self.parsed.reasons:
             # Proposed again, to the original payment method: as good as a refusal.
@@ -209,8 +211,8 @@ class _Listener:
             return self.switch(wish.outcome)
         yes = self.pick("agree")
         if wish.grants <= self.state.consents:
-            return self.annoyed(yes)
-        self.note(consents=self.state.consents | wish.grants)
+            return self.annoyed(yes, "repeats")
+        self.note(consents=self.state.consents | wish.grants, move="confirms")
         return yes
 
     def check(self, words: str) -> str:
@@ -218,18 +220,18 @@ class _Listener:
         wish, orders = self.wish, orders_named(words)
         things = [thing for thing in wish.things if mentions(words, thing)]
         if orders - {wish.order_id.casefold()} or _named(words, wish.rejects) or not (orders or things):
-            return self.annoyed(_TEXTS["wrong"])
-        self.note("order", *(("items",) if len(things) == len(wish.things) else ()))
+            return self.annoyed(_TEXTS["wrong"], "corrects")
+        self.note("order", *(("items",) if len(things) == len(wish.things) else ()), move="confirms")
         return self.again("guessed", _TEXTS["right"])
 
     def refused(self) -> str:
         """Take a refusal: ask for its one reason, ask again, or give in."""
         wish, reasons = self.wish, reasons_given(self.wish, self.parsed)
         if len(reasons) != 1:
-            return self.annoyed(self.pick("which_reason" if reasons else "why_not"))
+            return self.annoyed(self.pick("which_reason" if reasons else "why_not"), "complains")
         self.note(reasons=self.state.reasons | reasons)
         if self.state.pushed < wish.insist:
-            self.note(pushed=self.state.pushed + 1)
+            self.note(pushed=self.state.pushed + 1, move="repeats")
             return _choose(self.persona, self.state.pushed - 1, "push")
         outcome = f"refused:{wish.because}" if self.state.reasons == {wish.because} else "refused"
         if wish.switch != "refused" or wish.instead is None:
@@ -242,13 +244,14 @@ class _Listener:
         words = self.switch(outcome)
         if not agreed:
             return words
-        self.note(consents=self.state.consents | wish.instead.grants)
+        self.note(consents=self.state.consents | wish.instead.grants, move="confirms")
         return str(_TEXTS["agreed"].format(words=words))
 
     def transferred(self) -> str:
         if self.wish.kind == "human":
             return self.settle("transferred")
-        self.note(wish=None, waiting=(), outcomes=(*self.state.outcomes, "transferred"), ended="closed")
+        outcomes = (*self.state.outcomes, "transferred")
+        self.note(wish=None, waiting=(), outcomes=outcomes, ended="closed", move="gives_up")
         return str(_TEXTS["handed_over"])
 
     def settle(self, outcome: str) -> str:
@@ -259,7 +262,7 @@ class _Listener:
         if not missing or outcome not in ("done", "told"):
             return self.advance(outcome, _TEXTS["see" if outcome.startswith("refused") else "thanks"])
         if self.state.pending or self.wish.kind == "question":
-            return self.annoyed(missing[0].ask)
+            return self.annoyed(missing[0].ask, "complains")
         self.note(pending=outcome)
         return missing[0].ask
 
@@ -269,10 +272,11 @@ class _Listener:
         if wish.instead is None:
             return self.advance(outcome, f"{before} {self.pick('keep')}")
         self.note(waiting=(wish.instead, *self.state.waiting))
-        return self.advance(outcome, before, follow_up="")
+        return self.advance(outcome, before, follow_up="", move="answers")
 
-    def advance(self, outcome: str, words: str, follow_up: str | None = None) -> str:
+    def advance(self, outcome: str, words: str, follow_up: str | None = None, move: Move = "confirms") -> str:
         self.note(
+            move=move,
             outcomes=(*self.state.outcomes, outcome),
             answered=frozenset(),
             misled=frozenset(),
@@ -281,7 +285,7 @@ class _Listener:
             pending="",
         )
         if not self.state.waiting:
-            self.note(wish=None, ended="closed")
+            self.note(wish=None, ended="closed", move="ends")
             return f"{words} {self.pick('goodbye')}"
         wish, *waiting = self.state.waiting
         self.note(wish=wish, waiting=tuple(waiting), disclosed=(self.state.disclosed & _IDENTITY) | set(wish.says))
@@ -290,15 +294,15 @@ class _Listener:
     def again(self, slot: str, words: str) -> str:
         """Say something that is fine to say once, and tiresome after that."""
         if slot in self.state.disclosed:
-            return self.annoyed(words)
+            return self.annoyed(words, "repeats")
         self.note(slot)
         return words
 
-    def annoyed(self, words: str, before: str = "") -> str:
-        self.note(annoyance=self.state.annoyance + 1)
+    def annoyed(self, words: str, move: Move, before: str = "") -> str:
+        self.note(annoyance=self.state.annoyance + 1, move=move)
         if self.state.annoyance < self.persona.patience:
             return f"{before} {words}".strip()
-        self.note(wish=None, waiting=(), ended="left")
+        self.note(wish=None, waiting=(), ended="left", move="gives_up")
         return str(_TEXTS["leaves"])
 
     def requested_slots(self) -> frozenset[str]:
@@ -351,7 +355,7 @@ class _Listener:
                 payment=wish.payment_words or _TEXTS["as_paid"],
             )
             pieces.append(text[0].upper() + text[1:])
-        self.note(*filled)
+        self.note(*filled, move="reveals")
         return " ".join(pieces)
 
     def note(self, *entries: str, **changes: Any) -> None:

@@ -26,6 +26,7 @@ from ...tools.formats import make_format
 from ...tools.toolbox import Toolbox
 from ...users.base import UserTurn, take_turn
 from ...users.llm import LLMUser
+from ...users.moves import move_metrics
 from .attacks import ATTACKS
 from .evaluator import COMPONENTS, Criteria, other_criteria, read_task
 from .files import Folder, find_data
@@ -173,6 +174,7 @@ class Tau2(ToolEnv[Tau2State]):
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
         """Return the results as messages; the user sees neither them nor the text beside the calls."""
+        self.state.move = None
         return self._turn(self.tool_messages(results))
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
@@ -272,7 +274,12 @@ class Tau2(ToolEnv[Tau2State]):
             terminated=bool(stop),
             stop=stop or None,
             terms=self.terms(**terms),
-            metrics={**shares, "nl_unjudged": float(unjudged), "needless": float(state.needless)},
+            metrics={
+                **shares,
+                "nl_unjudged": float(unjudged),
+                "needless": float(state.needless),
+                **move_metrics(state.move),
+            },
         )
 
     def conversation_score(self) -> Mapping[str, float]:

@@ -65,6 +65,7 @@ def opening(task: Mapping[str, Any], state: Tau2State) -> str:
 
 def answer(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
     """Return the user's answer to the assistant's words. Its own calls and how it leaves are noted in the state."""
+    state.move = "answers"
     if not readable(words):
         return _useless(state, SAYS["unclear"])
     reply = _answer(task, state, words)
@@ -75,7 +76,7 @@ def answer(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
 def _answer(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
     sees = {name: bool(pattern.search(words)) for name, pattern in _PATTERNS.items()}
     if sees["transfer"] and any(call.name == TRANSFER_TOOL for call in state.calls):
-        state.ended = "transfer"
+        state.ended, state.move = "transfer", "ends"
         return SAYS["transferred"]
     if ordered := _order(state.db, words):
         return _do(state, *ordered)
@@ -90,9 +91,10 @@ def _answer(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
 
 def _useless(state: Tau2State, words: str) -> str:
     state.patience += 1
+    state.move = "complains"
     if state.patience < PATIENCE:
         return words
-    state.ended = "left"
+    state.ended, state.move = "left", "gives_up"
     return SAYS["left"]
 
 
@@ -110,8 +112,10 @@ def _tell(task: Mapping[str, Any], state: Tau2State, words: str, identity: bool)
             return _useless(state, SAYS["nothing_more"])
         one = best if scores[best] or not new else new[0]
         about = range(one, one + 1)
+    state.move = "reveals"
     if set(about) <= set(state.disclosed):
         state.patience += 1  # asked again
+        state.move = "repeats"
     if state.patience >= PATIENCE:
         return _useless(state, "")
     state.disclosed = tuple(sorted({*state.disclosed, *about}))
@@ -134,7 +138,7 @@ def _consent(task: Mapping[str, Any], state: Tau2State, words: str) -> str:
         return SAYS["new"].format(values=", ".join(new[:_MOST_QUESTIONED]))
     if not values and not _content(words) & _content(statements):
         return _useless(state, SAYS["what"])
-    state.agreed = (*state.agreed, words)
+    state.agreed, state.move = (*state.agreed, words), "confirms"
     return SAYS["yes"]
 
 
@@ -152,15 +156,17 @@ def _close(task: Mapping[str, Any], state: Tau2State) -> str:
         if kind_of(state.db.folder.domain, "user", check["tool"]) and check["about"].search(reason):
             output = _do(state, check["tool"], {})
             if not re.search(check["works"], output):
-                return _useless(state, f"{SAYS['broken']} {output}")
+                text = _useless(state, f"{SAYS['broken']} {output}")
+                state.move = state.move if state.ended else "corrects"
+                return text
             break
     rest = range(who.stop, len(texts))
     if unsaid := [i for i in rest if i not in state.disclosed and _PATTERNS["wish"].search(texts[i])]:
-        state.disclosed = tuple(sorted({*state.disclosed, *unsaid}))
+        state.disclosed, state.move = tuple(sorted({*state.disclosed, *unsaid})), "reveals"
         return " ".join([SAYS["more"], *(texts[i] for i in unsaid)])
     for name, arguments in _own_plan(task, state.db.folder.domain):
         _do(state, name, arguments)
-    state.ended = "stop"
+    state.ended, state.move = "stop", "ends"
     return SAYS["thanks"]
 
 

@@ -15,6 +15,7 @@ from ...task import TaskError
 from ...text import load_yaml
 from ...tool_env import ToolState
 from ...tools import Tool
+from ...users.moves import Move
 from .airline import Airline
 from .database import Database, Side
 from .files import Folder, keyed
@@ -79,6 +80,7 @@ class Tau2State(ToolState):
     known_values: frozenset[str] = frozenset()  # the ids and numbers in what it has read and said
     agreed: tuple[str, ...] = ()  # the proposals that it said yes to
     patience: int = 0
+    move: Move | None = None  # what the scripted user did about the last reply; None where it was not addressed
     talk: tuple[Any, ...] = ()  # what a language model as the user has read, said and done
 
 

@@ -47,7 +47,7 @@ class TextArenaState(EpisodeState):
     invalid: int = 0  # moves of the policy's that were not valid
     unread: int = 0  # replies in a row that the game raised an exception on
     won: bool = False  # the game gave its full reward (to player 0, where both play by ``step``)
-    last_turns: tuple[int, int] = (-1, -1)  # of each player, where both play by ``step``; -1 for none
+    last_turns: tuple[int, int] = (-1, -1)  # of each player that plays by ``step``; -1 for none
 
 
 class TextArena(TextEnv[TextArenaState]):
@@ -56,6 +56,10 @@ class TextArena(TextEnv[TextArenaState]):
     The reward has one term, ``game``: the game's reward, on the turn that ends it, and 0 before. Most games give 1
     for a win, a share of it for the final progress, and for two players -1 for a loss. An invalid move is
     answered by the game; most end at the second in a row. A lost game of Guess the Number pays nothing.
+
+    In a game for two, the term ``unfinished`` is -1 on a player's first turn, and 1 on its last turn of a game that
+    comes to its end. A finished game is thus paid as above, and an unfinished one, which a budget has truncated, as a
+    lost one: a player that is losing gains nothing by long replies that fill its context.
 
     With ``opponent="self"``, the caller of ``step`` plays both: the roles ``player-0`` and ``player-1``, each in its
     own conversation. The last step pays both, the player that did not make the last move by ``info["earlier"]``; an
@@ -128,6 +132,7 @@ class TextArena(TextEnv[TextArenaState]):
             self.roles = ("player-0", "player-1")
         super().__init__(tasks, **env_options)
         self.seat, self.forfeit, self.opponent = seat, forfeit, opponent or "strong"
+        self._players = players_of(game)
         self._live: tuple[int, tuple[str, ...], LiveGame] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -147,13 +152,13 @@ class TextArena(TextEnv[TextArenaState]):
     def respond(self, reply: Message) -> Turn:
         state, game = self.state, self._take()
         move, player = visible_text(reply)[-_MAX_CHARS:], self._player(game)
-        if self.both:
-            number, (first, second) = state.assistant_turns - 1, state.last_turns
-            state.last_turns = (number, second) if player == 0 else (first, number)
+        first = state.last_turns[player] < 0
+        number, (zero, one) = state.assistant_turns - 1, state.last_turns
+        state.last_turns = (number, one) if player == 0 else (zero, number)
         try:
             game.move(move)
         except GameFault:
-            return self._unread(player)
+            return self._unread(player, first)
         state.moves, state.unread = (*state.moves, move), 0
         self._opponents(game)
         next_player = self._player(game)
@@ -161,20 +166,21 @@ class TextArena(TextEnv[TextArenaState]):
         state.invalid += invalid
         if not game.done:
             self._keep(game)
-            return self._turn(0.0, text or "It is your turn.", role=self.roles[next_player] if self.both else None)
+            role = self.roles[next_player] if self.both else None
+            return self._turn(0.0, text or "It is your turn.", first=first, role=role)
         try:
-            outcomes = [self._outcome(game, one) for one in (range(2) if self.both else [self.seat])]
+            outcomes = [self._outcome(game, paid) for paid in (range(2) if self.both else [self.seat])]
         except GameFault as fault:
             raise EnvironmentFailure("tool_failed", f"{self.tasks.game}, at its end: {fault}") from fault
         if self.both:
-            return self._end([reward for reward, _ in outcomes], player, any(invalid for _, invalid in outcomes))
+            rewards = [reward for reward, _ in outcomes]
+            return self._end(rewards, player, invalid=any(invalid for _, invalid in outcomes), first=first)
         reward, invalid = outcomes[0]
         state.invalid += invalid
         state.won = reward >= 1.0
         drawn = game.players == 2 and reward == 0.0
-        return self._turn(
-            reward, stop="solved" if state.won else "invalid_move" if invalid else "draw" if drawn else "lost"
-        )
+        stop = "solved" if state.won else "invalid_move" if invalid else "draw" if drawn else "lost"
+        return self._turn(reward, stop=stop, first=first)
 
     def _outcome(self, game: LiveGame, player: int) -> tuple[float, bool]:
         """Return what a game that is over pays a player, and whether its invalid move ended it. GameFault."""
@@ -183,32 +189,37 @@ class TextArena(TextEnv[TextArenaState]):
             reward = min(reward, 0.0)
         return reward, invalid
 
-    def _end(self, rewards: Sequence[float], player: int, invalid: bool) -> Turn:
+    def _end(self, rewards: Sequence[float], player: int, *, invalid: bool, first: bool) -> Turn:
         """Pay both players, after the last move, which was ``player``'s; one that made no move earns nothing."""
         state, winner = self.state, int(rewards[1] > rewards[0])
         state.invalid += invalid
         state.won = rewards[0] >= 1.0
         decided = "draw" if rewards[0] == rewards[1] else f"{self.roles[winner]}_won"
         other = state.last_turns[1 - player]
-        earlier = {} if other < 0 else {other: {"game": rewards[1 - player]}}
-        return self._turn(rewards[player], stop="invalid_move" if invalid else decided, earlier=earlier)
+        earlier = {} if other < 0 else {other: {"game": rewards[1 - player], "unfinished": 1.0}}
+        stop = "invalid_move" if invalid else decided
+        return self._turn(rewards[player], stop=stop, first=first, earlier=earlier)
 
-    def _unread(self, player: int) -> Turn:
+    def _unread(self, player: int, first: bool) -> Turn:
         """Count an unread move without making it; the second in a row that raises an exception ends the episode."""
         self.state.unread += 1
         self.state.invalid += 1
         if self.state.unread > 1 and self.both:
-            return self._end([1.0 if one != player else -1.0 for one in range(2)], player, invalid=True)
+            return self._end([1.0 if one != player else -1.0 for one in range(2)], player, invalid=True, first=first)
         if self.state.unread > 1:
-            return self._turn(-1.0, stop="invalid_move")  # as TextArena's games end
-        return self._turn(0.0, "The game could not read that. Make a move as its rules say.")
+            return self._turn(-1.0, stop="invalid_move", first=first)  # as TextArena's games end
+        return self._turn(0.0, "The game could not read that. Make a move as its rules say.", first=first)
 
-    def _turn(self, reward: float, *messages: str, stop: str | None = None, **fields: Any) -> Turn:
+    def _turn(self, reward: float, *messages: str, first: bool, stop: str | None = None, **fields: Any) -> Turn:
+        """Return a turn of a player, its ``first`` one or a later one; with ``stop`` the game is over."""
+        terms = {"game": reward}
+        if self._players == 2:
+            terms["unfinished"] = float(stop is not None) - float(first)
         return Turn(
             messages=tuple(map(user, messages)),
             terminated=stop is not None,
             stop=stop,
-            terms={"game": reward},
+            terms=terms,
             metrics={"invalid": float(self.state.invalid)},
             **fields,
         )

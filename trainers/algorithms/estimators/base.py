@@ -35,6 +35,7 @@ from trainers.algorithms.batch import (
     kept_episodes,
 )
 from trainers.algorithms.names import KLEstimator
+from trainers.algorithms.reaction import ReactionCreditSection
 from trainers.section import Fraction, Problems, Section
 from trainers.trajectory import Trajectory
 
@@ -80,6 +81,7 @@ class Estimator(Section):
     use_kl_in_reward: bool = Field(False, description="Subtract the KL to the reference from each token's reward.")
     kl_penalty: KLEstimator = Field("k1", description="Estimator of the KL; `k1` is unbiased; `low_var_kl` is `k3`.")
     kl_ctrl: KLControlSection = KLControlSection()
+    reaction_credit: ReactionCreditSection = ReactionCreditSection()
 
     @abstractmethod
     def advantages(self, batch: ActionBatch) -> Advantages:

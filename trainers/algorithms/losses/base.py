@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from trainers.algorithms.batch import Bools, Floats, Ints
+from trainers.algorithms.distillation import DistillSection
 from trainers.algorithms.names import Aggregation, Importance, KLEstimator, Rejection
 from trainers.algorithms.off_policy import MAX_LOG_RATIO
 from trainers.section import ActorSection, Betas, Fraction, LearningRate, Problems, Schedule, WarmupSteps
@@ -94,6 +95,7 @@ class PolicyLoss(ActorSection):
     observation_roles: tuple[Literal["tool", "user"], ...] = Field(("tool", "user"), min_length=1)
     """Roles of the messages for `observation_loss`: of their texts, never of what the chat template adds. System
     messages, and the messages that an episode opens with, never count."""
+    distill: DistillSection = DistillSection()
     use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
     kl_loss_coef: float = Field(0.001, ge=0, description="Weight of the KL in the loss.")
     kl_loss_type: KLEstimator = Field("k3", description="Estimator of the KL in the loss.")

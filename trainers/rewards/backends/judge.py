@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from textenvs.chat.spec import LONGEST_WAIT_S
 from textenvs.env import EnvironmentFailure
 from textenvs.judges.llm import LLMJudge, conversation_data
 
-from ...config.reward_model import JudgeSection
+from ...config.reward_model import AskedModelSection, JudgeSection
 from ..service import BackendError, OutageError, ScoringRequest, Traits
 from .conversation import replies
 
@@ -29,49 +30,36 @@ from .conversation import replies
 RUBRICS = {path.stem: path for path in sorted((Path(__file__).parent / "rubrics").glob("*.txt"))}
 
 
-class JudgeBackend:
-    """Scores conversations with a judge.
+def spec_of(options: AskedModelSection) -> ChatSpec:
+    """Return the chat service of a section; ``ValueError``: an option of the client is none, or a key is missing."""
+    named = {"model": options.model, "base_url": options.base_url}
+    spec = ChatSpec.of({**options.chat, **{name: value for name, value in named.items() if value is not None}})
+    ChatClient(spec)  # report a missing key now
+    return spec
 
-    ``{low}`` and ``{high}`` in a rubric stand for the range; it mentions ``"conversation"``, and ``"reference"`` if
-    it needs the ground truth (``needs_reference``). ``ValueError``: no such rubric or option of the client, several
-    votes at a temperature of 0, or no key where one is needed. ImportError: the extra ``chat`` is not installed.
-    """
 
-    def __init__(self, options: JudgeSection) -> None:
-        named = {"model": options.model, "base_url": options.base_url}
-        spec = ChatSpec.of({**options.chat, **{name: value for name, value in named.items() if value is not None}})
-        if not options.low < options.high:
-            raise ValueError(f"low ({options.low}) must be below high ({options.high})")
-        if options.votes > 1 and spec.temperature == 0:
-            raise ValueError(
-                f"{options.votes} votes at a temperature of 0 are one; raise the judge's temperature, or votes=1"
-            )
-        self._options, self._spec = options, spec
-        text = _rubric(options.rubric)
-        self.needs_reference = '"reference"' in text
-        ChatClient(spec)  # report a missing key now
-        self._judge = LLMJudge(
-            spec,
-            text.replace("{low}", f"{options.low:g}").replace("{high}", f"{options.high:g}"),
-            _verdict(float(options.low), float(options.high)),
-            tries=options.tries,
-            # Several votes are worth asking for only where they may differ.
-            temperature=0.0 if options.votes == 1 else 1.0,
-        )
-        # Single requests, many at a time.
-        timeout_s = (spec.max_retries + 1) * (spec.timeout_s + LONGEST_WAIT_S) * self._judge.tries
-        recommended = {"max_batch_size": 1, "max_wait_s": 0.0, "timeout_s": timeout_s}
-        self.traits = Traits(spec.concurrency, options.low, options.high, recommended)
+def traits_of(spec: ChatSpec, tries: int, low: float, high: float) -> Traits:
+    """Return the traits of a backend with scores from ``low`` to ``high``: single requests, many at a time."""
+    timeout_s = (spec.max_retries + 1) * (spec.timeout_s + LONGEST_WAIT_S) * tries
+    return Traits(spec.concurrency, low, high, {"max_batch_size": 1, "max_wait_s": 0.0, "timeout_s": timeout_s})
+
+
+class AskingBackend(ABC):
+    """A backend that asks a chat service about each request by itself."""
+
+    def __init__(self, spec: ChatSpec, traits: Traits) -> None:
+        self._spec, self.traits = spec, traits
+
+    @abstractmethod
+    async def grade(self, request: ScoringRequest) -> float:
+        """Return the score of a request; exceptions are those of :class:`~textenvs.judges.llm.LLMJudge`."""
 
     async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
         return await asyncio.gather(*map(self._one, requests))
 
     async def _one(self, request: ScoringRequest) -> float | BackendError:
         try:
-            data = self._data(request)
-            # A vote's tries are samples of their own, so the votes' first ones are that far apart.
-            verdicts = [self._judge.judge(data, sample=vote * self._judge.tries) for vote in range(self._options.votes)]
-            scores = [verdict.score for verdict in await asyncio.gather(*verdicts)]
+            return await self.grade(request)
         except BackendError as error:
             return error
         except EnvironmentFailure as error:
@@ -80,6 +68,48 @@ class JudgeBackend:
             return OutageError(f"the judge could not be asked: {error}")
         except (BudgetExceeded, CacheError, ValueError) as error:  # none of these is temporary
             return BackendError(f"{type(error).__name__}: {error}", final=True)
+
+    async def healthy(self) -> bool:
+        return await (await client_for(self._spec)).answers()
+
+    async def close(self) -> None:  # noqa: B027 (there is nothing to close, in any of them)
+        """Nothing: the client is shared, and closed with the event loop."""
+
+
+class JudgeBackend(AskingBackend):
+    """Scores conversations with a judge.
+
+    ``{low}`` and ``{high}`` in a rubric stand for the range; it mentions ``"conversation"``, and ``"reference"`` if
+    it needs the ground truth (``needs_reference``). ``ValueError``: no such rubric or option of the client, several
+    votes at a temperature of 0, or no key where one is needed. ImportError: the extra ``chat`` is not installed.
+    """
+
+    def __init__(self, options: JudgeSection) -> None:
+        spec = spec_of(options)
+        if not options.low < options.high:
+            raise ValueError(f"low ({options.low}) must be below high ({options.high})")
+        if options.votes > 1 and spec.temperature == 0:
+            raise ValueError(
+                f"{options.votes} votes at a temperature of 0 are one; raise the judge's temperature, or votes=1"
+            )
+        self._options = options
+        text = _rubric(options.rubric)
+        self.needs_reference = '"reference"' in text
+        self._judge = LLMJudge(
+            spec,
+            text.replace("{low}", f"{options.low:g}").replace("{high}", f"{options.high:g}"),
+            _verdict(float(options.low), float(options.high)),
+            tries=options.tries,
+            # Several votes are worth asking for only where they may differ.
+            temperature=0.0 if options.votes == 1 else 1.0,
+        )
+        super().__init__(spec, traits_of(spec, self._judge.tries, options.low, options.high))
+
+    async def grade(self, request: ScoringRequest) -> float:
+        data = self._data(request)
+        # A vote's tries are samples of their own, so the votes' first ones are that far apart.
+        verdicts = [self._judge.judge(data, sample=vote * self._judge.tries) for vote in range(self._options.votes)]
+        scores = [verdict.score for verdict in await asyncio.gather(*verdicts)]
         return statistics.fmean(scores) if self._options.vote == "mean" else statistics.median(scores)
 
     def _data(self, request: ScoringRequest) -> dict[str, Any]:
@@ -92,12 +122,6 @@ class JudgeBackend:
                 raise BackendError("the rubric compares with a reference, and the task has no ground truth", final=True)
             data["reference"] = request.ground_truth
         return data
-
-    async def healthy(self) -> bool:
-        return await (await client_for(self._spec)).answers()
-
-    async def close(self) -> None:
-        """Nothing: the client is shared, and closed with the event loop."""
 
 
 def _rubric(rubric: str) -> str:

@@ -183,8 +183,13 @@ class Played(Agent):
         """Begin a call that waits for its reply, beside those that wait already."""
         self.calls += 1
         call = ModelCall("openai-chat", "policy", (user(f"{self.calls}?"),))
-        asyncio.run_coroutine_threadsafe(self.channel.ask(call, str(self.calls).encode(), None), self.channel.loop)
+        coroutine = self.channel.ask(call, str(self.calls).encode(), None)
+        reply = asyncio.run_coroutine_threadsafe(coroutine, self.channel.loop)
+        reply.add_done_callback(lambda reply: reply.exception() and self.refused(reply.exception()))
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.channel.loop).result(60)  # it comes after the call
+
+    def refused(self, error):
+        self.channel.program_ended(Ended(error=error))
 
     def files(self):
         return None
@@ -252,6 +257,89 @@ def test_post_beside_a_waiting_call_pays_its_turn():
     assert (reward, info["terms"], info["earlier"]) == (1.5, {"reward": 1.5}, {0: {"reward": 0.5}})
 
 
+def test_post_that_names_a_response_pays_its_turn():
+    env = Played(tasks=TASKS)
+    env.reset(seed=0)
+    env.call(), env.call()
+    env.step("x"), env.step("y")
+    for form in ("chatcmpl-0", "resp_0", "msg_0"):
+        env.channel.reward({"reward": 0.25}, response=form)
+    env.channel.reward({"reward": 2.0}, response="chatcmpl-1")
+    for unknown in (
+        "",
+        "chatcmpl-2",
+        "chatcmpl-",
+        "chatcmpl-00",
+        "0",
+        "chatcmpl-" + "9" * 5000,
+    ):  # the third call waits
+        with pytest.raises(RequestError, match="no reply with the id") as refusal:
+            env.channel.reward({"reward": 1.0}, response=unknown)
+        assert refusal.value.status == 404
+    env.channel.program_ended(Ended(1.0))
+    info = env.step("z")[-1]
+    assert info["earlier"] == {0: {"reward": 0.75}, 1: {"reward": 2.0}}
+    assert info["own_terms"] == {"reward": 1.0}
+
+
+def test_post_naming_a_response_checks_its_role():
+    def agent(task, url, key):
+        def call(role):
+            return post(url, key, "chat/completions", {"model": f"policy/{role}", "messages": [user("?")]})["id"]
+
+        ids = [call("a"), call("b")]
+        for body in ({"response": "chatcmpl-7"}, {"response": ids[1], "role": "a"}):
+            with pytest.raises(urllib.error.HTTPError) as refusal:
+                post(url, key, "rewards", {"reward": 1, **body})
+            refused.append(refusal.value.code)
+        post(url, key, "rewards", {"reward": 0.5, "response": ids[0]})
+        post(url, key, "rewards", {"reward": 2, "response": ids[1], "role": "b"})
+
+    refused = []
+    env = make(agent, roles=["a", "b"])
+    env.step("x")
+    info = env.step("y")[-1]
+    assert (refused, info["earlier"], info["own_terms"]) == ([404, 400], {0: {"reward": 0.5}}, {"reward": 2.0})
+
+
+class PostsWhenRefused(Played):
+    """A program of parallel calls: what it makes of the last reply comes after the limit has refused another one."""
+
+    def refused(self, error):
+        self.channel.reward({"reward": 0.5})
+        super().refused(error)
+
+
+def test_parallel_post_at_the_limit_is_paid():
+    env = PostsWhenRefused(tasks=TASKS, max_assistant_turns=1)
+    env.reset(seed=0)
+    env.call()
+    _, reward, terminated, truncated, info = env.step("x")
+    assert (reward, terminated, truncated, info["stop"]) == (0.5, False, True, "max_assistant_turns")
+    with pytest.raises(RequestError, match="this episode is over"):
+        env.channel.reward({"reward": 1.0})
+
+
+@settings(max_examples=20)
+@given(st.lists(posts, min_size=1, max_size=4), numbers, st.booleans())
+def test_posts_beside_a_scorer_are_refused_unless_allowed(posted, score, allowed):
+    """Commands of the policy in a program's tools have the program's key: they must not write its reward."""
+    env = Played(tasks=TASKS, scorer=lambda *_: score, **({"posts": True} if allowed else {}))
+    env.reset(seed=0)
+    env.call()
+    env.step("x")
+    for terms in posted:
+        if allowed:
+            env.channel.reward(terms)
+            continue
+        with pytest.raises(RequestError, match="option posts=True") as refusal:
+            env.channel.reward(terms)
+        assert refusal.value.status == 403
+    env.channel.program_ended(Ended())
+    env.step("y")
+    assert env.state.return_so_far == score + (sum(sum(terms.values()) for terms in posted) if allowed else 0.0)
+
+
 def test_too_large_sums_of_rewards_are_named():
     def agent(task, url, key):
         talk(task, url, key)
@@ -282,3 +370,9 @@ def test_no_reward_is_taken_while_a_scorer_judges():
     env.reset(seed=0)
     env.call()
     assert (env.step("x")[1], events, env.channel.session.ended) == (0.5, [False], True)
+
+
+@pytest.mark.parametrize("options", [{"roles": 5}, {"command": 5, "agent": None}])
+def test_option_that_is_no_list_is_named(options):
+    with pytest.raises(ValueError, match=r"^(roles|command): it must be .*, not 5"):
+        Agent(**{"agent": talk, "tasks": TASKS, **options})

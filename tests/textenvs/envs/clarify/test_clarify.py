@@ -9,6 +9,7 @@ from textenvs.data import Rows, Task, TaskError
 from textenvs.envs.clarify.env import Clarify
 from textenvs.envs.clarify.tasks import KINDS, GeneratedRequests, Request
 from textenvs.messages import user
+from textenvs.users.moves import move_metrics
 
 RNG = np.random.default_rng(0)
 TABLE = KINDS["easy"]["table"]
@@ -54,6 +55,7 @@ def test_expert_asks_for_missing_slots_then_answers(level, split, seed):
         "needed": float(bool(request.missing)),
         "needless": 0.0,
         first: 1.0,
+        **move_metrics("confirms"),
     }
 
 

@@ -18,12 +18,14 @@ from tau2_data import DATA, SETS, needs_data
 import textenvs
 from textenvs.audit import Subject, contract
 from textenvs.audit.twins import twins
+from textenvs.env import as_reply
 from textenvs.envs.tau2 import Tau2, user
 from textenvs.envs.tau2.evaluator import Criteria
 from textenvs.envs.tau2.world import tools_of
 from textenvs.messages import assistant
 from textenvs.task import Rows, Task, TaskError
 from textenvs.tools import call
+from textenvs.users.moves import move_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "chat"))
 from fake_service import FakeService  # noqa: E402
@@ -98,8 +100,12 @@ def play(env, reply, index=0):
     env.reset(seed=0, options={"task_index": index})
     rewards = []
     while not env.state.done:
-        _, reward, _, _, info = env.step(reply(env))
+        action = reply(env)
+        _, reward, _, _, info = env.step(action)
         rewards.append(reward)
+        if env.player is None:  # a scripted user names its move wherever it is spoken to
+            parsed = env.format.parse(as_reply(action))
+            assert (move_of(info["metrics"]) is None) == bool(parsed.calls or parsed.problems)
     return rewards, info
 
 

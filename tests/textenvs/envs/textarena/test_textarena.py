@@ -68,12 +68,12 @@ def test_game_leaves_no_trace(game, capsys):
     assert len(observation[0]["content"]) > 100
     assert info["data_source"] == f"textarena/{base_of(game)}"
     first = env.step("no move at all")
-    assert (first[1], first[2], first[4]["stop"]) == (0.0, False, None)
+    assert (first[4]["terms"]["game"], first[2], first[4]["stop"]) == (0.0, False, None)
     assert first[0][-1]["role"] == "user"
     assert first[4]["metrics"] == {"invalid": 1.0}
     second = env.step("nor this")
     assert (second[2], second[4]["stop"], second[4]["metrics"]) == (True, "invalid_move", {"invalid": 2.0})
-    assert second[1] <= 0.0
+    assert first[1] + second[1] == second[4]["terms"]["game"] <= 0.0
     after = RandomState.current()
     assert after.python == before.python
     assert pickle.dumps(after.numpy) == pickle.dumps(before.numpy)

@@ -1,6 +1,7 @@
 """Both players of a game by ``step``: whose turn it is, what each sees, what each is paid, forks in the middle."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,10 +21,11 @@ def both(game: str = "TicTacToe-v0", **options: Any) -> TextArena:
 
 
 def play(env: TextArena, replies: Iterable[Any], seed: int = 0) -> tuple[list[str], list[float], Any, dict[str, Any]]:
-    """Return each turn's role and reward, the last step's result, and the conversation that each role saw last."""
+    """Return each turn's role and game reward, the last step's result, and the conversation that each role saw last."""
     conversation, info = env.reset(seed=seed, options={"task_index": seed})
     roles: list[str] = []
     rewards: list[float] = []
+    finished: Counter[str] = Counter()
     seen = {info["role"]: conversation}
     for reply in replies:
         roles.append(info["role"])
@@ -31,9 +33,12 @@ def play(env: TextArena, replies: Iterable[Any], seed: int = 0) -> tuple[list[st
         result = env.step(reply() if callable(reply) else reply)
         conversation, reward, terminated, _, info = result
         assert reward == pytest.approx(sum(info["terms"].values()))
-        rewards.append(sum(own_terms(info).values()))
-        for turn, terms in info.get("earlier", {}).items():
-            rewards[turn] += sum(terms.values())
+        paid = {len(rewards): own_terms(info), **info.get("earlier", {})}
+        rewards.append(0.0)
+        for turn, terms in paid.items():
+            rewards[turn] += terms["game"]
+            finished[roles[turn]] += terms["unfinished"]
+        assert set(finished.values()) == {0.0 if terminated else -1.0}  # an unfinished game is a lost one
         if info["role"] == roles[-1]:
             assert conversation[: len(before)] == before
         seen[info["role"]] = conversation

@@ -1,0 +1,235 @@
+"""Does a policy learn faster from itself, told more? Sampled tokens to 80 % of the expert, by teacher and rewards.
+
+    python -m benchmarks.distill [--families clarify,collab-math,service-desk] [--methods rl,distill,both,sft]
+                                 [--seeds 0,1,2] [--iterations 40] [--every 4] [--folder FOLDER] [--results FILE]
+                                 [--report] [key=value ...]
+
+The environments are the small forms of `benchmarks.fork_credit`. The privileged context (`actor.distill.context`) is
+the user's goal on `clarify` and `collab-math`, and the scripted expert's next move on `service-desk`. All methods of a
+seed start from the same policy: it imitates the expert where it sees the privileged text, and mostly careless replies
+where it does not. So it can teach itself, which a model of this size could not without having seen such texts.
+
+`rl` has rewards alone (`turn_grpo`), `distill` the teacher alone, `both` the sum of their advantages. The teacher is
+the policy that the run began with. `sft` trains on the expert's episodes for as many seconds as `distill` took, from
+the same policy, and samples nothing: its score is that of the end. A score is the mean return of 96 held-out episodes
+at temperature 1, and counts as reached where the mean of two validations is 80 % of the expert's.
+
+It resumes where it was stopped, also within a run: start the same command again. The results are a JSON line for each
+run, with its curve; other runs' lines are kept. `--report` prints what the file has, and trains nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import benchmarks.fork_credit.envs
+from benchmarks.fork_credit.report import tokens_to
+from benchmarks.fork_credit.runs import FAMILIES
+from textenvs.messages import Messages
+from textenvs.privileged import Privilege, with_privileged
+from trainers.report.loggers import METRICS_FILE, read_jsonl
+
+SHARE = 0.8  #: of the expert's score
+CONTEXTS: dict[str, Privilege] = {"clarify": "goal", "collab-math": "goal", "service-desk": "expert"}
+METHODS = {
+    "rl": (),
+    "distill": ("actor.distill.teacher=reference", "actor.distill.rewards=false"),
+    "both": ("actor.distill.teacher=reference",),
+    "sft": (),
+}
+#: Of the policy to start from: episodes and the share of careless replies where it sees no privileged text.
+EPISODES, CARELESS = 3000, 0.85
+START = ("sft.batch_size=32", "sft.lr=2e-3", "sft.steps=1500")
+COMMON = ("trainer.threads=1", "model.device=cpu")
+TRAIN = (
+    *("engine.threads=1", "trainer.logger=[jsonl,console]", "actor.lr=2e-4", "actor.lr_schedule=constant"),
+    *("actor.lr_warmup_steps=0", "actor.mini_batches=1", "rollout.groups_per_batch=32", "rollout.n=2"),
+    *("data.val_size=96", "trainer.keep_last_n=1", "trainer.keep_rollouts=0", "warm_start.enable=false"),
+)
+
+
+def env_of(family: str) -> str:
+    return f"env.id={benchmarks.fork_credit.envs.__name__}:fork-credit/{family}-v0"
+
+
+def states(family: str, seed: int, episodes: int) -> Iterator[tuple[Messages, Messages, str, str]]:
+    """Yield states of episodes with careless and good replies: as policy and teacher see them, and both replies."""
+    env: Any = gymnasium.make(f"fork-credit/{family}-v0").unwrapped
+    for number in range(episodes):
+        rng = np.random.default_rng((seed, number))
+        observation, _ = env.reset(seed=int(rng.integers(2**31)))
+        done = False
+        while not done:
+            text = env.privileged(CONTEXTS[family], np.random.default_rng(number))
+            good, careless = (str(hook(rng)) for hook in (env.demonstration, env.careless_reply))
+            yield observation, with_privileged(observation, CONTEXTS[family], text), good, careless
+            observation, _, terminated, truncated, _ = env.step(careless if rng.random() < CARELESS / 2 else good)
+            done = terminated or truncated
+
+
+def row_of_file(messages: Messages, reply: str) -> str:
+    """Return a line of demonstrations in which the last reply alone is imitated."""
+    whole = [*messages, {"role": "assistant", "content": reply}]
+    replies = sum(message["role"] == "assistant" for message in whole)
+    return json.dumps({"messages": whole, "weights": [*[0] * (replies - 1), 1]})
+
+
+def start_of(family: str, seed: int, options: argparse.Namespace) -> Path:
+    """Return the policy that the runs of a seed start from, made unless it is there."""
+    folder = options.folder / f"start-{family}-{seed}"
+    if not (folder / "model").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        rng = np.random.default_rng(seed)
+        rows = []
+        for seen, told, good, careless in states(family, seed, options.episodes):
+            rows += [row_of_file(told, good), row_of_file(seen, careless if rng.random() < CARELESS else good)]
+        (folder / "states.jsonl").write_text("\n".join(rows), encoding="utf-8")
+        sft(family, seed, folder, folder / "states.jsonl", *START, *options.start)
+    return folder / "model"
+
+
+def sft(family: str, seed: int, folder: Path, file: Path, *words: str) -> float:
+    """Train on demonstrations; return the seconds of the command."""
+    common = (*COMMON, env_of(family), f"trainer.seed={seed}", f"sft.files={file}", "trainer.logger=[jsonl,console]")
+    context = next(word for word in FAMILIES[family].common if word.startswith("engine.max_context"))
+    length = f"sft.max_context={4 * int(context.partition('=')[2])}"
+    began = time.perf_counter()
+    call("trainers.sft", *common, length, f"trainer.default_local_dir={folder}", *words)
+    return time.perf_counter() - began
+
+
+def call(module: str, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", module, *words], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def run(family: str, method: str, seed: int, options: argparse.Namespace) -> None:
+    """Make a run, or the rest of it, and save its line of the results."""
+    folder, start = options.folder / f"{family}-{method}-{seed}", start_of(family, seed, options)
+    words = (env_of(family), *FAMILIES[family].common, *COMMON, *TRAIN, *options.overrides)
+    place = (f"trainer.seed={seed}", f"trainer.default_local_dir={folder}")
+    row: dict[str, Any] = {"family": family, "method": method, "seed": seed, "overrides": options.overrides}
+    if method == "sft":
+        if not (folder / METRICS_FILE).exists():
+            model = sft_of_same_seconds(family, seed, start, options)
+            call("trainers.ppo", *words, *place, f"model.path={model}", "trainer.val_only=true")
+        save(row | {"curve": curve_of(folder)[0]}, options.results)
+        return
+    more = METHODS[method]
+    more += (f"actor.distill.context={CONTEXTS[family]}",) if more else ()
+    often = (f"trainer.test_freq={options.every}", f"trainer.save_freq={options.every}")
+    length = f"trainer.total_iterations={options.iterations}"
+    try:
+        call("trainers.ppo", *words, *place, f"model.path={start}", *often, length, *more)
+    finally:  # what an interrupted run has measured is there, too
+        if (folder / METRICS_FILE).exists():
+            curve, kl, seconds = curve_of(folder)
+            save(row | {"curve": curve, "teacher_kl": kl, "seconds": round(seconds, 1)}, options.results)
+
+
+def sft_of_same_seconds(family: str, seed: int, start: Path, options: argparse.Namespace) -> Path:
+    """Train the start on the expert's replies for the seconds of ``distill``; return the model.
+
+    The time of a step is measured by two short trainings. RuntimeError: there is no such run yet.
+    """
+    done = [row for row in saved(options.results) if (row["family"], row["method"]) == (family, "distill")]
+    seconds = next((row["seconds"] for row in done if row["seed"] == seed), None)
+    if seconds is None:
+        raise RuntimeError(f"sft needs the seconds of distill on {family} with seed {seed}: run that method first")
+    folder = options.folder / f"sft-{family}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [row_of_file(seen, good) for seen, _, good, _ in states(family, seed, options.episodes)]
+    (folder / "states.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    words = ("sft.batch_size=32", "sft.lr=2e-4", f"model.path={start}")
+    few, many = (
+        sft(family, seed, folder / name, folder / "states.jsonl", *words, f"sft.steps={steps}")
+        for name, steps in (("few", 10), ("many", 60))
+    )
+    steps = max(1, round(seconds / max((many - few) / 50, 1e-3)))
+    sft(family, seed, folder, folder / "states.jsonl", *words, f"sft.steps={steps}")
+    return folder / "model"
+
+
+def curve_of(folder: Path) -> tuple[list[list[float]], list[float], float]:
+    """Return a run's validations as ``[sampled tokens, score]``, the KL to its teacher, and the seconds of training."""
+    curve, tokens, kl, seconds = list[list[float]](), 0, list[float](), 0.0
+    for _, metrics in read_jsonl(folder / METRICS_FILE):
+        tokens += int(metrics.get("perf/sampled_tokens", 0))
+        seconds += float(metrics.get("time/iteration_s", 0.0))
+        if "val/reward" in metrics:
+            curve.append([tokens, round(metrics["val/reward"], 4)])
+        if "actor/teacher_kl" in metrics:
+            kl.append(round(metrics["actor/teacher_kl"], 4))
+    return curve, kl, seconds
+
+
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["family"], row["method"], row["seed"]
+
+
+def save(row: dict[str, Any], path: Path) -> None:
+    """Put a run's line into the results, in the place of its last one."""
+    others = [other for other in saved(path) if key_of(other) != key_of(row)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in [*others, row]))
+    unfinished.replace(path)
+
+
+def saved(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def report(rows: Sequence[dict[str, Any]]) -> None:
+    """Print a line for each run."""
+    print(f"family        method   seed  tokens to {SHARE:.0%}  score           KL to the teacher  seconds")
+    for row in sorted(rows, key=key_of):
+        if not row["curve"]:
+            continue
+        reached = tokens_to(row, SHARE)
+        tokens = "-" if row["method"] == "sft" or reached is None else f"{reached:,.0f}"
+        kl, curve = row.get("teacher_kl") or [], row["curve"]
+        moved = f"{kl[0]:.3f} -> {kl[-1]:.3f}" if kl else ""
+        print(
+            f"{row['family']:<12}  {row['method']:<7}  {row['seed']:>4}  {tokens:>13}  {curve[0][1]:+.2f} -> "
+            f"{curve[-1][1]:+.2f}  {moved:<17}  {row.get('seconds', '')}"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, write the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names: dict[str, Any] = {"type": lambda text: text.split(",")}
+    parser.add_argument("--families", default=[*CONTEXTS], metavar="clarify,...", **names)
+    parser.add_argument("--methods", default=[*METHODS], metavar="rl,distill,...", **names)
+    parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
+    parser.add_argument("--iterations", type=int, default=40)
+    parser.add_argument("--every", type=int, default=4, help="iterations between validations")
+    parser.add_argument("--episodes", type=int, default=EPISODES, help="demonstrations of the policy to start from")
+    parser.add_argument("--start", nargs="*", default=[], metavar="key=value", help="of that policy's training")
+    parser.add_argument("--folder", type=Path, default=Path("outputs/distill"))
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/distill.jsonl"))
+    parser.add_argument("--report", action="store_true", help="print the results that are there")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    options = parser.parse_args(arguments)
+    if not options.report:
+        for family in options.families:
+            for seed in options.seeds:
+                for method in options.methods:
+                    run(family, method, seed, options)
+    report(saved(options.results))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

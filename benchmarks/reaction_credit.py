@@ -1,0 +1,151 @@
+"""Does the user's reaction teach? Sampled tokens to a score, with reaction credit and with its controls.
+
+    python -m benchmarks.reaction_credit [--families service-desk,clarify] [--arms off,true,shuffled,reversed]
+                                         [--seeds 0,1,2] [--weight 0.5] [--iterations 60] [--every 5]
+                                         [--starts FOLDER] [--folder FOLDER] [--results FILE] [--report] [key=value ...]
+
+The environments are the small forms of `textenv/service-desk` and `textenv/clarify` of `benchmarks.fork_credit`, whose
+scripted users name their moves. `off` is the estimator alone; `true` adds `algorithm.reaction_credit`; `shuffled` adds
+it with the moves of a batch exchanged among its turns, and `reversed` with the other sign. If `shuffled` learns as
+`true` does, the moves say nothing; if `reversed` does, the size of the advantages is what counts. All arms of a seed
+start from the same policy, which is also `benchmarks.fork_credit`'s: it imitates the scripted expert, and then often
+answers in haste. A score is the mean return of 96 held-out episodes at temperature 1; tokens are those that the policy
+samples in training, until the mean of two validations reaches 90 % of the expert's score.
+
+It resumes where it was stopped, also within a run: start the same command again. The results are a JSON line for each
+run, with its curve and its sign test; other runs' lines are kept. `--report` prints what the file has, and trains
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fork_credit.report import tokens_to
+from benchmarks.fork_credit.runs import FAMILIES, make_start, missing_start
+from benchmarks.fork_credit.runs import Start as StartOf
+from benchmarks.observation_loss import saved
+from trainers.report.loggers import METRICS_FILE, read_jsonl
+
+#: The arms, with their value of `algorithm.reaction_credit.control`; `off` has no credit.
+ARMS = {"off": None, "true": "none", "shuffled": "shuffled", "reversed": "reversed"}
+#: The learning rates are those that `benchmarks.fork_credit` found for these environments.
+RATES = {"service-desk": "actor.lr=2e-4", "clarify": "actor.lr=2e-4"}
+SETTINGS = (
+    *("trainer.threads=1", "engine.threads=1", "model.device=cpu", "trainer.logger=[jsonl,console]"),
+    *("actor.lr_schedule=constant", "actor.lr_warmup_steps=0", "actor.mini_batches=1"),
+    *("rollout.groups_per_batch=32", "rollout.n=2", "data.val_size=96", "trainer.keep_last_n=1"),
+    "trainer.keep_rollouts=0",
+)
+#: What a run reports of its users' moves, by the last part of the metric's name.
+REPORTED = ("reaction_agreement", "reaction_agreement_low", "reaction_agreement_high", "reaction_size")
+
+
+def start_of(family: str, seed: int, folder: Path) -> Path:
+    """Return the policy that the runs of a seed start from, made unless it is there."""
+    while (missing := missing_start(family, seed, folder)) is not None:
+        make_start(missing, folder)
+    return StartOf(family, seed).path(folder)
+
+
+def arguments_of(family: str, arm: str, options: argparse.Namespace) -> list[str]:
+    """Return the overrides of a run, but for its seed, its policy and its folder."""
+    often = (f"trainer.test_freq={options.every}", f"trainer.save_freq={options.every}")
+    env = (f"env.id=benchmarks.fork_credit.envs:fork-credit/{family}-v0", *FAMILIES[family].common, RATES[family])
+    credit = []
+    if (control := ARMS[arm]) is not None:
+        credit = [f"algorithm.reaction_credit.weight={options.weight:g}"]
+        credit += [f"algorithm.reaction_credit.control={control}"] * (control != "none")
+    length = f"trainer.total_iterations={options.iterations}"
+    return [*SETTINGS, *env, *often, length, *credit, *options.overrides]
+
+
+def row_of(family: str, arm: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Return what a run has measured so far: its curve, of ``[sampled tokens, score]``, and its users' moves."""
+    curve, tokens, reported = list[list[float]](), 0, {name: list[float]() for name in REPORTED}
+    for _, metrics in read_jsonl(folder / METRICS_FILE):
+        tokens += int(metrics.get("perf/sampled_tokens", 0))
+        if "val/reward" in metrics:
+            curve.append([tokens, round(metrics["val/reward"], 4)])
+        for name, values in reported.items():
+            if f"actor/{name}" in metrics:
+                values.append(round(metrics[f"actor/{name}"], 4))
+    row: dict[str, Any] = {"family": family, "arm": arm, "seed": seed, "curve": curve}
+    return {**row, "tokens": tokens_to(row) if curve else None, **reported}
+
+
+def run(family: str, arm: str, seed: int, options: argparse.Namespace) -> None:
+    """Make a run, or the rest of it, and save its line of the results."""
+    folder = options.folder / f"{family}-{arm}-{seed}"
+    command = [sys.executable, "-m", "trainers.ppo", f"trainer.seed={seed}", f"trainer.default_local_dir={folder}"]
+    command += [f"model.path={start_of(family, seed, options.starts)}", *arguments_of(family, arm, options)]
+    try:
+        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    finally:  # what an interrupted run has measured is there, too
+        if (folder / METRICS_FILE).exists():
+            settings = {"weight": options.weight, "overrides": options.overrides}
+            save(row_of(family, arm, seed, folder) | settings, options.results)
+
+
+def save(row: dict[str, Any], path: Path) -> None:
+    """Put a run's line into the results, in the place of its last one."""
+    key = ("family", "arm", "seed")
+    others = [other for other in saved(path) if any(other[name] != row[name] for name in key)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text("".join(f"{json.dumps(line)}\n" for line in [*others, row]))
+    unfinished.replace(path)
+
+
+def report(rows: Sequence[dict[str, Any]]) -> None:
+    """Print a line for each run."""
+    print("environment   arm       seed  tokens to 90 %  score           sign test (first and last iteration)")
+    for row in sorted(rows, key=lambda row: (row["family"], list(ARMS).index(row["arm"]), row["seed"])):
+        if not row["curve"]:
+            continue
+        tokens = "-" if row["tokens"] is None else f"{row['tokens']:,.0f}"
+        share, low, high = (row[name] for name in REPORTED[:3])
+        signs = (f"{share[at]:.2f} ({low[at]:.2f} to {high[at]:.2f})" for at in (0, -1) if share)
+        print(
+            f"{row['family']:<12}  {row['arm']:<8}  {row['seed']:>4}  {tokens:>14}  {row['curve'][0][1]:+.2f} -> "
+            f"{row['curve'][-1][1]:+.2f}  {', '.join(signs)}"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, write the results, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names: dict[str, Any] = {"type": lambda text: text.split(","), "metavar": "NAME,..."}
+    parser.add_argument("--families", default=list(RATES), **names)
+    parser.add_argument("--arms", default=list(ARMS), **names)
+    parser.add_argument("--seeds", type=lambda text: [*map(int, text.split(","))], default=[0, 1, 2], metavar="0,1,2")
+    parser.add_argument("--weight", type=float, default=0.5, help="algorithm.reaction_credit.weight")
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--every", type=int, default=5, help="iterations between validations")
+    parser.add_argument("--starts", type=Path, default=Path("outputs/fork_credit"), help="policies to start from")
+    parser.add_argument("--folder", type=Path, default=Path("outputs/reaction_credit"))
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/reaction_credit.jsonl"))
+    parser.add_argument("--report", action="store_true", help="print the results that are there")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    options = parser.parse_args(arguments)
+    for name, known in (("families", RATES), ("arms", ARMS)):
+        if unknown := set(getattr(options, name)) - set(known):
+            parser.error(f"--{name}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if not options.report:
+        for seed in options.seeds:
+            for family in options.families:
+                for arm in options.arms:
+                    run(family, arm, seed, options)
+    report(saved(options.results))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,133 @@
+"""A teacher that a server holds: both servers' answers, broken connections, and answers that are none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import web
+from trajectories import in_contexts, trajectory_of, turns_of
+
+from trainers.engines import teacher
+from trainers.engines.base import EngineError
+from trainers.engines.teacher import ServedTeacher
+from trainers.trajectory import Trajectory
+
+Answer = Callable[[list[int]], Any]
+
+
+def score(prompt: list[int], place: int) -> float:
+    """Return a number that depends on all tokens up to a place."""
+    return -sum((i + 1) * token for i, token in enumerate(prompt[: place + 1])) / 1000
+
+
+def of_vllm(prompt: list[int]) -> Any:
+    others = {"-1": {"logprob": -0.01, "rank": 1}}
+    entries = [None, *({**others, str(t): {"logprob": score(prompt, i)}} for i, t in enumerate(prompt) if i)]
+    return {"choices": [{"prompt_logprobs": entries}]}
+
+
+def of_sglang(prompt: list[int]) -> Any:
+    rows = [[None if not i else score(prompt, i), token, None] for i, token in enumerate(prompt)]
+    return {"meta_info": {"input_token_logprobs": rows}}
+
+
+@contextmanager
+def server(kind: str, answer: Answer, broken: int = 0) -> Iterator[tuple[str, list[Any]]]:
+    """Serve in a thread; the first ``broken`` requests get no answer. Yields the address, and what was asked."""
+    asked: list[Any] = []
+    left = [broken]
+
+    async def handle(request: web.Request) -> web.Response:
+        if left[0]:
+            left[0] -= 1
+            assert request.transport is not None
+            request.transport.close()
+            return web.Response()
+        if request.path == "/get_model_info" and kind == "sglang":
+            return web.json_response({"model_path": "m"})
+        if request.path == "/v1/models" and kind == "vllm":
+            return web.json_response({"data": [{"id": "m"}]})
+        if request.path == {"sglang": "/generate", "vllm": "/v1/completions"}.get(kind):
+            body = await request.json()
+            asked.append(body)
+            result = answer(body["prompt" if kind == "vllm" else "input_ids"])
+            return result if isinstance(result, web.Response) else web.json_response(result)
+        return web.json_response({"error": "none"}, status=404)
+
+    loop, started, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    address: list[str] = []
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        address.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        started.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    started.wait()
+    try:
+        yield address[0], asked
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+def episodes() -> list[Trajectory]:
+    turns, starts = in_contexts([(0, 3, 2), (1, 2, 2), (0, 1, 3)])
+    several = trajectory_of(turns, token_ids=np.arange(len(turns)) * 3 + 1, segment_starts=np.array(starts, np.int32))
+    return [several, trajectory_of(turns_of((4, 2), tail=3)), trajectory_of([])]
+
+
+@pytest.mark.parametrize(("kind", "answer"), [("vllm", of_vllm), ("sglang", of_sglang)])
+def test_tokens_are_scored_in_their_contexts(kind: str, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teacher, "_WAIT_S", 0.0)
+    with server(kind, answer, broken=2) as (address, asked):
+        served = ServedTeacher(address)
+        served.meet()
+        asked.clear()
+        results = served.logprobs(episodes())
+    for item, got in zip(episodes(), results, strict=True):
+        expected = []
+        for place in item.actions:
+            part = next(part for part in item.segments() if part.start <= place < part.stop)
+            expected.append(score(item.token_ids[part].tolist(), place - part.start))
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+    name = "prompt" if kind == "vllm" else "input_ids"
+    assert sorted(len(body[name]) for body in asked) == [4, 6, 9]  # up to the last action token alone
+    temperatures = {body.get("sampling_params", body)["temperature"] for body in asked}
+    assert temperatures == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "problem"),
+    [
+        ("vllm", lambda prompt: {"choices": [{"prompt_logprobs": None}]}, "gave no log-probability for each token"),
+        ("vllm", lambda prompt: of_vllm(prompt[:-1]), "gave no log-probability for each token"),
+        ("sglang", lambda prompt: of_sglang(prompt[::-1]), "gave no log-probability for each token"),
+        ("sglang", lambda prompt: web.json_response({"error": "too long"}, status=400), r"answers 400 \(too long\)"),
+        ("other", of_vllm, "is neither vLLM nor SGLang"),
+    ],
+)
+def test_answers_without_scores_are_refused(kind: str, answer: Answer, problem: str) -> None:
+    with server(kind, answer) as (address, _), pytest.raises(EngineError, match=problem):
+        ServedTeacher(address).meet()
+
+
+def test_no_server_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teacher, "_WAIT_S", 0.0)
+    with pytest.raises(EngineError, match="the teacher does not answer: GET http://127.0.0.1:9/get_model_info"):
+        ServedTeacher("http://127.0.0.1:9").meet()

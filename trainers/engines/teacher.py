@@ -1,0 +1,152 @@
+"""A teacher that a server holds: the log-probabilities of given tokens, from vLLM or SGLang.
+
+Both give the log-probability of each token of a prompt, at temperature 1 and over the whole vocabulary: vLLM as
+``prompt_logprobs`` of ``/v1/completions``, SGLang as ``input_token_logprobs`` of ``/generate``. Prompts are token ids,
+so nothing is tokenised again. The weights are the server's own and never updated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from textenvs.text import excerpt
+from trainers.engines.base import EngineError
+from trainers.engines.server import Client, UnreachableError, error_text
+from trainers.trajectory import Trajectory
+
+_TRIES, _WAIT_S = 3, 2.0  # of a request that no answer came to, and between them
+_AT_ONCE = 32  # requests; a server batches them
+
+
+class ServedTeacher:
+    """A model at ``address`` that scores tokens; its methods block, and are for a thread without an event loop.
+
+    With the key of ``VLLM_API_KEY`` or ``SGLANG_API_KEY``, where the server has one. ImportError: aiohttp is missing.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._kind: Literal["vllm", "sglang"] | None = None
+        self._model = ""
+
+    def meet(self) -> None:
+        """Ask the server what it is, and try it with a few tokens; EngineError: it cannot score, or does not answer."""
+        asyncio.run(self._score([np.array([0, 1, 2], np.int32)]))
+
+    def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
+        """Return the log-probabilities of the action tokens, in the order of time: float32 ``[n_e]`` a trajectory.
+
+        EngineError: no answer after several tries, or one that cannot be read.
+        """
+        prompts = []
+        for item in trajectories:
+            for part in item.segments():
+                last = np.flatnonzero(item.action_mask[part])
+                prompts.append(item.token_ids[part][: int(last[-1]) + 1 if last.size else 0])
+        scored = iter(asyncio.run(self._score(prompts)))
+        results = []
+        for item in trajectories:
+            scores = np.zeros(len(item.token_ids), np.float32)
+            for part in item.segments():
+                own = next(scored)
+                scores[part.start : part.start + len(own)] = own
+            results.append(scores[item.actions])
+        return results
+
+    async def _score(self, prompts: Sequence[NDArray[np.int32]]) -> list[NDArray[np.float64]]:
+        """Return the log-probability of each token of each prompt, 0 for the first, which nothing predicts."""
+        places = asyncio.Semaphore(_AT_ONCE)
+        async with self._client() as client:
+            if self._kind is None:
+                self._kind, self._model = await self._described(client)
+
+            async def score(prompt: NDArray[np.int32]) -> NDArray[np.float64]:
+                if not len(prompt):
+                    return np.zeros(0)
+                async with places:
+                    return await self._ask(client, prompt.tolist())
+
+            return await asyncio.gather(*map(score, prompts))
+
+    @contextlib.asynccontextmanager
+    async def _client(self) -> AsyncIterator[Client]:
+        key = os.environ.get("VLLM_API_KEY") or os.environ.get("SGLANG_API_KEY")
+        client = Client(self.address, key, extra="vllm")
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def _described(self, client: Client) -> tuple[Literal["vllm", "sglang"], str]:
+        """Return the kind of the server, and its model's name."""
+        answer = await self._tried(client, "GET", "/get_model_info")
+        if answer.status == 200 and isinstance(answer.body, dict) and "model_path" in answer.body:
+            return "sglang", str(answer.body["model_path"])
+        answer = await self._tried(client, "GET", "/v1/models")
+        try:
+            return "vllm", str(answer.body["data"][0]["id"])
+        except (IndexError, KeyError, TypeError):
+            raise EngineError(
+                f"the teacher at {self.address} is neither vLLM nor SGLang: /v1/models answers {answer.status} "
+                f"({error_text(answer.body)})"
+            ) from None
+
+    async def _tried(self, client: Client, method: str, path: str, body: Any = None) -> Any:
+        for number in range(_TRIES):
+            try:
+                return await client.request(method, path, body)
+            except UnreachableError as error:
+                if number + 1 == _TRIES:
+                    raise EngineError(f"the teacher does not answer: {error}") from error
+                await asyncio.sleep(_WAIT_S)
+        raise AssertionError("unreachable")
+
+    async def _ask(self, client: Client, prompt: list[int]) -> NDArray[np.float64]:
+        if self._kind == "sglang":
+            sampling = {"max_new_tokens": 1, "temperature": 1.0}
+            path, body = "/generate", {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
+            body["logprob_start_len"] = 0
+        else:
+            path, body = "/v1/completions", {"model": self._model, "prompt": prompt, "max_tokens": 1}
+            body |= {"temperature": 1.0, "prompt_logprobs": 1}
+        answer = await self._tried(client, "POST", path, body)
+        if answer.status != 200:
+            raise EngineError(
+                f"the teacher at {self.address} refuses {len(prompt)} tokens: {path} answers {answer.status} "
+                f"({error_text(answer.body)})"
+            )
+        try:
+            scores = _of_sglang(answer.body, prompt) if self._kind == "sglang" else _of_vllm(answer.body, prompt)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            raise EngineError(
+                f"the teacher at {self.address} gave no log-probability for each token: {excerpt(str(answer.body))}"
+            ) from None
+        return np.array([0.0, *scores])
+
+
+def _of_vllm(body: Any, prompt: Sequence[int]) -> list[float]:
+    entries = body["choices"][0]["prompt_logprobs"]
+    return _finite([entry[str(token)]["logprob"] for entry, token in zip(entries[1:], prompt[1:], strict=True)])
+
+
+def _of_sglang(body: Any, prompt: Sequence[int]) -> list[float]:
+    entries = body["meta_info"]["input_token_logprobs"]
+    if [entry[1] for entry in entries] != list(prompt):
+        raise ValueError("other tokens")
+    return _finite([entry[0] for entry in entries[1:]])
+
+
+def _finite(scores: Sequence[Any]) -> list[float]:
+    """Return the scores as numbers; ``ValueError``: one is not finite, so it is no number to learn from."""
+    numbers = [float(score) for score in scores]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError("a log-probability that is not finite")
+    return numbers
