@@ -247,7 +247,7 @@ class Update:
                 model = "reference" if section.teacher == "reference" else "actor"
             served = self.served_teacher
             scores = _flat(learner.logprobs(shown, model=model) if served is None else served.logprobs(shown))
-        taught = taught_tokens(episodes, privileged=privileged)
+        taught = taught_tokens(episodes, privileged=privileged) & ~np.isnan(scores)  # NaN: too long for a server
         ratios = log_ratios(columns["old_logprobs"], scores, taught)
         metrics |= distillation_metrics(section, ratios, taught)
         return distilled(section, ratios, action_offsets(episodes))

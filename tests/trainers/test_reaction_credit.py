@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,20 @@ from trajectories import trajectory_of
 
 from textenvs.messages import assistant, user
 from textenvs.users.moves import METRIC, MOVES
-from trainers.config.reward_model import MoveJudgeSection
-from trainers.rewards import BackendError, ScoringRequest
+from trainers.builders.reward_model import _namer
+from trainers.config.reward_model import MoveJudgeSection, RewardModelSection
+from trainers.rewards import (
+    BackendError,
+    OutageError,
+    RewardService,
+    ScoringRequest,
+    Traits,
+    UngradableError,
+    UnscoredError,
+)
 from trainers.rewards.backends.moves import MoveBackend
 from trainers.rollout.batch import roots_and_forks
+from trainers.rollout.rewards import TurnContext
 from trainers.trajectory import from_table, read_table, to_table
 from trainers.update import estimate
 
@@ -81,14 +92,49 @@ async def test_judge_names_the_last_move() -> None:
         judge = MoveBackend(MoveJudgeSection(model="m", base_url=service.url))
         move, error = await judge.score([ScoringRequest(TALK), silent])
         assert move == MOVES.index("reveals")
-        assert isinstance(error, BackendError)
+        assert isinstance(error, UngradableError)
         assert len(service.requests) == 1, "where the user says nothing, nothing is asked"
         asked = service.requests[0]["messages"]
         assert all(move in asked[0]["content"] for move in MOVES)
         assert "For how many?" not in asked[-1]["content"]
         service.script(*[{"reasons": "r", "move": "sulks"}] * 2)
         (error,) = await judge.score([ScoringRequest((*TALK, user("Two.")))])
-        assert isinstance(error, BackendError)
+        assert isinstance(error, UngradableError)
+
+
+class Fails:
+    """Answers each request with an error."""
+
+    traits = Traits(probe_s=0.001)
+
+    def __init__(self, error: BackendError) -> None:
+        self._error = error
+
+    async def score(self, requests: Sequence[ScoringRequest]) -> list[BackendError]:
+        return [self._error] * len(requests)
+
+    async def healthy(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "error", [UngradableError("too long"), BackendError("the budget is spent", final=True), OutageError("down")]
+)
+async def test_move_that_cannot_be_named_is_none(error: BackendError) -> None:
+    so_far = TurnContext("e", "g", "t", "s", TALK[:3], TALK[:3], TALK[1:2], "When?", 0.0, {}, False, None)
+    section = RewardModelSection(retries=0)
+    async with RewardService({"mover": Fails(error)}, {"mover": section}) as service:
+        pending = _namer("mover", service)(so_far, 0)
+        assert pending is not None
+        if isinstance(error, UngradableError):
+            assert await pending == {}, "neither a move nor a reward"
+        else:
+            with pytest.raises(UnscoredError):
+                await pending
+        assert service.stats()["mover/unscored"] == 1.0
 
 
 def test_judge_of_moves_rewards_nothing(tmp_path: Path) -> None:

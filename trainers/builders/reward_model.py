@@ -32,13 +32,13 @@ from ..config.reward_model import (
 from ..config.schema import PPOConfig
 from ..learner import Learner
 from ..models.policy import resolve_device
-from ..rewards import BackendError, RewardBackend, RewardService, ScoringRequest, reward_of
+from ..rewards import BackendError, RewardBackend, RewardService, ScoringRequest, UnscoredError, reward_of
 from ..rewards.backends.classifier import ClassifierPool, LocalWorker, Worker, WorkerLostError, classifier_problems
 from ..rewards.backends.conversation import PROBE
 from ..rewards.backends.judge import JudgeBackend
 from ..rewards.backends.moves import MoveBackend
 from ..rewards.backends.pooling import PoolingBackend, pooling_problems
-from ..rollout.rewards import NamedMove, Score, TurnContext
+from ..rollout.rewards import Earned, NamedMove, Score, TurnContext
 from ..section import Problems
 from . import SetupError, setup_errors
 from .collection import check_name, lookahead_of, task_finder
@@ -260,12 +260,20 @@ def _score(
 
 
 def _namer(name: str, service: RewardService) -> Score:
-    """Return the moves that a model names, of the turns of training that a message of the user's answers."""
+    """Return the moves that a model names, of the turns of training that a message of the user's answers.
 
-    async def named(number: Awaitable[float]) -> NamedMove:
-        return NamedMove(move_numbered(await number))
+    A message whose move cannot be named is a turn without a move, counted as ``unscored``; an outage is an error.
+    """
 
-    def score(so_far: TurnContext, turn: int) -> Awaitable[NamedMove] | None:
+    async def named(number: Awaitable[float]) -> Earned:
+        try:
+            return NamedMove(move_numbered(await number))
+        except UnscoredError as error:
+            if error.cause != "ungradable":
+                raise
+            return {}  # neither a move nor a reward
+
+    def score(so_far: TurnContext, turn: int) -> Awaitable[Earned] | None:
         if not so_far.training or so_far.messages[-1]["role"] != "user":
             return None
         return named(service.score(name, ScoringRequest(so_far.messages, data_source=so_far.data_source)))

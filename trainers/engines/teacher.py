@@ -36,14 +36,27 @@ class ServedTeacher:
         self.address = address
         self._kind: Literal["vllm", "sglang"] | None = None
         self._model = ""
+        self._limit: int | None = None  # of a prompt's tokens and the one that it must generate
 
-    def meet(self) -> None:
-        """Ask the server what it is, and try it with a few tokens; EngineError: it cannot score, or does not answer."""
+    def meet(self, max_context: int) -> None:
+        """Ask the server what it is, and try it with a few tokens.
+
+        EngineError: it cannot score, does not answer, or takes less than ``max_context`` tokens and one that it must
+        generate.
+        """
         asyncio.run(self._score([np.array([0, 1, 2], np.int32)]))
+        if self._limit is not None and self._limit < max_context + 1:
+            option = "--context-length" if self._kind == "sglang" else "--max-model-len"
+            raise EngineError(
+                f"the teacher at {self.address} takes {self._limit} tokens, and engine.max_context={max_context} needs "
+                f"{max_context + 1}, because a server generates one behind those that it scores; start it with a "
+                f"larger {option}, or lower engine.max_context"
+            )
 
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.float32]]:
         """Return the log-probabilities of the action tokens, in the order of time: float32 ``[n_e]`` a trajectory.
 
+        NaN in a context that is longer than the server takes: one with a privileged text may be.
         EngineError: no answer after several tries, or one that cannot be read.
         """
         prompts = []
@@ -62,15 +75,20 @@ class ServedTeacher:
         return results
 
     async def _score(self, prompts: Sequence[NDArray[np.int32]]) -> list[NDArray[np.float64]]:
-        """Return the log-probability of each token of each prompt, 0 for the first, which nothing predicts."""
+        """Return the log-probability of each token of each prompt, 0 for the first, which nothing predicts.
+
+        All are NaN for a prompt that is too long for the server.
+        """
         places = asyncio.Semaphore(_AT_ONCE)
         async with self._client() as client:
             if self._kind is None:
-                self._kind, self._model = await self._described(client)
+                self._kind, self._model, self._limit = await self._described(client)
 
             async def score(prompt: NDArray[np.int32]) -> NDArray[np.float64]:
                 if not len(prompt):
                     return np.zeros(0)
+                if self._limit is not None and len(prompt) >= self._limit:
+                    return np.full(len(prompt), np.nan)
                 async with places:
                     return await self._ask(client, prompt.tolist())
 
@@ -85,19 +103,29 @@ class ServedTeacher:
         finally:
             await client.close()
 
-    async def _described(self, client: Client) -> tuple[Literal["vllm", "sglang"], str]:
-        """Return the kind of the server, and its model's name."""
+    async def _described(self, client: Client) -> tuple[Literal["vllm", "sglang"], str, int | None]:
+        """Return the kind of the server, its model's name, and the most tokens of a request, where it says so."""
         answer = await self._tried(client, "GET", "/get_model_info")
         if answer.status == 200 and isinstance(answer.body, dict) and "model_path" in answer.body:
-            return "sglang", str(answer.body["model_path"])
+            return "sglang", str(answer.body["model_path"]), await self._limit_of_sglang(client)
         answer = await self._tried(client, "GET", "/v1/models")
         try:
-            return "vllm", str(answer.body["data"][0]["id"])
-        except (IndexError, KeyError, TypeError):
+            model = answer.body["data"][0]
+            return "vllm", str(model["id"]), _count(model.get("max_model_len"))
+        except (AttributeError, IndexError, KeyError, TypeError):
             raise EngineError(
                 f"the teacher at {self.address} is neither vLLM nor SGLang: /v1/models answers {answer.status} "
                 f"({error_text(answer.body)})"
             ) from None
+
+    async def _limit_of_sglang(self, client: Client) -> int | None:
+        for path in ("/server_info", "/get_server_info"):  # older servers have the second
+            answer = await self._tried(client, "GET", path)
+            if answer.status == 200 and isinstance(answer.body, dict):
+                # A prompt is below either.
+                names = ("max_req_input_len", "context_length")
+                return min(filter(None, (_count(answer.body.get(name)) for name in names)), default=None)
+        return None
 
     async def _tried(self, client: Client, method: str, path: str, body: Any = None) -> Any:
         for number in range(_TRIES):
@@ -130,6 +158,10 @@ class ServedTeacher:
                 f"the teacher at {self.address} gave no log-probability for each token: {excerpt(str(answer.body))}"
             ) from None
         return np.array([0.0, *scores])
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _of_vllm(body: Any, prompt: Sequence[int]) -> list[float]:

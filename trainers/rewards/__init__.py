@@ -8,6 +8,7 @@ from .service import (
     RewardService,
     ScoringRequest,
     Traits,
+    UngradableError,
     UnscoredError,
     reward_of,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "ScoreError",
     "ScoringRequest",
     "Traits",
+    "UngradableError",
     "UnscoredError",
     "reward_of",
 ]

@@ -148,8 +148,15 @@ class OutageError(BackendError):
     """The backend is unavailable; the requests are not at fault, and are sent again once it is healthy."""
 
 
+class UngradableError(BackendError):
+    """This request alone can have no score, however often it is sent; others may have one."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, final=True)
+
+
 class UnscoredError(Exception):
-    """A request has no score; ``cause`` is ``failed``, ``nonsense``, ``unavailable`` or ``closed``."""
+    """A request has no score; ``cause`` is ``failed``, ``ungradable``, ``nonsense``, ``unavailable`` or ``closed``."""
 
     def __init__(self, message: str, cause: str) -> None:
         super().__init__(message)
@@ -441,7 +448,7 @@ class _Model:
             await asyncio.sleep(self._traits.probe_s)
         pending.failures += 1
         if getattr(error, "final", False):
-            self._give_up(pending, str(error), "failed")
+            self._give_up(pending, str(error), "ungradable" if isinstance(error, UngradableError) else "failed")
         elif pending.failures > self._options.retries:
             self._give_up(pending, f"{_describe(error)} (tried {pending.failures} times)", "failed")
         else:

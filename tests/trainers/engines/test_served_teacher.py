@@ -38,8 +38,11 @@ def of_sglang(prompt: list[int]) -> Any:
 
 
 @contextmanager
-def server(kind: str, answer: Answer, broken: int = 0) -> Iterator[tuple[str, list[Any]]]:
-    """Serve in a thread; the first ``broken`` requests get no answer. Yields the address, and what was asked."""
+def server(kind: str, answer: Answer, broken: int = 0, limit: int = 100) -> Iterator[tuple[str, list[Any]]]:
+    """Serve in a thread; the first ``broken`` requests get no answer. Yields the address, and what was asked.
+
+    A prompt and the token that it generates are at most ``limit`` tokens.
+    """
     asked: list[Any] = []
     left = [broken]
 
@@ -52,11 +55,16 @@ def server(kind: str, answer: Answer, broken: int = 0) -> Iterator[tuple[str, li
         if request.path == "/get_model_info" and kind == "sglang":
             return web.json_response({"model_path": "m"})
         if request.path == "/v1/models" and kind == "vllm":
-            return web.json_response({"data": [{"id": "m"}]})
+            return web.json_response({"data": [{"id": "m", "max_model_len": limit}]})
+        if request.path == "/get_server_info" and kind == "sglang":
+            return web.json_response({"context_length": limit + 5, "max_req_input_len": limit})
         if request.path == {"sglang": "/generate", "vllm": "/v1/completions"}.get(kind):
             body = await request.json()
             asked.append(body)
-            result = answer(body["prompt" if kind == "vllm" else "input_ids"])
+            prompt = body["prompt" if kind == "vllm" else "input_ids"]
+            if len(prompt) + 1 > limit:
+                return web.json_response({"error": "too long"}, status=400)
+            result = answer(prompt)
             return result if isinstance(result, web.Response) else web.json_response(result)
         return web.json_response({"error": "none"}, status=404)
 
@@ -97,7 +105,7 @@ def test_tokens_are_scored_in_their_contexts(kind: str, answer: Answer, monkeypa
     monkeypatch.setattr(teacher, "_WAIT_S", 0.0)
     with server(kind, answer, broken=2) as (address, asked):
         served = ServedTeacher(address)
-        served.meet()
+        served.meet(99)
         asked.clear()
         results = served.logprobs(episodes())
     for item, got in zip(episodes(), results, strict=True):
@@ -124,10 +132,29 @@ def test_tokens_are_scored_in_their_contexts(kind: str, answer: Answer, monkeypa
 )
 def test_answers_without_scores_are_refused(kind: str, answer: Answer, problem: str) -> None:
     with server(kind, answer) as (address, _), pytest.raises(EngineError, match=problem):
-        ServedTeacher(address).meet()
+        ServedTeacher(address).meet(99)
 
 
 def test_no_server_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teacher, "_WAIT_S", 0.0)
     with pytest.raises(EngineError, match="the teacher does not answer: GET http://127.0.0.1:9/get_model_info"):
-        ServedTeacher("http://127.0.0.1:9").meet()
+        ServedTeacher("http://127.0.0.1:9").meet(99)
+
+
+@pytest.mark.parametrize(("kind", "answer"), [("vllm", of_vllm), ("sglang", of_sglang)])
+def test_context_that_a_server_does_not_take_has_no_scores(kind: str, answer: Answer) -> None:
+    with server(kind, answer, limit=9) as (address, asked):
+        served = ServedTeacher(address)
+        served.meet(8)
+        with pytest.raises(EngineError, match=r"takes 9 tokens, and engine.max_context=9 needs 10"):
+            served.meet(9)
+        asked.clear()
+        results = served.logprobs(episodes())
+    name = "prompt" if kind == "vllm" else "input_ids"
+    assert sorted(len(body[name]) for body in asked) == [4, 6]  # without the one of 9
+    for item, got in zip(episodes(), results, strict=True):
+        long = [
+            part for part in item.segments() if part.start + 9 <= item.actions[-1] + 1 and part.stop - part.start >= 9
+        ]
+        expected = [any(part.start <= place < part.stop for part in long) for place in item.actions]
+        assert np.isnan(got).tolist() == expected

@@ -79,7 +79,7 @@ async def test_repeated_prose_leaves_its_request_unscored(prose: Any) -> None:
         good, error = await score_all(judge_of(service), ScoringRequest(TALK), bad)
         assert good == 0.5
         assert isinstance(error, UnscoredError)
-        assert error.cause == "failed"
+        assert error.cause == "ungradable"
         about_bad = [body for body in service.requests if "BAD" in body["messages"][-1]["content"]]
         assert len(about_bad) == 2, "once, and once more"
         assert "could not be used" in about_bad[1]["messages"][0]["content"]

@@ -23,7 +23,7 @@ from textenvs.env import EnvironmentFailure
 from textenvs.judges.llm import LLMJudge, conversation_data
 
 from ...config.reward_model import AskedModelSection, JudgeSection
-from ..service import BackendError, OutageError, ScoringRequest, Traits
+from ..service import BackendError, OutageError, ScoringRequest, Traits, UngradableError
 from .conversation import replies
 
 #: The named rubrics.
@@ -64,7 +64,7 @@ class AskingBackend(ABC):
             return error
         except EnvironmentFailure as error:
             if isinstance(error.__cause__, InvalidReply | PromptTooLong):
-                return BackendError(f"the judge gave no verdict: {error}", final=True)
+                return UngradableError(f"the judge gave no verdict: {error}")
             return OutageError(f"the judge could not be asked: {error}")
         except (BudgetExceeded, CacheError, ValueError) as error:  # none of these is temporary
             return BackendError(f"{type(error).__name__}: {error}", final=True)

@@ -12,7 +12,7 @@ from textenvs.judges.llm import LLMJudge, conversation_data
 from textenvs.users.moves import MEANING, MOVES, Move
 
 from ...config.reward_model import MoveJudgeSection
-from ..service import BackendError, ScoringRequest
+from ..service import ScoringRequest, UngradableError
 from .judge import AskingBackend, spec_of, traits_of
 
 _INSTRUCTIONS = "\n".join(
@@ -51,6 +51,6 @@ class MoveBackend(AskingBackend):
         roles = [message["role"] for message in request.messages]
         end = next((place for place in reversed(range(1, len(roles))) if roles[place] == "user"), 0)
         if "assistant" not in roles[:end]:
-            raise BackendError("no message of the user's answers the assistant, so it has no move", final=True)
+            raise UngradableError("no message of the user's answers the assistant, so it has no move")
         verdict = await self._judge.judge({"conversation": conversation_data(request.messages[: end + 1])})
         return float(MOVES.index(verdict.move))
