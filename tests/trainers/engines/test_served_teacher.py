@@ -142,7 +142,7 @@ def test_no_server_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(("kind", "answer"), [("vllm", of_vllm), ("sglang", of_sglang)])
-def test_context_that_a_server_does_not_take_has_no_scores(kind: str, answer: Answer) -> None:
+def test_too_long_context_has_no_scores(kind: str, answer: Answer) -> None:
     with server(kind, answer, limit=9) as (address, asked):
         served = ServedTeacher(address)
         served.meet(8)
@@ -153,8 +153,9 @@ def test_context_that_a_server_does_not_take_has_no_scores(kind: str, answer: An
     name = "prompt" if kind == "vllm" else "input_ids"
     assert sorted(len(body[name]) for body in asked) == [4, 6]  # without the one of 9
     for item, got in zip(episodes(), results, strict=True):
-        long = [
-            part for part in item.segments() if part.start + 9 <= item.actions[-1] + 1 and part.stop - part.start >= 9
-        ]
-        expected = [any(part.start <= place < part.stop for part in long) for place in item.actions]
+        expected = []
+        for place in item.actions:
+            (part,) = (part for part in item.segments() if part.start <= place < part.stop)
+            last = max(action for action in item.actions if part.start <= action < part.stop)
+            expected.append(last + 1 - part.start >= 9)
         assert np.isnan(got).tolist() == expected
