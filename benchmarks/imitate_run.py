@@ -14,9 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.learning import START
 from textenvs.evaluate.records import SUMMARY
-
-from .learning import START
 
 #: 3 iterations are 384 episodes: enough to imitate, too few for PPO to change the policy much. The short warm start
 #: leaves much to learn.

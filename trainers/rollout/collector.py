@@ -174,8 +174,8 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
             version = self._scheduler.training_version
             if (groups := self._scheduler.take()) is not None:
                 break
-            self._note_dropped()  # those without a difference, where no group of a batch had one
-            self._pump()
+            if self._note_dropped():  # those without a difference, where no group of a batch had one
+                self._pump()
             await self._changed.wait()
         withdrawn = set(self._scheduler.withdrawn())
         for task, ticket in self._episodes.items():
@@ -225,12 +225,15 @@ class Collector(contextlib.AbstractAsyncContextManager["Collector"]):
         """Episodes of the next batch that have ended, of about ``groups_per_batch * n``."""
         return self._scheduler.collected
 
-    def _note_dropped(self) -> None:
-        for number, reason, siblings in self._scheduler.dropped():
+    def _note_dropped(self) -> bool:
+        """Tell the parts that count groups which were dropped since; return whether there were any."""
+        dropped = list(self._scheduler.dropped())
+        for number, reason, siblings in dropped:
             if reason in ("zero_variance", "low_variance"):
                 self._length_bias.forget(number)
             if self._curriculum is not None:
                 self._curriculum.drop(number, siblings, unplayed=reason == "surplus")
+        return bool(dropped)
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Give the engine new weights: the update for the oldest batch taken. Waits for evaluations that run.

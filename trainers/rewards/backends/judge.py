@@ -85,15 +85,14 @@ class JudgeBackend(AskingBackend):
     """
 
     def __init__(self, options: JudgeSection) -> None:
-        spec = spec_of(options)
         if not options.low < options.high:
             raise ValueError(f"low ({options.low}) must be below high ({options.high})")
+        text, spec = _rubric(options.rubric), spec_of(options)
         if options.votes > 1 and spec.temperature == 0:
             raise ValueError(
                 f"{options.votes} votes at a temperature of 0 are one; raise the judge's temperature, or votes=1"
             )
         self._options = options
-        text = _rubric(options.rubric)
         self.needs_reference = '"reference"' in text
         self._judge = LLMJudge(
             spec,
