@@ -15,13 +15,13 @@ It does no I/O and reads no clock; :mod:`.server` is the HTTP server around it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..messages import Messages, has_images
 from ..text import plural, quoted
-from .model_call import MessageKey, ModelCall, ModelReply, RequestError, message_key
+from .contexts import Contexts, difference
+from .model_call import ModelCall, ModelReply, RequestError, message_key
 
 _State = Literal["waiting", "current", "answered"]
 #: Answered calls with an idempotency key that are kept, for clients that ask again: calls at the same time each do.
@@ -79,16 +79,6 @@ class _Open:
 
 
 @dataclass
-class _Context:
-    """A conversation: whose it is, its tools, keys of the messages so far, and sizes after replies."""
-
-    role: str
-    tools: str
-    seen: tuple[MessageKey, ...] = ()
-    replies: tuple[int, ...] = ()
-
-
-@dataclass
 class Session:
     """The calls and contexts of one program.
 
@@ -112,7 +102,7 @@ class Session:
     _kept: dict[int, _Open] = field(default_factory=dict)  # answered calls with an idempotency key, without messages
     _arrived: int = 0
     _current: Observation | None = None
-    _contexts: list[_Context] = field(default_factory=list)
+    _contexts: Contexts = field(default_factory=Contexts)
 
     # ------------------------------------------------------------------ the client's side
 
@@ -254,9 +244,7 @@ class Session:
         if current is None or self.ended:
             raise RuntimeError("no call of this session waits for a reply")
         self._current = None
-        context = self._contexts[current.context]
-        context.seen = (*current.call.message_keys, message_key(reply.message))
-        context.replies = (*context.replies, len(context.seen))
+        self._contexts.extend(current.context, (*current.call.message_keys, message_key(reply.message)))
         for ticket, earlier in list(self._open.items()):
             # Its client goes on, if the call that is answered came later, and does not call again.
             if earlier.state == "answered" and not earlier.connected and earlier.arrivals <= current.ticket:
@@ -279,60 +267,15 @@ class Session:
     # ------------------------------------------------------------------ contexts
 
     def _placed(self, ticket: int, call: ModelCall) -> Observation:
-        keys, tools = call.message_keys, call.tools_key
-        own = [place for place, context in enumerate(self._contexts) if context.role == call.role]
-        longest = max(
-            (place for place in own if _extends(keys, tools, call.messages, self._contexts[place])),
-            key=lambda place: len(self._contexts[place].seen),
-            default=None,
-        )
-        if longest is not None:
-            return Observation(ticket, call, longest, False, call.messages[len(self._contexts[longest].seen) :])
-        if self.max_contexts is not None and len(self._contexts) >= self.max_contexts:
-            if not own:
-                raise TooManyContexts(f"it is the first one of the role {call.role}")
-            raise TooManyContexts(_difference(keys, tools, call.messages, self._contexts[own[-1]]))
-        source = self._source(own, keys, tools)
-        shared: tuple[int, ...] = () if source is None else self._contexts[source[0]].replies[: source[1]]
-        self._contexts.append(_Context(call.role, tools, replies=shared))
-        new = call.messages[shared[-1] :] if shared else call.messages
-        return Observation(ticket, call, len(self._contexts) - 1, True, new, source)
-
-    def _source(self, own: Sequence[int], keys: tuple[MessageKey, ...], tools: str) -> tuple[int, int] | None:
-        """Return the context that shares the most replies from its beginning, and their number; ``None`` for none."""
-        best, place = 0, 0
-        for number in own:
-            context = self._contexts[number]
-            if tools != context.tools:
-                continue
-            shared = next(
-                (i for i, pair in enumerate(zip(keys, context.seen, strict=False)) if pair[0] != pair[1]), None
+        contexts = self._contexts
+        if (longest := contexts.continued_by(call)) is not None:
+            return Observation(ticket, call, longest, False, call.messages[len(contexts.all[longest].seen) :])
+        if self.max_contexts is not None and len(contexts) >= self.max_contexts:
+            last = next((one for one in reversed(contexts.all) if one.role == call.role), None)
+            raise TooManyContexts(
+                f"it is the first one of the role {call.role}" if last is None else difference(call, last)
             )
-            size = min(len(keys) - 1, len(context.seen)) if shared is None else shared
-            count = sum(end <= size for end in context.replies)
-            if count > best:
-                best, place = count, number
-        return (place, best) if best else None
-
-
-def _extends(keys: tuple[MessageKey, ...], tools: str, messages: Messages, context: _Context) -> bool:
-    count = len(context.seen)
-    follows = len(keys) > count and keys[:count] == context.seen and tools == context.tools
-    return follows and all(message["role"] in ("user", "tool") for message in messages[count:])
-
-
-def _difference(keys: tuple[MessageKey, ...], tools: str, messages: Messages, context: _Context) -> str:
-    """Say where a call differs from one that extends the context."""
-    place = next((i for i, pair in enumerate(zip(keys, context.seen, strict=False)) if pair[0] != pair[1]), None)
-    if place is not None:
-        role, before = messages[place]["role"], context.seen[place]
-        return (
-            f"message {place} ({role}) was {quoted(before[1] or before[2], 80)} ({before[0]}) and is "
-            f"{quoted(keys[place][1] or keys[place][2], 80)} now"
-        )
-    if len(keys) <= len(context.seen):
-        return f"it ends after message {len(keys) - 1} of {len(context.seen)}"
-    if tools != context.tools:
-        return "its tools are not those of the call before"
-    role = next(m["role"] for m in messages[len(context.seen) :] if m["role"] not in ("user", "tool"))
-    return f"it adds a message of the role {role!r}"
+        source = contexts.source_of(call)
+        shared: tuple[int, ...] = () if source is None else contexts.all[source[0]].replies[: source[1]]
+        number = contexts.begin(call.role, call.tools_key, shared)
+        return Observation(ticket, call, number, True, call.messages[shared[-1] :] if shared else call.messages, source)
