@@ -92,8 +92,8 @@ def start_of(family: str, seed: int, options: argparse.Namespace) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(seed)
         rows = []
-        for seen, told, good, careless in states(family, seed, options.episodes):
-            rows += [row_of_file(told, good), row_of_file(seen, careless if rng.random() < CARELESS else good)]
+        for policy_view, teacher_view, good, careless in states(family, seed, options.episodes):
+            rows += [row_of_file(teacher_view, good), row_of_file(policy_view, careless if rng.random() < CARELESS else good)]
         (folder / "states.jsonl").write_text("\n".join(rows), encoding="utf-8")
         sft(family, seed, folder, folder / "states.jsonl", *START, *options.start)
     return folder / "model"
@@ -148,7 +148,7 @@ def sft_of_same_seconds(family: str, seed: int, start: Path, options: argparse.N
         raise RuntimeError(f"sft needs the seconds of distill on {family} with seed {seed}: run that method first")
     folder = options.folder / f"sft-{family}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [row_of_file(seen, good) for seen, _, good, _ in states(family, seed, options.episodes)]
+    rows = [row_of_file(view, good) for view, _, good, _ in states(family, seed, options.episodes)]
     (folder / "states.jsonl").write_text("\n".join(rows), encoding="utf-8")
     words = ("sft.batch_size=32", "sft.lr=2e-4", f"model.path={start}")
     few, many = (

@@ -62,7 +62,7 @@ def tables(rows: Sequence[Result]) -> str:
         "**Turns whose advantage has the wrong sign**, of those whose sign is clear, in percent, with an interval of "
         "95 %. In brackets, those for which the estimate is 0.",
         _table(["estimator", *heads, "sampled tokens"], _wrong(rows)),
-        "**Cosine** between estimates and true advantages: 1 is a gradient in the right direction for every turn.",
+        "**Cosine** between estimates and true advantages: 1 where the estimates are a multiple of the truth.",
         _table(["estimator", *heads], _cosine(rows)),
         "**What the truth says about the episodes.**",
         _table(["", *heads], _facts(rows)),

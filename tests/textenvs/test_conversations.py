@@ -59,16 +59,16 @@ def imitated(row):
 )
 def test_selection_takes_the_highest_returns(episodes, least, best, share):
     """By hand: sort what is high enough; take so many of each task; take the first share of these."""
-    found = [Candidate(None, n, ("", str(task)), total) for n, (task, total) in enumerate(episodes)]
+    candidates_of_run = [Candidate(None, n, ("", str(task)), total) for n, (task, total) in enumerate(episodes)]
     left_out, of_task, expected = Counter(), defaultdict(int), []
-    taken = select(found, Selection(least, best, share), left_out)
-    for one in sorted(found, key=lambda one: (-one.total, one.index)):
+    taken = select(candidates_of_run, Selection(least, best, share), left_out)
+    for one in sorted(candidates_of_run, key=lambda one: (-one.total, one.index)):
         of_task[one.task] += one.total >= least
         if one.total >= least and (best is None or of_task[one.task] <= best):
             expected.append(one.index)
     count = next(n for n in range(len(expected) + 1) if n >= share * len(expected) - 1e-9)
     assert [one.index for one in taken] == sorted(expected[:count])
-    assert len(taken) + left_out.total() == len(found)
+    assert len(taken) + left_out.total() == len(candidates_of_run)
 
 
 # ------------------------------------------------------------------ which rows
@@ -115,9 +115,9 @@ def test_roles_are_taken_by_their_own_returns(tmp_path):
     policy = Recording(["solver", "critic", "end"])
     (record,) = play_policy(Talk(), policy, [Job(0, 0, 0, 1)])
     run = open_run(evaluation(tmp_path / "talk", [record]))
-    found = candidates(run.iterations, Counter())
-    assert {one.role: one.total for one in found} == record.role_returns
-    for one in found:
+    candidates_of_run = candidates(run.iterations, Counter())
+    assert {one.role: one.total for one in candidates_of_run} == record.role_returns
+    for one in candidates_of_run:
         own = list(rows(run, [one], Counter(), per_turn=True))
         talks = zip((*record.contexts, record.messages), record.context_roles, strict=True)
         owner = {json.dumps(talk): role for talk, role in talks}

@@ -94,9 +94,9 @@ async def test_judge_names_the_last_move() -> None:
         assert move == MOVES.index("reveals")
         assert isinstance(error, UngradableError)
         assert len(service.requests) == 1, "where the user says nothing, nothing is asked"
-        asked = service.requests[0]["messages"]
-        assert all(move in asked[0]["content"] for move in MOVES)
-        assert "For how many?" not in asked[-1]["content"]
+        prompt = service.requests[0]["messages"]
+        assert all(move in prompt[0]["content"] for move in MOVES)
+        assert "For how many?" not in prompt[-1]["content"]
         service.script(*[{"reasons": "r", "move": "sulks"}] * 2)
         (error,) = await judge.score([ScoringRequest((*TALK, user("Two.")))])
         assert isinstance(error, UngradableError)

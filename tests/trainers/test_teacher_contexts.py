@@ -91,10 +91,10 @@ def test_teacher_reads_what_the_template_shows(name: str, hidden: list[str | Non
 
 def test_policy_has_no_privileged_token() -> None:
     replies = ["Yes.", "No, it is 7"]
-    told = played("chatml", talk(*replies), replies, [HIDDEN, HIDDEN])
+    hinted = played("chatml", talk(*replies), replies, [HIDDEN, HIDDEN])
     plain = played("chatml", talk(*replies), replies, [None, None])
-    assert told.token_ids.tolist() == plain.token_ids.tolist()
-    assert told.messages == plain.messages
+    assert hinted.token_ids.tolist() == plain.token_ids.tolist()
+    assert hinted.messages == plain.messages
 
 
 def test_new_context_has_its_own_teacher() -> None:

@@ -77,7 +77,7 @@ def candidates(iterations: Iterable[Iteration], left_out: Counter[str]) -> list[
     Raises:
         RecordsError: A file cannot be read.
     """
-    found: list[Candidate] = []
+    usable: list[Candidate] = []
     for iteration in iterations:
         if iteration.kind == "evaluation":
             for episode in iteration.episodes():
@@ -87,26 +87,26 @@ def candidates(iterations: Iterable[Iteration], left_out: Counter[str]) -> list[
                 roles = record.role_returns if record.context_roles else {"": record.total}
                 task = (record.data_source, record.task_key)
                 if not record.failed:
-                    found += [Candidate(iteration, episode.index, task, roles[role], role) for role in roles]
+                    usable += [Candidate(iteration, episode.index, task, roles[role], role) for role in roles]
             continue
         for line in iteration.summaries():
             left_out["failed"] += (failed := line.status not in _GOOD)
             if not failed:
                 task = (line.data_source, line.task_key)
-                found.append(Candidate(iteration, line.index, task, line.total_reward))
-    return found
+                usable.append(Candidate(iteration, line.index, task, line.total_reward))
+    return usable
 
 
-def select(found: Sequence[Candidate], selection: Selection, left_out: Counter[str]) -> list[Candidate]:
+def select(usable: Sequence[Candidate], selection: Selection, left_out: Counter[str]) -> list[Candidate]:
     """Return the candidates that a selection takes, in their order; the others are counted."""
-    places = [place for place, candidate in enumerate(found) if candidate.total >= selection.min_return]
-    left_out["low"] += len(found) - len(places)
-    ranked = sorted(places, key=lambda place: -found[place].total)
+    places = [place for place, candidate in enumerate(usable) if candidate.total >= selection.min_return]
+    left_out["low"] += len(usable) - len(places)
+    ranked = sorted(places, key=lambda place: -usable[place].total)
     if selection.best is not None:
         taken: list[int] = []
         of_task = Counter[tuple[str, str, str]]()
         for place in ranked:
-            task = (*found[place].task, found[place].role)
+            task = (*usable[place].task, usable[place].role)
             of_task[task] += 1
             if of_task[task] <= selection.best:
                 taken.append(place)
@@ -114,7 +114,7 @@ def select(found: Sequence[Candidate], selection: Selection, left_out: Counter[s
         ranked = taken
     count = math.ceil(selection.share * len(ranked) - 1e-9)
     left_out["share"] += len(ranked) - count
-    return [found[place] for place in sorted(ranked[:count])]
+    return [usable[place] for place in sorted(ranked[:count])]
 
 
 def rows(run: RecordedRun, taken: Sequence[Candidate], left_out: Counter[str], *, per_turn: bool) -> Iterator[Row]:

@@ -26,7 +26,7 @@ class DistillSection(Section):
     """A teacher of the policy's own tokens. Its advantages are added to those of the rewards, or replace them."""
 
     teacher: str | None = Field(None, min_length=1)
-    """Who teaches: `reference` is the model that the run began with, and `policy` the policy itself, which needs a
+    """Teacher: `reference` is the model that the run began with, and `policy` the policy itself, which needs a
     `context`; or the folder (or name on the hub) of a model with the policy's tokenizer; or the address of a server of
     vLLM or SGLang that has such a model, `http://...`. null is nobody."""
     context: Literal["none", "goal", "answer", "expert"] = "none"

@@ -483,7 +483,7 @@ def _distill_checks(config: PPOSections) -> Problems:
             "rollout.filter_zero_variance": config.rollout.filter_zero_variance,
             "rollout.filter_variance_top_p": config.rollout.filter_variance_top_p < 1,
         }
-        for key in (key for key, given in unused.items() if given):
+        for key in (key for key, is_set in unused.items() if is_set):
             yield key, "is about rewards, and actor.distill.rewards=false learns from the teacher alone"
 
 

@@ -192,8 +192,8 @@ class Learner:
         policy = {"actor": self.actor, "reference": self.reference, "teacher": self.teacher}[model]
         unused = self._teacher_unused if model == "teacher" else self._unused
         if policy is None:
-            given = "reference=True" if model == "reference" else "teacher=FOLDER"
-            raise ValueError(f"this learner has no {model} model; construct it with {given}")
+            argument = "reference=True" if model == "reference" else "teacher=FOLDER"
+            raise ValueError(f"this learner has no {model} model; construct it with {argument}")
         self._refuse_unused(trajectories)
         offsets = action_offsets(trajectories)
         results, masks = torch.zeros(2, int(offsets[-1]), device=self.device), SamplingMasks(trajectories)

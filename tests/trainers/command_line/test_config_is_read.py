@@ -187,8 +187,8 @@ def with_other_reward_models(judge):
 
     def verdict(body):
         code = re.search(r"<data (\w+)>", body["messages"][-1]["content"])[1]
-        wanted = {"move": "answers"} if "about what the assistant said" in str(body["messages"]) else {"score": 0.5}
-        return {"data_code": code, "reasons": "r", **wanted}
+        fields = {"move": "answers"} if "about what the assistant said" in str(body["messages"]) else {"score": 0.5}
+        return {"data_code": code, "reasons": "r", **fields}
 
     with in_a_thread(FakePooling()) as url, FakeService(verdict) as graded:
         for options in (

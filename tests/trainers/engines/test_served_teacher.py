@@ -39,11 +39,11 @@ def of_sglang(prompt: list[int]) -> Any:
 
 @contextmanager
 def server(kind: str, answer: Answer, broken: int = 0, limit: int = 100) -> Iterator[tuple[str, list[Any]]]:
-    """Serve in a thread; the first ``broken`` requests get no answer. Yields the address, and what was asked.
+    """Serve in a thread; the first ``broken`` requests get no answer. Yields the address, and what was requests.
 
     A prompt and the token that it generates are at most ``limit`` tokens.
     """
-    asked: list[Any] = []
+    requests: list[Any] = []
     left = [broken]
 
     async def handle(request: web.Request) -> web.Response:
@@ -60,7 +60,7 @@ def server(kind: str, answer: Answer, broken: int = 0, limit: int = 100) -> Iter
             return web.json_response({"context_length": limit + 5, "max_req_input_len": limit})
         if request.path == {"sglang": "/generate", "vllm": "/v1/completions"}.get(kind):
             body = await request.json()
-            asked.append(body)
+            requests.append(body)
             prompt = body["prompt" if kind == "vllm" else "input_ids"]
             if len(prompt) + 1 > limit:
                 return web.json_response({"error": "too long"}, status=400)
@@ -87,7 +87,7 @@ def server(kind: str, answer: Answer, broken: int = 0, limit: int = 100) -> Iter
     thread.start()
     started.wait()
     try:
-        yield address[0], asked
+        yield address[0], requests
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
@@ -103,10 +103,10 @@ def episodes() -> list[Trajectory]:
 @pytest.mark.parametrize(("kind", "answer"), [("vllm", of_vllm), ("sglang", of_sglang)])
 def test_tokens_are_scored_in_their_contexts(kind: str, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teacher, "_WAIT_S", 0.0)
-    with server(kind, answer, broken=2) as (address, asked):
+    with server(kind, answer, broken=2) as (address, requests):
         served = ServedTeacher(address)
         served.meet(99)
-        asked.clear()
+        requests.clear()
         results = served.logprobs(episodes())
     for item, got in zip(episodes(), results, strict=True):
         expected = []
@@ -115,8 +115,8 @@ def test_tokens_are_scored_in_their_contexts(kind: str, answer: Answer, monkeypa
             expected.append(score(item.token_ids[part].tolist(), place - part.start))
         np.testing.assert_allclose(got, expected, rtol=1e-6)
     name = "prompt" if kind == "vllm" else "input_ids"
-    assert sorted(len(body[name]) for body in asked) == [4, 6, 9]  # up to the last action token alone
-    temperatures = {body.get("sampling_params", body)["temperature"] for body in asked}
+    assert sorted(len(body[name]) for body in requests) == [4, 6, 9]  # up to the last action token alone
+    temperatures = {body.get("sampling_params", body)["temperature"] for body in requests}
     assert temperatures == {1.0}
 
 
@@ -143,15 +143,15 @@ def test_no_server_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("kind", "answer"), [("vllm", of_vllm), ("sglang", of_sglang)])
 def test_too_long_context_has_no_scores(kind: str, answer: Answer) -> None:
-    with server(kind, answer, limit=9) as (address, asked):
+    with server(kind, answer, limit=9) as (address, requests):
         served = ServedTeacher(address)
         served.meet(8)
         with pytest.raises(EngineError, match=r"takes 9 tokens, and engine.max_context=9 needs 10"):
             served.meet(9)
-        asked.clear()
+        requests.clear()
         results = served.logprobs(episodes())
     name = "prompt" if kind == "vllm" else "input_ids"
-    assert sorted(len(body[name]) for body in asked) == [4, 6]  # without the one of 9
+    assert sorted(len(body[name]) for body in requests) == [4, 6]  # without the one of 9
     for item, got in zip(episodes(), results, strict=True):
         expected = []
         for place in item.actions:

@@ -41,9 +41,9 @@ def taught(items: list[Trajectory], seed: int = 4) -> list[Trajectory]:
         for turn in range(item.num_turns):
             first = int(np.flatnonzero(item.turn_id == turn)[0])
             start = int(item.segment_starts[np.searchsorted(item.segment_starts, first, side="right") - 1])
-            told = rng.random() < 2 / 3
-            shared.append(int(rng.integers(first - start + 1)) if told else -1)
-            counts.append(int(rng.integers(1, 6)) if told else 0)
+            taught = rng.random() < 2 / 3
+            shared.append(int(rng.integers(first - start + 1)) if taught else -1)
+            counts.append(int(rng.integers(1, 6)) if taught else 0)
         ids = rng.integers(0, VOCAB, sum(counts))
         fields = {"teacher_shared": shared, "teacher_counts": counts, "teacher_ids": ids}
         arrays: Any = {name: np.array(values, np.int32) for name, values in fields.items()}
@@ -201,10 +201,10 @@ def test_update_asks_the_teacher(context: str, tmp_path: Path) -> None:
     for item in ITEMS:
         with torch.no_grad():
             scores = naive_scores(other, item if context == "none" else as_taught(item), TEMPERATURE)[0].numpy()
-        told = np.ones(len(scores), np.bool_)
+        taught = np.ones(len(scores), np.bool_)
         if context != "none":
-            told = item.teacher_shared[item.turn_id[item.actions]] >= 0
-        expected.append(np.where(told, 2 * (scores - item.logprobs[item.actions]), 0))
+            taught = item.teacher_shared[item.turn_id[item.actions]] >= 0
+        expected.append(np.where(taught, 2 * (scores - item.logprobs[item.actions]), 0))
     assert forward.teacher is not None
     np.testing.assert_allclose(forward.teacher, np.concatenate(expected), atol=1e-4)
     assert 0 < forward.metrics["actor/teacher_share"] <= 1

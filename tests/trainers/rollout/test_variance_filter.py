@@ -51,9 +51,9 @@ def play(scheduler: GroupScheduler, returns: list[list[float]]) -> None:
     rewards = iter(returns)
     while (ticket := scheduler.start()) is not None:
         tickets = [ticket, *(scheduler.start() for _ in range(scheduler.rollout.n - 1))]
-        for each, reward in zip(tickets, next(rewards), strict=True):
-            assert each is not None
-            scheduler.finish(each, trajectory_of([0], [reward], version=scheduler.version, episode_id=str(each.group)))
+        for ticket, reward in zip(tickets, next(rewards), strict=True):
+            assert ticket is not None
+            scheduler.finish(ticket, trajectory_of([0], [reward], version=scheduler.version, episode_id=str(ticket.group)))
 
 
 def test_batch_has_groups_of_most_variance() -> None:
